@@ -1,0 +1,106 @@
+"""Records to bytes and back, in the Confluent wire format: 0x00, 4-byte big-endian schema id, Avro body."""
+
+import io
+import struct
+from typing import Any, Generic, Protocol, TypeVar
+
+import fastavro
+from pydantic import ValidationError
+
+from rollstream.schemas.record import Record
+from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry, UnknownSchemaError, current_schema
+from rollstream.schemas.topics import MAX_RECORD_BYTES, Topic
+
+R = TypeVar("R", bound=Record)
+
+_HEADER = struct.Struct(">bI")
+
+
+class DecodeError(ValueError):
+    """These bytes are not a readable record of this topic: a bad message, which ends in dead-letters."""
+
+
+class RecordTooLargeError(ValueError):
+    """The encoded record exceeds the size limit of its topic."""
+
+
+class Codec(Protocol[R]):
+    """Turns one kind of record into bytes and back."""
+
+    def encode(self, record: R) -> bytes:
+        """The wire bytes; raises `RecordTooLargeError`."""
+        ...
+
+    def decode(self, value: bytes | None) -> R:
+        """The record; raises `DecodeError` saying what is wrong with the bytes."""
+        ...
+
+
+class AvroCodec(Generic[R]):
+    """The codec of one topic. Reads every schema that the registry knows, writes the packaged one."""
+
+    def __init__(self, topic: Topic[R], registry: SchemaRegistry | None = None) -> None:
+        if topic.record is None:
+            raise ValueError(f"topic {topic.name} carries raw bytes and has no codec")
+        self._record: type[R] = topic.record
+        self._registry = registry or PackagedRegistry()
+        self._id = self._registry.id_of(topic)
+        self._parsed: dict[int, Any] = {}
+        self._reader = fastavro.parse_schema(current_schema(topic.record))
+        self._name = topic.name
+
+    def encode(self, record: R) -> bytes:
+        """See `Codec.encode`."""
+        buffer = io.BytesIO()
+        buffer.write(_HEADER.pack(0, self._id))
+        fastavro.schemaless_writer(buffer, self._reader, record.to_avro())
+        if buffer.tell() > MAX_RECORD_BYTES:
+            raise RecordTooLargeError(
+                f"{type(record).__name__} is {buffer.tell()} bytes, the limit is {MAX_RECORD_BYTES}: "
+                "lower max_tokens or split the prompt"
+            )
+        return buffer.getvalue()
+
+    def decode(self, value: bytes | None) -> R:
+        """See `Codec.decode`."""
+        schema_id = schema_id_of(value)
+        if value is None or schema_id is None:
+            raise DecodeError(f"{self._name}: not in the wire format (0x00, 4-byte schema id, Avro): {_start(value)}")
+        body = io.BytesIO(value)
+        body.seek(_HEADER.size)
+        try:
+            plain = fastavro.schemaless_reader(body, self._writer(schema_id), self._reader)
+        except UnknownSchemaError as error:
+            raise DecodeError(f"{self._name}: {error}") from error
+        except (EOFError, IndexError, KeyError, OverflowError, UnicodeDecodeError, ValueError, TypeError) as error:
+            raise DecodeError(
+                f"{self._name}: schema {schema_id} does not fit: {type(error).__name__}: {error}"
+            ) from error
+        if body.tell() != len(value):
+            raise DecodeError(f"{self._name}: {len(value) - body.tell()} bytes follow the record")
+        return self._validated(plain)
+
+    def _validated(self, plain: Any) -> R:
+        try:
+            return self._record.model_validate(plain)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise DecodeError(f"{self._name}: {where}: {first['msg']} ({error.error_count()} errors)") from error
+
+    def _writer(self, schema_id: int) -> Any:
+        if schema_id not in self._parsed:
+            self._parsed[schema_id] = fastavro.parse_schema(self._registry.schema_of(schema_id))
+        return self._parsed[schema_id]
+
+
+def schema_id_of(value: bytes | None) -> int | None:
+    """The schema id in the bytes' header, None if they are not in the wire format."""
+    if value is None or len(value) < _HEADER.size:
+        return None
+    magic, schema_id = _HEADER.unpack_from(value)
+    return int(schema_id) if magic == 0 else None
+
+
+def _start(value: bytes | None) -> str:
+    return "null value" if value is None else f"{len(value)} bytes starting {value[:8].hex()}"

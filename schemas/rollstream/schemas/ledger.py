@@ -1,0 +1,62 @@
+"""`LedgerEntry`: the only commit point; what is not in the surviving ledger did not happen."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from rollstream.schemas.record import Record, Sequence, Symbol, Timestamp
+
+
+class EntryKind(StrEnum):
+    """What an entry records."""
+
+    UNKNOWN = "UNKNOWN"
+    STEP = "step"
+    """One optimizer step and the version that it made."""
+    DROPS = "drops"
+    """Groups dropped while no step is due, so that credit comes back."""
+    RESTART = "restart"
+    """A trainer took over: its version's parent is the restored version."""
+    ROLLBACK = "rollback"
+    """An operator went back: its version's parent is the older version."""
+
+
+class GroupOutcome(StrEnum):
+    """How a group closed."""
+
+    UNKNOWN = "UNKNOWN"
+    TRAINED = "trained"
+    DROPPED = "dropped"
+
+
+class TrainedRollout(Record):
+    """A rollout that a step trained on, and where its record lies in `scored`."""
+
+    rollout_id: str = Field(description="Id of the sample")
+    attempt_id: str = Field(description="Which attempt")
+    partition: int = Field(ge=0, description="Partition in scored")
+    offset: int = Field(ge=0, description="Offset in scored")
+
+
+class ClosedGroup(Record):
+    """A group that is done."""
+
+    group_id: str = Field(description="Id of the group")
+    outcome: Symbol[GroupOutcome] = Field(description="trained or dropped")
+    reason: str = Field(default="", description="Why it was dropped, empty when trained")
+
+
+class LedgerEntry(Record):
+    """One entry of the ledger; key: the run."""
+
+    kind: Symbol[EntryKind] = Field(description="step, drops, restart or rollback")
+    incarnation: str = Field(description="Id of the trainer process that wrote it")
+    step: int = Field(ge=0, description="Optimizer steps on the chain up to here")
+    weight_version: int = Field(ge=0, description="Version after this entry; for drops the current one")
+    parent_version: int | None = Field(default=None, description="Version before it; null for drops and version 0")
+    checkpoint: str | None = Field(default=None, description="Uri of the checkpoint that this entry names")
+    trained: Sequence[TrainedRollout] = Field(default=(), description="Rollouts that this step trained on")
+    closed: Sequence[ClosedGroup] = Field(default=(), description="Groups that this entry closes")
+    metrics: dict[str, float] = Field(default_factory=dict, description="What the step reports, by name")
+    started_at: Timestamp = Field(description="UTC")
+    finished_at: Timestamp = Field(description="UTC")

@@ -1,0 +1,91 @@
+"""`PromptSubmitted`: a task for the policy, put on `prompts` (or `eval-prompts`) by producers and outside clients."""
+
+import hashlib
+from enum import StrEnum
+
+from pydantic import Field
+
+from rollstream.schemas.record import Record, Sequence, Symbol, Timestamp
+
+
+class Purpose(StrEnum):
+    """What a prompt is for; only what says train is trained on."""
+
+    UNKNOWN = "UNKNOWN"
+    TRAIN = "train"
+    SERVE = "serve"
+    EVALUATE = "evaluate"
+
+
+class ToolCall(Record):
+    """One call of a tool that the policy asked for."""
+
+    call_id: str = Field(description="Id that the answer refers to")
+    name: str = Field(description="Name of the tool")
+    arguments: str = Field(description="Arguments as the policy wrote them, JSON text")
+
+
+class Message(Record):
+    """One chat message, e.g. `Message(role="user", content="52910=")`."""
+
+    role: str = Field(description="system, user, assistant or tool")
+    content: str = Field(description="Text of the message")
+    tool_calls: Sequence[ToolCall] = Field(default=(), description="Tool calls of an assistant message")
+    tool_call_id: str | None = Field(default=None, description="The call that a tool message answers")
+
+
+class Sampling(Record):
+    """How to sample; training prompts need temperature > 0, top_p 1 and no top_k."""
+
+    temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="Divides the logits; 0 is greedy")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus bound, 1 is off")
+    top_k: int = Field(default=0, ge=0, description="Keep the k likeliest tokens, 0 is off")
+    max_tokens: int = Field(default=256, ge=1, description="Most tokens of one model call, clamped to what fits")
+    stop: Sequence[str] = Field(default=(), description="Texts that end a generation")
+    seed: int | None = Field(default=None, description="Seed of the prompt; each sample derives its own from it")
+
+
+class AgentChoice(Record):
+    """Which agent turns the prompt into turns."""
+
+    name: str = Field(default="single_turn", description="Name or dotted path of the agent")
+    options: dict[str, str] = Field(default_factory=dict, description="Options of the agent")
+
+
+class PromptSource(Record):
+    """Where a prompt came from."""
+
+    dataset: str = Field(default="", description="Name of the data set or environment")
+    row: int = Field(default=0, description="Row in the data set")
+    epoch: int = Field(default=0, description="Pass over the data set, from 0")
+
+
+class PromptSubmitted(Record):
+    """A task was submitted.
+
+    Example: `PromptSubmitted(prompt_id="sort_digits/17", group_id=group_id("demo", "sort_digits/17", 0),
+    purpose=Purpose.TRAIN, environment="sort_digits", messages=(Message(role="user", content="52910="),),
+    reference_answer="01259", group_size=8, submitted_at=utc_now())`.
+    """
+
+    prompt_id: str = Field(min_length=1, description="Id of the task, its source included")
+    group_id: str = Field(min_length=1, description="f(run, prompt_id, epoch): its samples in this epoch")
+    purpose: Symbol[Purpose] = Field(default=Purpose.SERVE, description="Only what says train is trained on")
+    weight_version: int | None = Field(default=None, description="Version to evaluate; evaluation only")
+    environment: str = Field(default="", description="Environment whose rubric scores the samples; empty: none")
+    messages: Sequence[Message] = Field(description="The conversation so far")
+    tools: Sequence[str] = Field(default=(), description="Tool definitions, each a JSON function schema")
+    reference_answer: str | None = Field(default=None, description="What a verifier compares with")
+    sampling: Sampling = Field(default_factory=Sampling, description="How to sample")
+    group_size: int = Field(default=1, ge=1, description="Samples to draw for this prompt")
+    agent: AgentChoice = Field(default_factory=AgentChoice, description="How the prompt becomes turns")
+    metadata: dict[str, str] = Field(default_factory=dict, description="Carried untouched to the end")
+    source: PromptSource = Field(default_factory=PromptSource, description="Where the prompt came from")
+    producer: str = Field(default="", description="Who submitted it; empty for outside clients")
+    sequence: int = Field(default=0, ge=0, description="Number of the prompt in its producer's order, from 0")
+    submitted_at: Timestamp = Field(description="When it was submitted, UTC")
+
+    def content_hash(self) -> str:
+        """Hash of what is asked, without who asked when: the samples of one group must agree on it."""
+        asked = self.model_dump_json(exclude={"submitted_at", "producer", "sequence", "metadata"})
+        return hashlib.sha256(asked.encode()).hexdigest()

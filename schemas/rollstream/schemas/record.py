@@ -1,0 +1,93 @@
+"""What every record shares: strict frozen validation, numpy token arrays, and the plain form that Avro writes.
+
+fastavro neither range- nor type-checks (it writes `1.7` and `True` as the int 1), so pydantic validates every record
+before encoding and after decoding.
+"""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+T = TypeVar("T")
+
+INT32 = np.dtype("<i4")
+FLOAT32 = np.dtype("<f4")
+
+
+class Record(BaseModel):
+    """Base of all records: frozen, strict, unknown fields refused. Equality compares the Avro form."""
+
+    model_config = ConfigDict(
+        frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True, ser_json_bytes="base64"
+    )
+
+    def to_avro(self) -> dict[str, Any]:
+        """The plain form that the Avro writer takes; arrays are little-endian bytes."""
+        return self.model_dump()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and isinstance(other, Record) and self.to_avro() == other.to_avro()
+
+    __hash__ = None  # type: ignore[assignment]  # maps inside records cannot be hashed; ids are the keys
+
+
+def _array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Accept bytes from Avro, an array or a list of numbers; refuse what `dtype` can't hold exactly enough."""
+    if isinstance(value, bytes):
+        if len(value) % dtype.itemsize:
+            raise ValueError(f"{len(value)} bytes are not a whole number of {dtype.itemsize}-byte values")
+        return np.frombuffer(value, dtype=dtype)
+    array = np.asarray(value)
+    if array.size == 0:
+        return np.zeros(0, dtype=dtype)
+    if array.ndim != 1:
+        raise ValueError(f"expected one dimension, got shape {array.shape}")
+    if dtype == INT32 and not np.issubdtype(array.dtype, np.integer):
+        raise ValueError(f"expected integers, got {array.dtype}")
+    if dtype == INT32 and (array.min() < 0 or array.max() > np.iinfo(np.int32).max):
+        raise ValueError(f"token ids must be in [0, 2^31), got {array.min()} to {array.max()}")
+    if dtype == FLOAT32 and not np.issubdtype(array.dtype, np.number):
+        raise ValueError(f"expected numbers, got {array.dtype}")
+    frozen = np.array(array, dtype=dtype)
+    frozen.flags.writeable = False
+    return frozen
+
+
+def _token_ids(value: Any) -> npt.NDArray[np.int32]:
+    array = _array(value, INT32)
+    if array.size and array.min() < 0:
+        raise ValueError(f"token ids must not be negative, got {array.min()}")
+    return array
+
+
+def _logprobs(value: Any) -> npt.NDArray[np.float32]:
+    array = _array(value, FLOAT32)
+    if array.size and not np.isfinite(array).all():
+        raise ValueError("log probabilities must be finite")
+    return array
+
+
+def _bytes(value: npt.NDArray[Any]) -> bytes:
+    return value.tobytes()
+
+
+def _utc(value: datetime) -> datetime:
+    if value.tzinfo is None:
+        raise ValueError("timestamps carry a time zone (UTC)")
+    return value.astimezone(UTC)
+
+
+TokenIds = Annotated[npt.NDArray[np.int32], BeforeValidator(_token_ids), PlainSerializer(_bytes, return_type=bytes)]
+Logprobs = Annotated[npt.NDArray[np.float32], BeforeValidator(_logprobs), PlainSerializer(_bytes, return_type=bytes)]
+Timestamp = Annotated[datetime, AfterValidator(_utc)]
+Sequence = Annotated[tuple[T, ...], Field(strict=False)]
+# An enum travels as its symbol; Avro hands back a plain string.
+Symbol = Annotated[T, Field(strict=False)]
+
+
+def utc_now() -> datetime:
+    """The current time, UTC, in the microseconds that Avro keeps."""
+    return datetime.now(UTC)

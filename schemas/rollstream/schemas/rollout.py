@@ -1,0 +1,126 @@
+"""`RolloutGenerated`: one sample of one prompt, with the exact tokens, logprobs and weight versions, on `rollouts`."""
+
+from enum import StrEnum
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from rollstream.schemas.prompt import PromptSubmitted, ToolCall
+from rollstream.schemas.record import Logprobs, Record, Sequence, Symbol, Timestamp, TokenIds
+
+
+class Status(StrEnum):
+    """How a sample or its scoring ended; the three are never mixed."""
+
+    UNKNOWN = "UNKNOWN"
+    COMPLETED = "completed"
+    """Whatever the policy's own tokens caused, wrong or unparseable answers included: it is scored."""
+    FAILED = "failed"
+    """The task could not be posed: prompt too long, unknown environment. Never retried."""
+    UNRESOLVED = "unresolved"
+    """Infrastructure: timeout, dead engine, verifier crash. Only this is retried."""
+
+
+class FinishReason(StrEnum):
+    """Why a model call ended."""
+
+    UNKNOWN = "UNKNOWN"
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+
+
+class WeightSpan(Record):
+    """`token_ids[start:end]` were sampled by `weight_version`; an update may land in the middle of a sample."""
+
+    weight_version: int = Field(ge=0, description="Version that sampled these tokens")
+    start: int = Field(ge=0, description="First token, inclusive")
+    end: int = Field(ge=0, description="Last token, exclusive")
+
+
+class ToolAnswer(Record):
+    """What a tool answered."""
+
+    call_id: str = Field(description="The call that this answers")
+    content: str = Field(description="What the model was given")
+    error: str | None = Field(default=None, description="Why the tool failed, if it did")
+
+
+class Turn(Record):
+    """One model call.
+
+    Shapes: `prompt_token_ids` [P] (only what follows the prefix), `token_ids` [T], `behavior_logprobs` [T] (log
+    probability of each sampled token under the distribution it was sampled from), `weight_spans` cover [0, T).
+    """
+
+    prefix_turn: int | None = Field(default=None, description="Earlier turn whose tokens this one extends")
+    prefix_tokens: int = Field(default=0, ge=0, description="Tokens of that turn (prompt + sampled) that it extends")
+    prompt_token_ids: TokenIds = Field(description="Prompt tokens after the prefix, little-endian int32")
+    token_ids: TokenIds = Field(description="Sampled tokens with the stop token when the model chose it, int32")
+    behavior_logprobs: Logprobs = Field(description="Logprob of each sampled token, float32")
+    weight_spans: Sequence[WeightSpan] = Field(description="Which version sampled which tokens")
+    finish_reason: Symbol[FinishReason] = Field(description="Why the call ended")
+    text: str = Field(default="", description="Derived from the tokens, never tokenized again")
+    turn_type: str = Field(default="answer", description="Kind of turn, set by the agent")
+    turn_number: int = Field(default=0, ge=0, description="Order within the sample, from 0")
+    cycle_step: int = Field(default=0, ge=0, description="Step within the agent's cycle")
+    tool_calls: Sequence[ToolCall] = Field(default=(), description="Tools that the policy called")
+    tool_answers: Sequence[ToolAnswer] = Field(default=(), description="What the tools answered")
+    latency_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Duration of the model call")
+
+    @model_validator(mode="after")
+    def _lengths_agree(self) -> "Turn":
+        if len(self.token_ids) != len(self.behavior_logprobs):
+            raise ValueError(f"{len(self.token_ids)} token ids but {len(self.behavior_logprobs)} logprobs")
+        position = 0
+        for span in self.weight_spans:
+            if span.start != position or span.end <= span.start:
+                raise ValueError(f"span {span.start}-{span.end} does not continue at token {position}")
+            position = span.end
+        if position != len(self.token_ids):
+            raise ValueError(f"spans cover {position} of {len(self.token_ids)} tokens")
+        return self
+
+
+class GeneratorIdentity(Record):
+    """Who generated a sample; the trainer refuses a tokenizer that is not its own."""
+
+    generator_id: str = Field(description="Unique per process")
+    engine: str = Field(description="Name of the engine")
+    engine_version: str = Field(description="Version of the engine's library")
+    host: str = Field(default="", description="Host name")
+    tokenizer_sha256: str = Field(default="", description="Of the tokenizer's files")
+    chat_template_sha256: str = Field(default="", description="Of the chat template's text")
+
+
+class RolloutGenerated(Record):
+    """One attempt at one sample ended."""
+
+    rollout_id: str = Field(description="group_id and sample_index")
+    attempt_id: str = Field(description="Fresh for each try")
+    group_id: str = Field(description="Group of the prompt")
+    sample_index: int = Field(ge=0, description="From 0 to group_size - 1")
+    group_size: int = Field(ge=1, description="Samples in the group")
+    prompt: PromptSubmitted = Field(description="As submitted")
+    turns: Sequence[Turn] = Field(default=(), description="Model calls in order; empty unless completed")
+    status: Symbol[Status] = Field(description="completed, failed or unresolved")
+    error: str | None = Field(default=None, description="Why it is not completed")
+    generator: GeneratorIdentity = Field(description="Who generated it")
+    started_at: Timestamp = Field(description="UTC")
+    finished_at: Timestamp = Field(description="UTC")
+
+    @model_validator(mode="after")
+    def _index_in_group(self) -> "RolloutGenerated":
+        if self.sample_index >= self.group_size:
+            raise ValueError(f"sample_index {self.sample_index} must be below group_size {self.group_size}")
+        return self
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Sampled tokens over all turns."""
+        return int(np.sum([len(turn.token_ids) for turn in self.turns], dtype=np.int64))
+
+    @property
+    def weight_versions(self) -> tuple[int, ...]:
+        """The versions in its spans, each once, in order of appearance."""
+        return tuple(dict.fromkeys(span.weight_version for turn in self.turns for span in turn.weight_spans))

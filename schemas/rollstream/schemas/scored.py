@@ -1,0 +1,33 @@
+"""`RolloutScored`: the rollout, annotated with its reward, on `scored`."""
+
+from pydantic import Field, model_validator
+
+from rollstream.schemas.record import Record, Symbol, Timestamp
+from rollstream.schemas.rollout import RolloutGenerated, Status
+
+
+class Scoring(Record):
+    """What the scorer found. A failed or unresolved sample has no reward: it is never a reward of 0."""
+
+    scorer: str = Field(description="Unique per process")
+    scorer_version: str = Field(description="Version of the scorer")
+    reward: float | None = Field(default=None, allow_inf_nan=False, description="Weighted sum of the components")
+    components: dict[str, float] = Field(default_factory=dict, description="Unweighted value of each reward function")
+    status: Symbol[Status] = Field(description="completed, failed or unresolved")
+    error: str | None = Field(default=None, description="Why there is no reward")
+    scored_at: Timestamp = Field(description="UTC")
+
+    @model_validator(mode="after")
+    def _reward_only_when_completed(self) -> "Scoring":
+        if (self.reward is not None) != (self.status is Status.COMPLETED):
+            raise ValueError(
+                f"reward {self.reward!r} does not fit status {self.status.value!r}: only completed has one"
+            )
+        return self
+
+
+class RolloutScored(Record):
+    """A rollout was scored."""
+
+    rollout: RolloutGenerated = Field(description="As generated, untouched")
+    scoring: Scoring = Field(description="What the scorer found")

@@ -1,0 +1,96 @@
+"""The topics of a run, as code: name, record, retention, and who writes and reads them.
+
+A run is a topic prefix: many runs share a cluster, and deleting the prefix ends the run.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Literal, TypeVar
+
+from rollstream.schemas.ids import checked_run
+from rollstream.schemas.ledger import LedgerEntry
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.record import Record
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.weights import WeightsApplied, WeightsPublished
+
+R = TypeVar("R", bound=Record)
+
+Retention = Literal["time_and_size", "everything", "compacted", "long"]
+
+MAX_RECORD_BYTES: Final = 7 * 2**20
+"""Largest encoded record. dead-letters takes 1 MiB more than the rest, so that any record fits with its headers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic(Generic[R]):
+    """One topic of a run; `record` is None where the original bytes travel (dead-letters)."""
+
+    name: str
+    record: type[R] | None
+    key: str
+    retention: Retention
+    single_partition: bool = False
+    written_by: str
+    read_by: str
+
+    def of(self, run: str) -> str:
+        """The topic's name on the cluster."""
+        return f"{checked_run(run)}.{self.name}"
+
+
+PROMPTS: Final = Topic(
+    name="prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
+    written_by="producers", read_by="generators, trainer",
+)  # fmt: skip
+ROLLOUTS: Final = Topic(
+    name="rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
+    written_by="generators", read_by="scorers",
+)  # fmt: skip
+SCORED: Final = Topic(
+    name="scored", record=RolloutScored, key="group_id", retention="time_and_size",
+    written_by="scorers", read_by="trainer, archive, viewer",
+)  # fmt: skip
+WEIGHTS: Final = Topic(
+    name="weights", record=WeightsPublished, key="model", retention="everything", single_partition=True,
+    written_by="trainer", read_by="every generator, without a group",
+)  # fmt: skip
+WEIGHTS_APPLIED: Final = Topic(
+    name="weights-applied", record=WeightsApplied, key="generator_id", retention="compacted",
+    written_by="generators", read_by="status, dashboards",
+)  # fmt: skip
+LEDGER: Final = Topic(
+    name="ledger", record=LedgerEntry, key="run", retention="everything", single_partition=True,
+    written_by="trainer", read_by="producers, lineage, status",
+)  # fmt: skip
+EVAL_PROMPTS: Final = Topic(
+    name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
+    written_by="producers", read_by="generators",
+)  # fmt: skip
+EVAL_ROLLOUTS: Final = Topic(
+    name="eval-rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
+    written_by="generators", read_by="scorers",
+)  # fmt: skip
+EVAL_SCORED: Final = Topic(
+    name="eval-scored", record=RolloutScored, key="group_id", retention="time_and_size",
+    written_by="scorers", read_by="producers",
+)  # fmt: skip
+DEAD_LETTERS: Final[Topic[Record]] = Topic(
+    name="dead-letters", record=None, key="as the original", retention="long",
+    written_by="any stage", read_by="people",
+)  # fmt: skip
+
+TOPICS: Final[tuple[Topic[Any], ...]] = (
+    PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED, DEAD_LETTERS,
+)  # fmt: skip
+RECORDS: Final[tuple[type[Record], ...]] = tuple(
+    dict.fromkeys(topic.record for topic in TOPICS if topic.record is not None)
+)
+
+
+def topic_named(name: str) -> Topic[Any]:
+    """The topic called `name` within a run; KeyError names the ones there are."""
+    for topic in TOPICS:
+        if topic.name == name:
+            return topic
+    raise KeyError(f"no topic {name!r}; there are {', '.join(topic.name for topic in TOPICS)}")

@@ -1,0 +1,60 @@
+"""`WeightsPublished` and `WeightsApplied`: a version exists; a generator serves it, or says why not."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from rollstream.schemas.record import Record, Sequence, Symbol, Timestamp
+
+
+class WeightsKind(StrEnum):
+    """What the files of a version hold."""
+
+    UNKNOWN = "UNKNOWN"
+    FULL = "full"
+    DELTA = "delta"
+    LORA = "lora"
+
+
+class ApplyOutcome(StrEnum):
+    """How loading a version ended."""
+
+    UNKNOWN = "UNKNOWN"
+    APPLIED = "applied"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    """A newer version was there before this one was loaded."""
+
+
+class WeightFile(Record):
+    """One file of a version."""
+
+    name: str = Field(description="Path below the version's uri")
+    num_bytes: int = Field(ge=0, description="Size in bytes")
+    sha256: str = Field(description="Hex digest of the content")
+
+
+class WeightsPublished(Record):
+    """A weight version was published. Versions only grow; `parent_version` makes them a tree."""
+
+    model: str = Field(description="Name of the model, the record's key")
+    weight_version: int = Field(ge=0, description="Number of this version")
+    parent_version: int | None = Field(default=None, description="Version that it was trained or restored from")
+    kind: Symbol[WeightsKind] = Field(default=WeightsKind.FULL, description="What the files hold")
+    uri: str = Field(description="Directory of the files")
+    files: Sequence[WeightFile] = Field(description="Every file with size and checksum")
+    dtype: str = Field(default="float32", description="Element type of the tensors")
+    step: int = Field(ge=0, description="Optimizer steps behind this version")
+    created_at: Timestamp = Field(description="UTC")
+
+
+class WeightsApplied(Record):
+    """A generator loaded a version, failed to, or skipped it."""
+
+    generator_id: str = Field(description="Who, the record's key")
+    weight_version: int = Field(ge=0, description="Which version")
+    outcome: Symbol[ApplyOutcome] = Field(description="applied, failed or skipped")
+    stall_seconds: float = Field(default=0.0, ge=0, description="How long generation stood still")
+    load_seconds: float = Field(default=0.0, ge=0, description="How long reading, checking and loading took")
+    error: str | None = Field(default=None, description="Why it failed")
+    applied_at: Timestamp = Field(description="UTC")
