@@ -1,0 +1,175 @@
+"""A real Kafka cluster of one or three brokers on this machine, in KRaft mode and without containers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from rollstream.local.errors import DiskFullError, StartFailedError
+from rollstream.local.java import find_java
+from rollstream.local.kafka_jars import kafka_class_path
+from rollstream.local.kafka_properties import ClusterPlan, NodePlan, server_properties
+from rollstream.local.ports import require_free
+from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, stop_all
+
+LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+JVM_FLAGS = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
+MIN_FREE_BYTES = 2**30
+START_SECONDS = 90.0
+FORMAT_SECONDS = 60.0
+STOP_GRACE_SECONDS = 15.0
+
+logger = logging.getLogger(__name__)
+
+
+class KafkaCluster:
+    """The brokers of `plan`, their data and logs under `directory`.
+
+    `running` takes over brokers that an earlier process started. With `dies_with_parent` in the placement (the default)
+    the kernel kills the brokers when the thread that started them ends.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        plan: ClusterPlan,
+        *,
+        placement: Placement = TIED_TO_PARENT,
+        running: Mapping[int, ChildProcess] | None = None,
+    ) -> None:
+        self.plan = plan
+        self._directory = directory.resolve()
+        self._placement = placement
+        self._processes = dict(running or {})
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return self.plan.bootstrap_servers
+
+    @property
+    def processes(self) -> Mapping[int, ChildProcess]:
+        """The brokers that run, by node id."""
+        return {node_id: process for node_id, process in self._processes.items() if process.is_running()}
+
+    def start(self, timeout_seconds: float = START_SECONDS) -> None:
+        """Format new nodes, start those that do not run, and wait until the whole cluster answers.
+
+        Raises a LocalStackError (no Java, damaged jars, port taken, disk full, a broker that ended or stayed silent).
+        """
+        missing = [node for node in self.plan.nodes if node.node_id not in self.processes]
+        if not missing:
+            return
+        self._require_room()
+        for node in missing:
+            require_free(node.port, f"broker {node.node_id}")
+            require_free(node.controller_port, f"the controller of broker {node.node_id}")
+        self._format(missing)
+        for node in missing:
+            self._start_process(node)
+        self.wait_ready(timeout_seconds)
+
+    def start_node(self, node_id: int) -> None:
+        """Start one stopped or killed broker with its data, and wait until the whole cluster answers."""
+        self._require_room()
+        self._start_process(self._node(node_id))
+        self.wait_ready(START_SECONDS)
+
+    def kill_node(self, node_id: int) -> None:
+        """kill -9 of one broker."""
+        self._processes.pop(node_id).kill()
+
+    def stop(self) -> None:
+        """SIGTERM to all brokers at once (the last of three finds no quorum and does not end), then SIGKILL."""
+        stop_all(list(self._processes.values()), STOP_GRACE_SECONDS if len(self.plan.nodes) == 1 else 4.0)
+        self._processes.clear()
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Return when an AdminClient sees every node of the plan."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(
+            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200}
+        )
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            self._require_alive()
+            try:
+                nodes = admin.describe_cluster(request_timeout=2.0).result(timeout=5.0).nodes
+            except KafkaException:
+                nodes = []
+            if len(nodes) == len(self.plan.nodes):
+                return
+            if time.monotonic() > deadline:
+                log = self._log(self.plan.nodes[0])
+                raise StartFailedError.with_log(
+                    f"Kafka at {self.bootstrap_servers} showed {len(nodes)} of {len(self.plan.nodes)} brokers "
+                    f"after {timeout_seconds:.0f} s",
+                    log,
+                )
+            time.sleep(0.05)
+
+    @cached_property
+    def _java(self) -> tuple[str, ...]:
+        java = find_java()
+        logger.info("Kafka runs on Java %d from %s (%s)", java.major, java.found_in, java.program)
+        return (str(java.program), *JVM_FLAGS, "-cp", kafka_class_path(), f"-Dlog4j2.configurationFile={LOG_SETTINGS}")
+
+    def _node(self, node_id: int) -> NodePlan:
+        return next(node for node in self.plan.nodes if node.node_id == node_id)
+
+    def _home(self, node: NodePlan) -> Path:
+        return self._directory / f"node-{node.node_id}"
+
+    def _log(self, node: NodePlan) -> Path:
+        return self._home(node) / "kafka.log"
+
+    def _require_room(self) -> None:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(self._directory).free
+        if free < MIN_FREE_BYTES:
+            raise DiskFullError(
+                f"{self._directory} has {free / 2**20:.0f} MiB free, Kafka needs at least "
+                f"{MIN_FREE_BYTES / 2**20:.0f} MiB: make room there, or choose another --run-dir."
+            )
+
+    def _format(self, nodes: list[NodePlan]) -> None:
+        """Write what a new node needs before its first start, side by side; nothing for nodes that have data."""
+        new = [node for node in nodes if not (self._home(node) / "log" / "meta.properties").exists()]
+        started = {node.node_id: self._start_format(node) for node in new}
+        for node in new:
+            output, _ = started[node.node_id].communicate(timeout=FORMAT_SECONDS)
+            if started[node.node_id].returncode != 0:
+                raise StartFailedError(f"formatting broker {node.node_id} under {self._home(node)} failed:\n{output}")
+
+    def _start_format(self, node: NodePlan) -> subprocess.Popen[str]:
+        home = self._home(node)
+        home.mkdir(parents=True, exist_ok=True)
+        properties = home / "server.properties"
+        properties.write_text(server_properties(self.plan, node, home / "log"))
+        single = len(self.plan.nodes) == 1
+        quorum = ("--standalone",) if single else ("--initial-controllers", self.plan.initial_controllers)
+        tool = ("kafka.tools.StorageTool", "format", "-t", self.plan.cluster_id, "-c", str(properties), *quorum)
+        command = (*self._java, f"-Drollstream.log={home / 'format.log'}", *tool)
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def _start_process(self, node: NodePlan) -> None:
+        home = self._home(node)
+        command = (*self._java, f"-Drollstream.log={self._log(node)}", "kafka.Kafka", str(home / "server.properties"))
+        environment = {key: value for key, value in os.environ.items() if key != "CLASSPATH"}
+        self._processes[node.node_id] = ChildProcess.start(
+            command, home / "kafka.out", env=environment, placement=self._placement
+        )
+
+    def _require_alive(self) -> None:
+        for node_id, process in self._processes.items():
+            if (code := process.exit_code()) is not None:
+                node = self._node(node_id)
+                log = self._log(node) if self._log(node).exists() else self._home(node) / "kafka.out"
+                raise StartFailedError.with_log(f"broker {node_id} ended with exit code {code}", log)

@@ -1,0 +1,117 @@
+"""The settings of a local Kafka cluster: who its nodes are, and each node's server.properties."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from rollstream.local.ports import HOST, free_ports
+
+MAX_MESSAGE_BYTES = 8 * 2**20
+
+FIXED = {
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "auto.create.topics.enable": "false",
+    "message.max.bytes": str(MAX_MESSAGE_BYTES),
+    "replica.fetch.max.bytes": str(MAX_MESSAGE_BYTES),
+    "log.segment.bytes": str(16 * 2**20),
+    # One machine: a dead process is noticed in seconds, not in the 45 that suit a network. Half of that again for a
+    # broker, since until then its own restart is refused as a duplicate registration.
+    "group.initial.rebalance.delay.ms": "0",
+    "group.consumer.min.session.timeout.ms": "3000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "500",
+    "group.consumer.heartbeat.interval.ms": "1000",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    # A dead producer's open transaction hides everything behind it from read_committed: abort it as soon as it is late.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "share.coordinator.state.topic.num.partitions": "4",
+    # Few cores and little memory.
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    "background.threads": "4",
+    "log.cleaner.dedupe.buffer.size": str(16 * 2**20),
+}
+
+
+class NodePlan(BaseModel):
+    """One broker, which is a controller too: its number (from 1), ports and directory id."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    node_id: int
+    port: int
+    controller_port: int
+    directory_id: str
+
+    @property
+    def address(self) -> str:
+        return f"{HOST}:{self.port}"
+
+    @property
+    def controller_address(self) -> str:
+        return f"{HOST}:{self.controller_port}"
+
+
+class ClusterPlan(BaseModel):
+    """What a cluster keeps for life: its id and its nodes."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    cluster_id: str
+    nodes: tuple[NodePlan, ...]
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return ",".join(node.address for node in self.nodes)
+
+    @property
+    def initial_controllers(self) -> str:
+        return ",".join(f"{n.node_id}@{n.controller_address}:{n.directory_id}" for n in self.nodes)
+
+
+def plan_cluster(brokers: Literal[1, 3]) -> ClusterPlan:
+    """A new cluster's plan, on ports that are free now."""
+    ports = free_ports(2 * brokers)
+    nodes = tuple(
+        NodePlan(node_id=i + 1, port=ports[2 * i], controller_port=ports[2 * i + 1], directory_id=kafka_id())
+        for i in range(brokers)
+    )
+    return ClusterPlan(cluster_id=kafka_id(), nodes=nodes)
+
+
+def kafka_id() -> str:
+    """A random id as Kafka writes them: 22 URL-safe characters, the first not a dash (it would read as an option)."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        continue
+    return text
+
+
+def server_properties(plan: ClusterPlan, node: NodePlan, log_dir: Path) -> str:
+    """The text of one node's server.properties; with three nodes every topic is on all, two must confirm a write."""
+    replicas, confirming = (3, 2) if len(plan.nodes) == 3 else (1, 1)
+    values = FIXED | {
+        "node.id": str(node.node_id),
+        "listeners": f"PLAINTEXT://{node.address},CONTROLLER://{node.controller_address}",
+        "advertised.listeners": f"PLAINTEXT://{node.address},CONTROLLER://{node.controller_address}",
+        "controller.quorum.bootstrap.servers": ",".join(n.controller_address for n in plan.nodes),
+        "log.dirs": str(log_dir),
+        "default.replication.factor": str(replicas),
+        "min.insync.replicas": str(confirming),
+        "offsets.topic.replication.factor": str(replicas),
+        "transaction.state.log.replication.factor": str(replicas),
+        "transaction.state.log.min.isr": str(confirming),
+        "share.coordinator.state.topic.replication.factor": str(replicas),
+        "share.coordinator.state.topic.min.isr": str(confirming),
+    }
+    return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))

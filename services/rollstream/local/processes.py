@@ -1,0 +1,135 @@
+"""Starting, finding again and ending the operating system's processes that make up a local stack."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from pydantic import BaseModel, ConfigDict
+
+LAUNCHER = Path(__file__).with_name("launch.py")
+CREATE_TIME_TOLERANCE_SECONDS = 2.0  # the kernel counts from boot, whose wall time moves when the clock is set
+
+
+class ProcessRecord(BaseModel):
+    """A process as written to disk: the start time tells it from a later one that got the same pid."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    pid: int
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where and how long a child runs: its cores (None: as the parent), niceness, and whether it outlives the parent.
+
+    With `dies_with_parent` it dies when the *thread* that started it ends: start it from one that lives long enough.
+    """
+
+    cores: frozenset[int] | None = None
+    nice: int = 0
+    dies_with_parent: bool = True
+
+
+TIED_TO_PARENT = Placement()
+
+
+class ChildProcess:
+    """One process started by this program or, found again by its record, by an earlier run of it."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self.record = ProcessRecord(pid=process.pid, started_at=process.create_time())
+
+    @property
+    def pid(self) -> int:
+        return self.record.pid
+
+    @classmethod
+    def start(
+        cls,
+        command: Sequence[str],
+        log: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        placement: Placement = TIED_TO_PARENT,
+    ) -> ChildProcess:
+        """Start `command` in a session of its own, its output appended to `log`; `env` replaces the environment."""
+        cores = "-" if placement.cores is None else ",".join(str(core) for core in sorted(placement.cores))
+        parent = os.getpid() if placement.dies_with_parent else 0
+        launched = [sys.executable, "-I", "-S", str(LAUNCHER), str(parent), cores, str(placement.nice), *command]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        pid = os.posix_spawn(
+            launched[0],
+            launched,
+            dict(os.environ if env is None else env),
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (os.POSIX_SPAWN_DUP2, 1, 2),
+            ],
+            setsid=True,
+        )
+        return cls(psutil.Process(pid))
+
+    @classmethod
+    def find(cls, record: ProcessRecord) -> ChildProcess | None:
+        """The process of `record` if it still runs, None if it ended or its pid now belongs to another."""
+        try:
+            found = cls(psutil.Process(record.pid))
+        except psutil.NoSuchProcess:
+            return None
+        same = abs(found.record.started_at - record.started_at) < CREATE_TIME_TOLERANCE_SECONDS
+        return found if same and found.is_running() else None
+
+    def is_running(self) -> bool:
+        return self.exit_code() is None
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: ended by that signal; 0 also when it ended but was not ours to wait for."""
+        return self.wait(0)
+
+    def wait(self, timeout_seconds: float) -> int | None:
+        """Its exit code, or None if it still runs after `timeout_seconds`."""
+        try:
+            code: int | None = self._process.wait(timeout=timeout_seconds)
+        except psutil.TimeoutExpired:
+            return 0 if self._is_unreaped() else None
+        return 0 if code is None else int(code)
+
+    def _is_unreaped(self) -> bool:
+        """Ended, but its own parent has not waited for it (in a container nobody may ever do so)."""
+        try:
+            return bool(self._process.status() == psutil.STATUS_ZOMBIE)
+        except psutil.NoSuchProcess:
+            return True
+
+    def terminate(self) -> None:
+        """Ask it to end (SIGTERM); nothing if it already did."""
+        if self.is_running():
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """SIGKILL to it and to whatever is left of its session, and wait until it is gone."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.wait(10.0)
+
+
+def stop_all(processes: Sequence[ChildProcess], grace_seconds: float) -> None:
+    """SIGTERM to all at once, then SIGKILL to the sessions of those that still run after `grace_seconds`."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + grace_seconds
+    for process in processes:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    for process in processes:
+        process.kill()

