@@ -1,0 +1,165 @@
+"""Topics of a run on the cluster: create, describe, delete; and what a group has committed."""
+
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from rollstream.bus.errors import BrokerError, ConfigurationError
+from rollstream.bus.publisher import MAX_MESSAGE_BYTES
+from rollstream.bus.settings import KafkaSettings
+from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES, TOPICS, Retention, Topic
+
+_TIMEOUT_SECONDS = 30.0
+_DAY_MS: Final = 24 * 3600 * 1000
+_RETENTION: Final[dict[Retention, dict[str, str]]] = {
+    "time_and_size": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": str(50 * 2**30)},
+    "everything": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+    "compacted": {"cleanup.policy": "compact"},
+    "long": {"cleanup.policy": "delete", "retention.ms": str(90 * _DAY_MS), "retention.bytes": "-1"},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDescription:
+    """A topic as the cluster has it."""
+
+    name: str
+    topic_id: str
+    num_partitions: int
+    replication: int
+    num_records: int
+    """End minus start offsets: an upper bound, since transaction markers take offsets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterIdentity:
+    """Which cluster, and which incarnation of each topic: a checkpoint's offsets mean nothing on another."""
+
+    cluster_id: str
+    topic_ids: dict[str, str]
+
+
+class KafkaAdmin:
+    """Administration of one run's topics."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._client = AdminClient(kafka.client_config())
+
+    def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
+        """Create what is missing; replication 3 where three brokers exist. Returns the names that were created."""
+        brokers = len(self._cluster().nodes)
+        replication = 3 if brokers >= 3 else 1
+        new = [_new_topic(topic, run, partitions, replication) for topic in TOPICS]
+        created = []
+        for name, future in self._client.create_topics(new, request_timeout=_TIMEOUT_SECONDS).items():
+            if self._is_new(name, future):
+                created.append(name)
+        return created
+
+    def delete_topics(self, run: str) -> list[str]:
+        """Delete every topic of the run; returns the names that were there."""
+        names = [topic.of(run) for topic in TOPICS if topic.of(run) in self.topic_names()]
+        if names:
+            for name, future in self._client.delete_topics(names, request_timeout=_TIMEOUT_SECONDS).items():
+                _result(future, f"deleting {name}")
+        return names
+
+    def topic_names(self) -> set[str]:
+        """Names of every topic on the cluster."""
+        try:
+            return set(self._client.list_topics(timeout=_TIMEOUT_SECONDS).topics)
+        except confluent_kafka.KafkaException as error:
+            raise BrokerError(f"no broker answered: {error}; is Kafka up? `rollstream up` starts one") from error
+
+    def describe_topics(self, run: str) -> list[TopicDescription]:
+        """The run's topics that exist."""
+        names = [topic.of(run) for topic in TOPICS if topic.of(run) in self.topic_names()]
+        return [self._describe(name, description) for name, description in self._descriptions(names).items()]
+
+    def identity(self, topics: list[str]) -> ClusterIdentity:
+        """Cluster id and topic ids."""
+        ids = {name: str(description.topic_id) for name, description in self._descriptions(topics).items()}
+        return ClusterIdentity(cluster_id=str(self._cluster().cluster_id), topic_ids=ids)
+
+    def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
+        """Next offset of each partition that `group` has committed; partitions without a commit are absent."""
+        futures = self._client.list_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT_SECONDS
+        )
+        try:
+            found = next(iter(futures.values())).result(_TIMEOUT_SECONDS)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return {}
+            raise BrokerError(f"offsets of group {group}: {error}") from error
+        return {
+            part.partition: part.offset for part in found.topic_partitions if part.topic == topic and part.offset >= 0
+        }
+
+    def end_offsets(self, topic: str, num_partitions: int) -> dict[int, int]:
+        """End of each partition as a read_committed reader sees it."""
+        return self._offsets(topic, num_partitions, OffsetSpec.latest())
+
+    def _offsets(self, topic: str, num_partitions: int, spec: OffsetSpec) -> dict[int, int]:
+        asked = {TopicPartition(topic, number): spec for number in range(num_partitions)}
+        futures = self._client.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
+        return {part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()}
+
+    def _describe(self, name: str, description: Any) -> TopicDescription:
+        count = len(description.partitions)
+        ends = self._offsets(name, count, OffsetSpec.latest())
+        starts = self._offsets(name, count, OffsetSpec.earliest())
+        return TopicDescription(
+            name=name,
+            topic_id=str(description.topic_id),
+            num_partitions=count,
+            replication=len(description.partitions[0].replicas),
+            num_records=sum(ends.values()) - sum(starts.values()),
+        )
+
+    def _descriptions(self, names: list[str]) -> dict[str, Any]:
+        if not names:
+            return {}
+        futures = self._client.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_SECONDS)
+        return {name: _result(future, f"describing {name}") for name, future in futures.items()}
+
+    def _cluster(self) -> Any:
+        return _result(self._client.describe_cluster(request_timeout=_TIMEOUT_SECONDS), "describing the cluster")
+
+    def _is_new(self, name: str, future: "Future[Any]") -> bool:
+        try:
+            future.result(_TIMEOUT_SECONDS)
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
+                return False
+            raise BrokerError(f"creating {name}: {error}") from error
+        return True
+
+
+def _result(future: "Future[Any]", doing: str) -> Any:
+    try:
+        return future.result(_TIMEOUT_SECONDS)
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ConfigurationError(f"{doing}: no such topic; make it with `rollstream topics create`") from error
+        raise BrokerError(f"{doing}: {error}") from error
+
+
+def _new_topic(topic: Topic[Any], run: str, partitions: int, replication: int) -> NewTopic:
+    is_dead_letters = topic is DEAD_LETTERS
+    return NewTopic(
+        topic.of(run),
+        num_partitions=1 if topic.single_partition else partitions,
+        replication_factor=replication,
+        config={
+            **_RETENTION[topic.retention],
+            "message.timestamp.type": "LogAppendTime",
+            "min.insync.replicas": "2" if replication >= 3 else "1",
+            "unclean.leader.election.enable": "false",
+            "max.message.bytes": str(MAX_MESSAGE_BYTES if is_dead_letters else MAX_RECORD_BYTES),
+        },
+    )

@@ -1,0 +1,52 @@
+"""Everything that can go wrong between stages, in one tree; two classes matter.
+
+    RollstreamError                 exit code
+    ├── BadMessageError             -      one message is bad: dead letter, counted, go on
+    ├── BrokenWorldError            70     broker, disk, GPU: raise, exit, let the supervisor restart
+    │   ├── BrokerError             70     the Kafka client gave up
+    │   ├── StuckRecordError        70     a record is unfinished beyond its bound
+    │   └── TooManyFailuresError    70     handlers keep failing: a world, not a message, is broken
+    ├── FencedError                 75     another process took over: supervisors don't restart this one
+    └── ConfigurationError          78     settings or environment must be changed by a person
+
+`rollstream.schemas.codec.DecodeError` (bytes that are no record) is treated like `BadMessageError`.
+Exit codes follow sysexits(3): EX_SOFTWARE 70, EX_TEMPFAIL 75, EX_CONFIG 78.
+"""
+
+
+class RollstreamError(Exception):
+    """Root of the tree; `exit_code` is what a process that dies of it exits with."""
+
+    exit_code: int = 70
+
+
+class BadMessageError(RollstreamError):
+    """This message cannot be handled, however often it is tried."""
+
+
+class BrokenWorldError(RollstreamError):
+    """No message can be handled until something outside is repaired."""
+
+
+class BrokerError(BrokenWorldError):
+    """The Kafka client reported an error that it cannot recover from."""
+
+
+class StuckRecordError(BrokenWorldError):
+    """A record is unfinished beyond its bound; a hung loop must not hide behind a polling thread."""
+
+
+class TooManyFailuresError(BrokenWorldError):
+    """More handler failures a minute than single bad messages explain."""
+
+
+class FencedError(RollstreamError):
+    """Another process holds this transactional id now."""
+
+    exit_code = 75
+
+
+class ConfigurationError(RollstreamError):
+    """A setting, a file or the cluster is not what this process needs."""
+
+    exit_code = 78

@@ -1,0 +1,118 @@
+"""The one way to put records on topics: idempotent, acknowledged by every in-sync replica, never dropped."""
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka
+
+from rollstream.bus.errors import BrokerError
+from rollstream.bus.message import Delivery, OutRecord
+from rollstream.bus.settings import KafkaSettings
+from rollstream.schemas.topics import MAX_RECORD_BYTES
+
+_LOG = logging.getLogger(__name__)
+
+# dead-letters takes 1 MiB more than the rest, so that any record fits with its headers.
+MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 2**20
+DELIVERY_TIMEOUT_SECONDS = 120.0
+
+
+def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
+    """librdkafka settings of every producer of ours; murmur2 so that Java and aiokafka clients co-partition."""
+    return {
+        **kafka.client_config(),
+        "client.id": client_id,
+        "logger": _LOG,
+        "enable.idempotence": True,
+        "acks": "all",
+        "compression.type": "zstd",
+        "linger.ms": 5,
+        "partitioner": "murmur2_random",
+        "message.max.bytes": MAX_MESSAGE_BYTES,
+        "queue.buffering.max.kbytes": 262144,
+        "delivery.timeout.ms": int(DELIVERY_TIMEOUT_SECONDS * 1000),
+    }
+
+
+class Publisher:
+    """Publishes records; thread-safe. A delivery that fails for good is a broken world: `BrokerError`."""
+
+    def __init__(self, kafka: KafkaSettings, *, client_id: str) -> None:
+        self._producer = confluent_kafka.Producer({**producer_config(kafka, client_id), "error_cb": self._on_error})
+        self._fatal: BrokerError | None = None
+        self._closing = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name=f"{client_id}-deliveries", daemon=True)
+        self._poller.start()
+
+    async def publish(self, record: OutRecord) -> Delivery:
+        """Send and wait for the delivery report; waits rather than drops while the local queue is full."""
+        return await asyncio.wrap_future(await self._enqueue(record))
+
+    def publish_soon(self, record: OutRecord) -> Future[Delivery]:
+        """Send from synchronous code; the future holds the delivery report. Blocks while the local queue is full."""
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
+        while True:
+            try:
+                return self._produce(record)
+            except BufferError:
+                self._check_deadline(deadline, record)
+                time.sleep(0.01)
+
+    def close(self, timeout_seconds: float = 10.0) -> None:
+        """Wait for outstanding deliveries; raises `BrokerError` if some are still out after the timeout."""
+        left = self._producer.flush(timeout_seconds)
+        self._closing.set()
+        self._poller.join(timeout=2.0)
+        if left:
+            raise BrokerError(f"{left} records were not delivered within {timeout_seconds} s of closing")
+
+    async def _enqueue(self, record: OutRecord) -> Future[Delivery]:
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
+        while True:
+            try:
+                return self._produce(record)
+            except BufferError:
+                self._check_deadline(deadline, record)
+                await asyncio.sleep(0.01)
+
+    def _check_deadline(self, deadline: float, record: OutRecord) -> None:
+        if time.monotonic() > deadline:
+            raise BrokerError(
+                f"the queue to {record.topic} stayed full for {DELIVERY_TIMEOUT_SECONDS} s: is the broker up?"
+            )
+
+    def _produce(self, record: OutRecord) -> Future[Delivery]:
+        if self._fatal:
+            raise self._fatal
+        future: Future[Delivery] = Future()
+
+        def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            if future.cancelled():
+                return
+            if error is not None:
+                future.set_exception(BrokerError(f"delivery to {record.topic} failed: {error.str()} ({error.name()})"))
+            else:
+                future.set_result(
+                    Delivery(topic=message.topic(), partition=message.partition(), offset=message.offset())
+                )
+
+        try:
+            self._producer.produce(
+                record.topic, value=record.value, key=record.key, headers=list(record.headers), on_delivery=report
+            )
+        except confluent_kafka.KafkaException as error:
+            raise BrokerError(f"cannot produce to {record.topic}: {error}") from error
+        return future
+
+    def _poll(self) -> None:
+        while not self._closing.is_set():
+            self._producer.poll(0.1)
+
+    def _on_error(self, error: confluent_kafka.KafkaError) -> None:
+        if error.fatal():
+            self._fatal = BrokerError(f"the producer is dead: {error.str()}")
+        _LOG.warning("kafka producer: %s", error.str())

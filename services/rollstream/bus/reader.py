@@ -1,0 +1,189 @@
+"""Reading topics without a consumer group: from an offset or the start, to the end, and on from there.
+
+The trainer, credit, weight watchers and every command for people read this way: each sees everything, and nobody's
+offsets move. Reads are `read_committed`; transaction markers take offsets, so offsets are never counts.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+
+import confluent_kafka
+from confluent_kafka import KafkaError, TopicPartition
+
+from rollstream.bus.errors import BrokerError, ConfigurationError
+from rollstream.bus.message import Message, Partition
+from rollstream.bus.settings import KafkaSettings
+
+_LOG = logging.getLogger(__name__)
+
+FROM_START: Final = confluent_kafka.OFFSET_BEGINNING
+FROM_END: Final = confluent_kafka.OFFSET_END
+_METADATA_TIMEOUT_SECONDS = 30.0
+# Told for information while the client reconnects by itself.
+_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
+
+
+class TopicReader:
+    """Reads whole topics by assignment; one thread, synchronous."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        topics: Sequence[str],
+        *,
+        start: Mapping[Partition, int] | None = None,
+        default_start: int = FROM_START,
+        monitor_group: str | None = None,
+    ) -> None:
+        self._consumer = confluent_kafka.Consumer(_config(kafka, monitor_group))
+        self._partitions = self._discover(topics)
+        self._positions: dict[Partition, int] = {}
+        self._at_end: set[Partition] = set()
+        wanted = start or {}
+        assignment = [TopicPartition(t, p, wanted.get((t, p), default_start)) for t, p in self._partitions]
+        self._consumer.assign(assignment)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """What is assigned."""
+        return self._partitions
+
+    def poll(self, max_messages: int = 500, timeout_seconds: float = 0.5) -> list[Message]:
+        """What is there, waiting at most `timeout_seconds` for the first message."""
+        first = self._consumer.poll(timeout_seconds)
+        if first is None:
+            return []
+        # A timeout above 0 would wait for all of `max_messages`, not for some.
+        return self._taken([first, *self._consumer.consume(max_messages - 1, 0.0)])
+
+    def read_to_end(self, timeout_seconds: float = 60.0) -> list[Message]:
+        """Everything up to the end of every partition; raises `BrokerError` past the deadline."""
+        deadline = time.monotonic() + timeout_seconds
+        messages: list[Message] = []
+        while not self.at_end():
+            if time.monotonic() > deadline:
+                raise BrokerError(f"did not reach the end of {self._behind()} within {timeout_seconds} s")
+            messages.extend(self.poll(timeout_seconds=0.1))
+        return messages
+
+    def at_end(self) -> bool:
+        """Whether every partition was read to its end, and nothing came since."""
+        return len(self._at_end) == len(self._partitions)
+
+    def positions(self) -> dict[Partition, int]:
+        """The next offset of each partition from which something was read."""
+        return dict(self._positions)
+
+    def pause(self, partitions: Iterable[Partition]) -> None:
+        """Stop fetching these; what is buffered is dropped and fetched again, so pause rarely (librdkafka #2703)."""
+        self._consumer.pause([TopicPartition(*partition) for partition in partitions])
+
+    def resume(self, partitions: Iterable[Partition]) -> None:
+        """Fetch these again."""
+        self._consumer.resume([TopicPartition(*partition) for partition in partitions])
+
+    def end_offsets(self) -> dict[Partition, int]:
+        """The end of each partition, transaction markers included."""
+        return {partition: self._watermarks(partition)[1] for partition in self._partitions}
+
+    def start_offsets(self) -> dict[Partition, int]:
+        """The first offset that retention has left in each partition."""
+        return {partition: self._watermarks(partition)[0] for partition in self._partitions}
+
+    def commit_for_monitoring(self, offsets: Mapping[Partition, int]) -> None:
+        """Commit offsets for lag monitors alone; nothing of ours reads them back."""
+        if offsets:
+            self._consumer.commit(
+                offsets=[TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()],
+                asynchronous=True,
+            )
+
+    def close(self) -> None:
+        """Leave the cluster."""
+        self._consumer.close()
+
+    def _taken(self, polled: Iterable[confluent_kafka.Message]) -> list[Message]:
+        messages = []
+        for message in polled:
+            error = message.error()
+            if error is not None:
+                self._note(error, message)
+                continue
+            partition = (message.topic(), message.partition())
+            self._at_end.discard(partition)
+            self._positions[partition] = message.offset() + 1
+            messages.append(plain_message(message))
+        return messages
+
+    def _note(self, error: KafkaError, message: confluent_kafka.Message) -> None:
+        partition = (message.topic(), message.partition())
+        if error.code() == KafkaError._PARTITION_EOF:
+            self._at_end.add(partition)
+            self._positions.setdefault(partition, message.offset())
+        elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
+            raise ConfigurationError(
+                f"{partition[0]}/{partition[1]}: the wanted offset is not in the log: {error.str()}"
+            )
+        elif error.fatal() or error.code() not in _PASSING:
+            raise BrokerError(f"reading {partition[0]}: {error.str()} ({error.name()})")
+        else:
+            _LOG.warning("kafka reader: %s", error.str())
+
+    def _behind(self) -> list[str]:
+        return [f"{topic}/{number}" for topic, number in self._partitions if (topic, number) not in self._at_end]
+
+    def _watermarks(self, partition: Partition) -> tuple[int, int]:
+        low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_METADATA_TIMEOUT_SECONDS)
+        return low, high
+
+    def _discover(self, topics: Sequence[str]) -> tuple[Partition, ...]:
+        found: list[Partition] = []
+        for topic in topics:
+            try:
+                metadata = self._consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_SECONDS).topics[topic]
+            except confluent_kafka.KafkaException as error:
+                raise BrokerError(f"no broker told about {topic}: {error}; is Kafka up?") from error
+            if metadata.error is not None or not metadata.partitions:
+                raise ConfigurationError(f"topic {topic} does not exist; make it with `rollstream topics create`")
+            found.extend((topic, number) for number in sorted(metadata.partitions))
+        return tuple(found)
+
+
+def plain_message(message: confluent_kafka.Message) -> Message:
+    """A client message as ours."""
+    return Message(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(message.headers() or ()),
+        timestamp_ms=message.timestamp()[1],
+    )
+
+
+def _config(kafka: KafkaSettings, monitor_group: str | None) -> dict[str, Any]:
+    return {
+        **kafka.client_config(),
+        "logger": _LOG,
+        # The client asks for a group even where nothing joins one.
+        "group.id": monitor_group or "rollstream-reader",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "isolation.level": "read_committed",
+        "queued.max.messages.kbytes": 65536,
+        "fetch.max.bytes": 16777216,
+    }

@@ -1,0 +1,51 @@
+"""Who is out there: heartbeats of the fleet in Redis, which holds only what may be lost."""
+
+import json
+import logging
+from typing import Any
+
+import redis
+
+_LOG = logging.getLogger(__name__)
+_TTL_SECONDS = 15
+
+
+class Fleet:
+    """Heartbeats of one run's processes; without Redis nothing fails, the fleet is just not seen."""
+
+    def __init__(self, redis_url: str | None, run: str) -> None:
+        self._redis = (
+            redis.Redis.from_url(redis_url, socket_timeout=1.0, socket_connect_timeout=1.0, decode_responses=True)
+            if redis_url
+            else None
+        )
+        self._prefix = f"{run}:fleet:"
+        self._is_reported_gone = False
+
+    def beat(self, member_id: str, state: dict[str, Any]) -> None:
+        """Say that `member_id` lives; `state` (JSON) expires after 15 s without another beat."""
+        if self._redis is None:
+            return
+        try:
+            self._redis.set(self._prefix + member_id, json.dumps(state), ex=_TTL_SECONDS)
+            self._is_reported_gone = False
+        except redis.RedisError as error:
+            self._report_gone(error)
+
+    def members(self) -> dict[str, dict[str, Any]]:
+        """Member id to state; empty without Redis."""
+        if self._redis is None:
+            return {}
+        try:
+            keys = sorted(self._redis.scan_iter(self._prefix + "*"))
+            states = self._redis.mget(keys) if keys else []
+        except redis.RedisError as error:
+            self._report_gone(error)
+            return {}
+        pairs = zip(keys, states, strict=True)
+        return {key.removeprefix(self._prefix): json.loads(state) for key, state in pairs if state}
+
+    def _report_gone(self, error: redis.RedisError) -> None:
+        if not self._is_reported_gone:
+            _LOG.warning("Redis is gone, the fleet is not shown until it is back: %s", error)
+            self._is_reported_gone = True

@@ -1,0 +1,152 @@
+"""Settings that every stage shares; each stage adds its own class on top.
+
+One TOML file describes a run: shared keys at the top, `[kafka]`, and one table per stage. Environment variables
+`ROLLSTREAM_<FIELD>` (nested: `ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS`) win over the file.
+"""
+
+import difflib
+import logging
+import os
+import tomllib
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.schemas.ids import checked_run
+from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
+
+_LOG = logging.getLogger(__name__)
+_PREFIX = "ROLLSTREAM_"
+STAGE_TABLES = ("producer", "generator", "scorer", "trainer")
+# Read by the tests' crash points and by the people's commands, not by a stage's settings.
+_OTHER_VARIABLES = frozenset({"ROLLSTREAM_CRASH_AT", "ROLLSTREAM_CONFIG"})
+
+
+class KafkaSettings(BaseModel):
+    """How to reach the cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bootstrap_servers: str = Field(default="127.0.0.1:9092", description="host:port of one or more brokers")
+    group_protocol: Literal["consumer", "classic"] = Field(
+        default="consumer", description="consumer is KIP-848 (brokers from 4.0); classic joins with cooperative-sticky"
+    )
+    security: dict[str, SecretStr] = Field(
+        default_factory=dict, description="librdkafka's security.*, sasl.* and ssl.* settings, passed through"
+    )
+
+    @field_validator("security")
+    @classmethod
+    def _only_security(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        strangers = [key for key in value if not key.startswith(("security.", "sasl.", "ssl.", "enable.ssl."))]
+        if strangers:
+            raise ValueError(f"{strangers} are not security settings; only security.*, sasl.* and ssl.* pass through")
+        return value
+
+    def client_config(self) -> dict[str, Any]:
+        """The librdkafka settings that every client starts from."""
+        return {
+            "bootstrap.servers": self.bootstrap_servers,
+            **{key: value.get_secret_value() for key, value in self.security.items()},
+        }
+
+
+class StageSettings(BaseSettings):
+    """What every stage needs to find its run."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=_PREFIX, env_nested_delimiter="__", validate_default=True
+    )
+    table: ClassVar[str] = ""
+
+    run: str = Field(description="Name of the run: prefix of topics, groups and transactional ids, [a-z0-9-]{1,60}")
+    kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="How to reach the cluster")
+    registry_url: str | None = Field(
+        default=None, description="Confluent-compatible registry; default: packaged schemas"
+    )
+    redis_url: str | None = Field(
+        default=None, description="Redis, for what may be lost; without it everything goes on"
+    )
+    weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
+    model: str = Field(default="policy", description="Name of the model, key of its weight versions")
+    health_port: int = Field(
+        default=0, ge=0, le=65535, description="Port of /metrics, /livez, /readyz; 0 takes a free one"
+    )
+
+    @field_validator("run")
+    @classmethod
+    def _run(cls, value: str) -> str:
+        return checked_run(value)
+
+    @classmethod
+    def settings_customise_sources(  # the library's signature
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment over file: what `load` passes comes from the file."""
+        return env_settings, init_settings
+
+    @classmethod
+    def load(cls, config: Path | None = None) -> Self:
+        """Read the file and the environment; raises `ConfigurationError` naming the key, the bound and the mend."""
+        values = _file_values(config, cls.table) if config else {}
+        _refuse_unknown_environment(set(cls.model_fields))
+        try:
+            return cls(**values)
+        except ValidationError as error:
+            raise ConfigurationError(_explain(error, config, cls)) from error
+
+    def log_resolved(self) -> None:
+        """Log what is in force, secrets masked."""
+        _LOG.info("settings of %s: %s", self.table or "rollstream", self.model_dump_json())
+
+    def registry(self) -> SchemaRegistry:
+        """The registry that the settings name: packaged, or by URL."""
+        if self.registry_url is None:
+            return PackagedRegistry()
+        from rollstream.schemas.registry_url import ConfluentRegistry
+
+        return ConfluentRegistry(self.registry_url, run=self.run)
+
+
+def _file_values(config: Path, table: str) -> dict[str, Any]:
+    try:
+        document = tomllib.loads(config.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"cannot read {config}: {error.strerror}; name another file with --config") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
+    own = document.get(table, {}) if table else {}
+    shared = {key: value for key, value in document.items() if key not in STAGE_TABLES}
+    return {**shared, **own}
+
+
+def _refuse_unknown_environment(fields: set[str]) -> None:
+    for name in os.environ:
+        if not name.startswith(_PREFIX) or name in _OTHER_VARIABLES:
+            continue
+        field = name.removeprefix(_PREFIX).split("__")[0].lower()
+        if field not in fields:
+            raise ConfigurationError(f"environment variable {name} names no setting{_nearest(field, fields)}")
+
+
+def _nearest(name: str, fields: set[str]) -> str:
+    close = difflib.get_close_matches(name, fields, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(fields))}"
+
+
+def _explain(error: ValidationError, config: Path | None, settings: type[StageSettings]) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        name = ".".join(str(part) for part in problem["loc"])
+        value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
+        hint = _nearest(name, set(settings.model_fields)) if problem["type"] == "extra_forbidden" else ""
+        lines.append(f"{name}: {problem['msg']}{value}{hint}")
+    return f"settings of {settings.table or 'rollstream'} ({config or 'environment'}): " + "; ".join(lines)

@@ -1,0 +1,69 @@
+"""The trainer's commit: several records on several topics, all or none, fenced against a second trainer.
+
+A zombie (a paused or partitioned trainer that comes back) is fenced from `init` of its successor on. After an error
+the producer is never used again: Kafka's transaction protocol allows torn transactions when a delayed EndTxn meets a
+later one (Jepsen, Bufstream 0.1.0; KIP-890).
+"""
+
+from collections.abc import Sequence
+
+import confluent_kafka
+from confluent_kafka import KafkaError
+
+from rollstream.bus.crash_points import crash_point
+from rollstream.bus.errors import BrokerError, FencedError, RollstreamError
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import producer_config
+from rollstream.bus.settings import KafkaSettings
+
+TRANSACTION_TIMEOUT_SECONDS = 10.0
+_INIT_TIMEOUT_SECONDS = 60.0
+_FENCED = (
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+class TransactionalPublisher:
+    """One transactional producer; every error ends the process, as `FencedError` or `BrokerError`."""
+
+    def __init__(self, kafka: KafkaSettings, transactional_id: str) -> None:
+        timeout_ms = int(TRANSACTION_TIMEOUT_SECONDS * 1000)
+        self._producer = confluent_kafka.Producer(
+            {
+                **producer_config(kafka, transactional_id),
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                # librdkafka refuses a delivery timeout above the transaction's.
+                "delivery.timeout.ms": timeout_ms,
+            }
+        )
+        self._id = transactional_id
+
+    def init(self) -> None:
+        """Take over the transactional id: whoever held it is fenced, its open transaction aborted."""
+        try:
+            self._producer.init_transactions(_INIT_TIMEOUT_SECONDS)
+        except confluent_kafka.KafkaException as error:
+            raise self._explained(error, "taking over") from error
+
+    def commit(self, records: Sequence[OutRecord]) -> None:
+        """Publish all of `records` or none."""
+        try:
+            self._producer.begin_transaction()
+            for record in records:
+                self._producer.produce(record.topic, value=record.value, key=record.key, headers=list(record.headers))
+            self._producer.flush(TRANSACTION_TIMEOUT_SECONDS)
+            crash_point("transaction_sent")
+            self._producer.commit_transaction(TRANSACTION_TIMEOUT_SECONDS)
+        except confluent_kafka.KafkaException as error:
+            raise self._explained(error, "committing") from error
+        crash_point("transaction_committed")
+
+    def _explained(self, error: confluent_kafka.KafkaException, doing: str) -> RollstreamError:
+        cause: KafkaError = error.args[0]
+        if cause.code() in _FENCED:
+            return FencedError(f"another process took over {self._id} while {doing}: {cause.str()}")
+        return BrokerError(f"transaction of {self._id} failed while {doing}: {cause.str()} ({cause.name()})")
