@@ -1,0 +1,225 @@
+"""The fold of the ledger: what survives restarts and rollbacks, and how far two weight versions lie apart. Pure.
+
+The ledger is append-only and has one writer at a time (a second trainer is fenced), yet history branches: a trainer
+that restores a checkpoint, or an operator who rolls back, continues from an older version. The entry they write
+names that version as its parent; everything after the parent's entry is cut, and the groups closed there are open
+again. Example, versions in brackets, (c) names a checkpoint:
+
+    restart[0] step[1](c) step[2] drops step[3]     killed: the newest checkpoint is version 1's
+    restart[0] step[1](c) restart[4 ← 1] step[5]    the chain after the next trainer's first step
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+
+from rollstream.bus.errors import BrokenWorldError
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
+
+
+class InconsistentLedgerError(BrokenWorldError):
+    """An entry contradicts those before it: more than one trainer wrote, or the topic was tampered with."""
+
+
+@dataclass(slots=True)
+class VersionTree:
+    """Every version ever published, with its parent; a `step` edge is one optimizer step, the others none."""
+
+    _parents: dict[int, int] = field(default_factory=dict)
+    _depths: dict[int, int] = field(default_factory=dict)
+
+    def __contains__(self, version: object) -> bool:
+        return version in self._depths
+
+    def add(self, version: int, parent: int | None, *, is_step: bool) -> None:
+        """Add a version; its parent must be there, and be smaller, since versions only grow."""
+        if parent is None:
+            self._depths[version] = 0
+        else:
+            self._parents[version] = parent
+            self._depths[version] = self._depths[parent] + int(is_step)
+
+    def parent(self, version: int) -> int | None:
+        """The version that this one was trained or restored from; None for the first and for unknown ones."""
+        return self._parents.get(version)
+
+    def lag(self, sampled: int, trainer: int) -> int | None:
+        """Optimizer steps on the path between the two versions; None if either is unknown."""
+        if sampled not in self._depths or trainer not in self._depths:
+            return None
+        one, other = sampled, trainer
+        while one != other:
+            # A parent's number is below its child's, so climbing from the larger one meets at the common ancestor.
+            if one < other:
+                one, other = other, one
+            if one not in self._parents:
+                return None
+            one = self._parents[one]
+        return self._depths[sampled] + self._depths[trainer] - 2 * self._depths[one]
+
+    def copy(self) -> "VersionTree":
+        """An independent copy."""
+        return VersionTree(dict(self._parents), dict(self._depths))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survivors:
+    """What counts after a whole ledger was folded.
+
+    `chain`: the surviving entries in order. `closed`: group_id → how it closed. `versions`: all versions, cut ones
+    too. `current_version`: None before the first start. `max_version`: over all entries, -1 before the first start.
+    `step`: optimizer steps on the chain. `checkpoint`: the newest surviving entry that names a checkpoint.
+    """
+
+    chain: tuple[LedgerEntry, ...]
+    closed: Mapping[str, ClosedGroup]
+    versions: VersionTree
+    current_version: int | None
+    max_version: int
+    step: int
+    checkpoint: LedgerEntry | None
+
+    @cached_property
+    def trained(self) -> Mapping[str, TrainedRollout]:
+        """rollout_id → where the record lies that a surviving step trained on; built when first asked for."""
+        return {rollout.rollout_id: rollout for entry in self.chain for rollout in entry.trained}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerChange:
+    """What one entry changed: ids of the groups that it closed and of those that its cut opened again."""
+
+    closed: tuple[str, ...] = ()
+    reopened: tuple[str, ...] = ()
+
+
+class LedgerFold:
+    """The same fold, one entry at a time: an entry costs its own size, a cut the size of what it cuts."""
+
+    def __init__(self) -> None:
+        self._chain: list[LedgerEntry] = []
+        self._closed: dict[str, ClosedGroup] = {}
+        self._positions: dict[int, int] = {}
+        self._checkpoints: list[int] = []
+        self._versions = VersionTree()
+        self._max_version = -1
+
+    def add(self, entry: LedgerEntry) -> LedgerChange:
+        """Fold in the next entry; raises `InconsistentLedgerError` and changes nothing if it does not fit."""
+        self._check(entry)
+        reopened: tuple[str, ...] = ()
+        if entry.kind is not EntryKind.DROPS:
+            if entry.kind is not EntryKind.STEP and entry.parent_version is not None:
+                reopened = self._cut(self._positions[entry.parent_version] + 1)
+            self._versions.add(entry.weight_version, entry.parent_version, is_step=entry.kind is EntryKind.STEP)
+            self._positions[entry.weight_version] = len(self._chain)
+            self._max_version = entry.weight_version
+        if entry.checkpoint is not None:
+            self._checkpoints.append(len(self._chain))
+        self._chain.append(entry)
+        return LedgerChange(closed=self._close(entry), reopened=reopened)
+
+    @property
+    def chain(self) -> tuple[LedgerEntry, ...]:
+        """The surviving entries in order."""
+        return tuple(self._chain)
+
+    @property
+    def closed(self) -> Mapping[str, ClosedGroup]:
+        """group_id → how it closed on the surviving branch; a live view."""
+        return MappingProxyType(self._closed)
+
+    @property
+    def versions(self) -> VersionTree:
+        """All versions, those of cut entries too; live."""
+        return self._versions
+
+    @property
+    def current_version(self) -> int | None:
+        """Version at the end of the chain; None before the first start."""
+        return self._chain[-1].weight_version if self._chain else None
+
+    @property
+    def max_version(self) -> int:
+        """Largest version of all entries, cut ones too; -1 before the first start."""
+        return self._max_version
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps on the chain."""
+        return self._chain[-1].step if self._chain else 0
+
+    @property
+    def checkpoint(self) -> LedgerEntry | None:
+        """The newest surviving entry that names a checkpoint."""
+        return self._chain[self._checkpoints[-1]] if self._checkpoints else None
+
+    def survivors(self) -> Survivors:
+        """A snapshot; costs the whole chain."""
+        return Survivors(
+            chain=self.chain,
+            closed=dict(self._closed),
+            versions=self._versions.copy(),
+            current_version=self.current_version,
+            max_version=self.max_version,
+            step=self.step,
+            checkpoint=self.checkpoint,
+        )
+
+    def _check(self, entry: LedgerEntry) -> None:
+        what = f"ledger entry {entry.kind.value} of version {entry.weight_version} by {entry.incarnation}"
+        if entry.kind is EntryKind.UNKNOWN:
+            raise InconsistentLedgerError(
+                f"{what}: its kind is unknown here; a newer rollstream wrote it, update this one"
+            )
+        if entry.kind is EntryKind.DROPS:
+            if entry.weight_version != self.current_version:
+                raise InconsistentLedgerError(f"{what}: drops belong to the current version {self.current_version}")
+            if entry.checkpoint is not None:
+                # A restart names a version, so it would cut these drops, whose groups the checkpoint has behind it.
+                raise InconsistentLedgerError(f"{what}: only an entry that makes a version can name a checkpoint")
+            return
+        if entry.weight_version <= self._max_version:
+            raise InconsistentLedgerError(f"{what}: versions only grow, and {self._max_version} is there already")
+        self._check_parent(entry, what)
+
+    def _check_parent(self, entry: LedgerEntry, what: str) -> None:
+        parent = entry.parent_version
+        if parent is None:
+            if self._chain or entry.kind is not EntryKind.RESTART:
+                raise InconsistentLedgerError(f"{what}: only the first restart of a run has no parent version")
+        elif parent not in self._positions:
+            raise InconsistentLedgerError(f"{what}: its parent, version {parent}, is not on the surviving branch")
+        elif entry.kind is EntryKind.STEP and parent != self.current_version:
+            raise InconsistentLedgerError(f"{what}: a step's parent must be {self.current_version}, not {parent}")
+
+    def _cut(self, length: int) -> tuple[str, ...]:
+        """Shorten the chain to `length` entries and say which groups are open again."""
+        reopened: list[str] = []
+        for entry in self._chain[length:]:
+            if entry.kind is not EntryKind.DROPS:
+                del self._positions[entry.weight_version]
+            for group in entry.closed:
+                if self._closed.get(group.group_id) is group:
+                    del self._closed[group.group_id]
+                    reopened.append(group.group_id)
+        del self._chain[length:]
+        while self._checkpoints and self._checkpoints[-1] >= length:
+            self._checkpoints.pop()
+        return tuple(reopened)
+
+    def _close(self, entry: LedgerEntry) -> tuple[str, ...]:
+        fresh = [group for group in entry.closed if group.group_id not in self._closed]
+        for group in fresh:
+            # A group named twice keeps the object of its first closing: a cut of the second leaves it closed.
+            self._closed.setdefault(group.group_id, group)
+        return tuple(dict.fromkeys(group.group_id for group in fresh))
+
+
+def surviving(entries: Iterable[LedgerEntry]) -> Survivors:
+    """Fold a ledger from its first entry; raises `InconsistentLedgerError`."""
+    fold = LedgerFold()
+    for entry in entries:
+        fold.add(entry)
+    return fold.survivors()

@@ -1,0 +1,266 @@
+"""The fold of the ledger: restarts and rollbacks cut, cut groups open again, lag follows the tree of parents."""
+
+from collections import Counter
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rollstream.bus.ledger import InconsistentLedgerError, LedgerFold, VersionTree, surviving
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def entry(
+    kind: EntryKind,
+    version: int,
+    parent: int | None = None,
+    *,
+    step: int = 0,
+    checkpoint: str | None = None,
+    trained: tuple[str, ...] = (),
+    dropped: tuple[str, ...] = (),
+) -> LedgerEntry:
+    closed = [ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in trained]
+    closed += [ClosedGroup(group_id=group, outcome=GroupOutcome.DROPPED, reason="lost") for group in dropped]
+    rollouts = [TrainedRollout(rollout_id=f"{g}-0", attempt_id="a", partition=0, offset=0) for g in trained]
+    return LedgerEntry(
+        kind=kind, incarnation="one", step=step, weight_version=version, parent_version=parent, checkpoint=checkpoint,
+        trained=tuple(rollouts), closed=tuple(closed), started_at=NOW, finished_at=NOW,
+    )  # fmt: skip
+
+
+START = entry(EntryKind.RESTART, 0)
+
+
+def step(version: int, parent: int, **fields: object) -> LedgerEntry:
+    return entry(EntryKind.STEP, version, parent, **fields)  # type: ignore[arg-type]
+
+
+def test_an_empty_ledger_has_no_version() -> None:
+    survivors = surviving([])
+    assert (survivors.chain, survivors.current_version, survivors.max_version) == ((), None, -1)
+
+
+def test_a_step_closes_its_groups() -> None:
+    survivors = surviving([START, step(1, 0, step=1, trained=("g",), dropped=("h",))])
+    assert {group: closed.outcome for group, closed in survivors.closed.items()} == {"g": "trained", "h": "dropped"}
+    assert list(survivors.trained) == ["g-0"]
+    assert (survivors.current_version, survivors.step) == (1, 1)
+
+
+def test_a_restart_cuts_steps_and_drops_after_the_restored_version() -> None:
+    survivors = surviving(
+        [
+            START,
+            step(1, 0, step=1, checkpoint="c1", trained=("a",)),
+            entry(EntryKind.DROPS, 1, step=1, dropped=("b",)),
+            step(2, 1, step=2, trained=("c",)),
+            entry(EntryKind.RESTART, 3, 1, step=1),
+        ]
+    )
+    assert set(survivors.closed) == {"a"}
+    assert [item.weight_version for item in survivors.chain] == [0, 1, 3]
+    assert (survivors.step, survivors.max_version) == (1, 3)
+
+
+def test_drops_after_a_version_survive_its_next_step() -> None:
+    survivors = surviving([START, entry(EntryKind.DROPS, 0, dropped=("b",)), step(1, 0, trained=("a",))])
+    assert set(survivors.closed) == {"a", "b"}
+
+
+def test_after_a_rollback_the_newest_checkpoint_is_the_older_versions_ancestor() -> None:
+    entries = [
+        START,
+        step(1, 0, step=1, checkpoint="c1", trained=("a",)),
+        step(2, 1, step=2, trained=("b",)),
+        step(3, 2, step=3, checkpoint="c3", trained=("c",)),
+        entry(EntryKind.ROLLBACK, 4, 2, step=2),
+    ]
+    survivors = surviving(entries)
+    assert set(survivors.closed) == {"a", "b"}
+    assert survivors.checkpoint is not None
+    assert survivors.checkpoint.checkpoint == "c1"
+    # Version 2 has no checkpoint, so the next trainer restores version 1's and says so.
+    restarted = surviving([*entries, entry(EntryKind.RESTART, 5, 1, step=1)])
+    assert set(restarted.closed) == {"a"}
+    assert [item.weight_version for item in restarted.chain] == [0, 1, 5]
+
+
+def test_a_group_closed_twice_stays_closed_when_the_second_closing_is_cut() -> None:
+    survivors = surviving(
+        [START, step(1, 0, trained=("a",)), step(2, 1, trained=("a",)), entry(EntryKind.RESTART, 3, 1)]
+    )
+    assert set(survivors.closed) == {"a"}
+
+
+def test_each_entry_says_what_it_closed_and_reopened() -> None:
+    fold = LedgerFold()
+    fold.add(START)
+    assert fold.add(step(1, 0, trained=("a", "b"))).closed == ("a", "b")
+    change = fold.add(entry(EntryKind.RESTART, 2, 0))
+    assert (change.closed, set(change.reopened)) == ((), {"a", "b"})
+    assert not fold.closed
+
+
+def test_lag_counts_steps_on_the_path_and_not_restarts() -> None:
+    versions = surviving(
+        [
+            START,
+            step(1, 0),
+            step(2, 1),
+            step(3, 2),
+            entry(EntryKind.RESTART, 4, 1),
+            step(5, 4),
+        ]
+    ).versions
+    assert versions.lag(5, 5) == 0
+    assert versions.lag(1, 4) == 0
+    assert versions.lag(1, 5) == 1
+    assert versions.lag(3, 5) == 3
+    assert versions.lag(5, 3) == 3
+    assert versions.lag(6, 5) is None
+
+
+def test_lag_of_a_long_ledger_needs_no_recursion() -> None:
+    tree = VersionTree()
+    tree.add(0, None, is_step=False)
+    for version in range(1, 20_000):
+        tree.add(version, version - 1, is_step=True)
+    assert tree.lag(0, 19_999) == 19_999
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (entry(EntryKind.RESTART, 2), "only the first restart"),
+        (entry(EntryKind.RESTART, 2, 7), "version 7, is not on the surviving branch"),
+        (step(2, 0), "a step's parent must be 1, not 0"),
+        (step(1, 1), "versions only grow"),
+        (entry(EntryKind.DROPS, 0), "drops belong to the current version 1"),
+        (entry(EntryKind.DROPS, 1, checkpoint="c"), "only an entry that makes a version"),
+        (entry(EntryKind.UNKNOWN, 2, 1), "a newer rollstream wrote it"),
+    ],
+)
+def test_an_entry_that_contradicts_the_ledger_is_refused_and_changes_nothing(wrong: LedgerEntry, message: str) -> None:
+    fold = LedgerFold()
+    fold.add(START)
+    fold.add(step(1, 0, trained=("a",)))
+    with pytest.raises(InconsistentLedgerError, match=message):
+        fold.add(wrong)
+    assert fold.survivors() == surviving([START, step(1, 0, trained=("a",))])
+
+
+class TrainersOverTime(RuleBasedStateMachine):
+    """Trainers that skip closed groups, die, restore the newest surviving checkpoint; operators who roll back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger: list[LedgerEntry] = []
+        self.fold = LedgerFold()
+        self.groups = 0
+
+    def write(self, new: LedgerEntry) -> None:
+        before = set(self.fold.closed)
+        change = self.fold.add(new)
+        assert set(self.fold.closed) == (before - set(change.reopened)) | set(change.closed)
+        self.ledger.append(new)
+
+    def open_groups(self, count: int, again: st.DataObject) -> tuple[str, ...]:
+        """Some new groups, and some that were submitted before and are open now."""
+        known = [f"g{number}" for number in range(self.groups) if f"g{number}" not in self.fold.closed]
+        returning = again.draw(st.lists(st.sampled_from(known), unique=True, max_size=3)) if known else []
+        fresh = [f"g{self.groups + number}" for number in range(count)]
+        self.groups += count
+        return (*returning, *fresh)
+
+    @rule(checkpoint=st.booleans(), trained=st.integers(0, 3), draw=st.data())
+    @precondition(lambda self: self.ledger)
+    def train(self, checkpoint: bool, trained: int, draw: st.DataObject) -> None:
+        version = self.fold.max_version + 1
+        self.write(
+            step(
+                version, self.fold.current_version, step=self.fold.step + 1,
+                checkpoint=f"c{version}" if checkpoint else None, trained=self.open_groups(trained, draw),
+            )
+        )  # fmt: skip
+
+    @rule(count=st.integers(1, 3), draw=st.data())
+    @precondition(lambda self: self.ledger)
+    def drop(self, count: int, draw: st.DataObject) -> None:
+        current = self.fold.current_version
+        assert current is not None
+        self.write(entry(EntryKind.DROPS, current, step=self.fold.step, dropped=self.open_groups(count, draw)))
+
+    @rule()
+    def restart(self) -> None:
+        if not self.ledger:
+            self.write(entry(EntryKind.RESTART, 0, checkpoint="c0"))
+            return
+        restored = self.fold.checkpoint
+        assert restored is not None
+        version = self.fold.max_version + 1
+        self.write(entry(EntryKind.RESTART, version, restored.weight_version, step=restored.step))
+
+    @rule(draw=st.data())
+    @precondition(lambda self: self.ledger)
+    def roll_back(self, draw: st.DataObject) -> None:
+        older = draw.draw(st.sampled_from([item for item in self.fold.chain if item.kind is not EntryKind.DROPS]))
+        self.write(entry(EntryKind.ROLLBACK, self.fold.max_version + 1, older.weight_version, step=older.step))
+
+    @invariant()
+    def each_rollout_is_in_at_most_one_surviving_step(self) -> None:
+        counts = Counter(rollout.rollout_id for item in self.fold.chain for rollout in item.trained)
+        assert not counts or max(counts.values()) == 1
+
+    @invariant()
+    def closed_is_the_union_over_the_chain(self) -> None:
+        assert set(self.fold.closed) == {group.group_id for item in self.fold.chain for group in item.closed}
+
+    @invariant()
+    def the_chain_is_what_walking_back_from_its_end_gives(self) -> None:
+        assert list(self.fold.chain) == walked_back(self.ledger)
+
+    @invariant()
+    def incremental_and_whole_fold_agree(self) -> None:
+        assert self.fold.survivors() == surviving(self.ledger)
+
+    @invariant()
+    def versions_only_grow_and_the_step_counts_the_steps(self) -> None:
+        versions = [item.weight_version for item in self.ledger if item.kind is not EntryKind.DROPS]
+        assert versions == sorted(set(versions))
+        assert self.fold.step == sum(item.kind is EntryKind.STEP for item in self.fold.chain)
+
+    @invariant()
+    def the_checkpoint_is_the_newest_on_the_chain(self) -> None:
+        named = [item for item in self.fold.chain if item.checkpoint]
+        assert self.fold.checkpoint == (named[-1] if named else None)
+
+    @invariant()
+    def lag_to_an_ancestor_is_the_difference_of_steps(self) -> None:
+        for item in self.fold.chain:
+            lag = self.fold.versions.lag(item.weight_version, self.fold.current_version or 0)
+            assert lag == self.fold.step - item.step
+
+
+def walked_back(ledger: list[LedgerEntry]) -> list[LedgerEntry]:
+    """The chain by another way: from the end, follow each entry to what it was appended to."""
+    chain: list[LedgerEntry] = []
+    position = len(ledger) - 1
+    while position >= 0:
+        item = ledger[position]
+        chain.append(item)
+        position -= 1
+        if item.kind in (EntryKind.RESTART, EntryKind.ROLLBACK):
+            while position >= 0 and (
+                ledger[position].kind is EntryKind.DROPS or ledger[position].weight_version != item.parent_version
+            ):
+                position -= 1
+    return chain[::-1]
+
+
+TrainersOverTime.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TestTrainersOverTime = TrainersOverTime.TestCase
