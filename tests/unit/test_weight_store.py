@@ -1,0 +1,144 @@
+"""Weight versions on disk: all or nothing, verified when read, deleted only by their writer."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.weight_store import (
+    CorruptWeightsError,
+    DirectoryWeightStore,
+    StoredWeights,
+    WeightStoreError,
+    open_weight_store,
+)
+
+
+def save_small(directory: Path) -> None:
+    (directory / "model.safetensors").write_bytes(b"weights" * 100)
+    (directory / "tokenizer").mkdir()
+    (directory / "tokenizer" / "vocab.json").write_text("{}")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryWeightStore:
+    return DirectoryWeightStore(tmp_path / "weights")
+
+
+@pytest.fixture
+def stored(store: DirectoryWeightStore) -> StoredWeights:
+    return store.write(3, "abc", save_small)
+
+
+def test_a_written_version_is_fetched_with_all_its_files(store: DirectoryWeightStore, stored: StoredWeights) -> None:
+    directory = store.fetch(stored.uri, stored.files)
+    assert directory.name == "3-abc"
+    assert [file.name for file in stored.files] == ["model.safetensors", "tokenizer/vocab.json"]
+    assert (directory / "model.safetensors").read_bytes() == b"weights" * 100
+
+
+def test_a_path_with_spaces_and_percent_signs_survives_the_uri(tmp_path: Path) -> None:
+    store = open_weight_store(tmp_path / "my run 100%")
+    stored = store.write(0, "abc", save_small)
+    assert store.fetch(stored.uri, stored.files) == tmp_path / "my run 100%" / "0-abc"
+
+
+def test_a_flipped_byte_is_reported_with_file_expected_and_got(
+    store: DirectoryWeightStore, stored: StoredWeights
+) -> None:
+    path = store.fetch(stored.uri, stored.files) / "model.safetensors"
+    path.write_bytes(b"W" + path.read_bytes()[1:])
+    with pytest.raises(
+        CorruptWeightsError, match=rf"model\.safetensors: expected sha256 {stored.files[0].sha256}, got "
+    ):
+        store.fetch(stored.uri, stored.files)
+
+
+def test_a_truncated_file_is_reported_with_both_sizes(store: DirectoryWeightStore, stored: StoredWeights) -> None:
+    path = store.fetch(stored.uri, stored.files) / "model.safetensors"
+    os.truncate(path, 99)
+    with pytest.raises(CorruptWeightsError, match=r"model\.safetensors: expected 700 bytes, got 99"):
+        store.fetch(stored.uri, stored.files)
+
+
+def test_a_missing_file_is_corrupt_too(store: DirectoryWeightStore, stored: StoredWeights) -> None:
+    (store.fetch(stored.uri, stored.files) / "model.safetensors").unlink()
+    with pytest.raises(CorruptWeightsError, match="got none"):
+        store.fetch(stored.uri, stored.files)
+
+
+def test_a_file_name_cannot_lead_out_of_the_version(store: DirectoryWeightStore, stored: StoredWeights) -> None:
+    escaping = stored.files[0].model_copy(update={"name": "../../secret"})
+    with pytest.raises(CorruptWeightsError, match="outside"):
+        store.fetch(stored.uri, [escaping])
+
+
+def test_a_save_that_fails_leaves_nothing(store: DirectoryWeightStore, stored: StoredWeights, tmp_path: Path) -> None:
+    def fail(directory: Path) -> None:
+        save_small(directory)
+        raise ValueError("no tensors")
+
+    with pytest.raises(ValueError, match="no tensors"):
+        store.write(4, "abc", fail)
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["3-abc"]
+
+
+def test_a_writer_killed_in_mid_write_leaves_no_version(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from rollstream.bus.weight_store import DirectoryWeightStore\n"
+        "def save(directory):\n"
+        "    (directory / 'model.safetensors').write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "DirectoryWeightStore(Path(sys.argv[1])).write(5, 'abc', save)\n"
+    )
+    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "5-abc").exists()
+    assert all(path.name.startswith(".writing-") for path in tmp_path.iterdir())
+
+
+def test_a_full_disk_says_where_and_what_to_do(store: DirectoryWeightStore) -> None:
+    def save_to_full_disk(directory: Path) -> None:
+        (directory / "model.safetensors").symlink_to("/dev/full")
+        (directory / "model.safetensors").write_bytes(b"weights")
+
+    with pytest.raises(WeightStoreError, match=r"No space left on device; \d+ MiB are free; free space or move"):
+        store.write(6, "abc", save_to_full_disk)
+
+
+def test_a_root_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_text("a file, not a directory")
+    with pytest.raises(WeightStoreError, match="check the directory"):
+        DirectoryWeightStore(tmp_path / "weights").write(0, "abc", save_small)
+
+
+def test_the_same_version_is_not_written_twice(store: DirectoryWeightStore, stored: StoredWeights) -> None:
+    with pytest.raises(WeightStoreError, match="3-abc exists already"):
+        store.write(3, "abc", save_small)
+    store.fetch(stored.uri, stored.files)
+
+
+def test_only_the_writer_deletes(store: DirectoryWeightStore, stored: StoredWeights) -> None:
+    with pytest.raises(WeightStoreError, match="only its writer"):
+        store.delete(stored.uri, "other")
+    store.fetch(stored.uri, stored.files)
+    store.delete(stored.uri, "abc")
+    with pytest.raises(CorruptWeightsError):
+        store.fetch(stored.uri, stored.files)
+    store.delete(stored.uri, "abc")
+
+
+def test_nothing_outside_the_store_is_deleted(store: DirectoryWeightStore, tmp_path: Path) -> None:
+    (tmp_path / "3-abc").mkdir()
+    with pytest.raises(WeightStoreError):
+        store.delete((tmp_path / "3-abc").as_uri(), "abc")
+    assert (tmp_path / "3-abc").exists()
+
+
+def test_an_unknown_scheme_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="'s3' is unknown"):
+        open_weight_store("s3://bucket/weights")
