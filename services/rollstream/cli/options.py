@@ -1,0 +1,64 @@
+"""Options that people's commands share: which run, found without being asked where one can be."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.settings import StageSettings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+CONFIG_NAME = "rollstream.toml"
+_HELP = f"The run's {CONFIG_NAME}. Default: ./{CONFIG_NAME}, else the newest runs/*/{CONFIG_NAME}."
+
+
+def find_config(given: Path | None = None) -> Path | None:
+    """The run's configuration file: as given, else in this directory, else of the newest run below `runs/`.
+
+    None when only the environment (ROLLSTREAM_RUN) names a run; raises `ConfigurationError` when nothing does.
+    """
+    if given is not None:
+        return given
+    if Path(CONFIG_NAME).is_file():
+        return Path(CONFIG_NAME)
+    runs = list(Path("runs").glob(f"*/{CONFIG_NAME}"))
+    if runs:
+        return max(runs, key=lambda path: path.stat().st_mtime)
+    if "ROLLSTREAM_RUN" in os.environ:
+        return None
+    raise ConfigurationError(
+        f"no run found: there is no ./{CONFIG_NAME} and no runs/*/{CONFIG_NAME}; "
+        "name one with --config, or make one with `rollstream demo`"
+    )
+
+
+def config_option(command: F) -> F:
+    """Add `--config`; the command gets `config: Path | None`, already resolved."""
+    return click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="ROLLSTREAM_CONFIG",
+        callback=lambda context, parameter, value: find_config(value),
+        help=_HELP,
+    )(command)
+
+
+def settings_option(command: F) -> F:
+    """Add `--config`; the command gets `settings: StageSettings`, the part of the file that all stages share."""
+    return click.option(
+        "--config",
+        "settings",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar="ROLLSTREAM_CONFIG",
+        callback=lambda context, parameter, value: StageSettings.load(find_config(value)),
+        help=_HELP,
+    )(command)
+
+
+def json_option(command: F) -> F:
+    """Add `--json`; the command gets `as_json: bool`."""
+    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
