@@ -1,0 +1,186 @@
+"""Realistic records for tests: each builder takes the fields that matter to the test and fills in the rest."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from rollstream.schemas.ids import group_id, rollout_id
+from rollstream.schemas.ledger import EntryKind, LedgerEntry, TrainedRollout
+from rollstream.schemas.prompt import Message, PromptSource, PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.rollout import FinishReason, GeneratorIdentity, RolloutGenerated, Status, Turn, WeightSpan
+from rollstream.schemas.scored import RolloutScored, Scoring
+from rollstream.schemas.weights import ApplyOutcome, WeightFile, WeightsApplied, WeightsPublished
+
+RUN = "demo"
+NOON = datetime(2026, 3, 1, 12, 0, 0, 250_000, tzinfo=UTC)
+
+
+def a_prompt(row: int = 17, *, run: str = RUN, **fields: Any) -> PromptSubmitted:
+    """A training prompt of `sort_digits`, 4 samples, temperature 1."""
+    epoch = fields["source"].epoch if "source" in fields else 0
+    prompt_id = fields.pop("prompt_id", f"sort_digits/{row}")
+    values: dict[str, Any] = {
+        "prompt_id": prompt_id,
+        "group_id": group_id(run, prompt_id, epoch),
+        "purpose": Purpose.TRAIN,
+        "environment": "sort_digits",
+        "messages": (Message(role="user", content="52910="),),
+        "reference_answer": "01259",
+        "sampling": Sampling(max_tokens=12, seed=row),
+        "group_size": 4,
+        "metadata": {"difficulty": "5"},
+        "source": PromptSource(dataset="sort_digits", row=row),
+        "producer": "producer-0",
+        "sequence": row,
+        "submitted_at": NOON,
+    }
+    return PromptSubmitted(**{**values, **fields})
+
+
+def a_turn(
+    token_ids: Sequence[int] = (4, 5, 6, 9, 13, 1),
+    *,
+    spans: Sequence[tuple[int, int, int]] | None = None,
+    **fields: Any,
+) -> Turn:
+    """A turn over `token_ids`; `spans` are (weight_version, start, end), by default version 3 throughout."""
+    covering = [(3, 0, len(token_ids))] if spans is None and len(token_ids) else spans or ()
+    values: dict[str, Any] = {
+        "prompt_token_ids": np.array([9, 6, 13, 5, 4, 14], dtype=np.int32),
+        "token_ids": np.array(token_ids, dtype=np.int32),
+        "behavior_logprobs": -0.125 * np.arange(1, len(token_ids) + 1, dtype=np.float32),
+        "weight_spans": tuple(WeightSpan(weight_version=v, start=start, end=end) for v, start, end in covering),
+        "finish_reason": FinishReason.STOP,
+        "text": "01259",
+        "latency_seconds": 0.25,
+    }
+    return Turn(**{**values, **fields})
+
+
+def a_generator(**fields: Any) -> GeneratorIdentity:
+    """Who generated: a scripted engine on host `node-1`."""
+    values: dict[str, Any] = {
+        "generator_id": "generator-1",
+        "engine": "scripted",
+        "engine_version": "1",
+        "host": "node-1",
+        "tokenizer_sha256": "ab" * 32,
+        "chat_template_sha256": "cd" * 32,
+    }
+    return GeneratorIdentity(**{**values, **fields})
+
+
+def a_generated(sample_index: int = 0, *, prompt: PromptSubmitted | None = None, **fields: Any) -> RolloutGenerated:
+    """A completed sample of `prompt`; pass `status` failed or unresolved and it has no turns and says why."""
+    asked = prompt if prompt is not None else a_prompt()
+    status = fields.get("status", Status.COMPLETED)
+    is_completed = status is Status.COMPLETED
+    values: dict[str, Any] = {
+        "rollout_id": rollout_id(asked.group_id, sample_index),
+        "attempt_id": f"attempt-{sample_index}",
+        "group_id": asked.group_id,
+        "sample_index": sample_index,
+        "group_size": asked.group_size,
+        "prompt": asked,
+        "turns": (a_turn(),) if is_completed else (),
+        "status": status,
+        "error": None if is_completed else "engine died",
+        "generator": a_generator(),
+        "started_at": NOON + timedelta(seconds=1),
+        "finished_at": NOON + timedelta(seconds=2),
+    }
+    return RolloutGenerated(**{**values, **fields})
+
+
+def a_rollout(reward: float | None = 1.0, sample_index: int = 0, **fields: Any) -> RolloutScored:
+    """A scored sample; `reward=None` or a `status` other than completed gives one without a reward.
+
+    `scoring` replaces the scoring; every other field goes to `a_generated`.
+    """
+    scoring = fields.pop("scoring", None)
+    generated = a_generated(sample_index, **fields)
+    if scoring is None:
+        failed = generated.status if generated.status is not Status.COMPLETED else Status.UNRESOLVED
+        is_completed = reward is not None and generated.status is Status.COMPLETED
+        scoring = a_scoring(
+            reward=reward if is_completed else None,
+            status=Status.COMPLETED if is_completed else failed,
+            error=None if is_completed else generated.error or "verifier crashed",
+        )
+    return RolloutScored(rollout=generated, scoring=scoring)
+
+
+def a_scoring(reward: float | None = 1.0, **fields: Any) -> Scoring:
+    """What the scorer found."""
+    values: dict[str, Any] = {
+        "scorer": "scorer-1",
+        "scorer_version": "0.1.0",
+        "reward": reward,
+        "components": {} if reward is None else {"exact_match": reward},
+        "status": Status.UNRESOLVED if reward is None else Status.COMPLETED,
+        "error": "verifier crashed" if reward is None else None,
+        "scored_at": NOON + timedelta(seconds=3),
+    }
+    return Scoring(**{**values, **fields})
+
+
+def a_group(rewards: Sequence[float], *, prompt: PromptSubmitted | None = None, **fields: Any) -> list[RolloutScored]:
+    """All samples of one group, one per reward."""
+    asked = prompt if prompt is not None else a_prompt(group_size=len(rewards))
+    return [a_rollout(reward, index, prompt=asked, **fields) for index, reward in enumerate(rewards)]
+
+
+def a_trained(rollout: RolloutScored, *, partition: int = 0, offset: int = 0) -> TrainedRollout:
+    """That a step trained on `rollout`, found at this place in `scored`."""
+    generated = rollout.rollout
+    return TrainedRollout(
+        rollout_id=generated.rollout_id, attempt_id=generated.attempt_id, partition=partition, offset=offset
+    )
+
+
+def an_entry(kind: EntryKind = EntryKind.STEP, **fields: Any) -> LedgerEntry:
+    """A ledger entry, by default the first step: version 1 from version 0."""
+    has_parent = kind is not EntryKind.DROPS
+    values: dict[str, Any] = {
+        "kind": kind,
+        "incarnation": "trainer-1",
+        "step": 1,
+        "weight_version": 1,
+        "parent_version": 0 if has_parent else None,
+        "metrics": {"loss": 0.5, "reward": 0.75} if kind is EntryKind.STEP else {},
+        "started_at": NOON + timedelta(seconds=4),
+        "finished_at": NOON + timedelta(seconds=5),
+    }
+    return LedgerEntry(**{**values, **fields})
+
+
+def published(weight_version: int = 1, **fields: Any) -> WeightsPublished:
+    """A full version of two files; its parent is the version before."""
+    values: dict[str, Any] = {
+        "model": "policy",
+        "weight_version": weight_version,
+        "parent_version": weight_version - 1 if weight_version else None,
+        "uri": f"weights/{weight_version}-trainer-1",
+        "files": (
+            WeightFile(name="config.json", num_bytes=512, sha256="01" * 32),
+            WeightFile(name="model.safetensors", num_bytes=4_246_784, sha256="23" * 32),
+        ),
+        "step": weight_version,
+        "created_at": NOON,
+    }
+    return WeightsPublished(**{**values, **fields})
+
+
+def applied(weight_version: int = 1, **fields: Any) -> WeightsApplied:
+    """That generator-1 serves the version."""
+    values: dict[str, Any] = {
+        "generator_id": "generator-1",
+        "weight_version": weight_version,
+        "outcome": ApplyOutcome.APPLIED,
+        "stall_seconds": 0.027,
+        "load_seconds": 0.08,
+        "applied_at": NOON + timedelta(seconds=6),
+    }
+    return WeightsApplied(**{**values, **fields})
