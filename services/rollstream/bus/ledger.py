@@ -9,10 +9,9 @@ again. Example, versions in brackets, (c) names a checkpoint:
     restart[0] step[1](c) restart[4 ← 1] step[5]    the chain after the next trainer's first step
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from types import MappingProxyType
 
 from rollstream.bus.errors import BrokenWorldError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
@@ -58,10 +57,6 @@ class VersionTree:
             one = self._parents[one]
         return self._depths[sampled] + self._depths[trainer] - 2 * self._depths[one]
 
-    def copy(self) -> "VersionTree":
-        """An independent copy."""
-        return VersionTree(dict(self._parents), dict(self._depths))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
@@ -87,19 +82,34 @@ class Survivors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerChange:
-    """What one entry changed: ids of the groups that it closed and of those that its cut opened again."""
+class Link:
+    """What the incremental fold keeps of a surviving entry; `closed`: the groups that it was the first to close."""
 
-    closed: tuple[str, ...] = ()
-    reopened: tuple[str, ...] = ()
+    kind: EntryKind
+    weight_version: int
+    step: int
+    checkpoint: str | None
+    closed: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerChange:
+    """What one entry changed: groups that it closed, groups that its cut opened again, entries that it cut."""
+
+    closed: tuple[str, ...]
+    reopened: tuple[str, ...]
+    num_cut: int
 
 
 class LedgerFold:
-    """The same fold, one entry at a time: an entry costs its own size, a cut the size of what it cuts."""
+    """The same fold, one entry at a time, for weeks: an entry costs its own size, a cut the size of what it cuts.
+
+    It keeps group ids and versions, and forgets rollouts and metrics.
+    """
 
     def __init__(self) -> None:
-        self._chain: list[LedgerEntry] = []
-        self._closed: dict[str, ClosedGroup] = {}
+        self._chain: list[Link] = []
+        self._closed: set[str] = set()
         self._positions: dict[int, int] = {}
         self._checkpoints: list[int] = []
         self._versions = VersionTree()
@@ -108,27 +118,38 @@ class LedgerFold:
     def add(self, entry: LedgerEntry) -> LedgerChange:
         """Fold in the next entry; raises `InconsistentLedgerError` and changes nothing if it does not fit."""
         self._check(entry)
-        reopened: tuple[str, ...] = ()
+        cut: list[Link] = []
+        if entry.kind in (EntryKind.RESTART, EntryKind.ROLLBACK) and entry.parent_version is not None:
+            cut = self._cut(self._positions[entry.parent_version] + 1)
         if entry.kind is not EntryKind.DROPS:
-            if entry.kind is not EntryKind.STEP and entry.parent_version is not None:
-                reopened = self._cut(self._positions[entry.parent_version] + 1)
             self._versions.add(entry.weight_version, entry.parent_version, is_step=entry.kind is EntryKind.STEP)
             self._positions[entry.weight_version] = len(self._chain)
             self._max_version = entry.weight_version
         if entry.checkpoint is not None:
             self._checkpoints.append(len(self._chain))
-        self._chain.append(entry)
-        return LedgerChange(closed=self._close(entry), reopened=reopened)
+        closed = tuple(dict.fromkeys(g.group_id for g in entry.closed if g.group_id not in self._closed))
+        self._closed.update(closed)
+        self._chain.append(
+            Link(
+                kind=entry.kind,
+                weight_version=entry.weight_version,
+                step=entry.step,
+                checkpoint=entry.checkpoint,
+                closed=closed,
+            )
+        )
+        reopened = tuple(group for link in cut for group in link.closed)
+        return LedgerChange(closed=closed, reopened=reopened, num_cut=len(cut))
 
     @property
-    def chain(self) -> tuple[LedgerEntry, ...]:
-        """The surviving entries in order."""
-        return tuple(self._chain)
+    def chain(self) -> Sequence[Link]:
+        """The surviving entries in order; live."""
+        return self._chain
 
     @property
-    def closed(self) -> Mapping[str, ClosedGroup]:
-        """group_id → how it closed on the surviving branch; a live view."""
-        return MappingProxyType(self._closed)
+    def closed(self) -> Set[str]:
+        """Ids of the groups that are closed on the surviving branch; live."""
+        return self._closed
 
     @property
     def versions(self) -> VersionTree:
@@ -151,21 +172,9 @@ class LedgerFold:
         return self._chain[-1].step if self._chain else 0
 
     @property
-    def checkpoint(self) -> LedgerEntry | None:
+    def checkpoint(self) -> Link | None:
         """The newest surviving entry that names a checkpoint."""
         return self._chain[self._checkpoints[-1]] if self._checkpoints else None
-
-    def survivors(self) -> Survivors:
-        """A snapshot; costs the whole chain."""
-        return Survivors(
-            chain=self.chain,
-            closed=dict(self._closed),
-            versions=self._versions.copy(),
-            current_version=self.current_version,
-            max_version=self.max_version,
-            step=self.step,
-            checkpoint=self.checkpoint,
-        )
 
     def _check(self, entry: LedgerEntry) -> None:
         what = f"ledger entry {entry.kind.value} of version {entry.weight_version} by {entry.incarnation}"
@@ -194,32 +203,37 @@ class LedgerFold:
         elif entry.kind is EntryKind.STEP and parent != self.current_version:
             raise InconsistentLedgerError(f"{what}: a step's parent must be {self.current_version}, not {parent}")
 
-    def _cut(self, length: int) -> tuple[str, ...]:
-        """Shorten the chain to `length` entries and say which groups are open again."""
-        reopened: list[str] = []
-        for entry in self._chain[length:]:
-            if entry.kind is not EntryKind.DROPS:
-                del self._positions[entry.weight_version]
-            for group in entry.closed:
-                if self._closed.get(group.group_id) is group:
-                    del self._closed[group.group_id]
-                    reopened.append(group.group_id)
+    def _cut(self, length: int) -> list[Link]:
+        """Shorten the chain to `length` entries; returns the rest."""
+        cut = self._chain[length:]
         del self._chain[length:]
+        for link in cut:
+            self._closed.difference_update(link.closed)
+            if link.kind is not EntryKind.DROPS:
+                del self._positions[link.weight_version]
         while self._checkpoints and self._checkpoints[-1] >= length:
             self._checkpoints.pop()
-        return tuple(reopened)
-
-    def _close(self, entry: LedgerEntry) -> tuple[str, ...]:
-        fresh = [group for group in entry.closed if group.group_id not in self._closed]
-        for group in fresh:
-            # A group named twice keeps the object of its first closing: a cut of the second leaves it closed.
-            self._closed.setdefault(group.group_id, group)
-        return tuple(dict.fromkeys(group.group_id for group in fresh))
+        return cut
 
 
 def surviving(entries: Iterable[LedgerEntry]) -> Survivors:
-    """Fold a ledger from its first entry; raises `InconsistentLedgerError`."""
+    """Fold a whole ledger from its first entry, keeping the surviving ones; raises `InconsistentLedgerError`."""
     fold = LedgerFold()
+    chain: list[LedgerEntry] = []
     for entry in entries:
-        fold.add(entry)
-    return fold.survivors()
+        change = fold.add(entry)
+        del chain[len(chain) - change.num_cut :]
+        chain.append(entry)
+    closed: dict[str, ClosedGroup] = {}
+    for entry in chain:
+        for group in entry.closed:
+            closed.setdefault(group.group_id, group)
+    return Survivors(
+        chain=tuple(chain),
+        closed=closed,
+        versions=fold.versions,
+        current_version=fold.current_version,
+        max_version=fold.max_version,
+        step=fold.step,
+        checkpoint=next((entry for entry in reversed(chain) if entry.checkpoint is not None), None),
+    )
