@@ -1,0 +1,59 @@
+"""What the trainer's loop asks of a training backend."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from rollstream.trainer.samples import TrainingSample
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one `train_step` did."""
+
+    loss: float
+    """Mean over the step's optimizer updates."""
+    grad_norm: float
+    """Before clipping, the largest of the step's updates."""
+    num_updates: int
+    """Optimizer updates applied; 0 when the weights did not change."""
+    skipped: bool
+    """A non-finite loss or gradient ended the step early."""
+    metrics: Mapping[str, float]
+    """Named as in `step_metrics`."""
+    seconds: Mapping[str, float]
+    """Wall time by phase: packing, forward_backward, optimizer."""
+
+
+class TrainingBackend(Protocol):
+    """Holds the policy and its optimizer."""
+
+    @property
+    def tokenizer_sha256(self) -> str:
+        """Hash of the tokenizer of the model that it trains."""
+        ...
+
+    @property
+    def chat_template_sha256(self) -> str:
+        """Hash of that tokenizer's chat template."""
+        ...
+
+    def train_step(self, samples: Sequence[TrainingSample], *, step: int) -> StepReport:
+        """One policy step on `samples`; raises `BrokenWorldError` at the third skipped step in a row.
+
+        `step` seeds the order of samples in minibatches. Raises ValueError if no sample has a token to train.
+        """
+        ...
+
+    def save_weights(self, path: Path) -> None:
+        """Write a model directory that transformers and vLLM load (weights, config, tokenizer) into `path`."""
+        ...
+
+    def save_state(self, path: Path) -> None:
+        """Write model, optimizer, schedule and random state into the new directory `path`, fsynced."""
+        ...
+
+    def load_state(self, path: Path) -> None:
+        """Restore what `save_state` wrote: the next step is the same, bit for bit."""
+        ...

@@ -1,0 +1,74 @@
+"""`LearningSettings`: how the policy learns from a step's samples, `[trainer.learning]` in the run's file."""
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+LossName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "ppo"]
+Normalization = Literal["dapo", "grpo", "dr_grpo"]
+
+DEFAULT_IMPORTANCE_CAP = 2.0
+_OWN_NORMALIZATION: dict[LossName, Normalization] = {
+    "grpo": "grpo",
+    "dr_grpo": "dr_grpo",
+    "dapo": "dapo",
+    "gspo": "grpo",
+    "cispo": "dapo",
+    "ppo": "dapo",
+}
+
+
+class LearningSettings(BaseModel):
+    """Loss, optimizer and device of the trainer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    loss: LossName = Field(default="dapo", description="Surrogate by the name of its paper")
+    normalization: Normalization | None = Field(
+        default=None, description="dapo: mean over tokens; grpo: mean of sequence means; default: the loss's own"
+    )
+    clip_low: float = Field(default=0.2, gt=0, lt=1, description="The importance ratio is clipped below 1 - clip_low")
+    clip_high: float = Field(default=0.28, gt=0, description="The importance ratio is clipped above 1 + clip_high")
+    old: Literal["proximal", "behavior"] = Field(
+        default="proximal", description="What the ratio divides by: the policy before the step, or the sampling policy"
+    )
+    importance_cap: float | None = Field(
+        default=None, gt=0, description="Bound of the weight proximal / behavior, default 2; not with old=behavior"
+    )
+    scale_advantages_by_std: bool = Field(
+        default=False, description="Divide reward - group mean by the group's standard deviation"
+    )
+    minibatches: int = Field(default=1, ge=1, description="Optimizer updates per step, each on its share of samples")
+    tokens_per_microbatch: int = Field(
+        default=16384, ge=1, description="Padded tokens of one forward pass; a longer sample goes alone"
+    )
+    learning_rate: float = Field(default=1e-6, ge=0, allow_inf_nan=False, description="AdamW, constant after warm-up")
+    beta2: float = Field(default=0.99, gt=0, lt=1, description="AdamW's decay of squared gradients")
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="AdamW's decoupled weight decay")
+    warmup_steps: int = Field(default=10, ge=0, description="Optimizer updates over which the learning rate rises")
+    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm")
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU where there is one")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="Of the forward pass and of published weights; parameters stay float32"
+    )
+    threads: int | None = Field(default=None, ge=1, description="CPU threads of torch; default: torch's own choice")
+    seed: int = Field(default=0, ge=0, description="Seed of the order of samples in minibatches")
+
+    @model_validator(mode="after")
+    def _correct_once(self) -> Self:
+        if self.old == "behavior" and self.importance_cap is not None:
+            raise ValueError(
+                f"importance_cap {self.importance_cap} with old='behavior' corrects for lag twice: "
+                "leave importance_cap out, or set old='proximal'"
+            )
+        return self
+
+    @property
+    def resolved_normalization(self) -> Normalization:
+        """The normalization in force."""
+        return self.normalization or _OWN_NORMALIZATION[self.loss]
+
+    @property
+    def resolved_importance_cap(self) -> float | None:
+        """The cap in force; None where no weight is applied."""
+        return None if self.old == "behavior" else self.importance_cap or DEFAULT_IMPORTANCE_CAP

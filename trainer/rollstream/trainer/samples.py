@@ -1,0 +1,124 @@
+"""`TrainingSample`: one rollout as the trainer learns from it, token ids and masks only, no text.
+
+Shape legend: `P` prompt tokens of the first turn, `T` tokens after them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from rollstream.bus.errors import BadMessageError
+from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Turn
+from rollstream.schemas.scored import RolloutScored
+
+KeepTokens = Callable[[Turn], npt.NDArray[np.bool_]]
+"""Says which sampled tokens of a turn may train, [len(turn.token_ids)] bool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSample:
+    """One rollout with its advantage.
+
+    Example: `52910=` answered `01259` by a stop: prompt_token_ids [6], token_ids [6] (the stop token trains too),
+    loss_mask all True, temperature 1.0, policy_lag 1.
+    """
+
+    rollout_id: str
+    group_id: str
+    prompt_token_ids: npt.NDArray[np.int32]
+    """[P] what the model was given before its first token."""
+    token_ids: npt.NDArray[np.int32]
+    """[T] sampled tokens of all turns, with the prompt tokens of later turns between them."""
+    behavior_logprobs: npt.NDArray[np.float32]
+    """[T] logprob of each sampled token when it was sampled; 0 where it was not sampled."""
+    loss_mask: npt.NDArray[np.bool_]
+    """[T] True where the token trains."""
+    reward: float
+    advantage: float
+    temperature: float
+    """Divides the logits, > 0."""
+    max_tokens: int
+    """Most tokens that could have been sampled; the dr_grpo denominator."""
+    policy_lag: int
+    """Optimizer steps between the oldest version in its spans and the trainer's version."""
+    truncated: bool
+    """Ended by the length limit: its reward is in the baseline, its tokens don't train."""
+
+    @property
+    def num_trained_tokens(self) -> int:
+        """Tokens that enter the loss."""
+        return int(self.loss_mask.sum())
+
+    @property
+    def num_tokens(self) -> int:
+        """Length of the whole sequence, prompt included."""
+        return len(self.prompt_token_ids) + len(self.token_ids)
+
+
+def is_truncated(rollout: RolloutGenerated) -> bool:
+    """Whether the last model call ended by the length limit."""
+    return bool(rollout.turns) and rollout.turns[-1].finish_reason is FinishReason.LENGTH
+
+
+def training_sample(
+    scored: RolloutScored, *, advantage: float, lag: int, keep_tokens: KeepTokens | None = None
+) -> TrainingSample:
+    """The sample that a completed, scored rollout gives.
+
+    Turns after the first must extend the whole of the turn before them: their prompt tokens follow with mask False.
+    `keep_tokens` masks sampled tokens on top (lag_scope=token). Raises `BadMessageError` if there is nothing to learn
+    from: no reward, no turns, a turn that branches off, temperature 0.
+    """
+    rollout = scored.rollout
+    if scored.scoring.reward is None or not rollout.turns:
+        raise BadMessageError(f"rollout {rollout.rollout_id} has no reward or no turns: only completed rollouts train")
+    temperature = rollout.prompt.sampling.temperature
+    if temperature <= 0:
+        raise BadMessageError(f"rollout {rollout.rollout_id} was sampled at temperature {temperature}, it must be > 0")
+    truncated = is_truncated(rollout)
+    token_ids, behavior_logprobs, loss_mask = _concatenated(rollout, keep_tokens)
+    return TrainingSample(
+        rollout_id=rollout.rollout_id,
+        group_id=rollout.group_id,
+        prompt_token_ids=rollout.turns[0].prompt_token_ids,
+        token_ids=token_ids,
+        behavior_logprobs=behavior_logprobs,
+        loss_mask=loss_mask & (not truncated),
+        reward=scored.scoring.reward,
+        advantage=advantage,
+        temperature=temperature,
+        max_tokens=rollout.prompt.sampling.max_tokens * len(rollout.turns),
+        policy_lag=lag,
+        truncated=truncated,
+    )
+
+
+def _concatenated(
+    rollout: RolloutGenerated, keep_tokens: KeepTokens | None
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Token ids, behavior logprobs and mask of everything that follows the first turn's prompt."""
+    token_ids, logprobs, masks = [], [], []
+    length = 0
+    for index, turn in enumerate(rollout.turns):
+        given = len(turn.prompt_token_ids)
+        if index:
+            _refuse_branch(rollout, index, length)
+            token_ids.append(turn.prompt_token_ids)
+            logprobs.append(np.zeros(given, dtype=np.float32))
+            masks.append(np.zeros(given, dtype=np.bool_))
+        token_ids.append(turn.token_ids)
+        logprobs.append(turn.behavior_logprobs)
+        masks.append(keep_tokens(turn) if keep_tokens else np.ones(len(turn.token_ids), dtype=np.bool_))
+        length += given + len(turn.token_ids)
+    return np.concatenate(token_ids), np.concatenate(logprobs), np.concatenate(masks)
+
+
+def _refuse_branch(rollout: RolloutGenerated, index: int, length: int) -> None:
+    turn = rollout.turns[index]
+    if turn.prefix_turn != index - 1 or turn.prefix_tokens != length:
+        raise BadMessageError(
+            f"rollout {rollout.rollout_id}: turn {index} extends {turn.prefix_tokens} tokens of turn "
+            f"{turn.prefix_turn}, expected all {length} tokens of turn {index - 1}: only chains of turns train"
+        )
