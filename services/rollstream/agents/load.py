@@ -1,0 +1,24 @@
+"""Agents by name or dotted path."""
+
+from importlib import import_module
+
+from rollstream.agents.protocol import Agent, TaskCannotBePosedError
+from rollstream.agents.single_turn import SingleTurn
+from rollstream.schemas.prompt import AgentChoice
+
+_BY_NAME: dict[str, type[Agent]] = {"single_turn": SingleTurn}
+
+
+def load_agent(choice: AgentChoice) -> Agent:
+    """The chosen agent with its options; an unknown one means that the task cannot be posed."""
+    if choice.name in _BY_NAME:
+        return _BY_NAME[choice.name](**choice.options)
+    module, _, attribute = choice.name.rpartition(".")
+    try:
+        agent: Agent = getattr(import_module(module), attribute)(**choice.options)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        known = ", ".join(_BY_NAME)
+        raise TaskCannotBePosedError(
+            f"unknown_agent: {choice.name!r} is neither one of {known} nor an importable dotted path: {error}"
+        ) from error
+    return agent

@@ -1,0 +1,47 @@
+"""One model call answers the prompt."""
+
+import time
+
+from rollstream.agents.protocol import TaskCannotBePosedError
+from rollstream.engines.protocol import Engine, GenerationRequest
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.rollout import Turn
+
+
+class SingleTurn:
+    """The default agent; it has no options."""
+
+    def __init__(self, **options: str) -> None:
+        if options:
+            raise TaskCannotBePosedError(f"bad_agent_options: single_turn has no options, got {sorted(options)}")
+
+    async def run(
+        self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
+    ) -> tuple[Turn, ...]:
+        """See `Agent.run`."""
+        prompt_token_ids = engine.tokenize(prompt.messages, prompt.tools)
+        room = engine.max_model_len - len(prompt_token_ids)
+        if room < 1:
+            raise TaskCannotBePosedError(
+                f"prompt_too_long: {len(prompt_token_ids)} tokens leave no room in the model's {engine.max_model_len}"
+            )
+        started = time.monotonic()
+        generation = await engine.generate(
+            GenerationRequest(
+                request_id=request_id,
+                prompt_token_ids=prompt_token_ids,
+                sampling=prompt.sampling,
+                max_tokens=min(prompt.sampling.max_tokens, room),
+                seed=seed,
+            )
+        )
+        turn = Turn(
+            prompt_token_ids=prompt_token_ids,
+            token_ids=generation.token_ids,
+            behavior_logprobs=generation.behavior_logprobs,
+            weight_spans=generation.weight_spans,
+            finish_reason=generation.finish_reason,
+            text=generation.text,
+            latency_seconds=time.monotonic() - started,
+        )
+        return (turn,)

@@ -1,0 +1,156 @@
+"""One prompt in, group_size samples out, each as it ends; every sample ends, whatever happens."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import datetime
+
+from rollstream.agents.load import load_agent
+from rollstream.agents.protocol import TaskCannotBePosedError
+from rollstream.engines.protocol import Engine, EngineError
+from rollstream.generator import metrics
+from rollstream.generator.evaluation_gate import EvaluationGate, VersionGoneError
+from rollstream.schemas.ids import new_attempt_id, rollout_id
+from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status, Turn
+from rollstream.schemas.topics import MAX_RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleBounds:
+    """How long and how often one sample is tried."""
+
+    deadline_seconds: float
+    max_attempts: int
+
+
+class GeneratorHandler:
+    """Runs a prompt's agent group_size times side by side."""
+
+    def __init__(
+        self, engine: Engine, *, identity: GeneratorIdentity, bounds: SampleBounds, gate: EvaluationGate
+    ) -> None:
+        self._engine = engine
+        self._identity = identity
+        self._bounds = bounds
+        self._gate = gate
+
+    async def handle(self, prompt: PromptSubmitted) -> AsyncIterator[RolloutGenerated]:
+        """Each sample as it ends; closing the iterator cancels those that run."""
+        tasks = [asyncio.create_task(self._sample(prompt, index)) for index in range(prompt.group_size)]
+        try:
+            for ended in asyncio.as_completed(tasks):
+                yield await ended
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
+        """group_size unresolved samples: a prompt that can be read is never dead-lettered."""
+        for index in range(prompt.group_size):
+            yield self._ended(prompt, index, utc_now(), status=Status.UNRESOLVED, error=f"given_up: {error}")
+
+    async def _sample(self, prompt: PromptSubmitted, index: int) -> RolloutGenerated:
+        started = utc_now()
+        status, error, turns = await self._turns(prompt, index)
+        record = self._ended(prompt, index, started, status=status, error=error, turns=turns)
+        metrics.SAMPLES.labels(status=record.status.value).inc()
+        metrics.TOKENS.inc(record.num_completion_tokens)
+        return record
+
+    async def _turns(self, prompt: PromptSubmitted, index: int) -> tuple[Status, str | None, tuple[Turn, ...]]:
+        try:
+            _refuse_truncated_distribution(prompt)
+            async with asyncio.timeout(self._bounds.deadline_seconds):
+                turns = await self._tried(prompt, index)
+        except (TaskCannotBePosedError, VersionGoneError) as error:
+            return Status.FAILED, str(error), ()
+        except TimeoutError:
+            return Status.UNRESOLVED, f"deadline: not done within {self._bounds.deadline_seconds} s", ()
+        except EngineError as error:
+            return Status.UNRESOLVED, f"engine: {error}", ()
+        if _num_bytes(prompt, turns) > MAX_RECORD_BYTES:
+            return Status.FAILED, f"too_large: the sample exceeds {MAX_RECORD_BYTES} bytes; lower max_tokens", ()
+        return Status.COMPLETED, None, turns
+
+    async def _tried(self, prompt: PromptSubmitted, index: int) -> tuple[Turn, ...]:
+        agent = load_agent(prompt.agent)
+        for attempt in range(self._bounds.max_attempts):
+            request_id = f"{rollout_id(prompt.group_id, index)}-{new_attempt_id()}"
+            try:
+                async with AsyncExitStack() as stack:
+                    if prompt.purpose is Purpose.EVALUATE and prompt.weight_version is not None:
+                        await stack.enter_async_context(self._gate.on_version(prompt.weight_version))
+                    seed = sample_seed(prompt.sampling, index)
+                    turns = await agent.run(prompt, self._engine, request_id=request_id, seed=seed)
+                _refuse_other_version(prompt, turns)
+                return turns
+            except EngineError:
+                metrics.ENGINE_ERRORS.inc()
+                if attempt + 1 == self._bounds.max_attempts:
+                    raise
+        raise AssertionError("max_attempts is at least 1")
+
+    def _ended(  # the parts of one record
+        self,
+        prompt: PromptSubmitted,
+        index: int,
+        started: datetime,
+        *,
+        status: Status,
+        error: str | None,
+        turns: tuple[Turn, ...] = (),
+    ) -> RolloutGenerated:
+        return RolloutGenerated(
+            rollout_id=rollout_id(prompt.group_id, index),
+            attempt_id=new_attempt_id(),
+            group_id=prompt.group_id,
+            sample_index=index,
+            group_size=prompt.group_size,
+            prompt=prompt,
+            turns=turns,
+            status=status,
+            error=error,
+            generator=self._identity,
+            started_at=started,
+            finished_at=utc_now(),
+        )
+
+
+def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
+    """The sample's own seed, 63 bits of hash(seed, sample_index); None leaves the choice to the engine."""
+    if sampling.seed is None:
+        return None
+    digest = hashlib.sha256(f"{sampling.seed}/{sample_index}".encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
+    """Logprobs of a truncated distribution are not the policy's, so such a sample must not train."""
+    sampling = prompt.sampling
+    if prompt.purpose is not Purpose.TRAIN:
+        return
+    if sampling.temperature <= 0 or sampling.top_p != 1 or sampling.top_k != 0:
+        raise TaskCannotBePosedError(
+            "unsupported_sampling: training needs temperature > 0, top_p 1 and top_k 0, got "
+            f"{sampling.temperature}, {sampling.top_p} and {sampling.top_k}"
+        )
+
+
+def _refuse_other_version(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> None:
+    wanted = prompt.weight_version
+    if prompt.purpose is not Purpose.EVALUATE or wanted is None:
+        return
+    seen = {span.weight_version for turn in turns for span in turn.weight_spans}
+    if seen - {wanted}:
+        raise VersionGoneError(f"version_gone: version {wanted} was asked for, {sorted(seen)} answered")
+
+
+def _num_bytes(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> int:
+    """An upper bound on the record's size, with room for the scorer's annotation."""
+    texts = sum(4 * len(turn.text) + 4 * len(turn.prompt_token_ids) + 8 * len(turn.token_ids) for turn in turns)
+    return texts + len(prompt.model_dump_json()) + 2**16

@@ -1,0 +1,15 @@
+"""What a generator exports to Prometheus."""
+
+from prometheus_client import Counter, Gauge, Histogram
+
+SAMPLES = Counter("rollstream_generator_samples_total", "Samples that ended", ["status"])
+TOKENS = Counter("rollstream_generator_completion_tokens_total", "Tokens sampled")
+ENGINE_ERRORS = Counter("rollstream_generator_engine_errors_total", "Model calls that the engine did not resolve")
+WEIGHT_VERSION = Gauge("rollstream_generator_weight_version", "Version that generates now")
+POLICY_LAG = Gauge("rollstream_generator_policy_lag_steps", "Optimizer steps behind the newest published version")
+LOADS = Counter("rollstream_generator_weight_loads_total", "Versions seen, by how loading them ended", ["outcome"])
+STALL = Histogram(
+    "rollstream_generator_weight_stall_seconds",
+    "How long generation stood still for an update",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)

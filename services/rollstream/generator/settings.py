@@ -1,0 +1,30 @@
+"""Settings of the generator, TOML table `[generator]`."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from rollstream.bus.settings import StageSettings
+from rollstream.engines.settings import EngineSettings
+
+
+class GeneratorSettings(StageSettings):
+    """What one generator process needs."""
+
+    table: ClassVar[str] = "generator"
+
+    engine: EngineSettings = Field(description="Which engine, and how it runs")
+    generator_id: str = Field(default="", description="Unique per process; empty: host name and process id")
+    max_tokens_in_flight: int = Field(
+        default=65536, ge=1, description="Bound on the sum of group_size x max_tokens of the prompts taken"
+    )
+    sample_deadline_seconds: float = Field(
+        default=600.0, gt=0, description="A sample that is not done by then ends as unresolved, seconds"
+    )
+    max_attempts: int = Field(default=2, ge=1, le=10, description="Tries at a sample that the engine did not resolve")
+    max_policy_lag: int = Field(
+        default=4, ge=0, description="More optimizer steps than this behind the newest version: take no prompts"
+    )
+    evaluation_hold_seconds: float = Field(
+        default=60.0, ge=0, description="How long running evaluation samples may hold back a newer version, seconds"
+    )

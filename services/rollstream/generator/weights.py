@@ -1,0 +1,143 @@
+"""The version watcher: every generator reads `weights` by itself, loads the newest version, and says so.
+
+Consumes `weights` (no group, from its start). Produces `weights-applied`. Waits for a newer version, and for running
+evaluation samples to end. Unblocked by the trainer's next commit. A load that fails is retried with backoff while the
+old version goes on serving; the next version replaces it.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.weight_store import CorruptWeightsError, WeightStore
+from rollstream.engines.protocol import Engine, EngineError
+from rollstream.generator import metrics
+from rollstream.generator.evaluation_gate import EvaluationGate
+from rollstream.generator.known_versions import KnownVersions
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsPublished
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 0.2
+_FIRST_BACKOFF_SECONDS = 1.0
+_LONGEST_BACKOFF_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatcherParts:
+    """What the watcher works with."""
+
+    reader: TopicReader
+    published: AvroCodec[WeightsPublished]
+    applied: AvroCodec[WeightsApplied]
+    applied_topic: str
+    publisher: Publisher
+    store: WeightStore
+    engine: Engine
+    gate: EvaluationGate
+    generator_id: str
+    evaluation_hold_seconds: float
+
+
+class WeightWatcher:
+    """Keeps one engine on the newest version."""
+
+    def __init__(self, parts: WatcherParts) -> None:
+        self._parts = parts
+        self._known = KnownVersions()
+        self._unreported: list[int] = []
+        self._retry_at = 0.0
+        self._backoff = _FIRST_BACKOFF_SECONDS
+
+    async def load_first(self) -> None:
+        """Wait for a version to be published and load the newest that loads, walking to the parents."""
+        while self._parts.gate.version is None:
+            await self._read()
+            if self._known.newest is None or not self._parts.reader.at_end():
+                continue
+            for record in self._known.ancestry(self._known.newest):
+                if await self._load(record):
+                    break
+            else:
+                await asyncio.sleep(self._next_backoff())
+
+    async def follow(self, on_behind: Callable[[int | None], None]) -> None:
+        """Load each newer version as it comes, for ever; `on_behind` hears how many steps this engine is behind."""
+        while True:
+            await self._read()
+            if self._is_due():
+                record = self._known.record(self._known.newest) if self._known.newest is not None else None
+                if record is not None and not await self._load(record):
+                    self._retry_at = time.monotonic() + self._next_backoff()
+            on_behind(self.behind())
+
+    def behind(self) -> int | None:
+        """Optimizer steps between the engine's version and the newest one."""
+        version = self._parts.gate.version
+        return None if version is None else self._known.behind(version)
+
+    async def _read(self) -> None:
+        for message in await asyncio.to_thread(self._parts.reader.poll, 500, _POLL_SECONDS):
+            record = self._parts.published.decode(message.value)
+            self._known.note(record)
+            self._unreported.append(record.weight_version)
+            self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
+
+    def _is_due(self) -> bool:
+        return self._known.newest != self._parts.gate.version and time.monotonic() >= self._retry_at
+
+    def _next_backoff(self) -> float:
+        backoff = self._backoff
+        self._backoff = min(2 * backoff, _LONGEST_BACKOFF_SECONDS)
+        return backoff
+
+    async def _load(self, record: WeightsPublished) -> bool:
+        """Check, load and report one version; False if it could not be loaded."""
+        started = time.monotonic()
+        version = record.weight_version
+        try:
+            path = await asyncio.to_thread(self._parts.store.fetch, record.uri, record.files)
+            async with self._parts.gate.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
+                report = await self._parts.engine.load_weights(version, path)
+        except (CorruptWeightsError, EngineError) as error:
+            _LOG.error("version %d was not loaded: %s", version, error, extra={"weight_version": version})
+            await self._report(version, ApplyOutcome.FAILED, load_seconds=time.monotonic() - started, error=str(error))
+            return False
+        metrics.WEIGHT_VERSION.set(version)
+        metrics.STALL.observe(report.stall_seconds)
+        for skipped in [number for number in self._unreported if number < version]:
+            await self._report(skipped, ApplyOutcome.SKIPPED)
+        self._unreported = [number for number in self._unreported if number > version]
+        stall = report.stall_seconds + held_seconds
+        await self._report(version, ApplyOutcome.APPLIED, stall_seconds=stall, load_seconds=time.monotonic() - started)
+        _LOG.info("version %d generates", version, extra={"weight_version": version})
+        return True
+
+    async def _report(
+        self,
+        version: int,
+        outcome: ApplyOutcome,
+        *,
+        stall_seconds: float = 0.0,
+        load_seconds: float = 0.0,
+        error: str | None = None,
+    ) -> None:
+        metrics.LOADS.labels(outcome=outcome.value).inc()
+        applied = WeightsApplied(
+            generator_id=self._parts.generator_id,
+            weight_version=version,
+            outcome=outcome,
+            stall_seconds=stall_seconds,
+            load_seconds=load_seconds,
+            error=error,
+            applied_at=utc_now(),
+        )
+        value = self._parts.applied.encode(applied)
+        key = self._parts.generator_id.encode()
+        await self._parts.publisher.publish(OutRecord(topic=self._parts.applied_topic, value=value, key=key))
