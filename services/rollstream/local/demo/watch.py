@@ -1,0 +1,73 @@
+"""What the live table shows, followed on the run's topics like anyone else could."""
+
+from dataclasses import dataclass
+
+from rollstream.bus.ledger import LedgerFold
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import StageSettings
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.topics import LEDGER, WEIGHTS_APPLIED
+from rollstream.schemas.weights import ApplyOutcome
+
+
+@dataclass(slots=True, kw_only=True)
+class LoopState:
+    """Where the loop stands."""
+
+    step: int = 0
+    version_published: int | None = None
+    version_applied: int | None = None
+    rewards: tuple[float, ...] = ()
+    """Mean reward of each surviving step."""
+    last: LedgerEntry | None = None
+    groups_trained: int = 0
+    groups_dropped: int = 0
+
+    def metric(self, name: str) -> float | None:
+        """A metric of the last step."""
+        return None if self.last is None else self.last.metrics.get(name)
+
+
+class LoopWatch:
+    """Follows `ledger` and `weights-applied`; `poll` doubles as the conductor's pause between two looks."""
+
+    def __init__(self, settings: StageSettings) -> None:
+        self._ledger_topic = LEDGER.of(settings.run)
+        self._ledger = AvroCodec(LEDGER, settings.registry())
+        self._applied = AvroCodec(WEIGHTS_APPLIED, settings.registry())
+        self._reader = TopicReader(settings.kafka, [self._ledger_topic, WEIGHTS_APPLIED.of(settings.run)])
+        self._fold = LedgerFold()
+        self.state = LoopState()
+
+    def poll(self, timeout_seconds: float = 0.25) -> LoopState:
+        """Take what is new, waiting at most `timeout_seconds` for it."""
+        for message in self._reader.poll(timeout_seconds=timeout_seconds):
+            if message.topic == self._ledger_topic:
+                self._note_entry(self._ledger.decode(message.value))
+            else:
+                applied = self._applied.decode(message.value)
+                if applied.outcome is ApplyOutcome.APPLIED:
+                    self.state.version_applied = applied.weight_version
+        return self.state
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._reader.close()
+
+    @property
+    def surviving_steps(self) -> list[LedgerEntry]:
+        """The steps that count, in order."""
+        return [entry for entry in self._fold.chain if entry.kind is EntryKind.STEP]
+
+    def _note_entry(self, entry: LedgerEntry) -> None:
+        self._fold.add(entry)
+        state = self.state
+        state.step = self._fold.step
+        state.version_published = self._fold.current_version
+        if entry.kind is EntryKind.STEP:
+            state.last = entry
+        state.rewards = tuple(step.metrics.get("reward_mean", 0.0) for step in self.surviving_steps)
+        closed = self._fold.closed.values()
+        state.groups_trained = sum(1 for group in closed if group.outcome is GroupOutcome.TRAINED)
+        state.groups_dropped = len(closed) - state.groups_trained
