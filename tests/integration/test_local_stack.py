@@ -1,8 +1,198 @@
-"""The local stack with real brokers."""
+"""The local stack with real brokers: data over restarts, faults, and nothing left behind."""
 
-from confluent_kafka.admin import AdminClient
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from rollstream.local.errors import LocalStackError, PortTakenError
+from rollstream.local.ports import HOST, free_ports
+from rollstream.local.redis import RedisServer
+from rollstream.local.stack import LocalStack
+
+TOPIC = "kept"
 
 
-def test_the_shared_broker_answers(kafka: str, redis_url: str, topic_prefix: str) -> None:
+@pytest.fixture
+def stack(tmp_path: Path) -> Iterator[LocalStack]:
+    stack = LocalStack(tmp_path)
+    try:
+        yield stack
+    finally:
+        stack.down()
+
+
+def create_topic(servers: str, replicas: int = 1) -> None:
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(TOPIC, num_partitions=1, replication_factor=replicas)])[TOPIC].result(30)
+
+
+def produce(servers: str, numbers: range, *, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """All numbers, acknowledged; `meanwhile` runs once half of them are on their way."""
+    failures: list[str] = []
+    settings = {"bootstrap.servers": servers, "enable.idempotence": True, "acks": "all", "log_level": 0}
+    producer = Producer(settings | {"delivery.timeout.ms": 60_000})
+    for number in numbers:
+        producer.produce(
+            TOPIC, str(number).encode(), on_delivery=lambda error, _: failures.append(str(error)) if error else None
+        )
+        producer.poll(0)
+        if number == numbers[len(numbers) // 2]:
+            meanwhile()
+    assert producer.flush(60) == 0
+    assert not failures
+
+
+def read_all(servers: str, expected: int) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "unused", "log_level": 0})
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    numbers: list[int] = []
+    deadline = time.monotonic() + 30
+    while len(numbers) < expected and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            numbers.append(int(message.value() or b""))
+    consumer.close()
+    return numbers
+
+
+def runs(pid: int | None) -> bool:
+    assert pid is not None
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def pids(stack: LocalStack) -> dict[str, int | None]:
+    return {service.name: service.pid for service in stack.status()}
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def test_the_shared_broker_and_redis_answer(kafka: str, redis_url: str, topic_prefix: str) -> None:
     assert AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).brokers
-    assert topic_prefix.startswith("test-the-shared")
+    with redis.Redis.from_url(redis_url) as client:
+        assert client.ping()
+    assert topic_prefix.startswith("test-the-shared-broker")
+    assert len(topic_prefix) <= 60
+
+
+def test_a_stack_keeps_ports_ids_and_records_over_stop_and_kill(stack: LocalStack, tmp_path: Path) -> None:
+    assert stack.status() == ()
+    stack.up()
+    servers, cluster_id = stack.kafka.bootstrap_servers, stack.kafka.plan.cluster_id
+    create_topic(servers)
+    produce(servers, range(100))
+    before = pids(stack)
+    stack.up()
+    assert pids(stack) == before, "a second up starts nothing"
+
+    assert stack.down() is True
+    assert not any(runs(pid) for pid in before.values())
+    assert [(service.pid, service.died) for service in stack.status()] == [(None, False), (None, False)]
+    assert stack.down() is False
+
+    again = LocalStack(tmp_path)
+    again.up()
+    assert (again.kafka.bootstrap_servers, again.kafka.plan.cluster_id) == (servers, cluster_id)
+    assert AdminClient({"bootstrap.servers": servers}).describe_cluster().result(10).cluster_id == cluster_id
+
+    again.kafka.kill_node(1)
+    again.redis.kill()
+    assert [service.died for service in again.status()] == [True, True]
+    again.up()
+    produce(servers, range(100, 200))
+    assert read_all(servers, 200) == list(range(200))
+    again.down()
+
+
+def test_one_broker_of_three_is_killed_under_load_and_comes_back(tmp_path: Path) -> None:
+    stack = LocalStack(tmp_path, brokers=3)
+    try:
+        stack.up()
+        servers = stack.kafka.bootstrap_servers
+        create_topic(servers, replicas=3)
+        produce(servers, range(2000), meanwhile=lambda: stack.kafka.kill_node(2))
+        assert len(stack.kafka.processes) == 2
+        stack.up()
+        assert len(stack.kafka.processes) == 3
+        assert read_all(servers, 2000) == list(range(2000))
+        with pytest.raises(LocalStackError, match="holds a cluster of 3 broker"):
+            LocalStack(tmp_path, brokers=1).up()
+    finally:
+        left = pids(stack)
+        stack.down()
+    assert not any(runs(pid) for pid in left.values())
+
+
+def test_a_killed_owner_leaves_no_broker_but_a_background_stack_goes_on(tmp_path: Path) -> None:
+    program = f"""
+import sys, time
+from pathlib import Path
+from rollstream.local.processes import Placement
+from rollstream.local.stack import LocalStack
+LocalStack(Path({str(tmp_path)!r}), placement=Placement(dies_with_parent=sys.argv[1] == "tied")).up()
+print("up", flush=True)
+time.sleep(600)
+"""
+    here = LocalStack(tmp_path)
+    for tied, outlives in (("tied", False), ("background", True)):
+        with subprocess.Popen([sys.executable, "-c", program, tied], stdout=subprocess.PIPE, text=True) as owner:
+            assert owner.stdout is not None
+            assert owner.stdout.readline() == "up\n"
+            started = pids(here)
+            owner.kill()
+        if outlives:
+            assert all(runs(pid) for pid in started.values())
+        else:
+            until(lambda started=started: not any(runs(pid) for pid in started.values()), "no process is left")
+            assert all(service.died for service in here.status())
+    assert here.down() is True
+    assert not any(runs(pid) for pid in started.values())
+
+
+def test_a_remembered_port_that_another_took_is_named_and_nothing_is_started(stack: LocalStack) -> None:
+    stack.up()
+    stack.down()
+    port = stack.kafka.plan.nodes[0].port
+    with socket.create_server((HOST, port)), pytest.raises(PortTakenError, match=f"port {port} of broker 1 is in use"):
+        stack.up()
+    assert [service.pid for service in stack.status()] == [None, None]
+
+
+def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "stack.json").write_text('{"cluster"')
+    with pytest.raises(LocalStackError, match=r"stack.json is damaged .*then remove"):
+        LocalStack(tmp_path).up()
+
+
+def test_redis_comes_back_on_its_port_after_a_kill(tmp_path: Path) -> None:
+    server = RedisServer(tmp_path, free_ports(1)[0])
+    try:
+        server.start()
+        with redis.Redis.from_url(server.url) as client:
+            client.set("starts", 3)
+            server.kill()
+            with pytest.raises(redis.ConnectionError):
+                client.ping()
+            server.start()
+            assert client.get("starts") is None
+    finally:
+        server.stop()
+    assert server.process is None

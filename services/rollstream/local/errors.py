@@ -12,8 +12,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rollstream.bus.errors import RollstreamError
 
-class LocalStackError(RuntimeError):
+
+class LocalStackError(RollstreamError):
     """The local stack cannot do what was asked; the message says what to change."""
 
 

@@ -24,6 +24,7 @@ MIN_FREE_BYTES = 2**30
 START_SECONDS = 90.0
 FORMAT_SECONDS = 60.0
 STOP_GRACE_SECONDS = 15.0
+LAST_BROKER_GRACE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
@@ -57,10 +58,18 @@ class KafkaCluster:
         """The brokers that run, by node id."""
         return {node_id: process for node_id, process in self._processes.items() if process.is_running()}
 
-    def start(self, timeout_seconds: float = START_SECONDS) -> None:
-        """Format new nodes, start those that do not run, and wait until the whole cluster answers.
+    def start(self) -> None:
+        """Launch what does not run (new, stopped or killed) and wait until the whole cluster answers.
 
-        Raises a LocalStackError (no Java, damaged jars, port taken, disk full, a broker that ended or stayed silent).
+        Raises a LocalStackError.
+        """
+        self.launch()
+        self.wait_ready(START_SECONDS)
+
+    def launch(self) -> None:
+        """Format new nodes and start those that do not run, without waiting for them to answer.
+
+        Raises a LocalStackError (no Java, damaged jars, port taken, disk full).
         """
         missing = [node for node in self.plan.nodes if node.node_id not in self.processes]
         if not missing:
@@ -72,48 +81,48 @@ class KafkaCluster:
         self._format(missing)
         for node in missing:
             self._start_process(node)
-        self.wait_ready(timeout_seconds)
-
-    def start_node(self, node_id: int) -> None:
-        """Start one stopped or killed broker with its data, and wait until the whole cluster answers."""
-        self._require_room()
-        self._start_process(self._node(node_id))
-        self.wait_ready(START_SECONDS)
 
     def kill_node(self, node_id: int) -> None:
-        """kill -9 of one broker."""
+        """kill -9 of one broker; `start` brings it back with its data."""
         self._processes.pop(node_id).kill()
 
     def stop(self) -> None:
-        """SIGTERM to all brokers at once (the last of three finds no quorum and does not end), then SIGKILL."""
-        stop_all(list(self._processes.values()), STOP_GRACE_SECONDS if len(self.plan.nodes) == 1 else 4.0)
+        """SIGTERM to all brokers at once; SIGKILL to one that does not end, as the last of three without a quorum."""
+        brokers = list(self._processes.values())
+        for broker in brokers:
+            broker.terminate()
+        deadline = time.monotonic() + STOP_GRACE_SECONDS
+        while sum(b.is_running() for b in brokers) > len(brokers) // 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        stop_all(brokers, LAST_BROKER_GRACE_SECONDS)
         self._processes.clear()
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Return when an AdminClient sees every node of the plan."""
+        """Return when each node of the plan answers and names all of them.
+
+        Each is asked by itself: the others still name a killed one until its session ends.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        for node in self.plan.nodes:
+            while not self._names_all(node):
+                self._require_alive()
+                if time.monotonic() > deadline:
+                    raise StartFailedError.with_log(
+                        f"broker {node.node_id} at {node.address} did not answer for the whole cluster of "
+                        f"{len(self.plan.nodes)} within {timeout_seconds:.0f} s",
+                        self._log(node),
+                    )
+
+    def _names_all(self, node: NodePlan) -> bool:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        admin = AdminClient(
-            {"bootstrap.servers": self.bootstrap_servers, "log_level": 0, "reconnect.backoff.max.ms": 200}
-        )
-        deadline = time.monotonic() + timeout_seconds
-        while True:
-            self._require_alive()
-            try:
-                nodes = admin.describe_cluster(request_timeout=2.0).result(timeout=5.0).nodes
-            except KafkaException:
-                nodes = []
-            if len(nodes) == len(self.plan.nodes):
-                return
-            if time.monotonic() > deadline:
-                log = self._log(self.plan.nodes[0])
-                raise StartFailedError.with_log(
-                    f"Kafka at {self.bootstrap_servers} showed {len(nodes)} of {len(self.plan.nodes)} brokers "
-                    f"after {timeout_seconds:.0f} s",
-                    log,
-                )
-            time.sleep(0.05)
+        admin = AdminClient({"bootstrap.servers": node.address, "log_level": 0, "reconnect.backoff.max.ms": 100})
+        try:
+            named = admin.describe_cluster(request_timeout=1.0).result(timeout=5.0).nodes
+        except KafkaException:
+            return False
+        return len(named) == len(self.plan.nodes)
 
     @cached_property
     def _java(self) -> tuple[str, ...]:

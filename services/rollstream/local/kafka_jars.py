@@ -54,6 +54,11 @@ def user_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollstream"
 
 
+def kafka_libraries(cache: Path | None = None, lock: Path = LOCK) -> Path:
+    """Where the jars of this very lock lie, whether fetched yet or not; `cache` is `user_cache()` unless given."""
+    return (cache or user_cache()) / "kafka" / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
+
+
 def unusable_jars(libs: Path, jars: Sequence[LockedJar]) -> dict[LockedJar, str]:
     """The jars that `libs` lacks or holds with another content, and what is wrong with each."""
     found = {jar: _fault(libs / jar.file_name, jar.sha256) for jar in jars}
@@ -70,14 +75,14 @@ def _fault(path: Path, sha256: str) -> str:
     return f"{path.stat().st_size} bytes with sha256 {actual[:16]}…, the lock says {sha256[:16]}…"
 
 
-def kafka_class_path(cache: Path | None = None) -> str:
+def kafka_class_path(cache: Path | None = None, lock: Path = LOCK) -> str:
     """Java's class path of a Kafka broker, every jar checked against the lock at each call (0.1 s).
 
     What is missing, half downloaded or changed is fetched again, with a warning that names it.
     Raises JarsUnusableError where that does not help.
     """
-    jars = locked_jars()
-    libs = (cache or user_cache()) / "kafka" / hashlib.sha256(LOCK.read_bytes()).hexdigest()[:12]
+    jars = locked_jars(lock)
+    libs = kafka_libraries(cache, lock)
     if unusable_jars(libs, jars):
         libs.mkdir(parents=True, exist_ok=True)
         with _exclusive(libs.with_suffix(".lock")):
@@ -104,7 +109,7 @@ def _repair(libs: Path, jars: Sequence[LockedJar]) -> None:
     if still := unusable_jars(libs, jars):
         faults = "\n  ".join(f"{jar}: {fault}" for jar, fault in still.items())
         raise JarsUnusableError(
-            f"Maven served jars that are not the committed ones ({LOCK.name}); nothing was started:\n  {faults}\n"
+            f"Maven served jars that are not the committed ones; nothing was started:\n  {faults}\n"
             f"Check for a proxy or mirror that rewrites downloads, remove {libs}, and try again."
         )
 

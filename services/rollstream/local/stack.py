@@ -1,0 +1,186 @@
+"""The local stack of one run directory: Kafka and Redis, remembered on disk to be found and started again."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rollstream.local.errors import LocalStackError
+from rollstream.local.kafka import START_SECONDS, KafkaCluster
+from rollstream.local.kafka_properties import ClusterPlan, plan_cluster
+from rollstream.local.ports import free_ports
+from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, ProcessRecord
+from rollstream.local.redis import RedisServer
+
+STATE_FILE = "stack.json"
+
+
+class StackState(BaseModel):
+    """What `stack.json` holds: the ports and ids a stack keeps for life, and its processes at the last `up`."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+    cluster: ClusterPlan
+    redis_port: int
+    processes: dict[str, ProcessRecord] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceStatus:
+    """One service: `pid` is None when it does not run, `died` when it should and does not."""
+
+    name: str
+    address: str
+    pid: int | None
+    died: bool
+
+
+class LocalStack:
+    """Kafka and Redis under `run_dir`, whoever started them.
+
+    `brokers` is 1 for a new stack unless given; an existing one keeps its number. By default the stack lives as long
+    as the thread that called `up`; with `Placement(dies_with_parent=False)` it goes on in the background.
+    """
+
+    def __init__(
+        self, run_dir: Path, *, brokers: Literal[1, 3] | None = None, placement: Placement = TIED_TO_PARENT
+    ) -> None:
+        self._run_dir = run_dir.resolve()
+        self._brokers = brokers
+        self._placement = placement
+        self._state: StackState | None = None
+        self._kafka: KafkaCluster | None = None
+        self._redis: RedisServer | None = None
+
+    @property
+    def kafka(self) -> KafkaCluster:
+        """The cluster; raises LocalStackError before `up`."""
+        if self._kafka is None:
+            raise LocalStackError(f"the stack of {self._run_dir} is not up: call up() first")
+        return self._kafka
+
+    @property
+    def redis(self) -> RedisServer:
+        """The Redis server; raises LocalStackError before `up`."""
+        if self._redis is None:
+            raise LocalStackError(f"the stack of {self._run_dir} is not up: call up() first")
+        return self._redis
+
+    def up(self) -> None:
+        """Start whatever does not run yet and wait until it answers; what was started is stopped if something fails.
+
+        Raises a LocalStackError.
+        """
+        self._run_dir.mkdir(parents=True, exist_ok=True)
+        with self._exclusive():
+            self._attach(self._load() or self._new_state())
+            try:
+                self.redis.start()
+                self.kafka.launch()
+                self._save()
+                self.kafka.wait_ready(START_SECONDS)
+            except BaseException:
+                self._stop()
+                raise
+
+    def down(self) -> bool:
+        """Stop everything, keeping the data; False if there was nothing to stop."""
+        state = self._load()
+        if state is None:
+            return False
+        with self._exclusive():
+            if self._kafka is None:
+                self._attach(state)
+            was_running = bool(self.kafka.processes) or self.redis.process is not None
+            self._stop()
+        return was_running
+
+    def status(self) -> tuple[ServiceStatus, ...]:
+        """Every service of this run directory, running or not; empty when no stack was ever started here."""
+        state = self._load()
+        if state is None:
+            return ()
+        addresses = {f"kafka-{node.node_id}": node.address for node in state.cluster.nodes}
+        addresses["redis"] = f"127.0.0.1:{state.redis_port}"
+        running = _running(state)
+        return tuple(
+            ServiceStatus(
+                name=name,
+                address=address,
+                pid=running[name].pid if name in running else None,
+                died=name in state.processes and name not in running,
+            )
+            for name, address in addresses.items()
+        )
+
+    def _attach(self, state: StackState) -> None:
+        running = _running(state)
+        brokers = {
+            node.node_id: running[f"kafka-{node.node_id}"]
+            for node in state.cluster.nodes
+            if f"kafka-{node.node_id}" in running
+        }
+        self._state = state
+        self._kafka = KafkaCluster(self._run_dir / "kafka", state.cluster, placement=self._placement, running=brokers)
+        self._redis = RedisServer(
+            self._run_dir / "redis", state.redis_port, placement=self._placement, running=running.get("redis")
+        )
+
+    def _new_state(self) -> StackState:
+        cluster = plan_cluster(self._brokers or 1)
+        taken = {port for node in cluster.nodes for port in (node.port, node.controller_port)}
+        redis_port = next(port for port in free_ports(len(taken) + 1) if port not in taken)
+        return StackState(cluster=cluster, redis_port=redis_port)
+
+    def _load(self) -> StackState | None:
+        path = self._run_dir / STATE_FILE
+        if not path.exists():
+            return None
+        try:
+            state = StackState.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise LocalStackError(
+                f"{path} is damaged ({error.errors()[0]['msg']}): end what still runs from {self._run_dir}, then "
+                "remove the file and the kafka directory beside it, or use another --run-dir."
+            ) from error
+        existing = len(state.cluster.nodes)
+        if self._brokers not in (None, existing):
+            raise LocalStackError(
+                f"{self._run_dir} holds a cluster of {existing} broker(s), {self._brokers} were asked for: a cluster "
+                "keeps its number, so leave --brokers out or use another --run-dir."
+            )
+        return state
+
+    def _save(self) -> None:
+        assert self._state is not None
+        processes = {f"kafka-{node_id}": process.record for node_id, process in self.kafka.processes.items()}
+        if (redis := self.redis.process) is not None:
+            processes["redis"] = redis.record
+        self._state = self._state.model_copy(update={"processes": processes})
+        scratch = self._run_dir / f"{STATE_FILE}.new"
+        scratch.write_text(self._state.model_dump_json(indent=2))
+        scratch.replace(self._run_dir / STATE_FILE)
+
+    def _stop(self) -> None:
+        self.kafka.stop()
+        self.redis.stop()
+        self._save()
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """One `up` or `down` at a time per run directory."""
+        with (self._run_dir / "stack.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+def _running(state: StackState) -> dict[str, ChildProcess]:
+    """The recorded processes that still run; a pid that now belongs to another program is not one of them."""
+    found = {name: ChildProcess.find(record) for name, record in state.processes.items()}
+    return {name: process for name, process in found.items() if process is not None}

@@ -1,0 +1,145 @@
+"""The supervisor with real child processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rollstream.local.processes import Placement
+from rollstream.local.supervisor import Backoff, StageProcess, StageState, Supervisor
+
+SLEEP = "import time; time.sleep(600)"
+
+
+@pytest.fixture
+def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
+    with Supervisor(tmp_path, backoff=Backoff(first_seconds=0.05, longest_seconds=0.2)) as supervisor:
+        yield supervisor
+
+
+def python(name: str, program: str, **rest: object) -> StageProcess:
+    return StageProcess(name=name, command=(sys.executable, "-c", program), **rest)  # type: ignore[arg-type]
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def ticked(supervisor: Supervisor, condition: Callable[[], bool]) -> Callable[[], bool]:
+    def check() -> bool:
+        supervisor.tick()
+        return condition()
+
+    return check
+
+
+def test_a_child_that_dies_is_restarted_until_it_finishes(supervisor: Supervisor, tmp_path: Path) -> None:
+    program = f"""
+from pathlib import Path
+log = Path({str(tmp_path / "starts")!r})
+log.open("a").write("x")
+raise SystemExit(0 if len(log.read_text()) == 3 else 70)
+"""
+    supervisor.start(python("scorer", program))
+    until(
+        ticked(supervisor, lambda: supervisor.status("scorer").state is StageState.FINISHED), "the third start finishes"
+    )
+    status = supervisor.status("scorer")
+    assert (status.restarts, status.exit_code, status.pid) == (2, 0, None)
+
+
+def test_a_killed_child_is_restarted(supervisor: Supervisor) -> None:
+    supervisor.start(python("generator", SLEEP))
+    first = supervisor.status("generator").pid
+    supervisor.kill("generator")
+    until(ticked(supervisor, lambda: supervisor.status("generator").restarts == 1), "one restart")
+    status = supervisor.status("generator")
+    assert status.state is StageState.RUNNING
+    assert status.exit_code == -signal.SIGKILL
+    assert status.pid != first
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "state"), [(0, StageState.FINISHED), (75, StageState.FENCED), (78, StageState.MISCONFIGURED)]
+)
+def test_a_finished_fenced_or_misconfigured_child_is_not_restarted(
+    supervisor: Supervisor, exit_code: int, state: StageState
+) -> None:
+    supervisor.start(python("trainer", f"raise SystemExit({exit_code})"))
+    until(ticked(supervisor, lambda: supervisor.status("trainer").state is state), f"the trainer is {state}")
+    for _ in range(20):
+        time.sleep(0.02)
+        supervisor.tick()
+    assert supervisor.status("trainer").restarts == 0
+
+
+def test_the_waits_between_restarts_double_up_to_a_bound() -> None:
+    backoff = Backoff(first_seconds=0.5, longest_seconds=30.0)
+    assert [backoff.delay(n) for n in (1, 2, 3, 7, 1000)] == [0.5, 1.0, 2.0, 30.0, 30.0]
+
+
+def test_stop_ends_children_that_ignore_sigterm_and_what_they_started(supervisor: Supervisor, tmp_path: Path) -> None:
+    pid_file = tmp_path / "grandchild"
+    stubborn = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+grandchild = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+open({str(pid_file)!r}, "w").write(str(grandchild.pid) + "\\n")
+time.sleep(600)
+"""
+    supervisor.start(python("stubborn", stubborn))
+    supervisor.start(python("polite", SLEEP))
+    until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), "the grandchild runs")
+    pids = [status.pid for status in supervisor.statuses()] + [int(pid_file.read_text())]
+    supervisor.stop(grace_seconds=0.5)
+    until(lambda: not any(runs(pid) for pid in pids), "no process is left")
+    assert [status.exit_code for status in supervisor.statuses()] == [-signal.SIGKILL, -signal.SIGTERM]
+    supervisor.tick()
+    assert {status.state for status in supervisor.statuses()} == {StageState.STOPPED}
+
+
+def test_a_child_has_its_environment_log_and_place(supervisor: Supervisor, tmp_path: Path) -> None:
+    core = min(os.sched_getaffinity(0))
+    shown = "e['COLOR'], e['OMP_NUM_THREADS'], e['OMP_WAIT_POLICY'], os.sched_getaffinity(0)"
+    program = f"import os; e = os.environ; print({shown})"
+    spec = python("engine", program, env={"COLOR": "blue"}, placement=Placement(cores=frozenset({core})))
+    supervisor.start(spec)
+    until(ticked(supervisor, lambda: supervisor.status("engine").state is StageState.FINISHED), "it finishes")
+    assert (tmp_path / "logs" / "engine.log").read_text() == f"blue 1 PASSIVE {{{core}}}\n"
+
+
+def test_a_killed_supervisor_leaves_no_child(tmp_path: Path) -> None:
+    program = f"""
+import sys, time
+from pathlib import Path
+from rollstream.local.supervisor import StageProcess, Supervisor
+supervisor = Supervisor(Path({str(tmp_path)!r}))
+supervisor.start(StageProcess(name="stage", command=(sys.executable, "-c", {SLEEP!r})))
+print(supervisor.status("stage").pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        child = int(owner.stdout.readline())
+        assert runs(child)
+        owner.kill()
+    until(lambda: not runs(child), "the child is gone")
+
+
+def runs(pid: int | None) -> bool:
+    assert pid is not None
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
