@@ -1,0 +1,383 @@
+"""A member of a consumer group: a thread that always polls, and records handed to asyncio.
+
+Generation takes minutes and ends out of order, while Kafka wants to hear from the thread that polls. So one thread
+does nothing but poll, commit and answer rebalances; it never waits for a handler, except when partitions are revoked,
+for a bounded time. Records go to the event loop through a queue. Bounded by pausing, never by not polling.
+
+Every call of the Kafka client is made by that thread. `_lock` guards the assignment, which both sides use.
+"""
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+import confluent_kafka
+from confluent_kafka import KafkaError, TopicPartition
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rollstream.bus import metrics
+from rollstream.bus.errors import BrokerError, ConfigurationError, StuckRecordError
+from rollstream.bus.health import Health
+from rollstream.bus.message import Message, Partition
+from rollstream.bus.offsets import Assignment
+from rollstream.bus.reader import plain_message
+from rollstream.bus.settings import KafkaSettings
+
+_LOG = logging.getLogger(__name__)
+
+_BATCH: Final = 200
+_POLL_SECONDS: Final = 0.1
+_PAUSED_POLL_SECONDS: Final = 0.02
+_METADATA_TIMEOUT_SECONDS: Final = 30.0
+_HARD_EXIT_SECONDS: Final = 15.0
+_DENIED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_GROUP_ID,
+    KafkaError._AUTHENTICATION,
+)
+
+
+class ConsumerSettings(BaseModel):
+    """How much one member takes at a time, and how long it may take."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_in_flight: int = Field(default=64, ge=1, description="Most records taken and not finished")
+    max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: tokens)")
+    resume_ratio: float = Field(default=0.75, ge=0, lt=1, description="Takes records again below this share of a bound")
+    record_deadline_seconds: float = Field(
+        default=1800.0, gt=0, description="A record unfinished for longer ends the process: its handler hangs"
+    )
+    commit_interval_seconds: float = Field(default=1.0, gt=0, description="Time between commits")
+    max_poll_interval_seconds: float = Field(default=300.0, gt=0, description="Kafka's bound on the silent thread")
+    revoke_drain_seconds: float = Field(
+        default=20.0, gt=0, description="Revoked partitions may finish for this long, below half of the poll interval"
+    )
+
+    @model_validator(mode="after")
+    def _drain_fits(self) -> "ConsumerSettings":
+        bound = self.max_poll_interval_seconds / 2
+        if self.revoke_drain_seconds >= bound:
+            raise ValueError(f"revoke_drain_seconds {self.revoke_drain_seconds} must be below {bound}: lower it")
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class InFlight:
+    """One record taken and not finished; `epoch` is the ownership of the partition in which it was taken."""
+
+    message: Message
+    epoch: int
+    consumer: "GroupConsumer"
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the record is still ours: if not, its results must not be published."""
+        return self.consumer.is_current(self)
+
+    def done(self) -> None:
+        """Its effects are confirmed: its offset may be committed."""
+        self.consumer.finish(self)
+
+
+class GroupConsumer:
+    """A member of the group `group_id`; `start` subscribes, `records` yields, `close` commits and leaves."""
+
+    def __init__(
+        self,
+        kafka: KafkaSettings,
+        *,
+        group_id: str,
+        topics: Sequence[str],
+        settings: ConsumerSettings,
+        health: Health,
+    ) -> None:
+        self.group_id = group_id
+        self._topics = list(topics)
+        self._settings = settings
+        self._health = health
+        self._client = confluent_kafka.Consumer(self._config(kafka))
+        self._lock = threading.Lock()
+        self._assignment = Assignment()
+        self._reasons: set[str] = set()
+        self._is_paused = False
+        self._closing = threading.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
+        self._queue: asyncio.Queue[InFlight | None] = asyncio.Queue()
+        self._last_resort: threading.Timer | None = None
+
+    # The event loop's side.
+
+    async def start(self, *, weigh: Callable[[Message], int], on_dropped: Callable[[], None]) -> None:
+        """Subscribe. `weigh` gives a record's share of max_weight (called by the polling thread); `on_dropped` is
+        called in the event loop after partitions went away, to cancel what is not current any more."""
+        self._weigh = weigh
+        self._on_dropped = on_dropped
+        self._loop = asyncio.get_running_loop()
+        self._polling = self._loop.run_in_executor(self._thread, self._run)
+        self._polling.add_done_callback(lambda _: self._queue.put_nowait(None))
+
+    async def records(self) -> AsyncIterator[InFlight]:
+        """Records as they come, until `close`; raises what ended the polling thread."""
+        while (taken := await self._queue.get()) is not None:
+            if taken.is_current:
+                yield taken
+        await self._polling
+
+    def pause_for(self, reason: str) -> None:
+        """Take no more records until `resume_for` the same reason."""
+        self._reasons.add(reason)
+
+    def resume_for(self, reason: str) -> None:
+        """This reason is gone; records are taken again when no other is left."""
+        self._reasons.discard(reason)
+
+    async def close(self) -> None:
+        """Commit what is finished, leave the group; raises what ended the polling thread, if it did not end well."""
+        self._closing.set()
+        try:
+            await self._polling
+        finally:
+            if self._last_resort is not None:
+                self._last_resort.cancel()
+            self._thread.shutdown(wait=False)
+
+    def is_current(self, taken: InFlight) -> bool:
+        """See `InFlight.is_current`."""
+        with self._lock:
+            return self._assignment.is_current(_partition(taken.message), taken.epoch)
+
+    def finish(self, taken: InFlight) -> None:
+        """See `InFlight.done`."""
+        with self._lock:
+            self._assignment.finish(_partition(taken.message), taken.message.offset, taken.epoch)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Records taken and not finished."""
+        with self._lock:
+            return self._assignment.num_unfinished()
+
+    # The polling thread's side.
+
+    def _run(self) -> None:
+        self._check_topics()
+        self._client.subscribe(
+            self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
+        )
+        try:
+            self._poll_until_closed()
+        except StuckRecordError:
+            # The event loop ends the process; unless it is the one that hangs.
+            self._last_resort = threading.Timer(_HARD_EXIT_SECONDS, os._exit, args=(StuckRecordError.exit_code,))
+            self._last_resort.daemon = True
+            self._last_resort.start()
+            raise
+        finally:
+            self._commit_now(self._assignment.partitions)
+            self._client.close()
+
+    def _poll_until_closed(self) -> None:
+        next_tick = time.monotonic() + self._settings.commit_interval_seconds
+        while not self._closing.is_set():
+            self._health.heartbeat("poll", self._settings.max_poll_interval_seconds)
+            self._pause_or_resume()
+            self._take_batch()
+            if time.monotonic() >= next_tick:
+                self._check_stuck()
+                self._commit_soon()
+                self._measure()
+                next_tick = time.monotonic() + self._settings.commit_interval_seconds
+
+    def _take_batch(self) -> None:
+        batch: list[InFlight] = []
+        # One poll a record: a batch call could return records from before a rebalance that it served meanwhile.
+        polled = self._client.poll(_PAUSED_POLL_SECONDS if self._is_paused else _POLL_SECONDS)
+        while polled is not None:
+            if polled.error() is not None:
+                self._note(polled.error())
+            elif (taken := self._taken(plain_message(polled))) is not None:
+                batch.append(taken)
+            if len(batch) >= _BATCH or self._must_pause():
+                break
+            polled = self._client.poll(0)
+        if batch:
+            self._loop.call_soon_threadsafe(self._hand_over, batch)
+
+    def _hand_over(self, batch: list[InFlight]) -> None:
+        for taken in batch:
+            self._queue.put_nowait(taken)
+
+    def _taken(self, message: Message) -> InFlight | None:
+        weight = self._weigh(message)
+        with self._lock:
+            epoch = self._assignment.start(_partition(message), message.offset, now=time.monotonic(), weight=weight)
+        if epoch is None:
+            return None
+        metrics.CONSUMED.labels(message.topic).inc()
+        return InFlight(message=message, epoch=epoch, consumer=self)
+
+    def _must_pause(self) -> bool:
+        """Hysteresis: stop at a bound, go on well below it, since every pause throws away what was fetched."""
+        with self._lock:
+            records, weight = self._assignment.num_unfinished(), self._assignment.weight
+        share = max(records / self._settings.max_in_flight, weight / self._settings.max_weight)
+        return bool(self._reasons) or share >= 1 or (self._is_paused and share > self._settings.resume_ratio)
+
+    def _pause_or_resume(self) -> None:
+        must = self._must_pause()
+        if must == self._is_paused:
+            return
+        owned = [TopicPartition(*partition) for partition in self._assignment.partitions]
+        (self._client.pause if must else self._client.resume)(owned)
+        self._is_paused = must
+        metrics.PAUSED.labels(self.group_id).set(must)
+
+    def _check_stuck(self) -> None:
+        with self._lock:
+            oldest = self._assignment.oldest_started()
+        bound = self._settings.record_deadline_seconds
+        if oldest is not None and time.monotonic() - oldest > bound:
+            raise StuckRecordError(
+                f"a record of {self.group_id} is unfinished for more than {bound} s: its handler hangs; "
+                "raise record_deadline_seconds if handlers may take that long"
+            )
+
+    # Rebalances, called inside the client's poll.
+
+    def _on_assign(self, client: Any, partitions: list[TopicPartition]) -> None:
+        with self._lock:
+            self._assignment.add([(part.topic, part.partition) for part in partitions])
+        client.incremental_assign(partitions)
+        if self._is_paused:
+            client.pause(partitions)
+        metrics.REBALANCES.labels(self.group_id, "assigned").inc(len(partitions))
+        self._health.check("assignment", True, f"{len(self._assignment.partitions)} partitions")
+        _LOG.info("%s: assigned %s", self.group_id, _names(partitions))
+
+    def _on_revoke(self, _client: Any, partitions: list[TopicPartition]) -> None:
+        going = [(part.topic, part.partition) for part in partitions]
+        deadline = time.monotonic() + self._settings.revoke_drain_seconds
+        while self._num_unfinished(going) and time.monotonic() < deadline and not self._closing.is_set():
+            self._health.heartbeat("poll", self._settings.max_poll_interval_seconds)
+            time.sleep(0.01)
+        self._commit_now(going)
+        self._drop(going, "revoked")
+
+    def _on_lost(self, _client: Any, partitions: list[TopicPartition]) -> None:
+        self._drop([(part.topic, part.partition) for part in partitions], "lost")
+
+    def _drop(self, partitions: list[Partition], event: str) -> None:
+        with self._lock:
+            num_unfinished = self._assignment.num_unfinished(partitions)
+            self._assignment.remove(partitions)
+        metrics.REBALANCES.labels(self.group_id, event).inc(len(partitions))
+        _LOG.info("%s: %s %s, %d records unfinished", self.group_id, event, partitions, num_unfinished)
+        self._loop.call_soon_threadsafe(self._on_dropped)
+
+    def _num_unfinished(self, partitions: list[Partition]) -> int:
+        with self._lock:
+            return self._assignment.num_unfinished(partitions)
+
+    # Commits.
+
+    def _to_commit(self, partitions: Sequence[Partition] | None = None) -> list[TopicPartition]:
+        with self._lock:
+            offsets = self._assignment.to_commit(partitions)
+        return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+
+    def _commit_soon(self) -> None:
+        offsets = self._to_commit()
+        if offsets:
+            self._client.commit(offsets=offsets, asynchronous=True)
+
+    def _commit_now(self, partitions: Sequence[Partition]) -> None:
+        offsets = self._to_commit(partitions)
+        if not offsets:
+            return
+        try:
+            self._on_commit(None, self._client.commit(offsets=offsets, asynchronous=False))
+        except confluent_kafka.KafkaException as error:
+            self._on_commit(error.args[0], offsets)
+
+    def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        for part in partitions:
+            problem = error or part.error
+            metrics.COMMITS.labels(self.group_id, "failed" if problem else "committed").inc()
+            if problem is None:
+                with self._lock:
+                    self._assignment.committed((part.topic, part.partition), part.offset)
+            else:
+                # Usually a partition that is not ours any more; if it is ours, the next commit repeats this one.
+                self._note(problem)
+
+    # What the client tells.
+
+    def _note(self, error: KafkaError) -> None:
+        if error.fatal() or error.code() in _DENIED:
+            raise BrokerError(f"consumer of {self.group_id}: {error.str()} ({error.name()})")
+        _LOG.warning("kafka consumer of %s: %s (%s)", self.group_id, error.str(), error.name())
+
+    def _check_topics(self) -> None:
+        try:
+            existing = self._client.list_topics(timeout=_METADATA_TIMEOUT_SECONDS).topics
+        except confluent_kafka.KafkaException as error:
+            raise BrokerError(f"no broker answered: {error}; is Kafka up? `rollstream up` starts one") from error
+        missing = [topic for topic in self._topics if topic not in existing]
+        if missing:
+            raise ConfigurationError(f"no topics {', '.join(missing)}: make them with `rollstream topics create`")
+
+    def _measure(self) -> None:
+        with self._lock:
+            records, weight = self._assignment.num_unfinished(), self._assignment.weight
+            oldest = self._assignment.oldest_started()
+            next_offsets = {one: self._assignment.committable(one) for one in self._assignment.partitions}
+        metrics.IN_FLIGHT.labels(self.group_id).set(records)
+        metrics.IN_FLIGHT_WEIGHT.labels(self.group_id).set(weight)
+        metrics.OLDEST_UNFINISHED.labels(self.group_id).set(
+            0 if oldest is None else time.time() - (time.monotonic() - oldest)
+        )
+        for topic in self._topics:
+            offsets = {one: offset for one, offset in next_offsets.items() if one[0] == topic and offset is not None}
+            metrics.LAG.labels(self.group_id, topic).set(sum(self._lag(*pair) for pair in offsets.items()))
+
+    def _lag(self, partition: Partition, next_offset: int) -> int:
+        _, end = self._client.get_watermark_offsets(TopicPartition(*partition), cached=True)
+        return max(0, int(end) - next_offset)
+
+    def _config(self, kafka: KafkaSettings) -> dict[str, Any]:
+        config: dict[str, Any] = {
+            **kafka.client_config(),
+            "client.id": self.group_id,
+            "logger": _LOG,
+            "group.id": self.group_id,
+            "group.protocol": kafka.group_protocol,
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "max.poll.interval.ms": int(self._settings.max_poll_interval_seconds * 1000),
+            "queued.max.messages.kbytes": 16384,
+            "fetch.max.bytes": 16777216,
+            "on_commit": self._on_commit,
+            "error_cb": self._note,
+        }
+        if kafka.group_protocol == "classic":
+            config["partition.assignment.strategy"] = "cooperative-sticky"
+        return config
+
+
+def _partition(message: Message) -> Partition:
+    return message.topic, message.partition
+
+
+def _names(partitions: list[TopicPartition]) -> list[str]:
+    return [f"{part.topic}/{part.partition}" for part in partitions]

@@ -1,0 +1,170 @@
+"""Messages that could not be handled: how they are kept, listed and put back.
+
+The value is the original's, untouched, so that it can be read when the cause is gone; why it is here is in headers. A
+message may be dead-lettered twice (a crash before its commit), so its identity is (group, topic, partition, offset).
+A replay puts it back on its topic, counts itself in a header, and leaves a marker here.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.message import Headers, Message, OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import KafkaSettings
+from rollstream.schemas.codec import schema_id_of
+from rollstream.schemas.topics import DEAD_LETTERS
+
+MAX_REPLAYS: Final = 3
+REPLAYS: Final = "rollstream.replays"
+"""Header of a replayed message: how often it was put back, the only one of ours that it keeps."""
+_REPLAYED_AT: Final = "replayed_at"
+_MAX_ERROR_CHARACTERS: Final = 4000
+_OWN: Final = (
+    "original.topic", "original.partition", "original.offset", "original.timestamp", "consumer.group", "error.class",
+    "error.message", "attempts", "failed_at", "schema_id", _REPLAYED_AT,
+)  # fmt: skip
+
+
+class Identity(NamedTuple):
+    """What a dead letter is: this message, as this group met it."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.topic}/{self.partition}/{self.offset}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """A dead letter, read: `timestamp_ms` is the original's, `replays` how often it had been put back before."""
+
+    identity: Identity
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int
+    error_class: str
+    error_message: str
+    attempts: int
+    failed_at: str
+    schema_id: int | None
+    replays: int
+    replayed_at: str | None = None
+
+
+def dead_letter(
+    message: Message, *, topic: str, group: str, error: Exception, attempts: int, failed_at: datetime
+) -> OutRecord:
+    """`message` as a record for the dead-letters topic `topic`. Pure."""
+    schema_id = schema_id_of(message.value)
+    why = {
+        "original.topic": message.topic,
+        "original.partition": str(message.partition),
+        "original.offset": str(message.offset),
+        "original.timestamp": str(message.timestamp_ms),
+        "consumer.group": group,
+        "error.class": type(error).__name__,
+        "error.message": str(error)[:_MAX_ERROR_CHARACTERS],
+        "attempts": str(attempts),
+        "failed_at": failed_at.isoformat(),
+        "schema_id": "" if schema_id is None else str(schema_id),
+    }
+    return OutRecord(topic=topic, key=message.key, value=message.value, headers=_originals(message.headers) + _as(why))
+
+
+def parse(message: Message) -> DeadLetter | None:
+    """A message of a dead-letters topic as a dead letter, or None if it has not our headers."""
+    texts = {name: value.decode("utf-8", "replace") for name, value in message.headers if value is not None}
+    try:
+        return DeadLetter(
+            identity=Identity(
+                texts["consumer.group"],
+                texts["original.topic"],
+                int(texts["original.partition"]),
+                int(texts["original.offset"]),
+            ),
+            key=message.key,
+            value=message.value,
+            headers=_originals(message.headers),
+            timestamp_ms=int(texts["original.timestamp"]),
+            error_class=texts["error.class"],
+            error_message=texts["error.message"],
+            attempts=int(texts["attempts"]),
+            failed_at=texts["failed_at"],
+            schema_id=int(texts["schema_id"]) if texts.get("schema_id") else None,
+            replays=int(texts.get(REPLAYS, "0")),
+            replayed_at=texts.get(_REPLAYED_AT),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def distinct(messages: Iterable[Message]) -> list[DeadLetter]:
+    """The dead letters among `messages`, each identity once, in order; one with a marker shows when it was replayed."""
+    letters: dict[Identity, DeadLetter] = {}
+    for message in messages:
+        letter = parse(message)
+        if letter is None:
+            continue
+        known = letters.setdefault(letter.identity, letter)
+        if letter.replayed_at is not None:
+            letters[letter.identity] = replace(known, replayed_at=letter.replayed_at)
+    return list(letters.values())
+
+
+def list_dead_letters(kafka: KafkaSettings, run: str) -> list[DeadLetter]:
+    """Every dead letter of the run."""
+    with TopicReader(kafka, [DEAD_LETTERS.of(run)]) as reader:
+        return distinct(reader.read_to_end())
+
+
+def replay(publisher: Publisher, run: str, letter: DeadLetter, *, now: datetime | None = None) -> None:
+    """Put the message back on its topic, then leave the marker; raises `ConfigurationError` if that is not allowed."""
+    if letter.replayed_at is not None:
+        raise ConfigurationError(f"{letter.identity} was replayed at {letter.replayed_at}; nothing is left to replay")
+    if letter.replays >= MAX_REPLAYS:
+        raise ConfigurationError(
+            f"{letter.identity} was put back {letter.replays} times and came back each time, the limit is "
+            f"{MAX_REPLAYS}: fix what it says ({letter.error_class}: {letter.error_message}) and submit it anew"
+        )
+    back, marker = replayed(letter, dead_letters=DEAD_LETTERS.of(run), now=now or datetime.now(UTC))
+    for record in (back, marker):
+        publisher.publish_soon(record).result(_PUBLISH_SECONDS)
+
+
+_PUBLISH_SECONDS: Final = 130.0
+
+
+def replayed(letter: DeadLetter, *, dead_letters: str, now: datetime) -> tuple[OutRecord, OutRecord]:
+    """The message as it goes back, and the marker that says so. Pure."""
+    counter = ((REPLAYS, str(letter.replays + 1).encode()),)
+    kept = tuple(header for header in letter.headers if header[0] != REPLAYS)
+    back = OutRecord(topic=letter.identity.topic, key=letter.key, value=letter.value, headers=kept + counter)
+    said = {
+        "original.topic": letter.identity.topic,
+        "original.partition": str(letter.identity.partition),
+        "original.offset": str(letter.identity.offset),
+        "original.timestamp": str(letter.timestamp_ms),
+        "consumer.group": letter.identity.group,
+        "error.class": letter.error_class,
+        "error.message": letter.error_message,
+        "attempts": str(letter.attempts),
+        "failed_at": letter.failed_at,
+        _REPLAYED_AT: now.isoformat(),
+    }
+    return back, OutRecord(topic=dead_letters, key=letter.key, value=None, headers=_as(said))
+
+
+def _originals(headers: Headers) -> Headers:
+    return tuple(header for header in headers if header[0] not in _OWN)
+
+
+def _as(texts: dict[str, str]) -> Headers:
+    return tuple((name, text.encode()) for name, text in texts.items())

@@ -1,0 +1,49 @@
+"""How every stage's process starts and ends: logging, signals, exit codes."""
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Callable, Coroutine
+from types import FrameType
+from typing import Any, Final, NoReturn
+
+from rollstream.bus.errors import RollstreamError
+from rollstream.bus.logs import configure_logging
+from rollstream.bus.stop import Stop
+
+_LOG = logging.getLogger(__name__)
+
+_INTERRUPTED: Final = 130
+
+
+def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | None]) -> NoReturn:
+    """Run `main(stop)`, a function or a coroutine function, and exit: 0 when it returns, else the error's code.
+
+    The first SIGTERM or Ctrl-C asks `stop`, and `main` ends gracefully; a second one ends the process at once.
+    """
+    configure_logging(stage)
+    stop = Stop()
+    _ask_on_signal(stop)
+    try:
+        outcome = main(stop)
+        if outcome is not None:
+            asyncio.run(outcome)
+    except RollstreamError as error:
+        _LOG.critical("%s: %s", type(error).__name__, error, exc_info=error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(_INTERRUPTED)
+    _LOG.info("ended")
+    sys.exit(0)
+
+
+def _ask_on_signal(stop: Stop) -> None:
+    def ask(number: int, _frame: FrameType | None) -> None:
+        stop.ask()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _LOG.info("%s: ending; once more to end at once", signal.Signals(number).name)
+
+    signal.signal(signal.SIGTERM, ask)
+    signal.signal(signal.SIGINT, ask)

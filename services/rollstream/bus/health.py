@@ -1,0 +1,124 @@
+"""Whether this process lives and is ready, and its metrics, served on a port of its own from a thread of its own.
+
+Liveness is about hangs: every loop of the process leaves a heartbeat, and `/livez` fails when one is too old. It never
+asks Kafka or Redis, since a dependency that is down must not restart the process. Readiness is what each part says.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+from urllib.parse import urlsplit
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+_LOG = logging.getLogger(__name__)
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One thing that must be so for the process to live or to be ready."""
+
+    is_ok: bool
+    detail: str
+
+
+class Health:
+    """What the process says about itself; thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._beats: dict[str, tuple[float, float]] = {}
+        self._checks: dict[str, Check] = {}
+        self._server: ThreadingHTTPServer | None = None
+
+    def heartbeat(self, name: str, max_age_seconds: float) -> None:
+        """The loop `name` turned; the process counts as hung if it does not again within `max_age_seconds`."""
+        with self._lock:
+            self._beats[name] = (self._clock(), max_age_seconds)
+
+    def check(self, name: str, is_ready: bool, detail: str = "") -> None:
+        """Whether the part `name` is ready; the process is ready when every part is."""
+        with self._lock:
+            self._checks[name] = Check(is_ok=is_ready, detail=detail)
+
+    def draining(self) -> None:
+        """Not ready from here on: the process ends."""
+        self.check("draining", False, "the process ends")
+
+    def liveness(self) -> dict[str, Check]:
+        """Every heartbeat with its age."""
+        with self._lock:
+            beats = dict(self._beats)
+        ages = {name: (self._clock() - moment, bound) for name, (moment, bound) in beats.items()}
+        return {
+            name: Check(is_ok=age <= bound, detail=f"{age:.1f} s ago, at most {bound:g} s")
+            for name, (age, bound) in ages.items()
+        }
+
+    def readiness(self) -> dict[str, Check]:
+        """Every part; a process of which no part has spoken yet is starting."""
+        with self._lock:
+            return dict(self._checks) or {"starting": Check(is_ok=False, detail="no part is ready yet")}
+
+    def serve(self, port: int, host: str = "0.0.0.0") -> int:
+        """Answer /metrics, /livez and /readyz (with ?verbose as JSON); port 0 takes a free one. Returns the port."""
+        health = self
+
+        class Handler(_Handler):
+            def checks(self, path: str) -> dict[str, Check]:
+                return health.liveness() if path == "/livez" else health.readiness()
+
+        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()
+        actual = int(self._server.server_address[1])
+        _LOG.info("serving /metrics, /livez and /readyz on port %d", actual)
+        return actual
+
+    def close(self) -> None:
+        """Stop answering."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    def checks(self, path: str) -> dict[str, Check]:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        url = urlsplit(self.path)
+        if url.path == "/metrics":
+            self._answer(HTTPStatus.OK, generate_latest(), CONTENT_TYPE_LATEST)
+        elif url.path in ("/livez", "/readyz"):
+            self._answer_checks(self.checks(url.path), is_verbose="verbose" in url.query)
+        else:
+            self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", _TEXT)
+
+    def _answer_checks(self, checks: dict[str, Check], *, is_verbose: bool) -> None:
+        failing = [name for name, check in checks.items() if not check.is_ok]
+        status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
+        if is_verbose:
+            body = json.dumps({name: asdict(check) for name, check in checks.items()}, indent=2).encode()
+            self._answer(status, body, "application/json")
+        else:
+            self._answer(status, f"failing: {', '.join(failing)}\n".encode() if failing else b"ok\n", _TEXT)
+
+    def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Probes come every few seconds; their log lines would bury everything else."""

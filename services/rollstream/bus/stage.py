@@ -1,0 +1,265 @@
+"""The one consume → handle → produce → commit loop; generators run on it, the scorer's stream has its faust twin.
+
+Consumes   records of the topics in `Stage.routes`, as a member of one consumer group.
+Produces   what each record's handler yields, at once, on the route's output topic; dead letters.
+Waits for  the broker's confirmation of everything a record caused; only then may its offset be committed.
+Unblocked  by records arriving, by room below the consumer's bounds, by `Stop`.
+
+What happens when …
+  … this process is killed: records without a committed offset are delivered again, to whoever owns the partition
+    then. Nothing is lost; what was published before is published twice, under the same ids.
+  … a record comes twice: it is handled twice; ids are deterministic, the ledger counts each once.
+  … a message can't be read: it goes to dead-letters, confirmed; its offset is done; the partition moves on.
+  … a handler raises: `Route.on_failure` says what to publish instead, else the message is dead-lettered. More than 20
+    a minute end the process: a world, not a message, is broken.
+  … a record kills the process each time: it is started alone, then given up (`poison.py`).
+  … partitions are revoked or lost, or the process is told to stop: handlers may finish for a bounded time (not when
+    lost), then they are cancelled, and nothing they yield after that is published.
+  … a record is unfinished beyond its bound: the process ends, non-zero.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from rollstream.bus import metrics
+from rollstream.bus.consumer import GroupConsumer, InFlight
+from rollstream.bus.dead_letters import dead_letter
+from rollstream.bus.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
+from rollstream.bus.health import Health
+from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.poison import Attempt, PoisonError, PoisonGuard
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.stop import Stop
+from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
+from rollstream.schemas.record import Record
+
+_LOG = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=Record)
+R = TypeVar("R", bound=Record)
+
+MAX_FAILURES_A_MINUTE: Final = 20
+_CANCEL_SECONDS: Final = 5.0
+_LOOP_HANGS_AFTER_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route(Generic[T, R]):
+    """How the records of one topic are handled.
+
+    `handle` yields results as they end. `on_failure` gives the results to publish when `handle` raised or the record
+    was given up; without it, the message is dead-lettered. `if_too_large` shrinks a result over the size limit.
+    `weight` is the record's share of `ConsumerSettings.max_weight`.
+    """
+
+    read: Codec[T]
+    handle: Callable[[T], AsyncGenerator[R, None]]
+    write: Codec[R]
+    output: str
+    key: Callable[[R], str]
+    on_failure: Callable[[T, Exception], Iterable[R]] | None = None
+    if_too_large: Callable[[R, RecordTooLargeError], R] | None = None
+    weight: Callable[[T], int] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What one stage is made of; `routes` by the full name of the topic read, `dead_letters` is a full name too."""
+
+    consumer: GroupConsumer
+    publisher: Publisher
+    routes: Mapping[str, Route[Any, Any]]
+    dead_letters: str
+    poison: PoisonGuard
+    health: Health
+    drain_seconds: float = 20.0
+
+
+async def run_stage(stage: Stage, stop: Stop) -> None:
+    """Run until `stop` is asked, then drain, commit and leave the group; raises what broke the world."""
+    work = _Work(stage)
+    await stage.consumer.start(weigh=work.weigh, on_dropped=work.cancel_dropped)
+    beating = asyncio.create_task(_beat(stage.health))
+    try:
+        await work.run_until(stop)
+        stage.health.draining()
+        await work.drain()
+    finally:
+        beating.cancel()
+        await work.cancel_all()
+        await stage.consumer.close()
+
+
+class _Work:
+    """The records in flight, a task each."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._stage = stage
+        self._tasks: dict[InFlight, asyncio.Task[None]] = {}
+        self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._failures: deque[float] = deque(maxlen=MAX_FAILURES_A_MINUTE + 1)
+        self._is_ending = False
+
+    async def run_until(self, stop: Stop) -> None:
+        """Take records until told to stop or something breaks."""
+        taking = asyncio.create_task(self._take_records())
+        stopping = asyncio.create_task(stop.asked())
+        try:
+            done, _ = await asyncio.wait({taking, stopping, self._broken}, return_when=asyncio.FIRST_COMPLETED)
+            for ended in done:
+                ended.result()
+        finally:
+            taking.cancel()
+            stopping.cancel()
+
+    async def drain(self) -> None:
+        """Take nothing more, let what runs finish within the bound; raises what breaks meanwhile."""
+        self._stage.consumer.pause_for("draining")
+        deadline = time.monotonic() + self._stage.drain_seconds
+        while self._tasks and not self._broken.done() and (left := deadline - time.monotonic()) > 0:
+            await asyncio.wait(self._tasks.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if self._broken.done():
+            self._broken.result()
+
+    async def cancel_all(self) -> None:
+        """Cancel what still runs; its offsets stay uncommitted."""
+        self._is_ending = True
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            _LOG.info("%d records are left to their next owner", len(tasks))
+            await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
+        if self._broken.done():
+            self._broken.exception()  # seen: another failure may be what ends the process
+
+    def cancel_dropped(self) -> None:
+        """Cancel the records whose partitions went away."""
+        for taken, task in self._tasks.items():
+            if not taken.is_current:
+                task.cancel()
+
+    def weigh(self, message: Message) -> int:
+        """The message's share of the consumer's `max_weight`."""
+        route = self._stage.routes[message.topic]
+        if route.weight is None:
+            return 1
+        try:
+            return route.weight(route.read.decode(message.value))
+        except DecodeError:
+            return 1
+
+    async def _take_records(self) -> None:
+        async for taken in self._stage.consumer.records():
+            task = asyncio.create_task(self._work_on(taken))
+            self._tasks[taken] = task
+            task.add_done_callback(partial(self._ended, taken))
+        raise BrokenWorldError("the consumer ended although nobody closed it")
+
+    def _ended(self, taken: InFlight, task: asyncio.Task[None]) -> None:
+        del self._tasks[taken]
+        error: BaseException | None
+        if not task.cancelled():
+            error = task.exception()
+        elif taken.is_current and not self._is_ending:
+            error = BrokenWorldError("a handler cancelled itself, its record would never finish")
+        else:
+            error = None
+        if error is not None and not self._broken.done():
+            self._broken.set_exception(error)
+
+    # One record, from its start to the confirmation of all its effects.
+
+    async def _work_on(self, taken: InFlight) -> None:
+        async with self._stage.poison.attempt(taken.message) as attempt:
+            await self._decode_and_handle(taken, attempt)
+        taken.done()
+
+    async def _decode_and_handle(self, taken: InFlight, attempt: Attempt) -> None:
+        route = self._stage.routes[taken.message.topic]
+        try:
+            record = route.read.decode(taken.message.value)
+        except DecodeError as error:
+            await self._dead_letter(taken, attempt, error, reason="unreadable")
+            return
+        try:
+            if attempt.is_given_up:
+                raise PoisonError(f"the process died on this record {attempt.number - 1} times")
+            async with aclosing(route.handle(record)) as results:
+                async for result in results:
+                    await self._publish(taken, route, result)
+        except BadMessageError as error:
+            await self._fail(taken, attempt, record, error)
+        except RollstreamError:
+            raise
+        except Exception as error:  # noqa: BLE001 (the one place where any failure of a handler ends)
+            self._count_failure(taken, error)
+            await self._fail(taken, attempt, record, error)
+
+    async def _publish(self, taken: InFlight, route: Route[Any, Any], result: Record) -> None:
+        if not taken.is_current:
+            # The partition went away; the cancellation of this task is already on its way.
+            raise asyncio.CancelledError
+        try:
+            value = route.write.encode(result)
+        except RecordTooLargeError as error:
+            if route.if_too_large is None:
+                raise
+            result = route.if_too_large(result, error)
+            value = route.write.encode(result)
+        await self._stage.publisher.publish(OutRecord(topic=route.output, key=route.key(result).encode(), value=value))
+        metrics.PUBLISHED.labels(route.output).inc()
+
+    async def _fail(self, taken: InFlight, attempt: Attempt, record: Record, error: Exception) -> None:
+        route = self._stage.routes[taken.message.topic]
+        if route.on_failure is None:
+            reason = "poison" if isinstance(error, PoisonError) else "failed"
+            await self._dead_letter(taken, attempt, error, reason=reason)
+            return
+        for result in route.on_failure(record, error):
+            await self._publish(taken, route, result)
+
+    async def _dead_letter(self, taken: InFlight, attempt: Attempt, error: Exception, *, reason: str) -> None:
+        if not taken.is_current:
+            raise asyncio.CancelledError
+        stage, message = self._stage, taken.message
+        letter = dead_letter(
+            message,
+            topic=stage.dead_letters,
+            group=stage.consumer.group_id,
+            error=error,
+            attempts=attempt.number,
+            failed_at=datetime.now(UTC),
+        )
+        await stage.publisher.publish(letter)
+        metrics.DEAD_LETTERS.labels(message.topic, reason).inc()
+        _LOG.warning("dead letter (%s): %s", reason, error, extra=_where(message))
+
+    def _count_failure(self, taken: InFlight, error: Exception) -> None:
+        metrics.HANDLER_FAILURES.labels(taken.message.topic).inc()
+        _LOG.error("a handler failed", exc_info=error, extra=_where(taken.message))
+        now = time.monotonic()
+        self._failures.append(now)
+        if len(self._failures) > MAX_FAILURES_A_MINUTE and now - self._failures[0] < 60:
+            raise TooManyFailuresError(
+                f"{len(self._failures)} handler failures within a minute, the bound is {MAX_FAILURES_A_MINUTE}; "
+                f"the last: {type(error).__name__}: {error}"
+            ) from error
+
+
+async def _beat(health: Health) -> None:
+    while True:
+        health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
+        await asyncio.sleep(1.0)
+
+
+def _where(message: Message) -> dict[str, object]:
+    return {"topic": message.topic, "partition": message.partition, "offset": message.offset}
