@@ -1,0 +1,25 @@
+"""From settings to an engine; only the chosen one's libraries are imported."""
+
+from typing import assert_never
+
+from rollstream.engines.protocol import Engine
+from rollstream.engines.settings import EngineSettings
+
+
+def build_engine(settings: EngineSettings) -> Engine:
+    """The engine that `settings.kind` names, not started; raises `ConfigurationError` for a directory without model."""
+    match settings.kind:
+        case "vllm":
+            from rollstream.engines.vllm import VllmEngine
+
+            return VllmEngine(settings)
+        case "transformers":
+            from rollstream.engines.transformers import TransformersEngine
+
+            return TransformersEngine(settings)
+        case "scripted":
+            from rollstream.engines.scripted import ScriptedEngine
+
+            return ScriptedEngine(settings)
+        case _:
+            assert_never(settings.kind)

@@ -1,0 +1,168 @@
+"""A deterministic engine without a model: it starts at once, and answers `digits=` with the digits sorted or not.
+
+With a `tokenizer.json` of single characters in `model_path` it speaks that vocabulary, so that a real trainer can
+train on what it says; without one, tokens are bytes and 256 ends the answer.
+"""
+
+import asyncio
+import hashlib
+import json
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
+from rollstream.engines.settings import EngineSettings
+from rollstream.engines.spans import SpanRecorder
+from rollstream.schemas.prompt import Message
+from rollstream.schemas.rollout import FinishReason
+
+_DEFAULT_MAX_MODEL_LEN = 4096
+_SORTING = re.compile(r"(\d+)=$")
+
+
+class ScriptedEngine:
+    """Answers by rule. Which answer depends on (seed, prompt, version at the start of the request) alone."""
+
+    name = "scripted"
+    version = "1"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings.scripted
+        self._vocabulary = _vocabulary(settings.model_path)
+        self._weight_version: int | None = None
+        self._is_closed = False
+        self.max_model_len = settings.max_model_len or _DEFAULT_MAX_MODEL_LEN
+        self.tokenizer_sha256 = tokenizer_sha256(settings.model_path)
+        self.chat_template_sha256 = chat_template_sha256(settings.model_path)
+        self.in_flight = 0
+
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
+        """The contents one after another; tools are ignored. See `Engine.tokenize`."""
+        return np.array(self._vocabulary.encode("".join(message.content for message in messages)), dtype=np.int32)
+
+    def detokenize(self, token_ids: NDArray[np.int32]) -> str:
+        """See `Engine.detokenize`."""
+        return self._vocabulary.decode(token_ids)
+
+    async def start(self, weight_version: int) -> None:
+        """See `Engine.start`; there is nothing to load."""
+        self._weight_version = weight_version
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """See `Engine.generate`; one token per `token_seconds`."""
+        planned = self._plan(request)
+        spans = SpanRecorder()
+        self.in_flight += 1
+        try:
+            for position in range(len(planned)):
+                await asyncio.sleep(self._settings.token_seconds)
+                spans.note(self._living_version(), position)
+        finally:
+            self.in_flight -= 1
+        token_ids = np.array(planned, dtype=np.int32)
+        text = self.detokenize(token_ids)
+        stops = [text.index(stop) for stop in request.sampling.stop if stop in text]
+        has_ended = bool(stops) or planned[-1] == self._vocabulary.eos
+        return Generation(
+            token_ids=token_ids,
+            behavior_logprobs=-(1 + token_ids % 7).astype(np.float32) / 8,
+            weight_spans=spans.covering(len(planned)),
+            finish_reason=FinishReason.STOP if has_ended else FinishReason.LENGTH,
+            text=text[: min(stops, default=len(text))],
+        )
+
+    async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
+        """Read every file of `path`, which must have weights, then change the version. See `Engine.load_weights`."""
+        started = time.monotonic()
+        await asyncio.to_thread(_read_all, path)
+        self._living_version()
+        self._weight_version = weight_version
+        return LoadReport(stall_seconds=0.0, load_seconds=time.monotonic() - started)
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        self._is_closed = True
+
+    def _living_version(self) -> int:
+        if self._weight_version is None or self._is_closed:
+            raise EngineDeadError("the scripted engine is not running: start() comes first, close() last")
+        return self._weight_version
+
+    def _plan(self, request: GenerationRequest) -> list[int]:
+        """The tokens of the answer, cut at the first stop text or at `max_tokens`."""
+        room = self.max_model_len - len(request.prompt_token_ids)
+        if not 1 <= request.max_tokens <= room or not len(request.prompt_token_ids):
+            raise EngineError(
+                f"{len(request.prompt_token_ids)} prompt tokens and max_tokens {request.max_tokens} must both be "
+                f"positive and fit {self.max_model_len} together"
+            )
+        answer = self._answer(request)
+        planned = [*self._vocabulary.encode(answer), self._vocabulary.eos][: request.max_tokens]
+        for length in range(1, len(planned) + 1):
+            text = self.detokenize(np.array(planned[:length], dtype=np.int32))
+            if any(stop in text for stop in request.sampling.stop):
+                return planned[:length]
+        return planned
+
+    def _answer(self, request: GenerationRequest) -> str:
+        version = self._living_version()
+        prompt = self.detokenize(request.prompt_token_ids)
+        ratio = self._settings.correct_ratio + version * self._settings.correct_ratio_gain
+        seed = request.request_id if request.seed is None else request.seed
+        digest = hashlib.sha256(f"{seed if request.sampling.temperature else 'greedy'}/{prompt}".encode()).digest()
+        is_correct = int.from_bytes(digest[:4], "little") / 2**32 < ratio
+        question = _SORTING.search(prompt)
+        right = "".join(sorted(question[1])) if question else "yes"
+        return right if is_correct else right[:-1]
+
+
+class _ByteVocabulary:
+    """Tokens are the bytes of UTF-8."""
+
+    eos = 256
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: NDArray[np.int32]) -> str:
+        return bytes(token for token in token_ids.tolist() if token < self.eos).decode(errors="replace")
+
+
+class _CharacterVocabulary:
+    """Tokens are the single characters of a `tokenizer.json`; unknown characters are left out."""
+
+    def __init__(self, characters: dict[str, int], eos: int) -> None:
+        self.eos = eos
+        self._ids = characters
+        self._characters = {token: character for character, token in characters.items()}
+
+    def encode(self, text: str) -> list[int]:
+        return [self._ids[character] for character in text if character in self._ids]
+
+    def decode(self, token_ids: NDArray[np.int32]) -> str:
+        return "".join(self._characters.get(token, "") for token in token_ids.tolist())
+
+
+def _vocabulary(model_path: Path) -> _ByteVocabulary | _CharacterVocabulary:
+    if not (model_path / "tokenizer.json").exists():
+        return _ByteVocabulary()
+    vocabulary = json.loads((model_path / "tokenizer.json").read_text())["model"]["vocab"]
+    eos = json.loads((model_path / "config.json").read_text())["eos_token_id"]
+    return _CharacterVocabulary({text: token for text, token in vocabulary.items() if len(text) == 1}, eos)
+
+
+def _read_all(path: Path) -> None:
+    try:
+        files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+        for file in files:
+            file.read_bytes()
+    except OSError as error:
+        raise EngineError(f"cannot read weights in {path}: {error.strerror}") from error
+    if not any(file.suffix == ".safetensors" for file in files):
+        raise EngineError(f"{path} has no .safetensors file: it is not a weight version")
