@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 
@@ -59,3 +60,16 @@ def test_a_jar_that_is_not_the_committed_one_is_refused(cache: Path) -> None:
     kafka_libraries(cache).rename(kafka_libraries(cache, lock))
     with pytest.raises(JarsUnusableError, match=rf"(?s)not the committed ones.*{SMALL_JAR}.*the lock says 0000"):
         kafka_class_path(cache, lock)
+
+
+@pytest.mark.slow
+def test_the_lock_is_what_jgo_resolves_the_specification_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from jgo.env import EnvironmentBuilder, EnvironmentSpec
+    from jgo.maven import MavenContext
+
+    monkeypatch.chdir(tmp_path)
+    context = MavenContext(repo_cache=tmp_path / "maven")
+    builder = EnvironmentBuilder(context=context, cache_dir=tmp_path / "cache")
+    resolved = builder.from_spec(EnvironmentSpec.load(LOCK.with_name("jgo.toml")))
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in resolved.all_jars}
+    assert found == {jar.file_name: jar.sha256 for jar in locked_jars()}

@@ -17,19 +17,13 @@ import click
 )
 def command(run_dir: Path) -> None:
     """Check cores, memory, disk, Java, jars, ports and GPU; exit 1 if a run could not start."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from rollstream.local.doctor import Verdict, examine
 
     colors = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "red"}
     results = examine(run_dir)
-    table = Table("check", "", "found", "what to change", box=None, pad_edge=False)
     for result in results:
-        table.add_row(
-            result.name, Text(result.verdict, colors[result.verdict]), Text(result.found), Text(result.advice)
-        )
-    Console().print(table)
+        click.echo(f"{click.style(f'{result.verdict:8}', colors[result.verdict])}{result.name:14}{result.found}")
+        if result.advice:
+            click.echo(f"{'':22}{result.advice}")
     if any(result.verdict is Verdict.FAILED for result in results):
         raise SystemExit(1)

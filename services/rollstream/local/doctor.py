@@ -22,7 +22,7 @@ from rollstream.local.ports import free_ports, is_free
 from rollstream.local.stack import LocalStack
 
 GIB = 2**30
-# The demo's processes together: engine 2.5 GiB, trainer 1.5, Kafka 0.4, scorer and producer 0.6.
+# Room for the demo's processes, each with its own Python; engine and trainer are the largest.
 ENOUGH_MEMORY_BYTES = 6 * GIB
 LEAST_MEMORY_BYTES = 3 * GIB
 ENOUGH_DISK_BYTES = 5 * GIB

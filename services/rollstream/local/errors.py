@@ -18,6 +18,8 @@ from rollstream.bus.errors import RollstreamError
 class LocalStackError(RollstreamError):
     """The local stack cannot do what was asked; the message says what to change."""
 
+    exit_code = 78  # a person has to change something; a restart alone does not help
+
 
 class JavaMissingError(LocalStackError):
     """No Java that Kafka runs on was found."""
@@ -37,6 +39,8 @@ class DiskFullError(LocalStackError):
 
 class StartFailedError(LocalStackError):
     """A process of the stack ended early or did not answer before the deadline."""
+
+    exit_code = 70
 
     @classmethod
     def with_log(cls, what: str, log: Path) -> StartFailedError:
