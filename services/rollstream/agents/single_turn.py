@@ -19,7 +19,10 @@ class SingleTurn:
         self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
     ) -> tuple[Turn, ...]:
         """See `Agent.run`."""
-        prompt_token_ids = engine.tokenize(prompt.messages, prompt.tools)
+        try:
+            prompt_token_ids = engine.tokenize(prompt.messages, prompt.tools)
+        except ValueError as error:
+            raise TaskCannotBePosedError(f"bad_prompt: the chat template does not take it: {error}") from error
         room = engine.max_model_len - len(prompt_token_ids)
         if room < 1:
             raise TaskCannotBePosedError(

@@ -2,21 +2,21 @@
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
 from rollstream.agents.load import load_agent
 from rollstream.agents.protocol import TaskCannotBePosedError
-from rollstream.engines.protocol import Engine, EngineError
+from rollstream.engines.protocol import Engine, EngineDeadError, EngineError
 from rollstream.generator import metrics
 from rollstream.generator.evaluation_gate import EvaluationGate, VersionGoneError
+from rollstream.schemas.codec import RecordTooLargeError
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status, Turn
-from rollstream.schemas.topics import MAX_RECORD_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class GeneratorHandler:
         self._bounds = bounds
         self._gate = gate
 
-    async def handle(self, prompt: PromptSubmitted) -> AsyncIterator[RolloutGenerated]:
+    async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         """Each sample as it ends; closing the iterator cancels those that run."""
         tasks = [asyncio.create_task(self._sample(prompt, index)) for index in range(prompt.group_size)]
         try:
@@ -71,10 +71,10 @@ class GeneratorHandler:
             return Status.FAILED, str(error), ()
         except TimeoutError:
             return Status.UNRESOLVED, f"deadline: not done within {self._bounds.deadline_seconds} s", ()
+        except EngineDeadError:
+            raise
         except EngineError as error:
             return Status.UNRESOLVED, f"engine: {error}", ()
-        if _num_bytes(prompt, turns) > MAX_RECORD_BYTES:
-            return Status.FAILED, f"too_large: the sample exceeds {MAX_RECORD_BYTES} bytes; lower max_tokens", ()
         return Status.COMPLETED, None, turns
 
     async def _tried(self, prompt: PromptSubmitted, index: int) -> tuple[Turn, ...]:
@@ -89,6 +89,8 @@ class GeneratorHandler:
                     turns = await agent.run(prompt, self._engine, request_id=request_id, seed=seed)
                 _refuse_other_version(prompt, turns)
                 return turns
+            except EngineDeadError:
+                raise
             except EngineError:
                 metrics.ENGINE_ERRORS.inc()
                 if attempt + 1 == self._bounds.max_attempts:
@@ -150,7 +152,11 @@ def _refuse_other_version(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> N
         raise VersionGoneError(f"version_gone: version {wanted} was asked for, {sorted(seen)} answered")
 
 
-def _num_bytes(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> int:
-    """An upper bound on the record's size, with room for the scorer's annotation."""
-    texts = sum(4 * len(turn.text) + 4 * len(turn.prompt_token_ids) + 8 * len(turn.token_ids) for turn in turns)
-    return texts + len(prompt.model_dump_json()) + 2**16
+def without_tokens(sample: RolloutGenerated, error: RecordTooLargeError) -> RolloutGenerated:
+    """A sample over the size limit ends as failed, without its tokens."""
+    return sample.model_copy(update={"turns": (), "status": Status.FAILED, "error": f"too_large: {error}"})
+
+
+def weight_in_tokens(prompt: PromptSubmitted) -> int:
+    """The most tokens that a prompt can have in flight."""
+    return prompt.group_size * prompt.sampling.max_tokens

@@ -13,3 +13,8 @@ STALL = Histogram(
     "How long generation stood still for an update",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+
+
+def num_tokens() -> float:
+    """Tokens sampled since the process started."""
+    return float(next(iter(TOKENS.collect())).samples[0].value)

@@ -15,7 +15,7 @@ from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.weight_store import CorruptWeightsError, WeightStore
-from rollstream.engines.protocol import Engine, EngineError
+from rollstream.engines.protocol import Engine, EngineDeadError, EngineError
 from rollstream.generator import metrics
 from rollstream.generator.evaluation_gate import EvaluationGate
 from rollstream.generator.known_versions import KnownVersions
@@ -105,6 +105,8 @@ class WeightWatcher:
             path = await asyncio.to_thread(self._parts.store.fetch, record.uri, record.files)
             async with self._parts.gate.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
                 report = await self._parts.engine.load_weights(version, path)
+        except EngineDeadError:
+            raise
         except (CorruptWeightsError, EngineError) as error:
             _LOG.error("version %d was not loaded: %s", version, error, extra={"weight_version": version})
             await self._report(version, ApplyOutcome.FAILED, load_seconds=time.monotonic() - started, error=str(error))
