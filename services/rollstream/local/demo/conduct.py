@@ -1,0 +1,199 @@
+"""The demo: prepare, evaluate, run the loop, evaluate again, and sum it up from the topics.
+
+This process only starts the stages, watches the topics and, if asked to, kills one stage: everything that happens to
+a prompt happens between the stages.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from rollstream.bus.errors import BrokenWorldError
+from rollstream.bus.settings import StageSettings
+from rollstream.local.cores import divide_cores
+from rollstream.local.demo import options, prepare
+from rollstream.local.demo.facts import RunFacts, read_facts
+from rollstream.local.demo.options import DemoOptions
+from rollstream.local.demo.picture import draw
+from rollstream.local.demo.summary import Measured, Summary, summarize
+from rollstream.local.demo.table import plain_line
+from rollstream.local.demo.view import View
+from rollstream.local.demo.watch import LoopState, LoopWatch
+from rollstream.local.processes import Placement
+from rollstream.local.stack import LocalStack
+from rollstream.local.supervisor import StageState, Supervisor, stage_process
+from rollstream.producers.evaluate import EvaluationReport, evaluate
+
+_LOG = logging.getLogger(__name__)
+_START_SECONDS = 240.0
+_STEP_SECONDS = 120.0
+_DRY_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoResult:
+    """What a demo leaves behind."""
+
+    summary: Summary
+    config: Path
+    a_rollout: str
+    """Id of a rollout that the last step trained on."""
+
+
+def run_demo(demo: DemoOptions, console: Console) -> DemoResult:
+    """Run the whole demo; the stack stays up unless the demo fails or was told to stop it."""
+    demo.run_dir.mkdir(parents=True, exist_ok=True)
+    stack = LocalStack(demo.run_dir, placement=Placement(dies_with_parent=False))
+    try:
+        result = _run_on(stack, demo, console)
+    except BaseException:
+        stack.down()
+        raise
+    if not demo.keep_up:
+        stack.down()
+    return result
+
+
+def _run_on(stack: LocalStack, demo: DemoOptions, console: Console) -> DemoResult:
+    console.print(f"[bold]1/4[/] Kafka, Redis and a model of a million parameters, in {demo.run_dir}")
+    with ThreadPoolExecutor(1) as warming:
+        warmed = warming.submit(prepare.warm_up, demo)
+        stack.up()
+        config = prepare.write_run_file(demo, stack)
+        prepare.make_topics(demo, stack)
+        warmed.result()
+    settings = StageSettings.load(config)
+    with Supervisor(demo.run_dir) as supervisor:
+        conductor = _Conductor(demo, settings, config, supervisor, console)
+        measured, steps = conductor.run()
+    facts = read_facts(settings)
+    summary = summarize(facts, measured)
+    summary.write(demo.run_dir / "summary.json")
+    draw(steps.surviving_steps, demo.run_dir / "reward.png")
+    return DemoResult(summary=summary, config=config, a_rollout=_last_trained(facts))
+
+
+def _last_trained(facts: RunFacts) -> str:
+    return next(entry.trained[-1].rollout_id for entry in reversed(facts.ledger) if entry.trained)
+
+
+class _Conductor:
+    """Starts the stages in order and follows the run on its topics."""
+
+    def __init__(
+        self, demo: DemoOptions, settings: StageSettings, config: Path, supervisor: Supervisor, console: Console
+    ) -> None:
+        self._demo = demo
+        self._settings = settings
+        self._config = config
+        self._supervisor = supervisor
+        self._console = console
+        self._cores = divide_cores()
+        self._watch = LoopWatch(settings)
+
+    def run(self) -> tuple[Measured, LoopWatch]:
+        """The loop between two evaluations of held-out prompts."""
+        self._console.print("[bold]2/4[/] generator (vLLM), scorer (Faust) and trainer start as processes")
+        self._start("generator", self._cores.engine)
+        self._start("trainer", self._cores.trainer)
+        self._start("scorer", self._cores.rest)
+        self._until(lambda state: state.version_applied == 0, _START_SECONDS, "version 0 to be loaded")
+        before = self._evaluate(0)
+        self._console.print(f"[bold]3/4[/] {self._demo.num_steps} optimizer steps")
+        self._start("producer", self._cores.rest)
+        self._train()
+        self._supervisor.stop("producer")
+        newest = self._watch.state.version_published
+        self._until(lambda state: state.version_applied == newest, _STEP_SECONDS, f"version {newest} to be loaded")
+        self._console.print("[bold]4/4[/] the same held-out prompts again")
+        after = self._evaluate(newest or 0)
+        self._show_answers(before, after)
+        self._until_dry()
+        self._supervisor.stop()
+        measured = Measured(
+            seed=self._demo.seed,
+            learning_rate=self._demo.learning_rate,
+            eval_before=before.mean_reward,
+            eval_after=after.mean_reward,
+            eval_prompts=after.num_completed,
+            killed=self._demo.kill,
+        )
+        return measured, self._watch
+
+    def _start(self, stage: str, placement: Placement) -> None:
+        self._supervisor.start(stage_process(stage, self._config, placement=placement))
+
+    def _train(self) -> None:
+        is_killed = self._demo.kill is None
+        deadline = time.monotonic() + _START_SECONDS
+        last_step = 0
+        with View(self._console, self._supervisor, self._demo.num_steps) as view:
+            while self._supervisor.status("trainer").state is not StageState.FINISHED:
+                state = self._look()
+                view.show(state)
+                if state.step != last_step:
+                    last_step, deadline = state.step, time.monotonic() + _STEP_SECONDS
+                if not is_killed and state.step >= self._demo.num_steps // 2 and self._demo.kill:
+                    self._supervisor.kill(self._demo.kill)
+                    self._console.print(f"[red]kill -9[/] of the {self._demo.kill} at step {state.step}")
+                    is_killed = True
+                self._check(deadline, f"step {state.step + 1}")
+        self._until(lambda state: state.step >= self._demo.num_steps, _STEP_SECONDS, "the last ledger entry")
+        _LOG.info("%s", plain_line(self._watch.state, self._demo.num_steps))
+
+    def _look(self) -> LoopState:
+        self._supervisor.tick()
+        return self._watch.poll()
+
+    def _until(self, is_true: Callable[[LoopState], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not is_true(self._look()):
+            self._check(deadline, what)
+
+    def _check(self, deadline: float, what: str) -> None:
+        for stage in self._supervisor.statuses():
+            if stage.state in (StageState.MISCONFIGURED, StageState.FENCED):
+                raise BrokenWorldError(f"the {stage.name} ended with exit code {stage.exit_code}: see {stage.log}")
+        if time.monotonic() > deadline:
+            raise BrokenWorldError(f"waited too long for {what}: see the logs in {self._demo.run_dir / 'logs'}")
+
+    def _evaluate(self, version: int) -> EvaluationReport:
+        report = evaluate(
+            self._settings,
+            weight_version=version,
+            environment=options.ENVIRONMENT,
+            num_prompts=options.EVAL_PROMPTS,
+        )
+        self._console.print(
+            f"    version {version}: {report.mean_reward:.3f} of {report.num_completed} held-out prompts right, greedy"
+        )
+        return report
+
+    def _show_answers(self, before: EvaluationReport, after: EvaluationReport) -> None:
+        answers = {sample.prompt: sample for sample in after.samples}
+        changed = [sample for sample in before.samples if sample.reward == 0 and answers[sample.prompt].reward == 1]
+        one = changed[0] if changed else before.samples[0]
+        self._console.print(
+            f"    {one.prompt!r}: before {one.completion!r}, after {answers[one.prompt].completion!r} "
+            f"(right: {one.reference_answer!r})"
+        )
+
+    def _until_dry(self) -> None:
+        """Let the pipeline finish what was submitted: what is incomplete after that is lost."""
+        deadline = time.monotonic() + _DRY_SECONDS
+        while time.monotonic() < deadline:
+            facts = read_facts(self._settings)
+            closed = {group.group_id for entry in facts.ledger for group in entry.closed}
+            sizes = {sample.group_id: sample.group_size for sample in facts.samples}
+            seen: dict[str, set[str]] = {}
+            for sample in facts.samples:
+                seen.setdefault(sample.group_id, set()).add(sample.rollout_id)
+            open_groups = facts.submitted - closed
+            if all(len(seen.get(group, ())) >= sizes.get(group, 1) for group in open_groups):
+                return
+            self._look()

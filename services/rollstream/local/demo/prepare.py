@@ -1,0 +1,109 @@
+"""Everything that must exist before the loop can run: stack, warmed-up model, topics, and the run's settings file."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import BrokenWorldError
+from rollstream.bus.settings import KafkaSettings
+from rollstream.local.demo import options
+from rollstream.local.demo.options import DemoOptions
+from rollstream.local.run_file import run_name
+from rollstream.local.stack import LocalStack
+
+_LOG = logging.getLogger(__name__)
+_WARM_UP_DEADLINE_SECONDS = 300
+
+
+def warm_up(demo: DemoOptions) -> Path:
+    """Make the tiny model and warm it up by SFT, in a process of its own; returns the model's directory."""
+    model = demo.run_dir / "model"
+    if (model / "config.json").exists():
+        return model
+    log = demo.run_dir / "logs" / "sft.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "rollstream.cli.main", "sft", *_sft_arguments(demo, model)]
+    with log.open("w") as output:
+        ended = subprocess.run(
+            command, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=_WARM_UP_DEADLINE_SECONDS
+        )
+    if ended.returncode != 0:
+        raise BrokenWorldError(f"the warm-up ended with {ended.returncode}: see {log}")
+    return model
+
+
+def _sft_arguments(demo: DemoOptions, model: Path) -> list[str]:
+    return [
+        "--tiny-model",
+        "--environment", options.ENVIRONMENT,
+        "--until-accuracy", str(options.WARM_UP_ACCURACY),
+        "--seed", str(demo.seed),
+        "--output", str(model),
+    ]  # fmt: skip
+
+
+def write_run_file(demo: DemoOptions, stack: LocalStack) -> Path:
+    """Write `<run_dir>/rollstream.toml`: the settings of every stage, for this run and as an example."""
+    path = demo.run_dir / "rollstream.toml"
+    path.write_text(_run_file(demo, stack))
+    return path
+
+
+def make_topics(demo: DemoOptions, stack: LocalStack) -> None:
+    """Create the run's topics."""
+    kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
+    KafkaAdmin(kafka).create_topics(run_name(demo.run_dir), partitions=2)
+
+
+def _run_file(demo: DemoOptions, stack: LocalStack) -> str:
+    directory = demo.run_dir.resolve()
+    share = (options.MAX_POLICY_LAG + 1) * options.GROUPS_PER_STEP
+    quoted = json.dumps
+    return f"""\
+# Settings of this run; every stage reads it: rollstream <stage> --config {directory / "rollstream.toml"}
+run = {quoted(run_name(demo.run_dir))}
+redis_url = {quoted(stack.redis.url)}
+weight_store = {quoted(str(directory / "weights"))}
+
+[kafka]
+bootstrap_servers = {quoted(stack.kafka.bootstrap_servers)}
+
+[producer]
+environment = {quoted(options.ENVIRONMENT)}
+seed = {demo.seed}
+group_size = {options.GROUP_SIZE}
+# (max_policy_lag + 1) x groups per step bounds the lag in order of arrival
+share = {share}
+sampling = {{ temperature = 1.0, max_tokens = {options.MAX_TOKENS} }}
+
+[generator]
+max_policy_lag = {options.MAX_POLICY_LAG}
+
+[generator.engine]
+kind = "vllm"
+model_path = {quoted(str(directory / "model"))}
+max_model_len = 32
+max_num_seqs = 512
+
+[scorer]
+
+[trainer]
+model_path = {quoted(str(directory / "model"))}
+checkpoints = {quoted(str(directory / "checkpoints"))}
+groups_per_step = {options.GROUPS_PER_STEP}
+max_policy_lag = {options.MAX_POLICY_LAG}
+num_steps = {demo.num_steps}
+checkpoint_every = {options.CHECKPOINT_EVERY}
+
+[trainer.learning]
+learning_rate = {demo.learning_rate}
+beta2 = 0.99
+weight_decay = 0.0
+warmup_steps = 10
+minibatches = 2
+scale_advantages_by_std = true
+seed = {demo.seed}
+"""
