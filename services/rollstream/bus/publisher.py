@@ -89,10 +89,10 @@ class Publisher:
         if self._fatal:
             raise self._fatal
         future: Future[Delivery] = Future()
+        # From here on it cannot be cancelled, so that a report never meets a future that someone gave up meanwhile.
+        future.set_running_or_notify_cancel()
 
         def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            if future.cancelled():
-                return
             if error is not None:
                 future.set_exception(BrokerError(f"delivery to {record.topic} failed: {error.str()} ({error.name()})"))
             else:
