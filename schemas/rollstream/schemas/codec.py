@@ -5,6 +5,8 @@ import struct
 from typing import Any, Generic, Protocol, TypeVar
 
 import fastavro
+from fastavro.read import SchemaResolutionError
+from fastavro.schema import SchemaParseException, UnknownType
 from pydantic import ValidationError
 
 from rollstream.schemas.record import Record
@@ -14,13 +16,30 @@ from rollstream.schemas.topics import MAX_RECORD_BYTES, Topic
 R = TypeVar("R", bound=Record)
 
 _HEADER = struct.Struct(">bI")
+# What fastavro raises over bytes, or a writer's schema, that it can't read (RecursionError: a recursive schema).
+_UNREADABLE = (
+    EOFError,
+    LookupError,
+    OverflowError,
+    RecursionError,
+    SchemaParseException,
+    SchemaResolutionError,
+    TypeError,
+    UnknownType,
+    ValueError,
+    struct.error,
+)
 
 
 class DecodeError(ValueError):
     """These bytes are not a readable record of this topic: a bad message, which ends in dead-letters."""
 
 
-class RecordTooLargeError(ValueError):
+class EncodeError(ValueError):
+    """This record can't be written."""
+
+
+class RecordTooLargeError(EncodeError):
     """The encoded record exceeds the size limit of its topic."""
 
 
@@ -28,7 +47,7 @@ class Codec(Protocol[R]):
     """Turns one kind of record into bytes and back."""
 
     def encode(self, record: R) -> bytes:
-        """The wire bytes; raises `RecordTooLargeError`."""
+        """The wire bytes; raises `EncodeError`, of which `RecordTooLargeError` is one."""
         ...
 
     def decode(self, value: bytes | None) -> R:
@@ -53,7 +72,10 @@ class AvroCodec(Generic[R]):
         """See `Codec.encode`."""
         buffer = io.BytesIO()
         buffer.write(_HEADER.pack(0, self._id))
-        fastavro.schemaless_writer(buffer, self._reader, record.to_avro())
+        try:
+            fastavro.schemaless_writer(buffer, self._reader, record.to_avro())
+        except OverflowError as error:
+            raise EncodeError(f"{type(record).__name__} holds a whole number beyond 64 bits: {error}") from error
         if buffer.tell() > MAX_RECORD_BYTES:
             raise RecordTooLargeError(
                 f"{type(record).__name__} is {buffer.tell()} bytes, the limit is {MAX_RECORD_BYTES}: "
@@ -72,7 +94,7 @@ class AvroCodec(Generic[R]):
             plain = fastavro.schemaless_reader(body, self._writer(schema_id), self._reader)
         except UnknownSchemaError as error:
             raise DecodeError(f"{self._name}: {error}") from error
-        except (EOFError, IndexError, KeyError, OverflowError, UnicodeDecodeError, ValueError, TypeError) as error:
+        except _UNREADABLE as error:
             raise DecodeError(
                 f"{self._name}: schema {schema_id} does not fit: {type(error).__name__}: {error}"
             ) from error

@@ -15,7 +15,7 @@ def checked_run(run: str) -> str:
 
 
 def group_id(run: str, prompt_id: str, epoch: int) -> str:
-    """32 hex digits from (run, prompt, epoch): the same prompt of the same epoch, submitted again, is the same group."""
+    """32 hex digits from (run, prompt, epoch): the same prompt of an epoch, submitted again, is the same group."""
     return hashlib.sha256(f"{run}\0{prompt_id}\0{epoch}".encode()).hexdigest()[:32]
 
 

@@ -1,0 +1,106 @@
+"""Schema ids from a Confluent-compatible registry by URL; the only module that imports its client.
+
+Subjects follow TopicNameStrategy, `<run>.<topic>-value`. Stages look schemas up and never register them: that is a
+deploy step, `rollstream schemas register`.
+"""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+from confluent_kafka.schema_registry import Schema as ClientSchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+
+from rollstream.schemas.record import Record
+from rollstream.schemas.registry import RegistryError, Schema, UnknownSchemaError, current_schema
+from rollstream.schemas.topics import TOPICS, Topic
+
+_NOT_FOUND = 404
+_CONFLICT = 409
+
+
+class ConfluentRegistry:
+    """See `SchemaRegistry`; answers are cached, since an id never changes its schema. Raises `RegistryError`."""
+
+    def __init__(self, url: str, *, run: str) -> None:
+        self._url = url
+        self._run = run
+        self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 2, "retries.wait.ms": 200})
+        self._ids: dict[str, int] = {}
+        self._schemas: dict[int, Schema] = {}
+
+    def id_of(self, topic: Topic[Any]) -> int:
+        """The id under which the packaged schema of `topic`'s record is registered."""
+        subject = self._subject(topic)
+        if subject not in self._ids:
+            with self._explained(f"looking up {subject}"):
+                self._ids[subject] = self._client.lookup_schema(
+                    subject, _client_schema(topic), normalize_schemas=True
+                ).schema_id
+        return self._ids[subject]
+
+    def schema_of(self, schema_id: int) -> Schema:
+        """The schema with this id; raises `UnknownSchemaError` when the registry has no such Avro schema."""
+        if schema_id not in self._schemas:
+            self._schemas[schema_id] = self._fetched(schema_id)
+        return self._schemas[schema_id]
+
+    def register(self) -> dict[str, int]:
+        """Register the packaged schemas of every topic of the run, FULL_TRANSITIVE; returns subject → id."""
+        registered = {}
+        for topic in TOPICS:
+            if topic.record is None:
+                continue
+            subject = self._subject(topic)
+            with self._explained(f"registering {subject}"):
+                self._client.set_compatibility(subject, "FULL_TRANSITIVE")
+                registered[subject] = self._client.register_schema(
+                    subject, _client_schema(topic), normalize_schemas=True
+                )
+        self._ids.update(registered)
+        return registered
+
+    def _subject(self, topic: Topic[Any]) -> str:
+        return f"{topic.of(self._run)}-value"
+
+    def _fetched(self, schema_id: int) -> Schema:
+        with self._explained(f"fetching schema {schema_id}"):
+            try:
+                found = self._client.get_schema(schema_id)
+            except SchemaRegistryError as error:
+                if error.http_status_code == _NOT_FOUND:
+                    raise UnknownSchemaError(f"schema id {schema_id} is not in the registry {self._url}") from error
+                raise
+        if found.schema_type != "AVRO" or found.references:
+            raise UnknownSchemaError(f"schema id {schema_id} in {self._url} is no self-contained Avro schema")
+        schema: Schema = json.loads(found.schema_str)
+        return schema
+
+    @contextmanager
+    def _explained(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except SchemaRegistryError as error:
+            raise RegistryError(f"{doing} at {self._url}: {_refusal(error, self._url, self._run)}") from error
+        except httpx2.HTTPError as error:
+            raise RegistryError(
+                f"{doing}: no schema registry answered at {self._url} ({error}); start it, or correct registry_url"
+            ) from error
+
+
+def _client_schema(topic: Topic[Any]) -> ClientSchema:
+    record: type[Record] | None = topic.record
+    if record is None:
+        raise ValueError(f"topic {topic.name} carries raw bytes and has no schema")
+    return ClientSchema(json.dumps(current_schema(record)), "AVRO")
+
+
+def _refusal(error: SchemaRegistryError, url: str, run: str) -> str:
+    if error.http_status_code == _NOT_FOUND:
+        return f"not registered; run `rollstream schemas register --url {url} --run {run}`"
+    if error.http_status_code == _CONFLICT:
+        return f"refused as incompatible with an older version: {error.error_message}"
+    return f"HTTP {error.http_status_code}: {error.error_message}"
