@@ -74,6 +74,8 @@ def training_sample(
     rollout = scored.rollout
     if scored.scoring.reward is None or not rollout.turns:
         raise BadMessageError(f"rollout {rollout.rollout_id} has no reward or no turns: only completed rollouts train")
+    if not len(rollout.turns[0].prompt_token_ids):
+        raise BadMessageError(f"rollout {rollout.rollout_id} has an empty prompt: nothing predicts its first token")
     temperature = rollout.prompt.sampling.temperature
     if temperature <= 0:
         raise BadMessageError(f"rollout {rollout.rollout_id} was sampled at temperature {temperature}, it must be > 0")

@@ -51,7 +51,9 @@ class TrainingBackend(Protocol):
         ...
 
     def save_state(self, path: Path) -> None:
-        """Write model, optimizer, schedule and random state into the new directory `path`, fsynced."""
+        """Write model, optimizer, schedule and random state into the directory `path`, which the caller makes
+        durable (`write_durably`).
+        """
         ...
 
     def load_state(self, path: Path) -> None:

@@ -1,0 +1,217 @@
+"""Training on one device, CPU or GPU, with PyTorch and transformers.
+
+Parameters and optimizer state are float32; with dtype bfloat16 the forward pass runs under autocast and published
+weights are bfloat16.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollstream.bus.errors import BrokenWorldError, ConfigurationError
+from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.trainer.backends.protocol import StepReport
+from rollstream.trainer.checkpoint_files import read_state, write_state
+from rollstream.trainer.learning_settings import LearningSettings
+from rollstream.trainer.microbatches import microbatches, split_minibatches
+from rollstream.trainer.model_files import load_model, save_model
+from rollstream.trainer.objective import add_totals, objective
+from rollstream.trainer.policy_forward import DeviceBatch, TokenStatistics, refuse_other_heads, token_statistics
+from rollstream.trainer.samples import TrainingSample
+from rollstream.trainer.step_metrics import LearningTotals, learning_metrics
+
+MAX_SKIPS_IN_A_ROW = 3
+_BETA1 = 0.9
+
+Minibatch = list[DeviceBatch]
+
+
+@dataclass(slots=True)
+class _Stopwatch:
+    """Wall time by phase."""
+
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"packing": 0.0, "forward_backward": 0.0, "optimizer": 0.0}
+    )
+    _since: float = field(default_factory=time.perf_counter)
+
+    def lap(self, phase: str) -> None:
+        """Add the time since the last lap to `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - self._since
+        self._since = now
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Update:
+    """One optimizer update, applied or not."""
+
+    loss: float
+    grad_norm: float
+    totals: LearningTotals
+    applied: bool
+
+
+class SingleDeviceBackend:
+    """`TrainingBackend` on one device."""
+
+    def __init__(self, model: Any, settings: LearningSettings, *, model_path: Path, device: torch.device) -> None:
+        self._model = model
+        self._settings = settings
+        self._model_path = model_path
+        self._device = device
+        self._dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._optimizer = adamw(self._parameters, settings)
+        self._num_updates = 0
+        self._skips_in_a_row = 0
+        self.tokenizer_sha256 = tokenizer_sha256(model_path)
+        self.chat_template_sha256 = chat_template_sha256(model_path)
+
+    @classmethod
+    def from_model(cls, model_path: Path, settings: LearningSettings) -> Self:
+        """Load the model directory; raises `ConfigurationError` if there is none or the device is absent."""
+        device = resolve_device(settings)
+        model = load_model(model_path, device)
+        refuse_other_heads(model, device)
+        return cls(model, settings, model_path=model_path, device=device)
+
+    def train_step(self, samples: Sequence[TrainingSample], *, step: int) -> StepReport:
+        """See `TrainingBackend.train_step`."""
+        watch = _Stopwatch()
+        order = np.random.default_rng([self._settings.seed, step])
+        parts = split_minibatches(samples, self._settings.minibatches, order)
+        minibatches = [self._packed(part) for part in parts]
+        watch.lap("packing")
+        learning_rate = self._learning_rate()
+        proximal = self._proximal_logprobs(minibatches)
+        updates: list[_Update] = []
+        for index, minibatch in enumerate(minibatches):
+            updates.append(self._update(minibatch, proximal[index] if proximal else None, watch))
+            if not updates[-1].applied:
+                break
+        self._count_skip(updates[-1])
+        num_updates = sum(update.applied for update in updates)
+        return StepReport(
+            loss=sum(update.loss for update in updates) / len(updates),
+            grad_norm=max(update.grad_norm for update in updates),
+            num_updates=num_updates,
+            skipped=num_updates < len(minibatches),
+            metrics={"learning_rate": learning_rate, **learning_metrics([update.totals for update in updates])},
+            seconds=watch.seconds,
+        )
+
+    def save_weights(self, path: Path) -> None:
+        """See `TrainingBackend.save_weights`."""
+        save_model(self._model, path, dtype=self._dtype, tokenizer_from=self._model_path)
+
+    def save_state(self, path: Path) -> None:
+        """See `TrainingBackend.save_state`."""
+        cuda = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
+        state = {
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "num_updates": self._num_updates,
+            "random": [torch.get_rng_state(), *cuda],
+        }
+        write_state(path, state)
+
+    def load_state(self, path: Path) -> None:
+        """See `TrainingBackend.load_state`."""
+        state = read_state(path)
+        self._model.load_state_dict(state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        self._num_updates = state["num_updates"]
+        torch.set_rng_state(state["random"][0])
+        for generator_state in state["random"][1:]:
+            torch.cuda.set_rng_state(generator_state, self._device)
+
+    def _packed(self, samples: Sequence[TrainingSample]) -> Minibatch:
+        batches = microbatches(
+            samples,
+            tokens=self._settings.tokens_per_microbatch,
+            normalization=self._settings.resolved_normalization,
+        )
+        return [DeviceBatch.of(batch, self._device) for batch in batches]
+
+    def _proximal_logprobs(self, minibatches: list[Minibatch]) -> list[list[Tensor]] | None:
+        """[N] per micro-batch before the first update; None where the current ones are the proximal ones."""
+        if len(minibatches) == 1:
+            return None
+        with torch.no_grad():
+            return [[self._statistics(batch).logprobs for batch in minibatch] for minibatch in minibatches]
+
+    def _update(self, minibatch: Minibatch, proximal: list[Tensor] | None, watch: _Stopwatch) -> _Update:
+        self._optimizer.zero_grad(set_to_none=True)
+        losses, totals = [], []
+        for index, batch in enumerate(minibatch):
+            statistics = self._statistics(batch)
+            loss, total = objective(batch, statistics, proximal[index] if proximal else None, self._settings)
+            torch.autograd.backward(loss)
+            losses.append(loss.detach())
+            totals.append(total)
+        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm)
+        total_loss, grad_norm = float(torch.stack(losses).sum()), float(norm)
+        watch.lap("forward_backward")
+        applied = math.isfinite(total_loss) and math.isfinite(grad_norm)
+        if applied:
+            self._apply()
+        else:
+            self._optimizer.zero_grad(set_to_none=True)
+        watch.lap("optimizer")
+        return _Update(loss=total_loss, grad_norm=grad_norm, totals=add_totals(totals), applied=applied)
+
+    def _apply(self) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._learning_rate()
+        self._optimizer.step()
+        self._num_updates += 1
+
+    def _learning_rate(self) -> float:
+        """Linear warm-up over `warmup_steps` updates, then constant."""
+        warmup = self._settings.warmup_steps
+        return self._settings.learning_rate * min(1.0, (self._num_updates + 1) / max(1, warmup))
+
+    def _statistics(self, batch: DeviceBatch) -> TokenStatistics:
+        with self._autocast():
+            return token_statistics(self._model, batch)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._dtype is torch.bfloat16)
+
+    def _count_skip(self, update: _Update) -> None:
+        self._skips_in_a_row = 0 if update.applied else self._skips_in_a_row + 1
+        if self._skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
+            raise BrokenWorldError(
+                f"{self._skips_in_a_row} steps in a row had a non-finite loss ({update.loss}) or gradient norm "
+                f"({update.grad_norm}): lower learning_rate, or resume from an older checkpoint"
+            )
+
+
+def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> torch.optim.AdamW:
+    """The optimizer that the settings describe."""
+    return torch.optim.AdamW(
+        parameters,
+        lr=settings.learning_rate,
+        betas=(_BETA1, settings.beta2),
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
+
+
+def resolve_device(settings: LearningSettings) -> torch.device:
+    """The device in force; also sets torch's thread count. Raises `ConfigurationError` if the GPU is absent."""
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    if settings.device == "cuda" and not torch.cuda.is_available():
+        raise ConfigurationError("device is 'cuda' but torch sees no GPU: set device = \"cpu\" or install its driver")
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
+    return torch.device(name)

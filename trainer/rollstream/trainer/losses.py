@@ -1,0 +1,115 @@
+"""Policy-gradient surrogates by the name of their paper. Pure: tensors in, loss per token out.
+
+`N`: the tokens of a micro-batch that train, all samples one after another. A surrogate gives what one token adds to
+the loss before normalization; `normalization.token_weights` says what each counts. The importance weight
+w = min(proximal / behavior, cap) corrects for the lag of the sampling policy (decoupled PPO, arXiv 2110.00641 eq. 2;
+truncation as in IMPALA, arXiv 1802.01561) and carries no gradient.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rollstream.trainer.learning_settings import LossName
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """The tokens of a micro-batch that train."""
+
+    policy_logprobs: Tensor
+    """[N] under the weights being trained; carries the gradient."""
+    old_logprobs: Tensor
+    """[N] what the ratio divides by, detached: proximal or behavior."""
+    importance_weights: Tensor
+    """[N] detached, 1 where no correction applies."""
+    advantages: Tensor
+    """[N] of each token's sample."""
+    samples: Tensor
+    """[N] int64, which sample of the micro-batch each token belongs to."""
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clip:
+    """The trust region of the importance ratio: [1 - low, 1 + high]."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLoss:
+    """Loss per token, and where clipping removed the gradient."""
+
+    loss: Tensor
+    """[N]"""
+    clipped_low: Tensor
+    """[N] bool"""
+    clipped_high: Tensor
+    """[N] bool"""
+
+
+Surrogate = Callable[[TokenBatch, Clip], TokenLoss]
+
+
+def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
+    """-w · min(r·A, clip(r, 1 - low, 1 + high)·A), r = policy / old per token.
+
+    PPO (arXiv 1707.06347) eq. 7 with low = high; GRPO, DeepSeekMath (arXiv 2402.03300) eq. 3, without its KL term;
+    Dr. GRPO (arXiv 2503.20783) section 3.2; DAPO (arXiv 2503.14476) eq. 8 with high > low. They differ in their
+    normalization and in whether advantages are divided by the standard deviation.
+    """
+    return _clipped(torch.exp(batch.policy_logprobs - batch.old_logprobs), batch, clip)
+
+
+def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
+    """As `clipped`, with the ratio of whole sequences: r = exp(mean over the sequence of log policy - log old).
+
+    GSPO (arXiv 2507.18071) eqs. 5 and 7; its clip range is about a thousand times smaller than GRPO's (3e-4, 4e-4).
+    """
+    log_ratio = batch.policy_logprobs - batch.old_logprobs
+    sums = log_ratio.new_zeros(batch.num_samples).index_add(0, batch.samples, log_ratio)
+    counts = torch.bincount(batch.samples, minlength=batch.num_samples)
+    return _clipped(torch.exp(sums / counts.clamp(min=1))[batch.samples], batch, clip)
+
+
+def cispo(batch: TokenBatch, clip: Clip) -> TokenLoss:
+    """-w · stop_gradient(min(r, 1 + high)) · A · log policy: every token keeps a gradient, its weight is bounded.
+
+    CISPO, MiniMax-M1 (arXiv 2506.13585) eqs. 4 and 5, with no lower bound, as they train.
+    """
+    ratio = torch.exp(batch.policy_logprobs.detach() - batch.old_logprobs)
+    bounded = ratio.clamp(max=1 + clip.high)
+    loss = -batch.importance_weights * bounded * batch.advantages * batch.policy_logprobs
+    return TokenLoss(loss=loss, clipped_low=torch.zeros_like(ratio, dtype=torch.bool), clipped_high=ratio > bounded)
+
+
+SURROGATES: Mapping[LossName, Surrogate] = {
+    "grpo": clipped,
+    "dr_grpo": clipped,
+    "dapo": clipped,
+    "ppo": clipped,
+    "gspo": gspo,
+    "cispo": cispo,
+}
+
+
+def importance_weights(proximal_logprobs: Tensor, behavior_logprobs: Tensor, cap: float | None) -> Tensor:
+    """[N] min(proximal / behavior, cap), detached; 1 if `cap` is None."""
+    if cap is None:
+        return torch.ones_like(behavior_logprobs)
+    return torch.exp(proximal_logprobs.detach() - behavior_logprobs).clamp(max=cap)
+
+
+def _clipped(ratio: Tensor, batch: TokenBatch, clip: Clip) -> TokenLoss:
+    advantages = batch.advantages
+    bounded = ratio.clamp(1 - clip.low, 1 + clip.high)
+    objective = torch.minimum(ratio * advantages, bounded * advantages)
+    return TokenLoss(
+        loss=-batch.importance_weights * objective,
+        clipped_low=(ratio.detach() < 1 - clip.low) & (advantages < 0),
+        clipped_high=(ratio.detach() > 1 + clip.high) & (advantages > 0),
+    )

@@ -1,0 +1,51 @@
+"""Model directories as transformers and vLLM load them: read at the start, written at every version."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.trainer.policy_forward import CausalModel
+
+_TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model")
+_CHAT_TEMPLATES = ("chat_template*",)
+
+
+def load_model(path: Path, device: torch.device) -> Any:
+    """The model at `path` with float32 parameters, without dropout, on `device`."""
+    transformers_logging.disable_progress_bar()
+    if not (path / "config.json").is_file():
+        raise ConfigurationError(f"{path} is no model directory: it has no config.json; set model_path to one")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+    return model.to(device).eval()
+
+
+def save_model(model: CausalModel, path: Path, *, dtype: torch.dtype, tokenizer_from: Path) -> None:
+    """Write weights as safetensors in `dtype`, config, and the tokenizer files of `tokenizer_from` into `path`."""
+    path.mkdir(parents=True, exist_ok=True)
+    if dtype is torch.float32:
+        model.save_pretrained(path)
+    else:
+        model.save_pretrained(path, state_dict=_cast(model.state_dict(), dtype))
+        _name_dtype(path / "config.json", dtype)
+    for pattern in (*_TOKENIZER_FILES, *_CHAT_TEMPLATES):
+        for file in tokenizer_from.glob(pattern):
+            shutil.copyfile(file, path / file.name)
+
+
+def _cast(state: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+    """`state` in `dtype`; tensors that were one stay one, so that a tied head is written once."""
+    by_address: dict[int, Tensor] = {}
+    return {name: by_address.setdefault(tensor.data_ptr(), tensor.to(dtype)) for name, tensor in state.items()}
+
+
+def _name_dtype(config: Path, dtype: torch.dtype) -> None:
+    """Engines load in the dtype that the config names; transformers writes that of the parameters in memory."""
+    values = json.loads(config.read_text())
+    config.write_text(json.dumps({**values, "dtype": str(dtype).removeprefix("torch.")}, indent=2) + "\n")

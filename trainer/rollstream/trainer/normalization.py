@@ -1,0 +1,27 @@
+"""What one token's loss counts, so that the loss of an optimizer minibatch is a plain sum over its tokens.
+
+Computed before the first backward over all micro-batches, so the gradient does not depend on how samples are split.
+`S`: samples of the minibatch.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from rollstream.trainer.learning_settings import Normalization
+
+
+def token_weights(
+    num_tokens: npt.NDArray[np.int64], max_tokens: npt.NDArray[np.int64], normalization: Normalization
+) -> npt.NDArray[np.float64]:
+    """num_tokens [S] that train (> 0), max_tokens [S] → the weight of each of a sample's tokens, [S].
+
+    - dapo: mean over all tokens, DAPO (arXiv 2503.14476) eq. 8.
+    - grpo: mean of the sequences' means, DeepSeekMath (arXiv 2402.03300) eq. 3.
+    - dr_grpo: divided by the constant samples x max_tokens, Dr. GRPO (arXiv 2503.20783) section 3.2, as in TRL.
+    """
+    num_samples = len(num_tokens)
+    if normalization == "dapo":
+        return np.full(num_samples, 1.0 / num_tokens.sum())
+    if normalization == "grpo":
+        return 1.0 / (num_samples * num_tokens)
+    return np.full(num_samples, 1.0 / max_tokens.sum())
