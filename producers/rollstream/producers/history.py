@@ -1,0 +1,42 @@
+"""What the topics say about the past: which prompts were submitted, and by whom."""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from rollstream.bus.errors import BrokerError
+from rollstream.bus.message import Message
+from rollstream.bus.reader import TopicReader
+from rollstream.schemas.codec import Codec, DecodeError
+from rollstream.schemas.record import Record
+
+R = TypeVar("R", bound=Record)
+
+_LOG = logging.getLogger(__name__)
+_SILENCE_SECONDS = 60.0
+
+
+def readable(codec: Codec[R], messages: Iterable[Message]) -> Iterator[R]:
+    """The records of `messages`; what can't be read is logged and passed over, others put it into dead-letters."""
+    for message in messages:
+        try:
+            yield codec.decode(message.value)
+        except DecodeError as error:
+            _LOG.warning(
+                "passed over an unreadable record: %s",
+                error,
+                extra={"topic": message.topic, "partition": message.partition, "offset": message.offset},
+            )
+
+
+def up_to_the_end(reader: TopicReader, codec: Codec[R]) -> Iterator[R]:
+    """Every record up to the end of the reader's topics, few at once; raises `BrokerError` after a silent minute."""
+    heard = time.monotonic()
+    while not reader.at_end():
+        messages = reader.poll(timeout_seconds=0.1)
+        if messages:
+            heard = time.monotonic()
+        elif time.monotonic() - heard > _SILENCE_SECONDS:
+            raise BrokerError(f"{reader.partitions[0][0]}: nothing read for {_SILENCE_SECONDS:.0f} s before its end")
+        yield from readable(codec, messages)

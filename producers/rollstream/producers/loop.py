@@ -1,0 +1,147 @@
+"""The producer: keeps its share of groups in flight.
+
+Consumes `ledger`: which groups are closed. Produces `prompts`. Waits for credit, i.e. for its groups to close.
+Unblocked by the trainer, which closes every group, trained on or dropped.
+
+Nothing is kept on disk: after a restart the sequence number and the credit are rebuilt from `prompts` and `ledger`.
+"""
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+
+from rollstream.bus.errors import BrokerError
+from rollstream.bus.health import Health
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.stop import Stop
+from rollstream.producers import metrics
+from rollstream.producers.credit import Credit
+from rollstream.producers.history import readable, up_to_the_end
+from rollstream.producers.posing import last_sequence, numbered_rows, posed
+from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.sources.build import build_source, sampling_of
+from rollstream.producers.sources.protocol import Source
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.prompt import PromptSubmitted, Sampling
+from rollstream.schemas.topics import LEDGER, PROMPTS
+
+_LOG = logging.getLogger(__name__)
+_MOST_AT_ONCE = 500
+_WAIT_SECONDS = 0.5
+
+
+class Producer:
+    """One producer; `run` returns when a finite source is done or the end is asked for."""
+
+    def __init__(self, settings: ProducerSettings, source: Source, *, sampling: Sampling, health: Health) -> None:
+        self._settings = settings
+        self._source = source
+        self._sampling = sampling
+        self._health = health
+        self._credit = Credit(settings.share)
+        self._elsewhere: set[str] = set()
+        self._next_sequence = 0
+        registry = settings.registry()
+        self._prompts = AvroCodec(PROMPTS, registry)
+        self._ledger = AvroCodec(LEDGER, registry)
+
+    def run(self, stop: Stop) -> None:
+        """Rebuild, then submit as credit allows; raises `BrokerError` when the broker takes no more."""
+        settings = self._settings
+        with TopicReader(settings.kafka, [LEDGER.of(settings.run)]) as ledger:
+            self._rebuild(ledger)
+            publisher = Publisher(settings.kafka, client_id=f"{settings.run}.producer.{settings.name}")
+            try:
+                self._submit_all(ledger, publisher, stop)
+            finally:
+                publisher.close()
+
+    def _rebuild(self, ledger: TopicReader) -> None:
+        for entry in up_to_the_end(ledger, self._ledger):
+            self._credit.fold_in(entry)
+        with TopicReader(self._settings.kafka, [PROMPTS.of(self._settings.run)]) as prompts:
+            for prompt in up_to_the_end(prompts, self._prompts):
+                self._remember(prompt)
+        self._report()
+        self._health.check("credit", True, "rebuilt from prompts and ledger")
+        _LOG.info(
+            "producer %s goes on at prompt %d with %d of %d groups outstanding",
+            self._settings.name, self._next_sequence, self._credit.num_outstanding, self._credit.share,
+        )  # fmt: skip
+
+    def _remember(self, prompt: PromptSubmitted) -> None:
+        if prompt.producer != self._settings.name:
+            self._elsewhere.add(prompt.group_id)
+            return
+        self._next_sequence = max(self._next_sequence, prompt.sequence + 1)
+        if self._needs_credit:
+            self._credit.submitted(prompt.group_id)
+
+    def _submit_all(self, ledger: TopicReader, publisher: Publisher, stop: Stop) -> None:
+        prompts = self._new_prompts()
+        is_exhausted = False
+        while not stop.is_asked:
+            self._health.heartbeat("loop", max_age_seconds=DELIVERY_TIMEOUT_SECONDS + 60)
+            batch = [] if is_exhausted else list(islice(prompts, self._room))
+            is_exhausted = is_exhausted or (not batch and self._room > 0)
+            self._publish(publisher, batch)
+            if is_exhausted and self._is_done:
+                _LOG.info("producer %s is done: %d prompts", self._settings.name, self._next_sequence)
+                return
+            for entry in readable(self._ledger, ledger.poll(timeout_seconds=0 if batch else _WAIT_SECONDS)):
+                self._credit.fold_in(entry)
+            self._report()
+
+    @property
+    def _needs_credit(self) -> bool:
+        return self._settings.purpose == "train"
+
+    @property
+    def _room(self) -> int:
+        return min(_MOST_AT_ONCE, self._credit.free) if self._needs_credit else _MOST_AT_ONCE
+
+    @property
+    def _is_done(self) -> bool:
+        return not (self._settings.wait_until_closed and self._credit.num_outstanding)
+
+    def _new_prompts(self) -> Iterator[PromptSubmitted]:
+        """The prompts that are still to be submitted, each counted against credit as it is handed out."""
+        stop_before = last_sequence(self._source, epochs=self._settings.epochs, num_prompts=self._settings.num_prompts)
+        for numbered in numbered_rows(self._source, first=self._next_sequence, stop_before=stop_before):
+            self._next_sequence = numbered.sequence + 1
+            prompt = posed(numbered, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling)
+            if prompt.group_id in self._elsewhere or self._credit.is_known(prompt.group_id):
+                continue
+            if self._needs_credit:
+                self._credit.submitted(prompt.group_id)
+            yield prompt
+
+    def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
+        topic = PROMPTS.of(self._settings.run)
+        records = [OutRecord(topic=topic, key=p.group_id.encode(), value=self._prompts.encode(p)) for p in batch]
+        deliveries = [publisher.publish_soon(record) for record in records]
+        for delivery in deliveries:
+            try:
+                delivery.result(DELIVERY_TIMEOUT_SECONDS + 30)
+            except TimeoutError as error:
+                raise BrokerError(f"no delivery report from {topic} in {DELIVERY_TIMEOUT_SECONDS + 30} s") from error
+        metrics.SUBMITTED.inc(len(batch))
+
+    def _report(self) -> None:
+        metrics.SHARE.set(self._credit.share)
+        metrics.OUTSTANDING.set(self._credit.num_outstanding)
+        metrics.SEQUENCE.set(self._next_sequence)
+
+
+def run_producer(settings: ProducerSettings, stop: Stop) -> None:
+    """Build a producer and its health endpoint, run it, close both."""
+    settings.log_resolved()
+    health = Health()
+    health.serve(settings.health_port)
+    try:
+        producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=health)
+        producer.run(stop)
+    finally:
+        health.close()

@@ -1,0 +1,8 @@
+"""What a producer exports to Prometheus."""
+
+from prometheus_client import Counter, Gauge
+
+SUBMITTED = Counter("rollstream_producer_prompts_submitted_total", "Prompts put on the topic, delivery confirmed")
+OUTSTANDING = Gauge("rollstream_producer_outstanding_groups", "Own groups that are submitted and not closed")
+SHARE = Gauge("rollstream_producer_credit_share_groups", "Most groups that may be outstanding")
+SEQUENCE = Gauge("rollstream_producer_sequence", "Number of the next prompt in the producer's order")

@@ -1,0 +1,56 @@
+"""Settings of a producer, TOML table `[producer]`."""
+
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from rollstream.bus.settings import StageSettings
+from rollstream.schemas.prompt import AgentChoice, Sampling
+
+
+class ProducerSettings(StageSettings):
+    """What one producer process needs. Without `epochs` and `num_prompts` it is endless."""
+
+    table: ClassVar[str] = "producer"
+
+    name: str = Field(
+        default="producer", min_length=1, description="Who submits; unique among the run's producers, kept for restarts"
+    )
+    source: Literal["environment", "jsonl", "parquet"] = Field(
+        default="environment", description="Where prompts come from"
+    )
+    environment: str = Field(
+        default="", description="Environment whose rubric scores the samples; with source=environment also its tasks"
+    )
+    environment_options: dict[str, str] = Field(default_factory=dict, description="Options of the environment")
+    split: Literal["train", "validate", "evaluate"] = Field(default="train", description="Split of the environment")
+    path: Path | None = Field(default=None, description="The file of source=jsonl or source=parquet")
+    seed: int = Field(default=0, ge=0, description="Seed of the environment's tasks and of the order in each epoch")
+    epochs: int | None = Field(default=None, ge=1, description="End after this many passes over a finite source")
+    num_prompts: int | None = Field(default=None, ge=1, description="End after this many prompts")
+    purpose: Literal["train", "serve"] = Field(
+        default="train", description="Only train is trained on; serve uses no credit and must be finite"
+    )
+    group_size: int = Field(default=8, ge=1, description="Samples to draw for each prompt")
+    sampling: Sampling | None = Field(default=None, description="How to sample; default: as the environment says")
+    agent: AgentChoice = Field(default_factory=AgentChoice, description="How a prompt becomes turns")
+    share: int = Field(
+        default=160,
+        ge=1,
+        description="Most groups of this producer that are submitted and not closed; the shares of all producers "
+        "add up to (max_policy_lag + 1) x groups per step",
+    )
+    wait_until_closed: bool = Field(
+        default=True, description="A finite producer of training prompts ends when its groups are closed, not before"
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.source == "environment" and not self.environment:
+            raise ValueError("source=environment needs `environment`, e.g. environment = 'sort_digits'")
+        if self.source != "environment" and self.path is None:
+            raise ValueError(f"source={self.source} needs `path`, the file to read")
+        if self.purpose == "serve" and self.epochs is None and self.num_prompts is None:
+            raise ValueError("purpose=serve has no credit to slow it down: set `epochs` or `num_prompts`")
+        return self

@@ -1,0 +1,27 @@
+"""The source and the sampling that the settings name."""
+
+from rollstream.environments.load import load_environment
+from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.sources.environment import EnvironmentSource
+from rollstream.producers.sources.jsonl import JsonlSource
+from rollstream.producers.sources.protocol import Source
+from rollstream.schemas.prompt import Sampling
+
+
+def sampling_of(settings: ProducerSettings) -> Sampling:
+    """How to sample: as set, else as the environment says, else the record's defaults."""
+    if settings.sampling is not None or not settings.environment:
+        return settings.sampling or Sampling()
+    return load_environment(settings.environment, settings.environment_options).sampling
+
+
+def build_source(settings: ProducerSettings) -> Source:
+    """Open it; raises `ConfigurationError` saying what is wrong with the file or the environment."""
+    if settings.source == "environment" or settings.path is None:
+        environment = load_environment(settings.environment, settings.environment_options)
+        return EnvironmentSource(environment, split=settings.split, seed=settings.seed)
+    if settings.source == "jsonl":
+        return JsonlSource(settings.path, seed=settings.seed)
+    from rollstream.producers.sources.parquet import ParquetSource
+
+    return ParquetSource(settings.path, seed=settings.seed)

@@ -1,0 +1,58 @@
+"""Prompts from an environment's tasks."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, Literal
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.environments.protocol import Environment, Task
+from rollstream.producers.order import epoch_order
+from rollstream.producers.sources.protocol import PromptRow
+
+Split = Literal["train", "validate", "evaluate"]
+
+MOST_SHUFFLED_TASKS: Final = 10_000
+"""An environment with more tasks than this counts as endless: one epoch, in the environment's own seeded order."""
+
+
+class EnvironmentSource:
+    """The tasks of one split under one seed."""
+
+    def __init__(self, environment: Environment, *, split: Split, seed: int) -> None:
+        self._environment = environment
+        self._split: Split = split
+        self._seed = seed
+        first = list(islice(environment.tasks(split, seed), MOST_SHUFFLED_TASKS + 1))
+        if not first:
+            raise ConfigurationError(f"environment {environment.name} has no task in its split {split!r}")
+        self._all = first if len(first) <= MOST_SHUFFLED_TASKS else None
+
+    @property
+    def dataset(self) -> str:
+        """See `Source.dataset`; the seed is part of it, since another seed poses other tasks."""
+        return f"{self._environment.name}/{self._split}/{self._seed}"
+
+    @property
+    def num_rows(self) -> int | None:
+        """See `Source.num_rows`."""
+        return None if self._all is None else len(self._all)
+
+    def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
+        """See `Source.rows`."""
+        if self._all is None:
+            tasks = self._environment.tasks(self._split, self._seed)
+            for row, task in enumerate(islice(tasks, start, None), start):
+                yield self._posed(row, task)
+            return
+        [(_, order)] = epoch_order([len(self._all)], seed=self._seed, epoch=epoch)
+        for row in order[start:]:
+            yield self._posed(row, self._all[row])
+
+    def _posed(self, row: int, task: Task) -> PromptRow:
+        return PromptRow(
+            prompt_id=f"{self.dataset}/{row}",
+            row=row,
+            messages=task.messages,
+            reference_answer=task.reference_answer,
+            metadata={**task.metadata, "task_id": task.task_id},
+        )

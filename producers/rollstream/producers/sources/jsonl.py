@@ -1,0 +1,63 @@
+"""Prompts from a JSONL file: read once to check every line and to note where it lies, then row by row."""
+
+import json
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.producers.order import epoch_order
+from rollstream.producers.sources.fields import row_from
+from rollstream.producers.sources.protocol import PromptRow
+
+
+class JsonlSource:
+    """One JSON object a line; empty lines are passed over. The file must not change while it is used."""
+
+    def __init__(self, path: Path, *, seed: int) -> None:
+        self._path = path
+        self._seed = seed
+        self._offsets = array("q")
+        self._lines = array("q")
+        try:
+            self._check()
+        except OSError as error:
+            raise ConfigurationError(f"cannot read {path}: {error.strerror}; set `path` to a JSONL file") from error
+        if not self._offsets:
+            raise ConfigurationError(f"{path} has no rows")
+
+    @property
+    def dataset(self) -> str:
+        """See `Source.dataset`."""
+        return self._path.name
+
+    @property
+    def num_rows(self) -> int | None:
+        """See `Source.num_rows`."""
+        return len(self._offsets)
+
+    def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
+        """See `Source.rows`."""
+        [(_, order)] = epoch_order([len(self._offsets)], seed=self._seed, epoch=epoch)
+        with self._path.open("rb") as stream:
+            for row in order[start:]:
+                stream.seek(self._offsets[row])
+                yield self._row(row, self._lines[row], stream.readline())
+
+    def _check(self) -> None:
+        offset = 0
+        with self._path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                if line.strip():
+                    self._row(len(self._offsets), number, line)
+                    self._offsets.append(offset)
+                    self._lines.append(number)
+                offset += len(line)
+
+    def _row(self, row: int, number: int, line: bytes) -> PromptRow:
+        where = f"{self._path} line {number}"
+        try:
+            fields = json.loads(line)
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: not valid JSON: {error}") from error
+        return row_from(fields, dataset=self.dataset, row=row, where=where)

@@ -1,0 +1,57 @@
+"""Prompts from a parquet file, one row group in memory at a time; the only module that imports pyarrow."""
+
+from collections.abc import Iterator
+from itertools import accumulate
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.producers.order import epoch_order
+from rollstream.producers.sources.fields import row_from
+from rollstream.producers.sources.protocol import PromptRow
+
+
+class ParquetSource:
+    """Row groups in a shuffled order, rows shuffled within each. The file must not change while it is used."""
+
+    def __init__(self, path: Path, *, seed: int) -> None:
+        self._path = path
+        self._seed = seed
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path)
+        except (OSError, pyarrow.ArrowInvalid) as error:
+            raise ConfigurationError(f"cannot read {path}: {error}; set `path` to a parquet file") from error
+        metadata = self._file.metadata
+        self._sizes = [metadata.row_group(block).num_rows for block in range(metadata.num_row_groups)]
+        self._firsts = [0, *accumulate(self._sizes)]
+        names = self._file.schema_arrow.names
+        if not {"prompt", "messages"} & set(names):
+            raise ConfigurationError(f"{path}: needs a column `prompt` or `messages`, has {names}")
+        if not sum(self._sizes):
+            raise ConfigurationError(f"{path} has no rows")
+
+    @property
+    def dataset(self) -> str:
+        """See `Source.dataset`."""
+        return self._path.name
+
+    @property
+    def num_rows(self) -> int | None:
+        """See `Source.num_rows`."""
+        return sum(self._sizes)
+
+    def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
+        """See `Source.rows`."""
+        to_skip = start
+        for block, order in epoch_order(self._sizes, seed=self._seed, epoch=epoch):
+            if to_skip >= len(order):
+                to_skip -= len(order)
+                continue
+            table = self._file.read_row_group(block)
+            for position in order[to_skip:]:
+                row = self._firsts[block] + position
+                [fields] = table.slice(position, 1).to_pylist()
+                yield row_from(fields, dataset=self.dataset, row=row, where=f"{self._path} row {row}")
+            to_skip = 0

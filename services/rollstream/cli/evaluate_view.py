@@ -1,0 +1,67 @@
+"""What `rollstream evaluate` shows: a bar while it runs, then a table or JSON."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from rollstream.bus.settings import StageSettings
+from rollstream.producers.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
+
+_NUM_EXAMPLES = 5
+
+
+def evaluate_with_progress(settings: StageSettings, request: EvaluationRequest, *, is_shown: bool) -> EvaluationReport:
+    """Evaluate under a progress bar on standard error."""
+    with Progress(console=Console(stderr=True), disable=not is_shown, transient=True) as progress:
+        task = progress.add_task(f"version {request.weight_version}", total=request.num_prompts)
+        return evaluate(settings, request, lambda answered: progress.update(task, completed=answered))
+
+
+def show(report: EvaluationReport, *, as_json: bool) -> None:
+    """Print the report."""
+    if as_json:
+        click.echo(json.dumps(_plain(report)))
+        return
+    reward = "none scored" if report.mean_reward is None else f"{report.mean_reward:.3f}"
+    table = Table(title=f"{report.environment}, version {report.weight_version}: mean reward {reward}")
+    for column in ("prompt", "answer", "reference", "reward"):
+        table.add_column(column)
+    for prompt in report.prompts[:_NUM_EXAMPLES]:
+        table.add_row(*(_shortened(part) for part in _row(prompt)))
+    console = Console()
+    console.print(table)
+    counts = f"{report.num_completed} completed, {report.num_failed} failed, {report.num_unresolved} unresolved"
+    console.print(counts, highlight=False)
+    for error, count in report.errors.items():
+        console.print(f"{count} x {error}", style="red", highlight=False, markup=False)
+
+
+def _row(prompt: EvaluatedPrompt) -> tuple[str, str, str, str]:
+    asked = prompt.prompt.messages[-1].content
+    reward = prompt.status.value if prompt.reward is None else f"{prompt.reward:.3f}"
+    return asked, prompt.answer, prompt.prompt.reference_answer or "", reward
+
+
+def _shortened(text: str) -> str:
+    line = text.replace("\n", "⏎").replace("[", "\\[")
+    return line if len(line) <= 60 else f"{line[:60]}…"
+
+
+def _plain(report: EvaluationReport) -> dict[str, Any]:
+    return {
+        "environment": report.environment,
+        "weight_version": report.weight_version,
+        "mean_reward": report.mean_reward,
+        "num_completed": report.num_completed,
+        "num_failed": report.num_failed,
+        "num_unresolved": report.num_unresolved,
+        "errors": dict(report.errors),
+        "examples": [
+            dict(zip(("prompt", "answer", "reference_answer", "reward"), _row(prompt), strict=True))
+            for prompt in report.prompts[:_NUM_EXAMPLES]
+        ],
+    }

@@ -1,0 +1,19 @@
+"""`rollstream producer`: run the stage that submits prompts."""
+
+from pathlib import Path
+
+import click
+
+from rollstream.bus.entry import run_process
+from rollstream.cli.options import config_option
+from rollstream.producers.settings import ProducerSettings
+
+
+@click.command("producer")
+@config_option
+def command(config: Path | None) -> None:
+    """Submit prompts as credit allows; the table [producer] says which. Ends by itself when its source is finite."""
+    from rollstream.producers.loop import run_producer
+
+    settings = ProducerSettings.load(config)
+    run_process("producer", lambda stop: run_producer(settings, stop))

@@ -1,0 +1,227 @@
+"""The producer on a real broker: credit by id, restarts, cuts, shares."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.health import Health
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import KafkaSettings
+from rollstream.bus.stop import Stop
+from rollstream.producers.loop import Producer
+from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.sources.build import build_source, sampling_of
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.topics import LEDGER, PROMPTS
+from tests.builders import a_prompt, an_entry
+
+DEADLINE_SECONDS = 20.0
+SETTLE_SECONDS = 0.8
+
+
+class Run:
+    """A run's topics, what lies on `prompts`, and a hand that writes the ledger as a trainer would."""
+
+    def __init__(self, kafka: str, run: str, directory: Path) -> None:
+        self.name = run
+        self.kafka = KafkaSettings(bootstrap_servers=kafka)
+        self.directory = directory
+        KafkaAdmin(self.kafka).create_topics(run, partitions=2)
+        self.publisher = Publisher(self.kafka, client_id="test")
+        self.reader = TopicReader(self.kafka, [PROMPTS.of(run)])
+        self.prompts: list[PromptSubmitted] = []
+        self.version = -1
+        self.write(EntryKind.RESTART, parent=None)
+
+    def settings(self, rows: int = 100, **fields: Any) -> ProducerSettings:
+        path = self.directory / f"{fields.get('name', 'tasks')}.jsonl"
+        path.write_text("".join(json.dumps({"prompt": f"{row}="}) + "\n" for row in range(rows)))
+        values = {"run": self.name, "kafka": self.kafka, "source": "jsonl", "path": path, "group_size": 2, **fields}
+        return ProducerSettings(**values)
+
+    def write(self, kind: EntryKind, *groups: str, parent: int | None) -> LedgerEntry:
+        if kind is not EntryKind.DROPS:
+            self.version += 1
+        entry = an_entry(
+            kind=kind, weight_version=self.version, parent_version=parent, step=0, checkpoint=None,
+            closed=tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in groups),
+        )  # fmt: skip
+        self.put(LEDGER.of(self.name), AvroCodec(LEDGER).encode(entry))
+        return entry
+
+    def put(self, topic: str, value: bytes) -> None:
+        self.publisher.publish_soon(OutRecord(topic=topic, value=value, key=b"k")).result(DEADLINE_SECONDS)
+
+    def step(self, *groups: str) -> None:
+        self.write(EntryKind.STEP, *groups, parent=self.version)
+
+    def groups(self, producer: str = "producer") -> list[str]:
+        ours = [prompt for prompt in self.prompts if prompt.producer == producer]
+        return [prompt.group_id for prompt in sorted(ours, key=lambda prompt: prompt.sequence)]
+
+    def poll(self) -> None:
+        codec = AvroCodec(PROMPTS)
+        values = [message.value for message in self.reader.poll(timeout_seconds=0.05)]
+        self.prompts += [codec.decode(value) for value in values if value != b"garbage"]
+
+    def wait_for(self, count: int) -> None:
+        """Wait for exactly `count` prompts in all, and see that no more follow."""
+        wait_until(lambda: self.poll() or len(self.prompts) >= count, f"{count} prompts")
+        settled = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < settled:
+            self.poll()
+        assert len(self.prompts) == count
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s for {what}"
+
+
+@pytest.fixture
+def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
+    made = Run(kafka, topic_prefix, tmp_path)
+    yield made
+    made.publisher.close()
+    made.reader.close()
+
+
+@contextmanager
+def producing(settings: ProducerSettings) -> Iterator[threading.Thread]:
+    """The producer in a thread; it must have ended well, by itself or when asked."""
+    stop, failures = Stop(), []
+    producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=Health())
+
+    def run_it() -> None:
+        try:
+            producer.run(stop)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    thread = threading.Thread(target=run_it)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.ask()
+        thread.join(DEADLINE_SECONDS)
+    assert not thread.is_alive()
+    assert not failures
+
+
+def test_exactly_the_share_is_submitted_and_closing_buys_the_next(run: Run) -> None:
+    with producing(run.settings(share=5)):
+        run.wait_for(5)
+        run.step(*run.groups()[:2], "a group of somebody else")
+        run.wait_for(7)
+        run.write(EntryKind.DROPS, run.groups()[2], parent=None)
+        run.wait_for(8)
+    assert [prompt.sequence for prompt in sorted(run.prompts, key=lambda p: p.sequence)] == list(range(8))
+    assert {prompt.purpose for prompt in run.prompts} == {"train"}
+
+
+def test_a_cut_reopens_groups_and_nothing_is_submitted_until_they_close_again(run: Run) -> None:
+    with producing(run.settings(share=4)):
+        run.wait_for(4)
+        run.step(*run.groups()[:2])
+        run.wait_for(6)
+        run.write(EntryKind.RESTART, parent=0)
+        run.step(*run.groups()[:2])
+        run.wait_for(6)
+        run.step(run.groups()[2])
+        run.wait_for(7)
+
+
+def test_two_producers_keep_to_their_own_shares(run: Run) -> None:
+    with producing(run.settings(name="one", share=2)), producing(run.settings(name="two", share=3)):
+        run.wait_for(5)
+        assert Counter(prompt.producer for prompt in run.prompts) == {"one": 2, "two": 3}
+        run.step(run.groups("one")[0])
+        run.wait_for(6)
+    assert Counter(prompt.producer for prompt in run.prompts) == {"one": 3, "two": 3}
+
+
+def test_a_finite_producer_ends_when_its_last_group_is_closed(run: Run) -> None:
+    with producing(run.settings(rows=3, epochs=2, share=10)) as thread:
+        run.wait_for(6)
+        assert thread.is_alive()
+        run.step(*run.groups())
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+    assert Counter(prompt.prompt_id for prompt in run.prompts) == {f"tasks.jsonl/{row}": 2 for row in range(3)}
+    assert len(set(run.groups())) == 6
+
+
+def test_a_producer_that_need_not_wait_ends_when_everything_is_submitted(run: Run) -> None:
+    with producing(run.settings(num_prompts=3, wait_until_closed=False)) as thread:
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+    run.wait_for(3)
+
+
+def test_prompts_that_are_not_for_training_use_no_credit(run: Run) -> None:
+    with producing(run.settings(rows=9, epochs=1, purpose="serve", share=1)) as thread:
+        thread.join(DEADLINE_SECONDS)
+        assert not thread.is_alive()
+    run.wait_for(9)
+
+
+def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None:
+    run.put(PROMPTS.of(run.name), b"garbage")
+    run.put(LEDGER.of(run.name), b"garbage")
+    theirs = a_prompt(run=run.name, producer="outside", prompt_id="tasks.jsonl/4")
+    run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(theirs))
+    with producing(run.settings(rows=6, num_prompts=6, wait_until_closed=False)) as thread:
+        thread.join(DEADLINE_SECONDS)
+    run.wait_for(6)
+    assert len({prompt.group_id for prompt in run.prompts}) == 6
+
+
+def started(config: Path) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "rollstream.cli.main", "producer", "--config", str(config)]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+
+
+def test_killed_and_started_again_it_goes_on_without_a_second_group(run: Run) -> None:
+    settings = run.settings(share=5)
+    config = run.directory / "rollstream.toml"
+    config.write_text(
+        f'run = "{run.name}"\n[kafka]\nbootstrap_servers = "{run.kafka.bootstrap_servers}"\n'
+        f'[producer]\nsource = "jsonl"\npath = "{settings.path}"\nshare = 5\n'
+    )
+    first = started(config)
+    second = None
+    try:
+        wait_until(lambda: run.poll() or len(run.prompts) >= 5, "the first 5 prompts")
+        first.kill()
+        first.wait(DEADLINE_SECONDS)
+        run.step(*run.groups()[:3])
+        second = started(config)
+        run.wait_for(8)
+        assert [prompt.sequence for prompt in sorted(run.prompts, key=lambda p: p.sequence)] == list(range(8))
+        assert len(set(run.groups())) == 8
+        second.send_signal(signal.SIGTERM)
+        assert second.wait(DEADLINE_SECONDS) == 0
+    finally:
+        for process in (first, second):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()

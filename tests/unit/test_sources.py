@@ -1,0 +1,113 @@
+"""Sources: what a row becomes, what a bad one is told, and that every position can be found again."""
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.producers.sources.jsonl import JsonlSource
+from rollstream.producers.sources.parquet import ParquetSource
+from rollstream.producers.sources.protocol import Source
+
+
+def jsonl(tmp_path: Path, *rows: Any) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    return path
+
+
+def parquet(tmp_path: Path, rows: list[dict[str, Any]], row_group_size: int = 4) -> Path:
+    path = tmp_path / "tasks.parquet"
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=row_group_size)
+    return path
+
+
+def test_a_prompt_becomes_a_user_message_and_other_fields_become_metadata(tmp_path: Path) -> None:
+    source = JsonlSource(
+        jsonl(tmp_path, {"prompt": "2+2=", "answer": 4, "level": 3, "metadata": {"topic": "sums"}}), seed=0
+    )
+    [row] = source.rows(0, 0)
+    assert [(message.role, message.content) for message in row.messages] == [("user", "2+2=")]
+    assert (row.prompt_id, row.reference_answer) == ("tasks.jsonl/0", "4")
+    assert row.metadata == {"level": "3", "topic": "sums"}
+
+
+def test_messages_and_an_id_of_ones_own_are_kept(tmp_path: Path) -> None:
+    messages = [{"role": "system", "content": "Sort."}, {"role": "user", "content": "52910="}]
+    source = JsonlSource(jsonl(tmp_path, {"id": "t-1", "messages": messages, "reference_answer": "01259"}), seed=0)
+    [row] = source.rows(0, 0)
+    assert row.prompt_id == "tasks.jsonl/t-1"
+    assert [message.role for message in row.messages] == ["system", "user"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"prompt": "a"', "line 3: not valid JSON"),
+        ('["prompt"]', "line 3: expected an object with `prompt` or `messages`, got ['prompt']"),
+        ('{"question": "a"}', "line 3: needs either `prompt` or `messages`, has ['question']"),
+        ('{"prompt": 7}', "line 3: `prompt` must be text, got 7"),
+        ('{"messages": []}', "line 3: `messages` must be a list with at least one message, got []"),
+        ('{"messages": [{"role": "user"}]}', "line 3: a message's content: Field required"),
+        ('{"prompt": "a", "metadata": "x"}', "line 3: `metadata` must be an object, got 'x'"),
+    ],
+)
+def test_a_bad_line_is_named_before_anything_is_submitted(tmp_path: Path, line: str, message: str) -> None:
+    path = jsonl(tmp_path, {"prompt": "fine"}, "", line)
+    with pytest.raises(ConfigurationError) as raised:
+        JsonlSource(path, seed=0)
+    assert message in str(raised.value)
+
+
+def test_a_missing_or_empty_file_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="set `path` to a JSONL file"):
+        JsonlSource(tmp_path / "absent.jsonl", seed=0)
+    with pytest.raises(ConfigurationError, match="has no rows"):
+        JsonlSource(jsonl(tmp_path), seed=0)
+    with pytest.raises(ConfigurationError, match="set `path` to a parquet file"):
+        ParquetSource(jsonl(tmp_path, "{}"), seed=0)
+
+
+def test_a_parquet_file_without_prompts_names_its_columns(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"needs a column `prompt` or `messages`, has \['question'\]"):
+        ParquetSource(parquet(tmp_path, [{"question": "a"}]), seed=0)
+
+
+def test_parquet_rows_keep_messages_and_drop_nulls(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [{"role": "user", "content": "a", "tool_call_id": None}], "answer": "A", "level": None},
+        {"messages": [{"role": "user", "content": "b", "tool_call_id": "x"}], "answer": None, "level": 2},
+    ]
+    found = {row.row: row for row in ParquetSource(parquet(tmp_path, rows), seed=0).rows(0, 0)}
+    assert [(row.reference_answer, row.metadata) for _, row in sorted(found.items())] == [
+        ("A", {}),
+        (None, {"level": "2"}),
+    ]
+
+
+@pytest.fixture(params=["jsonl", "parquet"])
+def ten_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+    rows = [{"prompt": f"{number}="} for number in range(10)]
+    if request.param == "jsonl":
+        return JsonlSource(jsonl(tmp_path, *rows), seed=3)
+    return ParquetSource(parquet(tmp_path, rows), seed=3)
+
+
+def test_an_epoch_has_every_row_once_in_an_order_of_its_own(ten_rows: Source) -> None:
+    epochs = [[row.row for row in ten_rows.rows(epoch, 0)] for epoch in range(3)]
+    assert ten_rows.num_rows == 10
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+
+
+def test_any_position_of_an_epoch_is_found_again(ten_rows: Source) -> None:
+    whole = list(ten_rows.rows(1, 0))
+    assert all(row.messages[0].content == f"{row.row}=" for row in whole)
+    for start in range(11):
+        assert list(ten_rows.rows(1, start)) == whole[start:]
+    assert list(islice(ten_rows.rows(2, 0), 3)) != whole[:3]
