@@ -16,9 +16,10 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from rollstream.local.errors import LocalStackError, PortTakenError
+from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import HOST, free_ports
 from rollstream.local.redis import RedisServer
-from rollstream.local.stack import LocalStack
+from rollstream.local.stack import STATE_FILE, LocalStack, StackState
 
 TOPIC = "kept"
 
@@ -146,7 +147,7 @@ def test_a_killed_owner_leaves_no_broker_but_a_background_stack_goes_on(tmp_path
 import sys, time
 from pathlib import Path
 from rollstream.local.processes import Placement
-from rollstream.local.stack import LocalStack
+from rollstream.local.stack import STATE_FILE, LocalStack, StackState
 LocalStack(Path({str(tmp_path)!r}), placement=Placement(dies_with_parent=sys.argv[1] == "tied")).up()
 print("up", flush=True)
 time.sleep(600)
@@ -167,13 +168,15 @@ time.sleep(600)
     assert not any(runs(pid) for pid in started.values())
 
 
-def test_a_remembered_port_that_another_took_is_named_and_nothing_is_started(stack: LocalStack) -> None:
-    stack.up()
-    stack.down()
-    port = stack.kafka.plan.nodes[0].port
+def test_a_remembered_port_that_another_took_is_named_and_nothing_stays_started(tmp_path: Path) -> None:
+    plan = plan_cluster(1)
+    state = StackState(cluster=plan, redis_port=free_ports(1)[0])
+    (tmp_path / STATE_FILE).write_text(state.model_dump_json())
+    stack, port = LocalStack(tmp_path), plan.nodes[0].port
     with socket.create_server((HOST, port)), pytest.raises(PortTakenError, match=f"port {port} of broker 1 is in use"):
         stack.up()
     assert [service.pid for service in stack.status()] == [None, None]
+    assert stack.redis.process is None
 
 
 def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
