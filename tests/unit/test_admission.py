@@ -1,0 +1,120 @@
+"""Which complete groups are trained on, and why the others are not."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from rollstream.schemas.rollout import FinishReason, Status
+from rollstream.schemas.scored import RolloutScored
+from rollstream.trainer.admission import AdmissionRules, Admitted, admit
+from rollstream.trainer.assembler import DropReason, Group, Place, PlacedSample
+from tests.builders import a_generator, a_prompt, a_rollout, a_turn
+
+RULES = AdmissionRules(max_policy_lag=2)
+LAGS = {3: 1, 2: 2, 1: 3}
+
+
+def a_complete_group(samples: Sequence[RolloutScored]) -> Group:
+    group = Group(group_id=samples[0].rollout.group_id, content_hash="", group_size=len(samples))
+    for offset, scored in enumerate(samples):
+        place = Place(("demo.scored", 0), offset)
+        group.samples[scored.rollout.sample_index] = PlacedSample(scored=scored, place=place, num_bytes=100)
+    return group
+
+
+def verdict(*samples: RolloutScored, rules: AdmissionRules = RULES) -> Admitted | DropReason:
+    return admit(a_complete_group(samples), rules, LAGS.get)
+
+
+def admitted(*samples: RolloutScored, rules: AdmissionRules = RULES) -> Admitted:
+    found = verdict(*samples, rules=rules)
+    assert isinstance(found, Admitted), found
+    return found
+
+
+def a_truncated(reward: float, index: int) -> RolloutScored:
+    return a_rollout(reward, index, turns=(a_turn(finish_reason=FinishReason.LENGTH),))
+
+
+def from_version(version: int, reward: float, index: int) -> RolloutScored:
+    return a_rollout(reward, index, turns=(a_turn(spans=[(version, 0, 6)]),))
+
+
+def test_a_group_with_spread_is_admitted_with_the_group_mean_as_baseline() -> None:
+    group = admitted(a_rollout(1.0, 0), a_rollout(0.0, 1), a_rollout(0.0, 2), a_rollout(0.0, 3))
+    assert [sample.advantage for sample in group.training] == [0.75, -0.25, -0.25, -0.25]
+    assert [sample.policy_lag for sample in group.training] == [1, 1, 1, 1]
+
+
+def test_a_group_without_spread_is_dropped() -> None:
+    assert verdict(a_rollout(1.0, 0), a_rollout(1.0, 1)) is DropReason.NO_SPREAD
+
+
+def test_unfinished_samples_neither_train_nor_count_in_the_baseline() -> None:
+    group = admitted(a_rollout(1.0, 0), a_rollout(0.0, 1), a_rollout(None, 2), a_rollout(None, 3, status=Status.FAILED))
+    assert [sample.advantage for sample in group.training] == [0.5, -0.5]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "reason"),
+    [
+        (Status.FAILED, "prompt too long: 600 tokens, the model takes 512", DropReason.FAILED),
+        (Status.UNRESOLVED, "the engine died", DropReason.UNRESOLVED),
+        (Status.FAILED, "unsupported_sampling: top_p 0.9, training needs 1", DropReason.UNSUPPORTED_SAMPLING),
+    ],
+)
+def test_a_group_of_which_less_than_half_is_completed_is_dropped_by_what_the_others_say(
+    status: Status, error: str, reason: DropReason
+) -> None:
+    others = [a_rollout(None, index, status=status, error=error) for index in (1, 2)]
+    assert verdict(a_rollout(1.0, 0), *others) is reason
+
+
+def test_truncated_samples_stay_in_the_baseline_and_leave_the_loss() -> None:
+    group = admitted(a_rollout(1.0, 0), a_rollout(0.0, 1), a_truncated(0.5, 2), a_truncated(0.5, 3))
+    assert [sample.advantage for sample in group.training] == [0.5, -0.5, 0.0, 0.0]
+    assert [sample.num_trained_tokens for sample in group.training] == [6, 6, 0, 0]
+
+
+def test_spread_counts_among_the_samples_that_are_not_truncated() -> None:
+    assert verdict(a_rollout(1.0, 0), a_rollout(1.0, 1), a_truncated(0.0, 2)) is DropReason.NO_SPREAD
+    assert verdict(a_truncated(1.0, 0), a_truncated(0.0, 1)) is DropReason.ALL_TRUNCATED
+
+
+def test_a_group_is_as_old_as_its_oldest_span() -> None:
+    straddling = a_rollout(0.0, 1, turns=(a_turn(spans=[(1, 0, 2), (3, 2, 6)]),))
+    assert verdict(from_version(3, 1.0, 0), straddling) is DropReason.TOO_OLD
+    group = admitted(from_version(3, 1.0, 0), from_version(2, 0.0, 1))
+    assert [sample.policy_lag for sample in group.training] == [1, 2]
+
+
+def test_with_lag_scope_token_only_the_tokens_that_are_too_old_are_masked() -> None:
+    rules = AdmissionRules(max_policy_lag=2, lag_scope="token")
+    straddling = a_rollout(0.0, 1, turns=(a_turn(spans=[(1, 0, 2), (3, 2, 6)]),))
+    group = admitted(from_version(3, 1.0, 0), straddling, rules=rules)
+    np.testing.assert_array_equal(group.training[1].loss_mask, [False, False, True, True, True, True])
+    assert verdict(from_version(1, 1.0, 0), from_version(1, 0.0, 1), rules=rules) is DropReason.TOO_OLD
+
+
+def test_a_version_that_was_never_published_is_refused() -> None:
+    assert verdict(from_version(9, 1.0, 0), from_version(3, 0.0, 1)) is DropReason.UNKNOWN_VERSION
+
+
+def test_another_tokenizer_is_refused() -> None:
+    rules = AdmissionRules(max_policy_lag=2, tokenizer_sha256="ab" * 32)
+    assert isinstance(verdict(a_rollout(1.0, 0), a_rollout(0.0, 1), rules=rules), Admitted)
+    other = a_rollout(0.0, 1, generator=a_generator(tokenizer_sha256="cd" * 32))
+    assert verdict(a_rollout(1.0, 0), other, rules=rules) is DropReason.TOKENIZER_MISMATCH
+
+
+def test_a_group_sampled_greedily_cannot_be_trained_on() -> None:
+    prompt = a_prompt()
+    greedy = prompt.model_copy(update={"sampling": prompt.sampling.model_copy(update={"temperature": 0.0})})
+    samples = [a_rollout(float(index), index, prompt=greedy) for index in range(2)]
+    assert verdict(*samples) is DropReason.UNTRAINABLE
+
+
+def test_a_group_without_a_single_token_cannot_be_trained_on() -> None:
+    empty = [a_rollout(float(index), index, turns=(a_turn(()),)) for index in range(2)]
+    assert verdict(*empty) is DropReason.UNTRAINABLE

@@ -1,0 +1,214 @@
+"""Whatever the arrival order and the duplicates: every group closes once, and no checkpoint passes an open group."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import chain, cycle
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollstream.bus.message import Partition
+from rollstream.schemas.ledger import ClosedGroup
+from rollstream.schemas.prompt import PromptSubmitted, Purpose
+from rollstream.schemas.scored import RolloutScored
+from rollstream.trainer.admission import AdmissionRules
+from rollstream.trainer.aging import Aging, Upstream
+from rollstream.trainer.assembler import Assembler, Group, Place, PlacedSample
+from rollstream.trainer.intake import Intake
+from tests.builders import a_group, a_prompt, a_rollout, a_turn
+
+TOPICS = {PromptSubmitted: "demo.prompts", RolloutScored: "demo.scored"}
+NUM_PARTITIONS = 2
+GROUPS_PER_STEP = 2
+LAST_CRASH = 60
+REWARDS = ([0.0, 1.0], [1.0, 1.0], [0.0, None], [None, None])
+
+Record = PromptSubmitted | RolloutScored
+
+
+def some_groups() -> list[list[Record]]:
+    """Prompt and samples of groups with and without spread, failed ones, and one that is not for training."""
+    groups: list[list[Record]] = []
+    for row in range(6):
+        purpose = Purpose.SERVE if row == 5 else Purpose.TRAIN
+        prompt = a_prompt(row, group_size=2, purpose=purpose)
+        groups.append([prompt, *a_group(REWARDS[row % 4], prompt=prompt)])  # type: ignore[arg-type]
+    return groups
+
+
+GROUPS = some_groups()
+RECORDS = [record for group in GROUPS for record in group]
+
+
+@dataclass
+class Run:
+    """A trainer without torch and Kafka: what lies in the log, and the ledger."""
+
+    log: dict[Partition, list[Record]]
+    closed: dict[str, ClosedGroup] = field(default_factory=dict)
+    times_closed: Counter[str] = field(default_factory=Counter)
+    offsets: dict[Partition, int] = field(default_factory=dict)
+    checkpointed: tuple[dict[str, ClosedGroup], Counter[str]] = field(default_factory=lambda: ({}, Counter()))
+
+    def start(self) -> Intake:
+        """Go back to the newest checkpoint: groups closed by the entries after it are open again."""
+        self.closed, self.times_closed = dict(self.checkpointed[0]), Counter(self.checkpointed[1])
+        wanted = {partition: self.offsets.get(partition, 0) for partition in self.log}
+        assembler = Assembler(closed=self.closed, offsets=wanted, incomplete_bytes=10**9)
+        return Intake(assembler, Aging(60.0), AdmissionRules(max_policy_lag=4), expired_before={})
+
+    def commit(self, intake: Intake, closed: tuple[ClosedGroup, ...], *, with_checkpoint: bool) -> None:
+        drops = tuple(drop.closed() for drop in intake.assembler.take_drops(1000))
+        for group in (*closed, *drops):
+            self.closed[group.group_id] = group
+            self.times_closed[group.group_id] += 1
+        if with_checkpoint:
+            self.offsets = intake.assembler.offsets()
+            self.checkpointed = (dict(self.closed), Counter(self.times_closed))
+            self.check_offsets()
+
+    def check_offsets(self) -> None:
+        """Everything before the checkpoint belongs to closed groups; the next trainer never sees it."""
+        for partition, offset in self.offsets.items():
+            passed = {group_of(record) for record in self.log[partition][:offset]}
+            assert passed <= set(self.closed)
+
+    def read(self, intake: Intake, partition: Partition, offset: int) -> None:
+        record, place = self.log[partition][offset], Place(partition, offset)
+        if isinstance(record, PromptSubmitted):
+            intake.assembler.add_prompt(record, place)
+        else:
+            intake.assembler.add_sample(record, place, num_bytes=10)
+        intake.settle(lambda version: 0)
+
+
+def group_of(record: Record) -> str:
+    return record.group_id if isinstance(record, PromptSubmitted) else record.rollout.group_id
+
+
+@given(
+    order=st.permutations(range(len(RECORDS))),
+    repeated=st.lists(st.integers(0, len(RECORDS) - 1), max_size=12),
+    reads=st.lists(st.integers(0, 2 * NUM_PARTITIONS - 1), min_size=1, max_size=80),
+    crashes=st.sets(st.integers(0, LAST_CRASH), max_size=3),
+)
+def test_every_group_closes_exactly_once_and_checkpoints_never_pass_an_open_one(
+    order: list[int], repeated: list[int], reads: list[int], crashes: set[int]
+) -> None:
+    log: dict[Partition, list[Record]] = {(topic, n): [] for topic in TOPICS.values() for n in range(NUM_PARTITIONS)}
+    for index in (*order, *repeated):
+        record = RECORDS[index]
+        log[TOPICS[type(record)], int(group_of(record), 16) % NUM_PARTITIONS].append(record)
+    run = Run(log)
+    intake, positions = run.start(), dict.fromkeys(log, 0)
+    for turn, choice in enumerate(chain(reads, cycle(range(len(log))))):
+        if turn in crashes:
+            intake = run.start()
+            positions = {partition: run.offsets.get(partition, 0) for partition in log}
+        partition = sorted(log)[choice]
+        if positions[partition] < len(log[partition]):
+            run.read(intake, partition, positions[partition])
+            positions[partition] += 1
+        batch = intake.batch(GROUPS_PER_STEP, lambda version: 0)
+        if batch is not None:
+            closed = intake.assembler.close_trained(admitted.group.group_id for admitted in batch)
+            run.commit(intake, closed, with_checkpoint=turn % 3 == 0)
+        elif turn % 5 == 0:
+            run.commit(intake, (), with_checkpoint=False)
+        if turn > LAST_CRASH and all(positions[partition] == len(log[partition]) for partition in log):
+            break
+    run.commit(intake, (), with_checkpoint=True)
+    waiting = set(intake.assembler.open_group_ids())
+    assert set(run.times_closed) | waiting == {group_of(record) for record in RECORDS}
+    assert not set(run.times_closed) & waiting
+    assert set(run.times_closed.values()) == {1}
+    assert len(waiting) < GROUPS_PER_STEP
+
+
+def aged(intake: Intake, upstream: Upstream, seconds: float, *, at_end: bool) -> list[str]:
+    """Reasons of the groups that are dropped after so many seconds of polling every second."""
+    for second in range(int(seconds) + 1):
+        intake.tick(float(second), at_end=at_end)
+        intake.give_up_lost(upstream, prompts_read=at_end)
+    return [drop.reason.value for drop in intake.assembler.take_drops(100)]
+
+
+def an_intake_that_lacks_a_sample(*, expired_before: dict[Partition, int] | None = None) -> Intake:
+    prompt = a_prompt(group_size=2)
+    assembler = Assembler(closed={}, offsets={}, incomplete_bytes=10**9)
+    intake = Intake(assembler, Aging(60.0), AdmissionRules(max_policy_lag=4), expired_before=expired_before or {})
+    assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))
+    assembler.add_sample(a_group([0.0, 1.0], prompt=prompt)[0], Place(("demo.scored", 0), 0), 10)
+    return intake
+
+
+ALL_DONE = Upstream(prompts_done={0: 8}, rollouts_end={0: 5}, rollouts_done={0: 5})
+
+
+def test_a_group_is_lost_once_every_stage_is_done_with_it_and_scored_was_read_to_its_end_for_the_bound() -> None:
+    intake = an_intake_that_lacks_a_sample()
+    assert aged(intake, ALL_DONE, 59, at_end=True) == []
+    assert aged(intake, ALL_DONE, 61, at_end=True) == ["lost"]
+
+
+def test_a_group_does_not_age_while_the_generators_have_not_committed_its_prompt() -> None:
+    upstream = Upstream(prompts_done={0: 7}, rollouts_end={0: 5}, rollouts_done={0: 5})
+    assert aged(an_intake_that_lacks_a_sample(), upstream, 600, at_end=True) == []
+
+
+def test_a_group_does_not_age_while_the_scorers_are_behind() -> None:
+    upstream = Upstream(prompts_done={0: 8}, rollouts_end={0: 5}, rollouts_done={0: 4})
+    assert aged(an_intake_that_lacks_a_sample(), upstream, 600, at_end=True) == []
+
+
+def test_a_group_does_not_age_while_scored_is_not_read_to_its_end() -> None:
+    assert aged(an_intake_that_lacks_a_sample(), ALL_DONE, 600, at_end=False) == []
+
+
+def test_a_trainer_that_was_stopped_for_an_hour_drops_nothing() -> None:
+    intake = an_intake_that_lacks_a_sample()
+    for moment in (0.0, 1.0, 3600.0, 3601.0):
+        intake.tick(moment, at_end=True)
+        intake.give_up_lost(ALL_DONE, prompts_read=True)
+    assert intake.assembler.take_drops(100) == ()
+
+
+def test_a_complete_group_has_no_deadline() -> None:
+    prompt = a_prompt(group_size=2)
+    intake = Intake(
+        Assembler(closed={}, offsets={}, incomplete_bytes=10**9), Aging(60.0), AdmissionRules(max_policy_lag=4),
+        expired_before={},
+    )  # fmt: skip
+    intake.assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))
+    for offset, sample in enumerate(a_group([0.0, 1.0], prompt=prompt)):
+        intake.assembler.add_sample(sample, Place(("demo.scored", 0), offset), 10)
+    intake.settle(lambda version: 0)
+    assert aged(intake, ALL_DONE, 3600, at_end=True) == []
+    assert intake.batch(1, lambda version: 0) is not None
+
+
+def test_after_an_accepted_loss_the_groups_of_before_close_as_expired() -> None:
+    intake = an_intake_that_lacks_a_sample(expired_before={("demo.prompts", 0): 8})
+    intake.assembler.expect(["a-group-whose-prompt-expired"])
+    assert aged(intake, ALL_DONE, 61, at_end=True) == ["expired", "expired"]
+
+
+def a_group_of_length(num_tokens: int) -> Group:
+    turn = a_turn(range(num_tokens))
+    sample = PlacedSample(scored=a_rollout(turns=(turn,)), place=Place(("demo.scored", 0), 0), num_bytes=10)
+    return Group(group_id="group", content_hash="", group_size=1, samples={0: sample})
+
+
+def test_groups_too_old_are_counted_by_quartile_of_length() -> None:
+    intake = an_intake_that_lacks_a_sample()
+    for length in (4, 5, 6, 7, 8, 9, 10, 11):
+        intake.lag_by_length.note(a_group_of_length(length), is_too_old=False)
+    intake.lag_by_length.note(a_group_of_length(4), is_too_old=True)
+    intake.lag_by_length.note(a_group_of_length(40), is_too_old=True)
+    assert intake.lag_by_length.take() == {
+        "too_old_length_quartile/1": 1.0,
+        "too_old_length_quartile/2": 0.0,
+        "too_old_length_quartile/3": 0.0,
+        "too_old_length_quartile/4": 1.0,
+    }
+    assert intake.lag_by_length.take() == {}

@@ -1,0 +1,115 @@
+"""Whether a complete group is trained on: status, tokenizer, lag, spread, length. Pure; every refusal has a reason."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rollstream.bus.errors import BadMessageError
+from rollstream.schemas.rollout import Status, Turn
+from rollstream.trainer.advantages import group_advantages, has_spread
+from rollstream.trainer.assembler import DropReason, Group, PlacedSample
+from rollstream.trainer.samples import TrainingSample, is_truncated, training_sample
+
+LagScope = Literal["group", "token"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionRules:
+    """What a group must fulfil. An empty tokenizer hash accepts any."""
+
+    max_policy_lag: int
+    lag_scope: LagScope = "group"
+    scale_advantages_by_std: bool = False
+    tokenizer_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A group to train on: its completed samples in order of sample_index, as scored and as the backend takes them."""
+
+    group: Group
+    scored: tuple[PlacedSample, ...]
+    training: tuple[TrainingSample, ...]
+
+
+def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None]) -> Admitted | DropReason:
+    """Admit a complete group or say why not; `lag` gives a weight version's lag, None for a version never published."""
+    completed = tuple(sample for sample in group.in_order() if sample.is_completed)
+    refused = _refused_by_status(group, completed) or _refused_by_tokenizer(completed, rules)
+    if refused:
+        return refused
+    lags = {version: lag(version) for sample in completed for version in sample.scored.rollout.weight_versions}
+    known = {version: steps for version, steps in lags.items() if steps is not None}
+    if len(known) < len(lags):
+        return DropReason.UNKNOWN_VERSION
+    if rules.lag_scope == "group" and max(known.values(), default=0) > rules.max_policy_lag:
+        return DropReason.TOO_OLD
+    refused = _refused_by_rewards(completed)
+    if refused:
+        return refused
+    return _admitted(group, completed, rules, known)
+
+
+def _admitted(
+    group: Group, completed: tuple[PlacedSample, ...], rules: AdmissionRules, lags: Mapping[int, int]
+) -> Admitted | DropReason:
+    rewards = [sample.scored.scoring.reward or 0.0 for sample in completed]
+    advantages = group_advantages(rewards, scale_by_std=rules.scale_advantages_by_std)
+    recent = frozenset(version for version, steps in lags.items() if steps <= rules.max_policy_lag)
+    keep = None if rules.lag_scope == "group" else _RecentTokens(recent)
+    try:
+        training = tuple(
+            training_sample(
+                sample.scored,
+                advantage=float(advantage),
+                lag=max((lags[version] for version in sample.scored.rollout.weight_versions), default=0),
+                keep_tokens=keep,
+            )
+            for sample, advantage in zip(completed, advantages, strict=True)
+        )
+    except BadMessageError:
+        return DropReason.UNTRAINABLE
+    if not any(sample.num_trained_tokens for sample in training):
+        return DropReason.TOO_OLD if len(recent) < len(lags) else DropReason.UNTRAINABLE
+    return Admitted(group=group, scored=completed, training=training)
+
+
+@dataclass(frozen=True, slots=True)
+class _RecentTokens:
+    """Masks tokens that were sampled by a version too far back."""
+
+    versions: frozenset[int]
+
+    def __call__(self, turn: Turn) -> npt.NDArray[np.bool_]:
+        keep = np.zeros(len(turn.token_ids), dtype=np.bool_)
+        for span in turn.weight_spans:
+            keep[span.start : span.end] = span.weight_version in self.versions
+        return keep
+
+
+def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropReason | None:
+    if 2 * len(completed) >= group.group_size:
+        return None
+    others = [sample.scored.scoring for sample in group.in_order() if not sample.is_completed]
+    if any((scoring.error or "").startswith(DropReason.UNSUPPORTED_SAMPLING.value) for scoring in others):
+        return DropReason.UNSUPPORTED_SAMPLING
+    num_failed = sum(scoring.status is Status.FAILED for scoring in others)
+    return DropReason.FAILED if 2 * num_failed >= len(others) else DropReason.UNRESOLVED
+
+
+def _refused_by_tokenizer(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
+    theirs = {sample.scored.rollout.generator.tokenizer_sha256 for sample in completed}
+    if not rules.tokenizer_sha256 or theirs <= {rules.tokenizer_sha256, ""}:
+        return None
+    return DropReason.TOKENIZER_MISMATCH
+
+
+def _refused_by_rewards(completed: Sequence[PlacedSample]) -> DropReason | None:
+    """Truncated samples keep their reward in the baseline but don't train: the spread counts among the rest."""
+    rewards = [s.scored.scoring.reward or 0.0 for s in completed if not is_truncated(s.scored.rollout)]
+    if not rewards:
+        return DropReason.ALL_TRUNCATED
+    return None if has_spread(rewards) else DropReason.NO_SPREAD

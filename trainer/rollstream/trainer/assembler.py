@@ -1,0 +1,291 @@
+"""Groups from prompts and scored samples, in whatever order and however often they arrive. Pure.
+
+A group opens with its prompt or with its first sample, is complete when all its samples are there, and stays open
+until it is closed: trained or dropped, in the ledger. What arrives for a closed group is a duplicate.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from rollstream.bus.message import Partition
+from rollstream.bus.offsets import OffsetTracker
+from rollstream.schemas.ids import rollout_id
+from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
+from rollstream.schemas.prompt import PromptSubmitted, Purpose
+from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.scored import RolloutScored
+
+
+class DropReason(StrEnum):
+    """Why a group closed without being trained on; the `reason` of a dropped group in the ledger."""
+
+    NOT_FOR_TRAINING = "not_for_training"
+    """Its prompt's purpose is not `train`."""
+    CONFLICT = "conflict"
+    """Its records disagree on what was asked or on how many samples there are."""
+    OVERFLOW = "overflow"
+    """Incomplete groups took more memory than their bound; this was the oldest."""
+    LOST = "lost"
+    """Every stage before this one is done with it, and samples are missing."""
+    EXPIRED = "expired"
+    """Its records fell out of the log before they were read, and a person accepted the loss."""
+    FAILED = "failed"
+    """More than half of its samples are not completed, most of these failed."""
+    UNRESOLVED = "unresolved"
+    """More than half of its samples are not completed, most of these unresolved."""
+    UNSUPPORTED_SAMPLING = "unsupported_sampling"
+    """It was to be sampled from a truncated distribution, whose logprobs are not the policy's."""
+    TOKENIZER_MISMATCH = "tokenizer_mismatch"
+    """A generator's tokenizer is not the trainer's."""
+    UNKNOWN_VERSION = "unknown_version"
+    """A span names a weight version that this run never published."""
+    TOO_OLD = "too_old"
+    """Its policy lag exceeds max_policy_lag."""
+    UNTRAINABLE = "untrainable"
+    """Its turns branch, it has no tokens, or it was sampled at temperature 0."""
+    ALL_TRUNCATED = "all_truncated"
+    """Every completed sample ran into its token limit."""
+    NO_SPREAD = "no_spread"
+    """Its samples all have the same reward: no advantage, no gradient."""
+    NON_FINITE = "non_finite"
+    """Its step had a non-finite loss or gradient and was skipped."""
+
+
+class Place(NamedTuple):
+    """Where a record lies."""
+
+    partition: Partition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedSample:
+    """A scored sample, where it lies in `scored`, and its size there in bytes."""
+
+    scored: RolloutScored
+    place: Place
+    num_bytes: int
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether it has a reward."""
+        return self.scored.scoring.status is Status.COMPLETED
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """An open group. `samples`: sample_index → the best attempt so far; `places`: every record that belongs to it.
+
+    A group that is only expected has no hash and size 0 until one of its records comes.
+    """
+
+    group_id: str
+    content_hash: str
+    group_size: int
+    prompt_place: Place | None = None
+    samples: dict[int, PlacedSample] = field(default_factory=dict)
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sample is there, whatever its status."""
+        return 0 < self.group_size == len(self.samples)
+
+    @property
+    def num_bytes(self) -> int:
+        """Encoded size of its samples."""
+        return sum(sample.num_bytes for sample in self.samples.values())
+
+    def in_order(self) -> list[PlacedSample]:
+        """Its samples by sample_index."""
+        return [self.samples[index] for index in sorted(self.samples)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedGroup:
+    """A group that closed without being trained on, with what was there of it."""
+
+    group: Group
+    reason: DropReason
+
+    def closed(self) -> ClosedGroup:
+        """What the ledger says of it."""
+        return ClosedGroup(group_id=self.group.group_id, outcome=GroupOutcome.DROPPED, reason=self.reason.value)
+
+
+class Assembler:
+    """Open groups, the closed ones' ids, and the next offsets to read after a restart.
+
+    The caller takes completed groups and drops from it, and closes what it trained on; every drop must be in the
+    ledger no later than the checkpoint that names offsets behind it.
+    """
+
+    def __init__(
+        self,
+        *,
+        closed: Mapping[str, ClosedGroup],
+        offsets: Mapping[Partition, int],
+        incomplete_bytes: int,
+    ) -> None:
+        self._closed_reasons = {group.group_id: group.reason for group in closed.values()}
+        self._open: dict[str, Group] = {}
+        self._completed: list[Group] = []
+        self._drops: list[DroppedGroup] = []
+        self._start = dict(offsets)
+        self._trackers: dict[Partition, OffsetTracker] = {}
+        self._bytes_bound = incomplete_bytes
+        self._incomplete_bytes = 0
+        self.num_duplicates = 0
+
+    @property
+    def incomplete(self) -> Iterable[Group]:
+        """Open groups that lack samples, oldest first."""
+        return (group for group in self._open.values() if not group.is_complete)
+
+    @property
+    def num_open(self) -> int:
+        """Groups that are not closed."""
+        return len(self._open)
+
+    @property
+    def incomplete_bytes(self) -> int:
+        """Encoded size of the samples of incomplete groups."""
+        return self._incomplete_bytes
+
+    def is_closed(self, group_id: str) -> bool:
+        """Whether the group is trained or dropped, on the surviving branch or just now."""
+        return group_id in self._closed_reasons
+
+    def expect(self, group_ids: Iterable[str]) -> None:
+        """Open groups whose prompts can't be read again, so that they are closed too; sizes are learnt from samples."""
+        for group_id in group_ids:
+            if not self.is_closed(group_id):
+                self._open.setdefault(group_id, Group(group_id=group_id, content_hash="", group_size=0))
+
+    def skip(self, place: Place) -> None:
+        """Pass over a record that belongs to no group."""
+        tracker = self._tracker(place.partition)
+        tracker.start(place.offset, now=0.0)
+        tracker.finish(place.offset)
+
+    def add_prompt(self, prompt: PromptSubmitted, place: Place) -> None:
+        """Open the prompt's group."""
+        group = self._group_for(prompt, prompt.group_id, prompt.group_size, place)
+        if group is not None and group.prompt_place is None:
+            group.prompt_place = place
+
+    def add_sample(self, scored: RolloutScored, place: Place, num_bytes: int) -> None:
+        """Put a sample into its group; a completed attempt beats others, else the first wins."""
+        rollout = scored.rollout
+        group = self._group_for(rollout.prompt, rollout.group_id, rollout.group_size, place)
+        if group is None:
+            return
+        if not _belongs(rollout, group):
+            self.drop(group.group_id, DropReason.CONFLICT)
+            return
+        sample = PlacedSample(scored=scored, place=place, num_bytes=num_bytes)
+        known = group.samples.get(rollout.sample_index)
+        if known is None:
+            self._fill(group, sample)
+        elif sample.is_completed and not known.is_completed:
+            if not group.is_complete:
+                self._incomplete_bytes += num_bytes - known.num_bytes
+            group.samples[rollout.sample_index] = sample
+        else:
+            self.num_duplicates += 1
+
+    def take_completed(self) -> list[Group]:
+        """Groups that became complete since the last call, in order, unless they are closed already."""
+        completed = [group for group in self._completed if group.group_id in self._open]
+        self._completed.clear()
+        return completed
+
+    def take_drops(self, limit: int) -> tuple[DroppedGroup, ...]:
+        """Groups dropped since the last call, oldest first, at most `limit`."""
+        taken = tuple(self._drops[:limit])
+        del self._drops[: len(taken)]
+        return taken
+
+    @property
+    def num_drops(self) -> int:
+        """Drops that are not taken yet."""
+        return len(self._drops)
+
+    def drop(self, group_id: str, reason: DropReason) -> None:
+        """Close an open group without training on it."""
+        self._drops.append(DroppedGroup(group=self._close(group_id, reason.value), reason=reason))
+
+    def close_trained(self, group_ids: Iterable[str]) -> tuple[ClosedGroup, ...]:
+        """Close the groups of a step; what the ledger says of them."""
+        closed = []
+        for group_id in group_ids:
+            self._close(group_id, "")
+            closed.append(ClosedGroup(group_id=group_id, outcome=GroupOutcome.TRAINED))
+        return tuple(closed)
+
+    def offsets(self) -> dict[Partition, int]:
+        """Per partition the lowest offset of any record whose group is open, else the next one to read."""
+        reached = {partition: tracker.committable() for partition, tracker in self._trackers.items()}
+        return self._start | {partition: offset for partition, offset in reached.items() if offset is not None}
+
+    def open_group_ids(self) -> tuple[str, ...]:
+        """Ids of the groups that are not closed."""
+        return tuple(self._open)
+
+    def _group_for(self, prompt: PromptSubmitted, group_id: str, group_size: int, place: Place) -> Group | None:
+        """The open group that this record belongs to; None if the record changes nothing any more."""
+        if self.is_closed(group_id):
+            # What is left of a group that is not trained on was closed before it came, and is no repetition.
+            self.num_duplicates += self._closed_reasons[group_id] != DropReason.NOT_FOR_TRAINING
+            self.skip(place)
+            return None
+        content_hash = prompt.content_hash()
+        group = self._open.get(group_id)
+        if group is None:
+            group = Group(group_id=group_id, content_hash=content_hash, group_size=group_size)
+            self._open[group_id] = group
+        elif not group.content_hash:
+            group.content_hash, group.group_size = content_hash, group_size
+        self._tracker(place.partition).start(place.offset, now=0.0)
+        group.places.append(place)
+        if (group.content_hash, group.group_size) != (content_hash, group_size):
+            self.drop(group_id, DropReason.CONFLICT)
+            return None
+        if prompt.purpose is not Purpose.TRAIN:
+            self.drop(group_id, DropReason.NOT_FOR_TRAINING)
+            return None
+        return group
+
+    def _fill(self, group: Group, sample: PlacedSample) -> None:
+        group.samples[sample.scored.rollout.sample_index] = sample
+        self._incomplete_bytes += sample.num_bytes
+        if group.is_complete:
+            self._incomplete_bytes -= group.num_bytes
+            self._completed.append(group)
+        while self._incomplete_bytes > self._bytes_bound:
+            oldest = next(group for group in self.incomplete if group.samples)
+            self.drop(oldest.group_id, DropReason.OVERFLOW)
+
+    def _close(self, group_id: str, reason: str) -> Group:
+        group = self._open.pop(group_id)
+        self._closed_reasons[group_id] = reason
+        if not group.is_complete:
+            self._incomplete_bytes -= group.num_bytes
+        for place in group.places:
+            self._tracker(place.partition).finish(place.offset)
+        return group
+
+    def _tracker(self, partition: Partition) -> OffsetTracker:
+        return self._trackers.setdefault(partition, OffsetTracker())
+
+
+def _belongs(rollout: RolloutGenerated, group: Group) -> bool:
+    """Whether the sample's own numbers fit its group; its prompt was compared before."""
+    return (
+        rollout.sample_index < group.group_size
+        and rollout.group_size == rollout.prompt.group_size
+        and rollout.group_id == rollout.prompt.group_id
+        and rollout.rollout_id == rollout_id(rollout.group_id, rollout.sample_index)
+    )

@@ -1,0 +1,109 @@
+"""From records to steps and drops: assembles groups, admits them in order of arrival, says what is lost. Pure."""
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from rollstream.bus.message import Partition
+from rollstream.trainer.admission import AdmissionRules, Admitted, admit
+from rollstream.trainer.aging import Aging, Upstream
+from rollstream.trainer.assembler import Assembler, DropReason, Group
+
+LagOf = Callable[[int], int | None]
+_REMEMBERED_LENGTHS: Final = 1024
+
+
+@dataclass(slots=True)
+class LagByLength:
+    """Where too old groups lie among the lengths of all: a bound on the oldest span cuts long samples first."""
+
+    _lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_LENGTHS))
+    _too_old: Counter[int] = field(default_factory=Counter)
+
+    def note(self, group: Group, *, is_too_old: bool) -> None:
+        """Take in a complete group; its length is that of its longest sample."""
+        length = max(sample.scored.rollout.num_completion_tokens for sample in group.samples.values())
+        if is_too_old:
+            bounds = np.quantile(np.array([*self._lengths, length]), (0.25, 0.5, 0.75))
+            self._too_old[int(np.searchsorted(bounds, length, side="left")) + 1] += 1
+        else:
+            self._lengths.append(length)
+
+    def take(self) -> dict[str, float]:
+        """Groups dropped as too old since the last call, by quartile of length; empty without any."""
+        counts = {f"too_old_length_quartile/{number}": float(self._too_old[number]) for number in range(1, 5)}
+        is_any = bool(self._too_old)
+        self._too_old.clear()
+        return counts if is_any else {}
+
+
+class Intake:
+    """Complete groups wait here: admitted when they became complete, and once more when a step takes them."""
+
+    def __init__(
+        self, assembler: Assembler, aging: Aging, rules: AdmissionRules, *, expired_before: dict[Partition, int]
+    ) -> None:
+        """`expired_before`: ends of `prompts` at a start that accepted a loss, else empty."""
+        self.assembler = assembler
+        self.lag_by_length = LagByLength()
+        self._aging = aging
+        self._rules = rules
+        self._expired_before = expired_before
+        self._ready: deque[Group] = deque()
+
+    @property
+    def num_ready(self) -> int:
+        """Groups that wait for a step."""
+        return len(self._ready)
+
+    def settle(self, lag: LagOf) -> None:
+        """Sort the groups that became complete: refused ones are dropped at once."""
+        for group in self.assembler.take_completed():
+            if self._admit(group, lag) is not None:
+                self._ready.append(group)
+
+    def batch(self, num_groups: int, lag: LagOf) -> tuple[Admitted, ...] | None:
+        """The next step's groups, in order of arrival; None while there are too few. They stay open until closed."""
+        if len(self._ready) < num_groups:
+            return None
+        admitted: list[Admitted] = []
+        while self._ready and len(admitted) < num_groups:
+            verdict = self._admit(self._ready.popleft(), lag)
+            if verdict is not None:
+                admitted.append(verdict)
+        if len(admitted) == num_groups:
+            return tuple(admitted)
+        self._ready.extendleft(verdict.group for verdict in reversed(admitted))
+        return None
+
+    def tick(self, now: float, *, at_end: bool) -> None:
+        """See `Aging.tick`."""
+        self._aging.tick(now, at_end=at_end)
+
+    def interrupt(self) -> None:
+        """See `Aging.interrupt`."""
+        self._aging.interrupt()
+
+    def give_up_lost(self, upstream: Upstream, *, prompts_read: bool) -> None:
+        """Drop the incomplete groups of which nothing more can come."""
+        self._aging.observe(upstream, self.assembler.incomplete, prompts_read=prompts_read)
+        for group in self._aging.lost(self.assembler.incomplete):
+            self.assembler.drop(group.group_id, DropReason.EXPIRED if self._is_expired(group) else DropReason.LOST)
+
+    def _admit(self, group: Group, lag: LagOf) -> Admitted | None:
+        if self.assembler.is_closed(group.group_id):
+            return None
+        verdict = admit(group, self._rules, lag)
+        self.lag_by_length.note(group, is_too_old=verdict is DropReason.TOO_OLD)
+        if isinstance(verdict, Admitted):
+            return verdict
+        self.assembler.drop(group.group_id, verdict)
+        return None
+
+    def _is_expired(self, group: Group) -> bool:
+        if group.prompt_place is None:
+            return bool(self._expired_before)
+        return group.prompt_place.offset < self._expired_before.get(group.prompt_place.partition, 0)
