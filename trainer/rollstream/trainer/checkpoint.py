@@ -1,0 +1,105 @@
+"""Checkpoints: the backend's state and where the trainer stood in the topics, in a directory written once."""
+
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.message import Partition
+from rollstream.bus.weight_store import write_durably
+
+_POSITION: Final = "position.json"
+_STATE: Final = "state"
+
+
+class NextOffset(BaseModel):
+    """The next offset to read of one partition."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    topic: str
+    partition: int = Field(ge=0)
+    offset: int = Field(ge=0)
+
+
+class Position(BaseModel):
+    """Where the trainer stood when it wrote a checkpoint; offsets mean nothing on another cluster or topic."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    run: str
+    weight_version: int
+    step: int
+    cluster_id: str
+    topic_ids: dict[str, str] = Field(description="Topic name → id, of the topics that are read")
+    next_offsets: tuple[NextOffset, ...] = Field(description="Lowest offset of any record whose group is open")
+    open_groups: tuple[str, ...] = Field(description="Ids of the groups that were open")
+
+    def offsets(self) -> dict[Partition, int]:
+        """The offsets by partition."""
+        return {(entry.topic, entry.partition): entry.offset for entry in self.next_offsets}
+
+
+def as_next_offsets(offsets: Mapping[Partition, int]) -> tuple[NextOffset, ...]:
+    """Offsets as a checkpoint holds them, in order."""
+    return tuple(
+        NextOffset(topic=topic, partition=number, offset=offset) for (topic, number), offset in sorted(offsets.items())
+    )
+
+
+class CheckpointStore:
+    """Checkpoints as directories `<version>-<incarnation>/` below a root; what no surviving entry names is absent."""
+
+    def __init__(self, root: Path, incarnation: str) -> None:
+        self._root = root.absolute()
+        self._incarnation = incarnation
+        self._written: list[Path] = []
+
+    def write(self, position: Position, save_state: Callable[[Path], None]) -> str:
+        """Write a new checkpoint, all or nothing, and fsync it; its uri. Raises `WeightStoreError`."""
+        final = self._root / f"{position.weight_version}-{self._incarnation}"
+
+        def save(directory: Path) -> None:
+            save_state(directory / _STATE)
+            (directory / _POSITION).write_text(position.model_dump_json(indent=2))
+
+        write_durably(final, save)
+        self._written.append(final)
+        return final.as_uri()
+
+    def prune(self, keep: int) -> None:
+        """Delete all but the newest `keep` of those that this process wrote; others' are never touched."""
+        while len(self._written) > keep:
+            oldest = self._written.pop(0)
+            doomed = self._root / f".deleted-{oldest.name}-{uuid.uuid4().hex[:8]}"
+            oldest.rename(doomed)
+            shutil.rmtree(doomed)
+
+
+def read_position(uri: str) -> Position:
+    """The position in a checkpoint that the ledger names; raises `ConfigurationError` if it is not there."""
+    path = _directory(uri) / _POSITION
+    try:
+        return Position.model_validate_json(path.read_text())
+    except (OSError, ValidationError) as error:
+        raise ConfigurationError(
+            f"the ledger names checkpoint {uri}, which cannot be read: {error}; bring the directory back, "
+            "or go back to a version whose checkpoint exists with `rollstream weights rollback`"
+        ) from error
+
+
+def state_directory(uri: str) -> Path:
+    """Where a checkpoint keeps the backend's state."""
+    return _directory(uri) / _STATE
+
+
+def _directory(uri: str) -> Path:
+    parts = urlsplit(uri)
+    if parts.scheme != "file":
+        raise ConfigurationError(f"checkpoint {uri!r} is no directory: expected a file:// uri")
+    return Path(unquote(parts.path))

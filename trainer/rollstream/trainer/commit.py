@@ -1,0 +1,193 @@
+"""The trainer's commits. Only what one transaction put on `weights` and `ledger` counts; all else is debris.
+
+One step, in this order: weights to a new path, checkpoint if due, one transaction {WeightsPublished, LedgerEntry}.
+A crash before the transaction leaves directories that no surviving entry names; a crash after it loses nothing.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from rollstream.bus.crash_points import crash_point
+from rollstream.bus.message import OutRecord
+from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.bus.weight_store import WeightStore
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.registry import SchemaRegistry
+from rollstream.schemas.topics import LEDGER, WEIGHTS
+from rollstream.schemas.weights import WeightsPublished
+from rollstream.trainer.checkpoint import CheckpointStore, Position
+
+Save = Callable[[Path], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitSettings:
+    """What every commit of one process shares."""
+
+    run: str
+    model: str
+    incarnation: str
+    dtype: str
+    keep_versions: int
+    keep_checkpoints: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepRecord:
+    """What an optimizer step reports to the ledger."""
+
+    trained: Sequence[TrainedRollout]
+    closed: Sequence[ClosedGroup]
+    metrics: Mapping[str, float]
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointRequest:
+    """A checkpoint that is due: the backend's state, and the position once the new version's number is known."""
+
+    save_state: Save
+    position: Callable[[int, int], Position]
+    """(weight_version, step) → the position."""
+
+
+class Commits:
+    """Appends to the ledger, the only writer of its run; any error ends the process."""
+
+    def __init__(
+        self,
+        settings: CommitSettings,
+        publisher: TransactionalPublisher,
+        weights: WeightStore,
+        checkpoints: CheckpointStore,
+        registry: SchemaRegistry,
+    ) -> None:
+        self._settings = settings
+        self._publisher = publisher
+        self._weights = weights
+        self._checkpoints = checkpoints
+        self._weights_codec = AvroCodec(WEIGHTS, registry)
+        self._ledger_codec = AvroCodec(LEDGER, registry)
+        self._published: WeightsPublished | None = None
+        self._own_uris: list[str] = []
+        self._drops_since_version: list[ClosedGroup] = []
+        self.weight_version = -1
+        self.step = 0
+
+    def restart(self, *, version: int, parent: int | None, step: int, save_weights: Save) -> LedgerEntry:
+        """The first act: the restored weights as a new version."""
+        started = utc_now()
+        published = self._store(version, parent, step, save_weights)
+        return self._commit(self._entry(EntryKind.RESTART, published, started_at=started), published)
+
+    def optimizer_step(
+        self, record: StepRecord, save_weights: Save, checkpoint: CheckpointRequest | None
+    ) -> LedgerEntry:
+        """Publish the version that a step made."""
+        published = self._store(self.weight_version + 1, self.weight_version, self.step + 1, save_weights)
+        uri = self._checkpoint(checkpoint, published)
+        entry = self._entry(
+            EntryKind.STEP,
+            published,
+            checkpoint=uri,
+            trained=tuple(record.trained),
+            closed=tuple(record.closed),
+            metrics=dict(record.metrics),
+            started_at=record.started_at,
+        )
+        return self._commit(entry, published)
+
+    def drops(self, closed: Sequence[ClosedGroup], metrics: Mapping[str, float]) -> LedgerEntry:
+        """Close groups between steps, so that their credit comes back."""
+        now = utc_now()
+        entry = LedgerEntry(
+            kind=EntryKind.DROPS,
+            incarnation=self._settings.incarnation,
+            step=self.step,
+            weight_version=self.weight_version,
+            closed=tuple(closed),
+            metrics=dict(metrics),
+            started_at=now,
+            finished_at=now,
+        )
+        self._drops_since_version.extend(closed)
+        return self._commit(entry, None)
+
+    def hand_over(self, checkpoint: CheckpointRequest) -> LedgerEntry:
+        """Before a graceful end: a checkpoint of the current weights, so that the next trainer repeats nothing.
+
+        Only an entry that makes a version can name a checkpoint. This one cuts back to its parent, the current
+        version, and so repeats the drops since then; the files are the parent's.
+        """
+        if self._published is None:
+            raise RuntimeError("hand_over comes after restart")
+        started = utc_now()
+        version = self.weight_version + 1
+        published = self._published.model_copy(
+            update={"weight_version": version, "parent_version": self.weight_version, "created_at": started}
+        )
+        uri = self._checkpoint(checkpoint, published)
+        entry = self._entry(
+            EntryKind.RESTART, published, checkpoint=uri, closed=tuple(self._drops_since_version), started_at=started
+        )
+        return self._commit(entry, published)
+
+    def _store(self, version: int, parent: int | None, step: int, save_weights: Save) -> WeightsPublished:
+        stored = self._weights.write(version, self._settings.incarnation, save_weights)
+        crash_point("weights_written")
+        self._own_uris.append(stored.uri)
+        return WeightsPublished(
+            model=self._settings.model,
+            weight_version=version,
+            parent_version=parent,
+            uri=stored.uri,
+            files=stored.files,
+            dtype=self._settings.dtype,
+            step=step,
+            created_at=utc_now(),
+        )
+
+    def _checkpoint(self, request: CheckpointRequest | None, published: WeightsPublished) -> str | None:
+        if request is None:
+            return None
+        uri = self._checkpoints.write(request.position(published.weight_version, published.step), request.save_state)
+        crash_point("checkpoint_written")
+        return uri
+
+    def _entry(self, kind: EntryKind, published: WeightsPublished, **fields: object) -> LedgerEntry:
+        values = {
+            "kind": kind,
+            "incarnation": self._settings.incarnation,
+            "step": published.step,
+            "weight_version": published.weight_version,
+            "parent_version": published.parent_version,
+            "finished_at": utc_now(),
+            **fields,
+        }
+        return LedgerEntry.model_validate(values)
+
+    def _commit(self, entry: LedgerEntry, published: WeightsPublished | None) -> LedgerEntry:
+        records = [self._record(LEDGER.of(self._settings.run), self._settings.run, self._ledger_codec.encode(entry))]
+        if published is not None:
+            name = WEIGHTS.of(self._settings.run)
+            records.insert(0, self._record(name, published.model, self._weights_codec.encode(published)))
+        self._publisher.commit(records)
+        if published is not None:
+            self._published = published
+            self._drops_since_version.clear()
+            self.weight_version, self.step = entry.weight_version, entry.step
+            self._delete_old()
+        return entry
+
+    def _record(self, topic: str, key: str, value: bytes) -> OutRecord:
+        return OutRecord(topic=topic, key=key.encode(), value=value)
+
+    def _delete_old(self) -> None:
+        """Only what this process wrote, and only once newer ones count."""
+        while len(self._own_uris) > self._settings.keep_versions:
+            self._weights.delete(self._own_uris.pop(0), self._settings.incarnation)
+        self._checkpoints.prune(self._settings.keep_checkpoints)

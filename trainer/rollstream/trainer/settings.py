@@ -1,0 +1,70 @@
+"""`TrainerSettings`: the `[trainer]` table of the run's file, or ROLLSTREAM_… in the environment."""
+
+from pathlib import Path
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from rollstream.bus.settings import StageSettings
+from rollstream.schemas.ids import checked_run
+from rollstream.trainer.admission import LagScope
+from rollstream.trainer.learning_settings import LearningSettings
+
+
+class TrainerSettings(StageSettings):
+    """What to train, from which rollouts, how far off policy, and what to keep of it."""
+
+    table: ClassVar[str] = "trainer"
+
+    model_path: Path = Field(description="Directory of the model that version 0 is made of")
+    learning: LearningSettings = Field(default_factory=LearningSettings, description="Loss, optimizer and device")
+    source_run: str | None = Field(
+        default=None, description="Train on the rollouts of this run, whose own trainer goes on undisturbed"
+    )
+
+    num_steps: int = Field(default=0, ge=0, description="Exit 0 after this many optimizer steps; 0 goes on for ever")
+    groups_per_step: int = Field(default=8, ge=1, description="Groups in one optimizer step, in order of arrival")
+    max_policy_lag: int = Field(
+        default=4, ge=0, description="Optimizer steps that a sample's oldest weights may be behind"
+    )
+    lag_scope: LagScope = Field(
+        default="group", description="group drops what is too old; token only masks the tokens that are"
+    )
+    lost_after_seconds: float = Field(
+        default=60.0, gt=0, description="Time at the end of `scored` after which missing samples are given up"
+    )
+    buffer_groups: int = Field(
+        default=128, ge=1, description="Complete groups held at most; reading stops above, at least groups_per_step"
+    )
+    incomplete_bytes: int = Field(
+        default=2**30, ge=2**20, description="Bytes of samples of incomplete groups; above, the oldest group is dropped"
+    )
+
+    checkpoints: Path = Field(default=Path("checkpoints"), description="Root directory of the checkpoints")
+    checkpoint_every: int = Field(default=10, ge=1, description="Optimizer steps between checkpoints")
+    keep_checkpoints: int = Field(default=2, ge=1, description="Newest own checkpoints that are not deleted")
+    keep_versions: int = Field(default=20, ge=1, description="Newest own weight versions that are not deleted")
+    accept_loss: bool = Field(
+        default=False, description="Start although records expired unread; their groups close as `expired`"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.buffer_groups < self.groups_per_step:
+            raise ValueError(
+                f"buffer_groups {self.buffer_groups} is below groups_per_step {self.groups_per_step}: "
+                "a step could never be filled; raise buffer_groups"
+            )
+        if self.keep_versions <= self.max_policy_lag:
+            raise ValueError(
+                f"keep_versions {self.keep_versions} must exceed max_policy_lag {self.max_policy_lag}: "
+                "generators still load versions that far back"
+            )
+        if self.source_run is not None and checked_run(self.source_run) == self.run:
+            raise ValueError(f"source_run {self.source_run!r} is this run itself: leave it out")
+        return self
+
+    @property
+    def rollouts_run(self) -> str:
+        """The run whose `prompts` and `scored` are read."""
+        return self.source_run or self.run
