@@ -31,6 +31,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer, InFlight
+from rollstream.bus.crash_points import crash_point
 from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
 from rollstream.bus.health import Health
@@ -181,6 +182,7 @@ class _Work:
     async def _work_on(self, taken: InFlight) -> None:
         async with self._stage.poison.attempt(taken.message) as attempt:
             await self._decode_and_handle(taken, attempt)
+        crash_point("effects_confirmed")
         taken.done()
 
     async def _decode_and_handle(self, taken: InFlight, attempt: Attempt) -> None:

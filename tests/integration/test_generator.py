@@ -1,0 +1,196 @@
+"""The generator stage as a process, with the scripted engine, on the real broker."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollstream.bus.crash_points import CRASH_AT
+from rollstream.schemas.prompt import AgentChoice, Message, Purpose, Sampling
+from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS_APPLIED
+from rollstream.schemas.weights import ApplyOutcome, WeightsApplied
+from tests.builders import a_prompt
+from tests.running import Run, a_run, wait_until
+
+
+@pytest.fixture
+def run(kafka: str, redis_url: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
+    with a_run(kafka, topic_prefix, tmp_path, redis_url=redis_url) as run:
+        scripted(run)
+        yield run
+
+
+def scripted(run: Run, token_seconds: float = 0.0, **settings: object) -> None:
+    run.tables["generator"] = settings
+    engine = {"kind": "scripted", "model_path": run.directory, "scripted": {"token_seconds": token_seconds}}
+    run.tables["generator.engine"] = engine
+
+
+def rollouts(run: Run) -> list[RolloutGenerated]:
+    return run.records(ROLLOUTS)
+
+
+def wait_for_samples(run: Run, count: int) -> list[RolloutGenerated]:
+    """All records, once there are `count` different samples."""
+
+    def enough() -> list[RolloutGenerated] | None:
+        found = rollouts(run)
+        return found if len({sample.rollout_id for sample in found}) >= count else None
+
+    return wait_until(enough, f"{count} samples")
+
+
+def wait_for_applied(run: Run, version: int, outcome: ApplyOutcome = ApplyOutcome.APPLIED) -> WeightsApplied:
+    def found() -> WeightsApplied | None:
+        records = [r for r in run.records(WEIGHTS_APPLIED) if (r.weight_version, r.outcome) == (version, outcome)]
+        return records[-1] if records else None
+
+    return wait_until(found, f"version {version} {outcome.value}")
+
+
+def test_every_sample_of_a_prompt_comes_back_with_tokens_logprobs_and_versions(run: Run) -> None:
+    run.publish_weights(0)
+    generator = run.start("generator")
+    prompts = [a_prompt(row, run=run.name) for row in range(5)]
+    run.submit(*prompts)
+    samples = wait_for_samples(run, 20)
+    assert len(samples) == 20
+    for sample in samples:
+        turn = sample.turns[0]
+        assert sample.status is Status.COMPLETED
+        assert len(turn.token_ids) == len(turn.behavior_logprobs) > 0
+        assert [(span.start, span.end, span.weight_version) for span in turn.weight_spans] == [
+            (0, len(turn.token_ids), 0)
+        ]
+        assert sample.prompt in prompts
+    wait_until(lambda: run.committed("generators", "prompts") == 5, "the prompts' offsets to be committed")
+    assert generator.terminate() == 0
+
+
+def test_what_cannot_be_posed_fails_with_the_reason_and_the_partition_moves_on(run: Run) -> None:
+    run.publish_weights(0)
+    run.start("generator")
+    size = {"group_size": 2, "run": run.name}
+    bad = {
+        "prompt_too_long": a_prompt(1, messages=(Message(role="user", content="7" * 5000),), **size),
+        "unsupported_sampling": a_prompt(2, sampling=Sampling(temperature=0.0, max_tokens=8), **size),
+        "unknown_agent": a_prompt(3, agent=AgentChoice(name="no.such.agent"), **size),
+    }
+    run.submit(*bad.values(), a_prompt(4, **size))
+    samples = wait_for_samples(run, 8)
+    for reason, prompt in bad.items():
+        own = [sample for sample in samples if sample.group_id == prompt.group_id]
+        assert len(own) == 2
+        assert all(sample.status is Status.FAILED and (sample.error or "").startswith(reason) for sample in own)
+    assert sum(sample.status is Status.COMPLETED for sample in samples) == 2
+
+
+def test_what_cannot_be_read_ends_in_dead_letters_and_the_partition_moves_on(run: Run) -> None:
+    run.publish_weights(0)
+    run.start("generator")
+    run.publish("prompts", [("k", b"garbage"), ("k", None), ("k", b"\0\0\0\0\x63abc"), ("k", b"\0\0\0\0\x01\x02")])
+    run.submit(a_prompt(1, run=run.name))
+    wait_for_samples(run, 4)
+    letters = wait_until(lambda: len(found := run.messages("dead-letters")) == 4 and found, "4 dead letters")
+    assert {letter.value for letter in letters} == {b"garbage", None, b"\0\0\0\0\x63abc", b"\0\0\0\0\x01\x02"}
+
+
+@pytest.mark.parametrize("crash_at", [None, "effects_confirmed"])
+def test_a_killed_generator_loses_no_sample(run: Run, crash_at: str | None) -> None:
+    scripted(run, token_seconds=0.3, max_tokens_in_flight=240)
+    run.publish_weights(0)
+    victim = run.start("generator", **({CRASH_AT: crash_at} if crash_at else {}))
+    run.submit(*(a_prompt(row, run=run.name) for row in range(20)))
+    if crash_at is None:
+        wait_until(lambda: rollouts(run), "a first sample")
+        victim.kill()
+    else:
+        assert victim.wait() == -9
+    before = {sample.rollout_id for sample in rollouts(run)}
+    scripted(run)
+    run.start("generator")
+    samples = wait_for_samples(run, 80)
+    assert 0 < len(before) < 80
+    assert before < {sample.rollout_id for sample in samples}
+    assert len({(sample.rollout_id, sample.attempt_id) for sample in samples}) == len(samples)
+
+
+def test_an_update_in_mid_sample_gives_the_sample_two_spans(run: Run) -> None:
+    scripted(run, token_seconds=0.7)
+    run.publish_weights(0)
+    run.start("generator")
+    wait_for_applied(run, 0)
+    run.submit(a_prompt(1, run=run.name, group_size=8))
+    wait_until(lambda: in_flight(run) > 0, "samples in flight")
+    run.publish_weights(1)
+    samples = wait_for_samples(run, 8)
+    assert any(sample.weight_versions == (0, 1) for sample in samples)
+
+
+def in_flight(run: Run) -> int:
+    """What the generator says in Redis."""
+    import redis
+
+    assert run.redis_url
+    client = redis.Redis.from_url(run.redis_url)
+    try:
+        states = [json.loads(client.get(key) or "{}") for key in client.scan_iter(f"{run.name}:fleet:*")]
+    finally:
+        client.close()
+    return sum(int(state.get("in_flight", 0)) for state in states)
+
+
+def test_a_corrupt_version_is_reported_and_the_old_one_serves_until_the_next(run: Run) -> None:
+    run.publish_weights(0)
+    run.start("generator")
+    wait_for_applied(run, 0)
+    good = run.publish_weights(1, uri=(run.directory / "weights" / "0-test").as_uri(), content=b"other than version 0")
+    failed = wait_for_applied(run, 1, ApplyOutcome.FAILED)
+    assert good.files[0].name in (failed.error or "")
+    run.submit(a_prompt(1, run=run.name))
+    assert {sample.weight_versions for sample in wait_for_samples(run, 4)} == {(0,)}
+    run.publish_weights(2)
+    wait_for_applied(run, 2)
+    run.submit(a_prompt(2, run=run.name))
+    assert {sample.weight_versions for sample in wait_for_samples(run, 8)} == {(0,), (2,)}
+
+
+def test_a_joiner_starts_on_the_newest_version_and_one_leaving_loses_nothing(run: Run) -> None:
+    scripted(run, token_seconds=0.01)
+    for version in range(4):
+        run.publish_weights(version)
+    first = run.start("generator", ROLLSTREAM_GENERATOR_ID="first")
+    run.submit(*(a_prompt(row, run=run.name) for row in range(30)))
+    wait_for_applied(run, 3)
+    run.start("generator", ROLLSTREAM_GENERATOR_ID="second")
+    wait_until(lambda: {r.generator_id for r in run.records(WEIGHTS_APPLIED)} == {"first", "second"}, "the joiner")
+    assert [r.weight_version for r in run.records(WEIGHTS_APPLIED) if r.outcome is ApplyOutcome.APPLIED] == [3, 3]
+    assert first.terminate() == 0
+    run.submit(*(a_prompt(row, run=run.name) for row in range(30, 40)))
+    samples = wait_for_samples(run, 160)
+    assert {sample.generator.generator_id for sample in samples} == {"first", "second"}
+
+
+def test_an_evaluation_prompt_is_answered_by_the_version_it_names_or_not_at_all(run: Run) -> None:
+    run.publish_weights(0)
+    run.publish_weights(1)
+    run.start("generator")
+    wait_for_applied(run, 1)
+
+    def asked(row: int, version: int) -> None:
+        prompt = a_prompt(row, run=run.name, purpose=Purpose.EVALUATE, weight_version=version, group_size=1)
+        run.submit(prompt, topic=EVAL_PROMPTS)
+
+    asked(1, 0)
+    asked(2, 1)
+    asked(3, 2)
+    answered = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 2 and found, "two evaluations")
+    by_version = {sample.prompt.weight_version: sample for sample in answered}
+    assert by_version[0].status is Status.FAILED
+    assert (by_version[0].error or "").startswith("version_gone")
+    assert by_version[1].weight_versions == (1,)
+    run.publish_weights(2)
+    last = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 3 and found, "the third evaluation")
+    assert {sample.weight_versions for sample in last} == {(), (1,), (2,)}

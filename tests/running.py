@@ -1,0 +1,169 @@
+"""A run on the real broker whose stages are real processes: what the fault tests start, kill and read."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import KafkaSettings
+from rollstream.bus.weight_store import DirectoryWeightStore
+from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.record import Record
+from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic
+from rollstream.schemas.weights import WeightsPublished
+from tests.builders import published
+
+R = TypeVar("R", bound=Record)
+
+DEADLINE_SECONDS = 60.0
+
+
+def wait_until(is_true: Callable[[], Any], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
+    """Ask until the answer is true, and return it; fails with `what` past the deadline."""
+    deadline = time.monotonic() + seconds
+    while not (answer := is_true()):
+        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+        time.sleep(0.05)
+    return answer
+
+
+@dataclass
+class StageProcess:
+    """One stage as a process of its own."""
+
+    process: "subprocess.Popen[bytes]"
+    log: Path
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+    def terminate(self, seconds: float = 30.0) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
+        """The exit code, once it ended by itself."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still runs after {seconds} s; log:\n{self.log.read_text()[-3000:]}") from None
+
+
+@dataclass
+class Run:
+    """One run: topics on a broker, a directory, and a settings file that grows table by table."""
+
+    kafka: KafkaSettings
+    name: str
+    directory: Path
+    redis_url: str | None = None
+    tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    running: list[StageProcess] = field(default_factory=list)
+
+    @property
+    def config(self) -> Path:
+        """The settings file, written afresh."""
+        shared: dict[str, Any] = {"run": self.name, "weight_store": str(self.directory / "weights")}
+        if self.redis_url:
+            shared["redis_url"] = self.redis_url
+        lines = [f"{key} = {json.dumps(value)}" for key, value in shared.items()]
+        tables = {"kafka": {"bootstrap_servers": self.kafka.bootstrap_servers}, **self.tables}
+        for table, values in tables.items():
+            lines += [f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
+        path = self.directory / "rollstream.toml"
+        path.write_text("\n".join(lines) + "\n")
+        return path
+
+    def start(self, stage: str, **env: str) -> StageProcess:
+        """Start `rollstream STAGE`."""
+        log = self.directory / f"{stage}-{len(self.running)}.log"
+        command = [sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(self.config)]
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1", **env}
+            )
+        started = StageProcess(process=process, log=log)
+        self.running.append(started)
+        return started
+
+    def publish(self, topic: str, values: Iterable[tuple[str, bytes | None]]) -> list[tuple[int, int]]:
+        """Put keyed bytes on a topic of the run; where they lie."""
+        publisher = Publisher(self.kafka, client_id="outside")
+        futures = [
+            publisher.publish_soon(OutRecord(topic=f"{self.name}.{topic}", key=key.encode(), value=value))
+            for key, value in values
+        ]
+        publisher.close()
+        return [(future.result().partition, future.result().offset) for future in futures]
+
+    def submit(self, *prompts: PromptSubmitted, topic: Topic[PromptSubmitted] = PROMPTS) -> None:
+        """Put prompts on their topic, as any client could."""
+        codec = AvroCodec(topic)
+        self.publish(topic.name, [(prompt.group_id, codec.encode(prompt)) for prompt in prompts])
+
+    def messages(self, topic: str) -> list[Message]:
+        """Everything that is on a topic now."""
+        with TopicReader(self.kafka, [f"{self.name}.{topic}"]) as reader:
+            return reader.read_to_end(DEADLINE_SECONDS)
+
+    def records(self, topic: Topic[R]) -> list[R]:
+        """Every readable record that is on a topic now."""
+        codec, found = AvroCodec(topic), []
+        for message in self.messages(topic.name):
+            try:
+                found.append(codec.decode(message.value))
+            except DecodeError:
+                continue
+        return found
+
+    def publish_weights(self, version: int, content: bytes = b"weights", **fields: Any) -> WeightsPublished:
+        """Store a version's file and publish it, as a trainer would."""
+        store = DirectoryWeightStore(self.directory / "weights")
+
+        def save(path: Path) -> None:
+            (path / "model.safetensors").write_bytes(content)
+
+        stored = store.write(version, "test", save)
+        record = published(version, **{"uri": stored.uri, "files": stored.files, **fields})
+        self.publish("weights", [("policy", AvroCodec(WEIGHTS).encode(record))])
+        return record
+
+    def committed(self, group: str, topic: str) -> int:
+        """Sum of what a group has committed on a topic."""
+        return sum(KafkaAdmin(self.kafka).committed_offsets(f"{self.name}.{group}", f"{self.name}.{topic}").values())
+
+
+@contextmanager
+def a_run(
+    kafka: str, name: str, directory: Path, *, partitions: int = 2, redis_url: str | None = None
+) -> Iterator[Run]:
+    """A fresh run with its topics; kills what still runs at the end."""
+    run = Run(kafka=KafkaSettings(bootstrap_servers=kafka), name=name, directory=directory, redis_url=redis_url)
+    KafkaAdmin(run.kafka).create_topics(name, partitions=partitions)
+    try:
+        yield run
+    finally:
+        for stage in run.running:
+            if stage.process.poll() is None:
+                stage.kill()
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + " }"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
