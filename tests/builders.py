@@ -149,7 +149,7 @@ def an_entry(kind: EntryKind = EntryKind.STEP, **fields: Any) -> LedgerEntry:
         "step": 1,
         "weight_version": 1,
         "parent_version": 0 if has_parent else None,
-        "metrics": {"loss": 0.5, "reward": 0.75} if kind is EntryKind.STEP else {},
+        "metrics": {"loss": 0.5, "reward_mean": 0.75} if kind is EntryKind.STEP else {},
         "started_at": NOON + timedelta(seconds=4),
         "finished_at": NOON + timedelta(seconds=5),
     }

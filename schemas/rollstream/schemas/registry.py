@@ -16,10 +16,6 @@ class UnknownSchemaError(ValueError):
     """No schema has this id (a bad message, not a broken world)."""
 
 
-class RegistryError(RuntimeError):
-    """The registry did not answer, or not with what was asked for: no message's fault."""
-
-
 class SchemaRegistry(Protocol):
     """Gives the id to write a topic's record with, and the schema that an id was written with."""
 

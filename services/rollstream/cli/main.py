@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from rollstream.bus.errors import RollstreamError
+from rollstream.schemas.errors import RegistryError
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Run the whole loop on this machine until the reward has visibly risen.",
@@ -84,9 +85,9 @@ def main() -> None:
     """Entry point: what this project raises is printed as one sentence and decides the exit code."""
     try:
         cli(prog_name="rollstream")
-    except RollstreamError as error:
+    except (RollstreamError, RegistryError) as error:
         click.secho(f"error: {error}", fg="red", err=True)
-        raise SystemExit(error.exit_code) from error
+        raise SystemExit(getattr(error, "exit_code", RollstreamError.exit_code)) from error
 
 
 if __name__ == "__main__":

@@ -1,0 +1,79 @@
+"""`rollstream dead-letters`: what could not be handled, and putting it back when the cause is gone."""
+
+import json
+import os
+from typing import Any
+
+import click
+
+from rollstream.bus.dead_letters import DeadLetter, list_dead_letters, replay
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.settings import StageSettings
+from rollstream.cli.options import json_option, settings_option
+from rollstream.cli.rendering import dead_letter_line
+
+
+@click.group()
+def command() -> None:
+    """List or replay messages that could not be handled."""
+
+
+@command.command("list")
+@json_option
+@settings_option
+def list_command(as_json: bool, settings: StageSettings) -> None:
+    """List each dead letter once: identity (group/topic/partition/offset), when, what was wrong."""
+    letters = list_dead_letters(settings.kafka, settings.run)
+    if as_json:
+        click.echo(json.dumps([_row(letter) for letter in letters]))
+        return
+    for letter in letters:
+        click.echo(dead_letter_line(letter))
+    waiting = sum(letter.replayed_at is None for letter in letters)
+    click.echo(f"{len(letters)} dead letters of run {settings.run}, {waiting} of them not replayed", err=True)
+
+
+@command.command("replay")
+@click.argument("identities", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Every one that was not replayed yet.")
+@settings_option
+def replay_command(identities: tuple[str, ...], everything: bool, settings: StageSettings) -> None:
+    """Put messages back on their topics: IDENTITIES as `list` prints them, or --all. At most three times each."""
+    if everything == bool(identities):
+        raise click.UsageError("give identities as `dead-letters list` prints them, or --all")
+    letters = list_dead_letters(settings.kafka, settings.run)
+    chosen = [letter for letter in letters if letter.replayed_at is None] if everything else _named(letters, identities)
+    publisher = Publisher(settings.kafka, client_id=f"replay-{os.getpid()}")
+    try:
+        for letter in chosen:
+            replay(publisher, settings.run, letter)
+            click.echo(f"replayed {letter.identity}")
+    finally:
+        publisher.close()
+    click.echo(f"{len(chosen)} replayed", err=True)
+
+
+def _named(letters: list[DeadLetter], identities: tuple[str, ...]) -> list[DeadLetter]:
+    known = {str(letter.identity): letter for letter in letters}
+    strangers = [identity for identity in identities if identity not in known]
+    if strangers:
+        raise ConfigurationError(
+            f"no dead letter {', '.join(strangers)}; `rollstream dead-letters list` shows them all"
+        )
+    return [known[identity] for identity in identities]
+
+
+def _row(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "identity": str(letter.identity),
+        **letter.identity._asdict(),
+        "num_bytes": None if letter.value is None else len(letter.value),
+        "error_class": letter.error_class,
+        "error_message": letter.error_message,
+        "attempts": letter.attempts,
+        "failed_at": letter.failed_at,
+        "schema_id": letter.schema_id,
+        "replays": letter.replays,
+        "replayed_at": letter.replayed_at,
+    }

@@ -1,0 +1,131 @@
+"""Records for people and programs: one line each, or JSON with the token ids as numbers."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from enum import Enum
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+
+from rollstream.bus.dead_letters import DeadLetter
+from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.record import Record
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.weights import WeightsApplied, WeightsPublished
+
+_TEXT_WIDTH = 60
+
+
+def plain(value: Any) -> Any:
+    """A record as JSON types: arrays as lists, times as ISO 8601, raw bytes as hex."""
+    if isinstance(value, Record):
+        return {name: plain(getattr(value, name)) for name in type(value).model_fields}
+    if isinstance(value, dict):
+        return {key: plain(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(part) for part in value]
+    return _plain_leaf(value)
+
+
+def _plain_leaf(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, datetime):
+        return value.isoformat()
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def quoted(text: str, width: int = _TEXT_WIDTH) -> str:
+    """`text` on one line, in quotes, at most `width` characters of it."""
+    shown = repr(text)
+    return shown if len(shown) <= width else f"{shown[: width - 2]}…{shown[-1]}"
+
+
+def clock(timestamp_ms: int) -> str:
+    """A broker's time as HH:MM:SS, UTC."""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%H:%M:%S")
+
+
+def versions(rollout: RolloutGenerated) -> str:
+    """The weight versions of a rollout: `v3`, or `v3→v4` when an update landed in it."""
+    return "→".join(f"v{version}" for version in rollout.weight_versions) or "no tokens"
+
+
+def answer(rollout: RolloutGenerated) -> str:
+    """The text of the last turn, or why there is none."""
+    return quoted(rollout.turns[-1].text) if rollout.turns else rollout.error or ""
+
+
+@singledispatch
+def one_line(record: Record) -> str:
+    """What a person wants to see of a record in one line; ids in full, so that they can be copied."""
+    raise TypeError(f"no line for {type(record).__name__}")
+
+
+@one_line.register
+def _(record: PromptSubmitted) -> str:
+    asked = quoted(record.messages[-1].content) if record.messages else "no message"
+    reference = "" if record.reference_answer is None else f" reference {quoted(record.reference_answer)}"
+    environment = record.environment or "no environment"
+    return f"{record.group_id} {record.purpose.value} x{record.group_size} {environment} {asked}{reference}"
+
+
+@one_line.register
+def _(record: RolloutGenerated) -> str:
+    tokens = f"{record.num_completion_tokens} tokens"
+    return f"{record.rollout_id} {record.status.value} {tokens} {versions(record)} {answer(record)}"
+
+
+@one_line.register
+def _(record: RolloutScored) -> str:
+    reward = "no reward" if record.scoring.reward is None else f"reward {record.scoring.reward:g}"
+    why = f" ({record.scoring.error})" if record.scoring.error else ""
+    return f"{reward}{why} {one_line(record.rollout)}"
+
+
+@one_line.register
+def _(record: WeightsPublished) -> str:
+    megabytes = sum(file.num_bytes for file in record.files) / 1e6
+    return (
+        f"{record.model} version {record.weight_version}{_parent(record.parent_version)} step {record.step} "
+        f"{record.kind.value} {len(record.files)} files {megabytes:.1f} MB {record.uri}"
+    )
+
+
+@one_line.register
+def _(record: WeightsApplied) -> str:
+    why = f" {record.error}" if record.error else ""
+    return (
+        f"{record.generator_id} version {record.weight_version} {record.outcome.value} "
+        f"stall {record.stall_seconds:.3f} s load {record.load_seconds:.3f} s{why}"
+    )
+
+
+@one_line.register
+def _(record: LedgerEntry) -> str:
+    reasons = Counter(group.reason for group in record.closed if group.outcome is GroupOutcome.DROPPED)
+    dropped = "".join(f", {count} dropped as {reason}" for reason, count in sorted(reasons.items()))
+    reward = f" reward {record.metrics['reward_mean']:.3f}" if "reward_mean" in record.metrics else ""
+    checkpoint = f" checkpoint {record.checkpoint}" if record.checkpoint else ""
+    return (
+        f"{record.kind.value} {record.step} version {record.weight_version}{_parent(record.parent_version)} "
+        f"{len(record.trained)} rollouts, {len(record.closed)} groups closed{dropped}{reward}{checkpoint}"
+    )
+
+
+def dead_letter_line(letter: DeadLetter) -> str:
+    """A dead letter in one line; the identity comes first, to be copied into `dead-letters replay`."""
+    size = "null value" if letter.value is None else f"{len(letter.value)} bytes"
+    state = f" replayed {letter.replayed_at}" if letter.replayed_at else ""
+    return (
+        f"{letter.identity} {letter.failed_at} {size} {letter.error_class}: {quoted(letter.error_message, 120)}{state}"
+    )
+
+
+def _parent(version: int | None) -> str:
+    return "" if version is None else f" ← {version}"

@@ -1,0 +1,50 @@
+"""`rollstream schemas`: the records' contract, checked, updated, registered."""
+
+import click
+
+from rollstream.bus.settings import StageSettings
+from rollstream.cli.options import find_config
+from rollstream.schemas.compatibility import check_packaged
+from rollstream.schemas.registry import manifest
+from rollstream.schemas.update import IncompatibleSchemaError, write_schemas
+
+
+@click.group()
+def command() -> None:
+    """Check, register or update the record schemas."""
+
+
+@command.command()
+def check() -> None:
+    """Compare every schema with its model and with every older version, FULL_TRANSITIVE."""
+    problems = check_packaged()
+    for problem in problems:
+        click.secho(problem, fg="red", err=True)
+    if problems:
+        raise SystemExit(1)
+    click.echo(f"{len(manifest())} schema versions: each fits its model, and every older reader and writer")
+
+
+@command.command()
+def update() -> None:
+    """Derive the schemas from the models and append what changed to the manifest; incompatible changes are refused."""
+    try:
+        added = write_schemas()
+    except IncompatibleSchemaError as error:
+        raise click.ClickException(f"refused, nothing was written:\n{error}") from error
+    for entry in added:
+        click.echo(f"added {entry.record} version {entry.version} as id {entry.schema_id}")
+    if not added:
+        click.echo("no model changed")
+
+
+@command.command()
+@click.option("--url", required=True, help="Confluent-compatible registry, for example http://127.0.0.1:8081.")
+@click.option("--run", help="Whose topics.  [default: the run of the configuration file]")
+def register(url: str, run: str | None) -> None:
+    """Register the schemas of a run's topics, a deploy step: the stages only look them up."""
+    from rollstream.schemas.registry_url import ConfluentRegistry
+
+    name = run or StageSettings.load(find_config()).run
+    for subject, schema_id in ConfluentRegistry(url, run=name).register().items():
+        click.echo(f"{subject} {schema_id}")

@@ -1,0 +1,73 @@
+"""`rollstream tail`: a topic, decoded, one line a record."""
+
+import json
+from typing import Any
+
+import click
+
+from rollstream.bus.dead_letters import parse
+from rollstream.bus.message import Partition
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import StageSettings
+from rollstream.cli.options import json_option, settings_option
+from rollstream.cli.reading import Decoded, Decoder, end_offsets, last_messages
+from rollstream.cli.rendering import clock, dead_letter_line, one_line, plain
+from rollstream.schemas.topics import TOPICS, topic_named
+
+
+@click.command()
+@click.argument("topic", type=click.Choice([topic.name for topic in TOPICS]))
+@click.option(
+    "-n", "--lines", default=10, show_default=True, type=click.IntRange(min=1), help="Newest records to show."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@json_option
+@settings_option
+def command(topic: str, lines: int, follow: bool, as_json: bool, settings: StageSettings) -> None:
+    """Print the newest records of TOPIC, decoded, one line each: time, partition/offset, what is in it."""
+    chosen = topic_named(topic)
+    decoder = Decoder(settings)
+    seen = end_offsets(settings, [chosen])
+    for message in last_messages(settings, chosen, lines):
+        click.echo(_line(decoder.decode(message), as_json))
+        partition = (message.topic, message.partition)
+        seen[partition] = max(seen[partition], message.offset + 1)
+    if follow:
+        _follow(settings, decoder, seen, as_json)
+
+
+def _follow(settings: StageSettings, decoder: Decoder, start: dict[Partition, int], as_json: bool) -> None:
+    with TopicReader(settings.kafka, sorted({topic for topic, _ in start}), start=start) as reader:
+        while True:
+            for message in reader.poll():
+                click.echo(_line(decoder.decode(message), as_json))
+
+
+def _line(decoded: Decoded, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(_row(decoded))
+    message = decoded.message
+    place = f"{clock(message.timestamp_ms)} {message.partition}/{message.offset} "
+    if decoded.record is not None:
+        return place + one_line(decoded.record)
+    letter = parse(message)
+    return place + (f"unreadable: {decoded.error}" if letter is None else dead_letter_line(letter))
+
+
+def _row(decoded: Decoded) -> dict[str, Any]:
+    message = decoded.message
+    row = {
+        "topic": message.topic,
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp_ms": message.timestamp_ms,
+        "key": None if message.key is None else _text(message.key),
+        "headers": {name: _text(value) for name, value in message.headers},
+    }
+    if decoded.record is not None:
+        return {**row, "value": plain(decoded.record)}
+    return {**row, "value": None, "value_hex": plain(message.value), "error": decoded.error}
+
+
+def _text(value: bytes) -> str:
+    return value.decode("utf-8", "backslashreplace")

@@ -1,0 +1,62 @@
+"""`rollstream topics`: a run's topics on the cluster."""
+
+import json
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.settings import StageSettings
+from rollstream.cli.options import json_option, settings_option
+
+
+@click.group()
+def command() -> None:
+    """Create, describe or delete a run's topics."""
+
+
+@command.command()
+@click.option(
+    "--partitions", default=4, show_default=True, type=click.IntRange(1, 1000), help="Of each topic that has several."
+)
+@settings_option
+def create(partitions: int, settings: StageSettings) -> None:
+    """Create the topics that are missing, replicated three times where three brokers exist."""
+    created = KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=partitions)
+    for name in created:
+        click.echo(f"created {name}")
+    if not created:
+        click.echo(f"every topic of run {settings.run} is there already")
+
+
+@command.command()
+@json_option
+@settings_option
+def describe(as_json: bool, settings: StageSettings) -> None:
+    """Show the run's topics: partitions, replication, records."""
+    topics = KafkaAdmin(settings.kafka).describe_topics(settings.run)
+    if as_json:
+        click.echo(json.dumps([asdict(topic) for topic in topics]))
+        return
+    table = Table(
+        "topic", "partitions", "replication", "records (at most)", "id", title=f"topics of run {settings.run}"
+    )
+    for topic in topics:
+        cells = (topic.num_partitions, topic.replication, topic.num_records)
+        table.add_row(topic.name, *(str(cell) for cell in cells), topic.topic_id)
+    Console().print(table)
+
+
+@command.command()
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@settings_option
+def delete(yes: bool, settings: StageSettings) -> None:
+    """Delete every topic of the run, and with them everything that the run is."""
+    if not yes:
+        typed = click.prompt(f"This deletes run {settings.run} for good. Type its name to go on", default="")
+        if typed != settings.run:
+            raise click.ClickException(f"{typed!r} is not {settings.run!r}: nothing was deleted")
+    for name in KafkaAdmin(settings.kafka).delete_topics(settings.run):
+        click.echo(f"deleted {name}")
