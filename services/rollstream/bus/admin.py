@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import confluent_kafka
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from rollstream.bus.errors import BrokerError, ConfigurationError
@@ -47,7 +47,8 @@ class KafkaAdmin:
     """Administration of one run's topics."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        self._client = AdminClient(kafka.client_config())
+        self._config = kafka.client_config()
+        self._client = AdminClient(self._config)
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
         """Create what is missing; replication 3 where three brokers exist. Returns the names that were created."""
@@ -87,18 +88,16 @@ class KafkaAdmin:
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """Next offset of each partition that `group` has committed; partitions without a commit are absent."""
-        futures = self._client.list_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group)], request_timeout=_TIMEOUT_SECONDS
-        )
+        # Not by the admin client: librdkafka 2.16 crashes the process when the group's coordinator moves or loads.
+        client = confluent_kafka.Consumer({**self._config, "group.id": group, "enable.auto.commit": False})
         try:
-            found = next(iter(futures.values())).result(_TIMEOUT_SECONDS)
+            numbers = client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
+            found = client.committed([TopicPartition(topic, number) for number in numbers], timeout=_TIMEOUT_SECONDS)
         except confluent_kafka.KafkaException as error:
-            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                return {}
             raise BrokerError(f"offsets of group {group}: {error}") from error
-        return {
-            part.partition: part.offset for part in found.topic_partitions if part.topic == topic and part.offset >= 0
-        }
+        finally:
+            client.close()
+        return {part.partition: part.offset for part in found if part.offset >= 0}
 
     def end_offsets(self, topic: str, num_partitions: int) -> dict[int, int]:
         """End of each partition as a read_committed reader sees it."""
