@@ -1,0 +1,54 @@
+"""Group-relative advantages against numbers worked by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollstream.trainer.advantages import group_advantages, has_spread
+
+
+@pytest.mark.parametrize(
+    ("rewards", "expected"),
+    [
+        ([1.0, 0.0, 0.0, 0.0], [0.75, -0.25, -0.25, -0.25]),
+        ([1.0, 0.0], [0.5, -0.5]),
+        ([-2.0, 1.0, 4.0], [-3.0, 0.0, 3.0]),
+        ([0.3], [0.0]),
+        ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0]),
+    ],
+)
+def test_an_advantage_is_the_reward_minus_the_mean_of_its_group(rewards, expected):
+    np.testing.assert_allclose(group_advantages(rewards, scale_by_std=False), expected, atol=1e-12)
+
+
+def test_scaling_divides_by_the_sample_standard_deviation():
+    # Deviations -3, 0, 3: variance 18 / 2 = 9, standard deviation 3.
+    np.testing.assert_allclose(group_advantages([-2.0, 1.0, 4.0], scale_by_std=True), [-1.0, 0.0, 1.0], atol=1e-4)
+
+
+@pytest.mark.parametrize("rewards", [[0.7], [1.0, 1.0]])
+def test_scaling_a_group_without_spread_gives_zeros(rewards):
+    assert not group_advantages(rewards, scale_by_std=True).any()
+
+
+@pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf")])
+def test_a_reward_that_is_not_finite_is_refused(reward):
+    with pytest.raises(ValueError, match="must be finite"):
+        group_advantages([1.0, reward], scale_by_std=False)
+
+
+def test_an_empty_group_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        group_advantages([], scale_by_std=False)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=16), st.booleans())
+def test_the_advantages_of_a_group_cancel_out(rewards, scale_by_std):
+    assert abs(group_advantages(rewards, scale_by_std=scale_by_std).sum()) < 1e-6
+
+
+def test_a_group_has_spread_when_any_two_rewards_differ():
+    assert has_spread([0.0, 0.0, 1e-9])
+    assert not has_spread([0.5, 0.5])
+    assert not has_spread([0.5])

@@ -1,0 +1,145 @@
+"""Surrogates and normalizations against numbers worked by hand, gradients against finite differences."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+
+from rollstream.trainer.learning_settings import LearningSettings
+from rollstream.trainer.losses import SURROGATES, Clip, TokenBatch, cispo, clipped, gspo, importance_weights
+from rollstream.trainer.normalization import token_weights
+
+CLIP = Clip(low=0.2, high=0.28)
+
+
+def a_batch(ratios, advantages, *, samples=None, weights=None):
+    """Tokens with the given ratios to an old policy whose logprobs are all log 0.5."""
+    old = torch.full((len(ratios),), math.log(0.5), dtype=torch.float64)
+    rows = torch.tensor(samples if samples is not None else range(len(ratios)))
+    return TokenBatch(
+        policy_logprobs=(old + torch.log(torch.tensor(ratios, dtype=torch.float64))).requires_grad_(),
+        old_logprobs=old,
+        importance_weights=torch.tensor(weights or [1.0] * len(ratios), dtype=torch.float64),
+        advantages=torch.tensor(advantages, dtype=torch.float64),
+        samples=rows,
+        num_samples=int(rows.max()) + 1,
+    )
+
+
+def gradient(surrogate, batch):
+    surrogate(batch, CLIP).loss.sum().backward()
+    return batch.policy_logprobs.grad
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss"),
+    [
+        (1.1, 2.0, -2.2),  # inside the trust region: r·A
+        (1.5, 2.0, -2.56),  # clipped at 1.28
+        (0.5, 2.0, -1.0),  # low ratio, good sample: the unclipped term is the smaller one
+        (0.5, -2.0, 1.6),  # clipped at 0.8
+        (1.5, -2.0, 3.0),  # high ratio, bad sample: unclipped
+    ],
+)
+def test_the_clipped_loss_is_the_pessimistic_one_of_two(ratio, advantage, loss):
+    assert clipped(a_batch([ratio], [advantage]), CLIP).loss.item() == pytest.approx(loss)
+
+
+def test_the_importance_weight_multiplies_the_loss_and_nothing_else():
+    token_loss = clipped(a_batch([1.1, 1.5], [2.0, 2.0], weights=[0.5, 2.0]), CLIP)
+    torch.testing.assert_close(token_loss.loss.detach(), torch.tensor([-1.1, -5.12], dtype=torch.float64))
+
+
+def test_clip_fractions_count_the_tokens_that_lost_their_gradient():
+    batch = a_batch([1.5, 1.5, 0.5, 0.5, 1.0], [1.0, -1.0, 1.0, -1.0, 1.0])
+    token_loss = clipped(batch, CLIP)
+    assert token_loss.clipped_high.tolist() == [True, False, False, False, False]
+    assert token_loss.clipped_low.tolist() == [False, False, False, True, False]
+    lost = gradient(clipped, batch) == 0
+    assert lost.tolist() == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_at_ratio_one_every_loss_has_the_gradient_of_the_policy_gradient(name):
+    # d/dlogp of -w·r·A at r = 1 is -w·A.
+    batch = a_batch([1.0, 1.0, 1.0], [2.0, -1.0, 0.5], weights=[1.0, 1.5, 0.25])
+    torch.testing.assert_close(gradient(SURROGATES[name], batch), torch.tensor([-2.0, 1.5, -0.125]).double())
+
+
+@pytest.mark.parametrize("name", SURROGATES)
+def test_gradients_agree_with_finite_differences(name):
+    ratios, advantages, samples = [1.1, 0.95, 1.6, 0.6, 1.05], [1.0, 1.0, -2.0, -2.0, 0.5], [0, 0, 1, 1, 2]
+    batch = a_batch(ratios, advantages, samples=samples, weights=[1.0, 0.5, 2.0, 1.0, 1.5])
+    analytic = gradient(SURROGATES[name], batch)
+    step = 1e-6
+    for index in range(len(ratios)):
+        values = []
+        for sign in (1, -1):
+            nudged = batch.policy_logprobs.detach().clone()
+            nudged[index] += sign * step
+            values.append(_loss_with_frozen_weight(name, batch, nudged))
+        assert analytic[index].item() == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-6)
+
+
+def _loss_with_frozen_weight(name, batch, policy_logprobs):
+    """CISPO's bounded ratio carries no gradient: finite differences hold it where it was."""
+    if name == "cispo":
+        bounded = torch.exp(batch.policy_logprobs.detach() - batch.old_logprobs).clamp(max=1 + CLIP.high)
+        return float((-batch.importance_weights * bounded * batch.advantages * policy_logprobs).sum())
+    fields = {field: getattr(batch, field) for field in TokenBatch.__slots__}
+    return float(SURROGATES[name](TokenBatch(**{**fields, "policy_logprobs": policy_logprobs}), CLIP).loss.sum())
+
+
+def test_gspo_clips_the_geometric_mean_ratio_of_the_sequence():
+    # Sequence 0: sqrt(2 · 0.5) = 1, so nothing is clipped; sequence 1: sqrt(2 · 2) = 2, clipped at 1.28.
+    token_loss = gspo(a_batch([2.0, 0.5, 2.0, 2.0], [1.0] * 4, samples=[0, 0, 1, 1]), CLIP)
+    torch.testing.assert_close(token_loss.loss.detach(), torch.tensor([-1.0, -1.0, -1.28, -1.28]).double())
+    assert token_loss.clipped_high.tolist() == [False, False, True, True]
+
+
+def test_cispo_bounds_the_weight_but_keeps_the_gradient_of_every_token():
+    batch = a_batch([1.5, 0.5], [2.0, 2.0])
+    torch.testing.assert_close(gradient(cispo, batch), torch.tensor([-2.56, -1.0]).double())
+
+
+def test_importance_weights_are_capped_and_carry_no_gradient():
+    proximal = torch.log(torch.tensor([0.5, 0.4, 0.9])).requires_grad_()
+    behavior = torch.log(torch.tensor([0.5, 0.1, 0.95]))
+    weights = importance_weights(proximal, behavior, 2.0)
+    torch.testing.assert_close(weights, torch.tensor([1.0, 2.0, 0.9 / 0.95]))
+    assert not weights.requires_grad
+
+
+def test_without_a_cap_there_is_no_importance_weight():
+    assert importance_weights(torch.zeros(2), -torch.ones(2), None).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("normalization", "expected"),
+    [
+        ("dapo", [1 / 8, 1 / 8]),  # 2 + 6 tokens
+        ("grpo", [1 / 4, 1 / 12]),  # half of each sequence's mean
+        ("dr_grpo", [1 / 24, 1 / 24]),  # two samples of at most 12 tokens
+    ],
+)
+def test_each_normalization_weighs_tokens_as_its_paper_says(normalization, expected):
+    weights = token_weights(np.array([2, 6]), np.array([12, 12]), normalization)
+    np.testing.assert_allclose(weights, expected)
+
+
+@pytest.mark.parametrize(
+    ("loss", "normalization"),
+    [("dapo", "dapo"), ("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("gspo", "grpo"), ("cispo", "dapo"), ("ppo", "dapo")],
+)
+def test_a_loss_brings_its_own_normalization_unless_another_is_set(loss, normalization):
+    assert LearningSettings(loss=loss).resolved_normalization == normalization
+    assert LearningSettings(loss=loss, normalization="dr_grpo").resolved_normalization == "dr_grpo"
+
+
+def test_correcting_for_lag_twice_is_refused():
+    assert LearningSettings(old="behavior").resolved_importance_cap is None
+    assert LearningSettings().resolved_importance_cap == 2.0
+    with pytest.raises(ValidationError, match="twice"):
+        LearningSettings(old="behavior", importance_cap=2.0)
