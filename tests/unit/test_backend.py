@@ -1,0 +1,212 @@
+"""The single-device backend on a tiny real model."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rollstream.bus.errors import BrokenWorldError, ConfigurationError
+from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.trainer.backends.single_device import SingleDeviceBackend
+from rollstream.trainer.learning_settings import LearningSettings
+from rollstream.trainer.samples import TrainingSample
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
+    return path
+
+
+def a_backend(model_path, **settings):
+    values = {"device": "cpu", "threads": 1, "learning_rate": 1e-3, "warmup_steps": 0, **settings}
+    return SingleDeviceBackend.from_model(model_path, LearningSettings(**values))
+
+
+def a_sample(index, *, prompt=5, completion=4, **fields):
+    generator = np.random.default_rng(index)
+    values = {
+        "rollout_id": f"rollout-{index}",
+        "group_id": "group",
+        "prompt_token_ids": generator.integers(3, 60, prompt, dtype=np.int32),
+        "token_ids": generator.integers(3, 60, completion, dtype=np.int32),
+        "behavior_logprobs": generator.uniform(-5, -3, completion).astype(np.float32),
+        "loss_mask": np.ones(completion, dtype=np.bool_),
+        "reward": 1.0,
+        "advantage": float(generator.normal()),
+        "temperature": 1.0,
+        "max_tokens": 12,
+        "policy_lag": index % 2,
+        "truncated": False,
+    }
+    return TrainingSample(**{**values, **fields})
+
+
+def eight_samples():
+    return [a_sample(index, prompt=3 + index % 4, completion=2 + index) for index in range(8)]
+
+
+def weights_of(backend, path):
+    backend.save_weights(path)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+@pytest.mark.parametrize("normalization", ["dapo", "grpo", "dr_grpo"])
+def test_the_step_does_not_depend_on_how_samples_are_split_into_micro_batches(model_path, tmp_path, normalization):
+    reports, weights = [], []
+    for budget in (1, 40, 10_000):  # one sample each, by budget, all at once
+        backend = a_backend(model_path, tokens_per_microbatch=budget, normalization=normalization)
+        reports.append(backend.train_step(eight_samples(), step=0))
+        weights.append(weights_of(backend, tmp_path / f"{budget}"))
+    assert reports[0].num_updates == 1
+    for report, after in zip(reports[1:], weights[1:], strict=True):
+        assert report.loss == pytest.approx(reports[0].loss, abs=1e-6)
+        assert report.grad_norm == pytest.approx(reports[0].grad_norm, rel=1e-4)
+        assert report.metrics == pytest.approx(dict(reports[0].metrics), rel=1e-4, abs=1e-6)
+        torch.testing.assert_close(after, weights[0], atol=2e-5, rtol=0)
+
+
+def test_the_loss_of_one_minibatch_is_the_weighted_policy_gradient_at_ratio_one(model_path):
+    sample = a_sample(1, advantage=2.0, temperature=0.7)
+    logprobs = teacher_forced(model_path, sample)
+    weights = np.minimum(np.exp(logprobs - sample.behavior_logprobs), 2.0)
+    report = a_backend(model_path).train_step([sample], step=0)
+    assert report.loss == pytest.approx(-2.0 * weights.mean(), rel=1e-4)
+    assert report.metrics["importance_weight_max"] == pytest.approx(weights.max(), rel=1e-4)
+    assert report.metrics["clip_fraction_high"] == report.metrics["clip_fraction_low"] == 0.0
+
+
+def teacher_forced(model_path, sample):
+    """Logprobs of the sampled tokens by the plain forward pass of transformers."""
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
+    ids = torch.from_numpy(np.concatenate([sample.prompt_token_ids, sample.token_ids])).long()
+    with torch.no_grad():
+        logits = model(ids[None]).logits[0] / sample.temperature
+    start = len(sample.prompt_token_ids)
+    chosen = torch.log_softmax(logits, dim=-1)[start - 1 : -1].gather(1, ids[start:, None])
+    return chosen.squeeze(1).numpy()
+
+
+def test_several_minibatches_update_as_often_and_the_later_ones_see_a_ratio_away_from_one(model_path):
+    backend = a_backend(model_path, minibatches=4, learning_rate=0.05, max_grad_norm=100.0)
+    report = backend.train_step(eight_samples(), step=0)
+    assert report.num_updates == 4
+    assert not report.skipped
+    assert report.metrics["clip_fraction_low"] + report.metrics["clip_fraction_high"] > 0
+    assert report.metrics["trained_tokens"] == sum(sample.num_trained_tokens for sample in eight_samples())
+
+
+def test_old_behavior_divides_by_the_behavior_logprobs_without_a_weight(model_path):
+    sample = a_sample(1, advantage=-1.0)
+    ratio = np.exp(teacher_forced(model_path, sample) - sample.behavior_logprobs)
+    report = a_backend(model_path, old="behavior").train_step([sample], step=0)
+    assert report.loss == pytest.approx(np.maximum(ratio, 0.8).mean(), rel=1e-4)
+    assert report.metrics["importance_weight_mean"] == 1.0
+
+
+def test_masked_tokens_change_nothing(model_path, tmp_path):
+    mask = np.array([True, True, False, False])
+    sample = a_sample(1, loss_mask=mask)
+    backend = a_backend(model_path)
+    plain = backend.train_step([sample, a_sample(2)], step=0)
+    other = sample.behavior_logprobs.copy()
+    other[~mask] = -17.0
+    again = a_backend(model_path)
+    masked = again.train_step([replace(sample, behavior_logprobs=other), a_sample(2)], step=0)
+    assert masked.loss == plain.loss
+    assert masked.metrics["trained_tokens"] == 6
+    assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(again, tmp_path / "b"))
+
+
+def test_a_sample_without_a_token_to_train_counts_in_no_denominator(model_path):
+    empty = a_sample(3, loss_mask=np.zeros(4, dtype=np.bool_), truncated=True)
+    for normalization in ("dapo", "grpo", "dr_grpo"):
+        without = a_backend(model_path, normalization=normalization).train_step([a_sample(1)], step=0)
+        with_it = a_backend(model_path, normalization=normalization).train_step([a_sample(1), empty], step=0)
+        assert with_it.loss == without.loss
+
+
+def test_a_step_in_which_nothing_trains_is_refused(model_path):
+    with pytest.raises(ValueError, match="none of 1 samples"):
+        a_backend(model_path).train_step([a_sample(1, loss_mask=np.zeros(4, dtype=np.bool_))], step=0)
+
+
+def test_a_non_finite_gradient_skips_the_step_and_three_in_a_row_end_the_process(model_path, tmp_path):
+    backend = a_backend(model_path)
+    before = weights_of(backend, tmp_path / "before")
+    poisoned = [a_sample(1, advantage=float("inf"))]
+    for step in range(2):
+        report = backend.train_step(poisoned, step=step)
+        assert report.skipped
+        assert report.num_updates == 0
+    assert torch.equal(before, weights_of(backend, tmp_path / "skipped"))
+    assert not backend.train_step(eight_samples(), step=2).skipped
+    for step in range(2):
+        backend.train_step(poisoned, step=step)
+    with pytest.raises(BrokenWorldError, match="3 steps in a row"):
+        backend.train_step(poisoned, step=5)
+
+
+def test_a_restored_backend_takes_the_same_next_step_bit_for_bit(model_path, tmp_path):
+    backend = a_backend(model_path, minibatches=2, warmup_steps=10)
+    for step in range(3):
+        backend.train_step(eight_samples(), step=step)
+    backend.save_state(tmp_path)
+    restored = a_backend(model_path, minibatches=2, warmup_steps=10)
+    restored.load_state(tmp_path)
+    expected, report = backend.train_step(eight_samples(), step=3), restored.train_step(eight_samples(), step=3)
+    assert report.loss == expected.loss
+    assert report.metrics == expected.metrics
+    assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(restored, tmp_path / "b"))
+
+
+def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):
+    backend = a_backend(model_path)
+    backend.save_state(tmp_path)
+    state = tmp_path / "training_state.pt"
+    state.write_bytes(state.read_bytes()[:1000])
+    with pytest.raises(BrokenWorldError, match="cannot restore"):
+        backend.load_state(tmp_path)
+
+
+def test_the_learning_rate_rises_over_the_warm_up_and_stays(model_path):
+    backend = a_backend(model_path, warmup_steps=4)
+    rates = [backend.train_step(eight_samples(), step=step).metrics["learning_rate"] for step in range(6)]
+    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_saved_weights_load_in_transformers_with_their_tokenizer(tmp_path, tied, dtype):
+    source, saved = tmp_path / "source", tmp_path / "saved"
+    write_tiny_model(source, seed=0, hidden=32, layers=1, heads=2, ffn=64, tie_word_embeddings=tied)
+    backend = a_backend(source, dtype=dtype)
+    backend.train_step(eight_samples(), step=0)
+    backend.save_weights(saved)
+    model = AutoModelForCausalLM.from_pretrained(saved)
+    assert model.dtype is getattr(torch, dtype)
+    assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == tied
+    assert (
+        AutoTokenizer.from_pretrained(saved)("52910=").input_ids
+        == AutoTokenizer.from_pretrained(source)("52910=").input_ids
+    )
+    assert tokenizer_sha256(saved) == backend.tokenizer_sha256
+    assert chat_template_sha256(saved) == backend.chat_template_sha256
+
+
+def test_a_directory_without_a_model_is_a_configuration_error(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"no config\.json"):
+        a_backend(tmp_path)
+
+
+def test_at_lag_zero_the_mismatch_is_zero_when_the_engine_agrees(model_path):
+    sample = a_sample(2)
+    exact = replace(sample, behavior_logprobs=teacher_forced(model_path, sample))
+    metrics = a_backend(model_path).train_step([exact, a_sample(1)], step=0).metrics
+    assert metrics["mismatch_kl_lag_0"] == pytest.approx(0.0, abs=1e-6)
+    assert metrics["mismatch_kl_lagged"] > 0.0

@@ -1,0 +1,146 @@
+"""Rollouts to training samples, samples to micro-batches, and what a step reports."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollstream.bus.errors import BadMessageError
+from rollstream.schemas.prompt import Sampling
+from rollstream.schemas.rollout import FinishReason
+from rollstream.trainer.microbatches import microbatches, split_minibatches
+from rollstream.trainer.samples import TrainingSample, training_sample
+from rollstream.trainer.step_metrics import LearningTotals, group_metrics, learning_metrics, rollout_metrics
+from tests.builders import a_prompt, a_rollout, a_turn
+
+
+def test_a_single_turn_becomes_its_tokens_and_all_of_them_train():
+    sample = training_sample(a_rollout(reward=1.0), advantage=0.5, lag=2)
+    assert sample.prompt_token_ids.tolist() == [9, 6, 13, 5, 4, 14]
+    assert sample.token_ids.tolist() == [4, 5, 6, 9, 13, 1]
+    assert sample.loss_mask.all()
+    assert (sample.reward, sample.advantage, sample.policy_lag, sample.max_tokens) == (1.0, 0.5, 2, 12)
+
+
+def test_the_tokens_of_a_truncated_sample_do_not_train():
+    cut = a_rollout(turns=(a_turn(finish_reason=FinishReason.LENGTH),))
+    sample = training_sample(cut, advantage=-0.5, lag=0)
+    assert sample.truncated
+    assert sample.num_trained_tokens == 0
+
+
+def test_later_turns_follow_with_their_prompt_tokens_masked():
+    second = a_turn((7, 8), prefix_turn=0, prefix_tokens=12, prompt_token_ids=np.array([20, 21], dtype=np.int32))
+    sample = training_sample(a_rollout(turns=(a_turn(), second)), advantage=1.0, lag=0)
+    assert sample.token_ids.tolist() == [4, 5, 6, 9, 13, 1, 20, 21, 7, 8]
+    assert sample.loss_mask.tolist() == [True] * 6 + [False] * 2 + [True] * 2
+    assert sample.behavior_logprobs[6:8].tolist() == [0.0, 0.0]
+
+
+def test_a_turn_that_branches_off_is_refused():
+    branch = a_turn((7, 8), prefix_turn=0, prefix_tokens=6)
+    with pytest.raises(BadMessageError, match="expected all 12 tokens"):
+        training_sample(a_rollout(turns=(a_turn(), branch)), advantage=1.0, lag=0)
+
+
+def test_tokens_can_be_masked_by_the_version_that_sampled_them():
+    turn = a_turn(spans=[(1, 0, 2), (3, 2, 6)])
+    kept = training_sample(
+        a_rollout(turns=(turn,)),
+        advantage=1.0,
+        lag=2,
+        keep_tokens=lambda turn: np.arange(len(turn.token_ids)) >= turn.weight_spans[0].end,
+    )
+    assert kept.loss_mask.tolist() == [False, False, True, True, True, True]
+
+
+def test_greedy_samples_and_empty_prompts_do_not_train():
+    greedy = a_rollout(prompt=a_prompt(sampling=Sampling(temperature=0.0, max_tokens=12)))
+    with pytest.raises(BadMessageError, match="temperature 0"):
+        training_sample(greedy, advantage=1.0, lag=0)
+    unasked = a_rollout(turns=(a_turn(prompt_token_ids=np.zeros(0, dtype=np.int32)),))
+    with pytest.raises(BadMessageError, match="empty prompt"):
+        training_sample(unasked, advantage=1.0, lag=0)
+
+
+def a_sample(index, prompt, completion, trained):
+    generator = np.random.default_rng(index)
+    mask = np.zeros(completion, dtype=np.bool_)
+    mask[:trained] = True
+    return TrainingSample(
+        rollout_id=f"rollout-{index}",
+        group_id="group",
+        prompt_token_ids=generator.integers(3, 60, prompt, dtype=np.int32),
+        token_ids=generator.integers(3, 60, completion, dtype=np.int32),
+        behavior_logprobs=np.full(completion, -float(index), dtype=np.float32),
+        loss_mask=mask,
+        reward=1.0,
+        advantage=float(index),
+        temperature=1.0,
+        max_tokens=12,
+        policy_lag=0,
+        truncated=False,
+    )
+
+
+lengths = st.tuples(st.integers(1, 9), st.integers(1, 9)).flatmap(
+    lambda pair: st.tuples(st.just(pair[0]), st.just(pair[1]), st.integers(1, pair[1]))
+)
+
+
+@given(st.lists(lengths, min_size=1, max_size=12), st.integers(1, 60))
+def test_micro_batches_hold_every_training_token_once_within_the_budget(shapes, budget):
+    samples = [a_sample(index, *shape) for index, shape in enumerate(shapes)]
+    batches = microbatches(samples, tokens=budget, normalization="dapo")
+    for batch in batches:
+        assert batch.input_ids.size <= budget or len(batch.input_ids) == 1
+        assert (batch.input_ids[batch.rows, batch.columns + 1] == batch.targets).all()
+    found = sorted((a, t) for batch in batches for a, t in zip(batch.advantages, batch.targets, strict=True))
+    expected = sorted((s.advantage, t) for s in samples for t in s.token_ids[s.loss_mask])
+    assert found == expected
+    assert sum(batch.weights.sum() for batch in batches) == pytest.approx(1.0, abs=1e-5)
+
+
+@given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 3))
+def test_minibatches_share_the_samples_out_evenly(num_samples, minibatches, seed):
+    samples = [a_sample(index, 2, 2, 1) for index in range(num_samples)]
+    parts = split_minibatches(samples, minibatches, np.random.default_rng(seed))
+    assert sorted(sample.advantage for part in parts for sample in part) == [float(i) for i in range(num_samples)]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert len(parts) == min(minibatches, num_samples)
+
+
+def test_samples_without_a_training_token_are_left_out_of_minibatches():
+    kept, empty = a_sample(1, 2, 2, 2), a_sample(2, 2, 2, 0)
+    assert split_minibatches([empty, kept], 1, np.random.default_rng(0)) == [[kept]]
+    with pytest.raises(ValueError, match="none of 1 samples"):
+        split_minibatches([empty], 1, np.random.default_rng(0))
+
+
+def test_learning_metrics_are_means_over_all_tokens_of_the_step():
+    one = LearningTotals(tokens=2, entropy=1.0, weight=2.0, raw_weight=2.0, raw_weight_squared=2.0, weight_max=1.0)
+    two = replace(one, tokens=2, entropy=3.0, weight=4.0, raw_weight=6.0, raw_weight_squared=20.0, weight_max=2.0)
+    metrics = learning_metrics([one, two])
+    assert metrics["entropy"] == 1.0
+    assert metrics["importance_weight_mean"] == 1.5
+    assert metrics["importance_weight_max"] == 2.0
+    # Weights 1, 1, 2, 4: (1 + 1 + 2 + 4)² ÷ (4 · 22).
+    assert metrics["effective_sample_size_ratio"] == pytest.approx(64 / 88)
+
+
+def test_rollout_metrics_leave_out_samples_without_a_reward():
+    scored = [a_rollout(reward=1.0), a_rollout(reward=0.0)]
+    metrics = rollout_metrics(scored)
+    assert metrics["reward_mean"] == 0.5
+    assert metrics["completion_tokens_mean"] == 6.0
+    assert rollout_metrics([]) == {}
+
+
+def test_group_metrics_count_by_reason():
+    metrics = group_metrics(3, {"no_spread": 2, "too_old": 1}, no_spread_reason="no_spread")
+    assert metrics["groups_dropped"] == 3.0
+    assert metrics["dropped_ratio"] == 0.5
+    assert metrics["zero_std_ratio"] == pytest.approx(1 / 3)
+    assert metrics["groups_dropped/too_old"] == 1.0
