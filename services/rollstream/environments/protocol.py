@@ -1,0 +1,45 @@
+"""What an environment is: tasks to pose, and the rubric that scores the answers."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from rollstream.rewards.rubric import Rubric
+from rollstream.schemas.prompt import Message, Sampling
+
+Split = Literal["train", "validate", "evaluate"]
+"""train is trained on, validate stops a warm-up, evaluate is held out from both."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One task. `demonstration` is an answer to learn from in a warm-up, None where there is none."""
+
+    task_id: str
+    messages: tuple[Message, ...]
+    reference_answer: str | None = None
+    demonstration: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+class Environment(Protocol):
+    """Tasks and rubric of one kind of problem; made by name or dotted path with string options."""
+
+    @property
+    def name(self) -> str:
+        """The name that prompts carry."""
+        ...
+
+    @property
+    def rubric(self) -> Rubric:
+        """How answers are scored."""
+        ...
+
+    @property
+    def sampling(self) -> Sampling:
+        """How to sample unless the producer says otherwise."""
+        ...
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """Tasks of a split in an order that `seed` decides, maybe without end; no task is in two splits."""
+        ...

@@ -1,0 +1,98 @@
+"""Count the words of a text: the environment of the `word_count` study, with its three rewards and its parser.
+
+`num_examples` texts of `min_words` to `max_words` times "word", drawn as the original draws them; the answer is
+expected as `<word_count>12</word_count>`. Reachable rewards: 1.3, 0.3, 0.25, 0.22, 0.2 and 0.
+"""
+
+import random
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from rollstream.environments.protocol import Split, Task
+from rollstream.rewards.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.schemas.prompt import Message, Sampling
+
+_SYSTEM_PROMPT: Final = (
+    "Count the words of the text that you are given. Answer with the number alone, in this form:\n"
+    "<word_count>\n[number]\n</word_count>"
+)
+_FIELD: Final = re.compile(r"<word_count>\s*(.*?)\s*</word_count>", re.DOTALL)
+
+
+def parse_answer(completion: str) -> str | None:
+    """What stands inside the last pair of tags of a text; None without one."""
+    found = _FIELD.findall(completion)
+    return found[-1] if found else None
+
+
+def parse_conversation(assistant_messages: list[str]) -> str | None:
+    """The first pair of tags in the newest assistant message that has one."""
+    for message in reversed(assistant_messages):
+        found = _FIELD.search(message)
+        if found:
+            return found.group(1)
+    return None
+
+
+def exact_match(sample: RewardInput) -> float:
+    """1 if the answer is the number, character by character."""
+    return float(_answer(sample) == sample.reference_answer)
+
+
+def format_reward(sample: RewardInput) -> float:
+    """1 if both tags are there, in any case."""
+    text = sample.completion.lower()
+    return float("<word_count>" in text and "</word_count>" in text)
+
+
+def partial_credit(sample: RewardInput) -> float:
+    """1 for the right number, 0.5 if off by one, 0.2 if off by two, else 0."""
+    try:
+        difference = abs(int(_answer(sample) or "") - int(sample.reference_answer or ""))
+    except ValueError:
+        return 0.0
+    return {0: 1.0, 1: 0.5, 2: 0.2}.get(difference, 0.0)
+
+
+def _answer(sample: RewardInput) -> str | None:
+    return parse_conversation(list(sample.assistant_messages))
+
+
+class WordCount:
+    """A finite data set. Every text is in `train`: the original has one split."""
+
+    name = "word_count"
+    rubric = Rubric(
+        WeightedReward("exact_match", exact_match, weight=1.0),
+        WeightedReward("format", format_reward, weight=0.2),
+        WeightedReward("partial_credit", partial_credit, weight=0.1),
+    )
+    sampling = Sampling(temperature=1.0, max_tokens=64)
+
+    def __init__(self, num_examples: int = 100, min_words: int = 5, max_words: int = 50, seed: int = 42) -> None:
+        # Options arrive as text from prompts and settings files.
+        self._num_examples, self._seed = int(num_examples), int(seed)
+        self._bounds = (int(min_words), int(max_words))
+
+    def counts(self) -> list[int]:
+        """The number of words of each text, in the original's order."""
+        chooser = random.Random(self._seed)
+        return [chooser.randint(*self._bounds) for _ in range(self._num_examples)]
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """The data set in its own order, which `options.seed` decides and `seed` does not."""
+        if split != "train":
+            return
+        for row, count in enumerate(self.counts()):
+            text = " ".join(["word"] * count)
+            yield Task(
+                task_id=str(row),
+                messages=(
+                    Message(role="system", content=_SYSTEM_PROMPT),
+                    Message(role="user", content=f"Count the number of words in the following text:\n\n{text}"),
+                ),
+                reference_answer=str(count),
+                demonstration=f"<word_count>\n{count}\n</word_count>",
+                metadata={"text": text, "word_count": str(count), "task": "word-count"},
+            )

@@ -1,0 +1,60 @@
+"""A rubric: named reward functions and their weights; the reward is the weighted sum, the components are kept."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from rollstream.schemas.prompt import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardInput:
+    """What a reward function sees: the task and the answer as text. `assistant_messages` are the turns in order."""
+
+    completion: str
+    """Text of the last turn."""
+    assistant_messages: tuple[str, ...]
+    messages: tuple[Message, ...] = ()
+    reference_answer: str | None = None
+    metadata: dict[str, str] = field(default_factory=dict)
+
+
+RewardFn = Callable[[RewardInput], float]
+
+
+class RewardError(Exception):
+    """A reward function did not give a number: the rollout is unresolved, never a reward of 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightedReward:
+    """One function of a rubric; weight 0 makes it a metric."""
+
+    name: str
+    function: RewardFn
+    weight: float = 1.0
+
+
+class Rubric:
+    """Scores a sample by every function, in order."""
+
+    def __init__(self, *rewards: WeightedReward) -> None:
+        names = [reward.name for reward in rewards]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"a rubric needs rewards with different names, got {names}")
+        self.rewards = rewards
+
+    def score(self, sample: RewardInput) -> tuple[float, dict[str, float]]:
+        """The weighted sum and the unweighted components; raises `RewardError` naming the function."""
+        components = {reward.name: _called(reward, sample) for reward in self.rewards}
+        return sum(reward.weight * components[reward.name] for reward in self.rewards), components
+
+
+def _called(reward: WeightedReward, sample: RewardInput) -> float:
+    try:
+        value = float(reward.function(sample))
+    except Exception as error:
+        raise RewardError(f"reward {reward.name!r} raised {type(error).__name__}: {error}") from error
+    if not math.isfinite(value):
+        raise RewardError(f"reward {reward.name!r} gave {value}, not a finite number")
+    return value

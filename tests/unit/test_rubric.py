@@ -1,0 +1,76 @@
+"""A rubric adds up weighted components, and never makes up a number."""
+
+import math
+
+import pytest
+
+from rollstream.environments.load import UnknownEnvironmentError, load_environment
+from rollstream.rewards.rubric import RewardError, RewardInput, Rubric, WeightedReward
+
+
+def an_answer(completion: str = "blue") -> RewardInput:
+    return RewardInput(completion=completion, assistant_messages=(completion,))
+
+
+def length(sample: RewardInput) -> float:
+    return float(len(sample.completion))
+
+
+def is_blue(sample: RewardInput) -> bool:
+    return sample.completion == "blue"
+
+
+def broken(_sample: RewardInput) -> float:
+    raise KeyError("no such word")
+
+
+def test_the_reward_is_the_weighted_sum_and_the_components_are_kept() -> None:
+    rubric = Rubric(WeightedReward("length", length, 0.5), WeightedReward("is_blue", is_blue, 2.0))
+    assert rubric.score(an_answer()) == (4.0, {"length": 4.0, "is_blue": 1.0})
+
+
+def test_a_weight_of_zero_makes_a_metric() -> None:
+    rubric = Rubric(WeightedReward("length", length, 0.0), WeightedReward("is_blue", is_blue))
+    assert rubric.score(an_answer()) == (1.0, {"length": 4.0, "is_blue": 1.0})
+
+
+def test_a_function_that_raises_is_no_reward_of_zero() -> None:
+    with pytest.raises(RewardError, match="reward 'broken' raised KeyError: 'no such word'"):
+        Rubric(WeightedReward("broken", broken)).score(an_answer())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_reward_that_is_no_finite_number_is_refused(value: float) -> None:
+    with pytest.raises(RewardError, match="not a finite number"):
+        Rubric(WeightedReward("odd", lambda _sample: value)).score(an_answer())
+
+
+def test_two_rewards_of_one_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="different names"):
+        Rubric(WeightedReward("one", length), WeightedReward("one", is_blue))
+
+
+class Colors:
+    """An environment of a user's own."""
+
+    name = "colors"
+
+    def __init__(self, favorite: str = "blue") -> None:
+        self.favorite = favorite
+
+
+def test_a_users_environment_is_loaded_by_its_dotted_path() -> None:
+    loaded = load_environment(f"{__name__}.Colors", {"favorite": "red"})
+    assert isinstance(loaded, Colors)
+    assert loaded.favorite == "red"
+
+
+@pytest.mark.parametrize("name", ["no_such", "no.such.Thing", f"{__name__}.Missing", ""])
+def test_an_unknown_environment_is_refused_with_what_there_is(name: str) -> None:
+    with pytest.raises(UnknownEnvironmentError, match="sort_digits, word_count"):
+        load_environment(name)
+
+
+def test_options_that_an_environment_does_not_take_are_refused() -> None:
+    with pytest.raises(UnknownEnvironmentError, match="does not take"):
+        load_environment("sort_digits", {"size": "3"})
