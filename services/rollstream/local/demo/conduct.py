@@ -5,10 +5,11 @@ a prompt happens between the stages.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -27,7 +28,7 @@ from rollstream.local.demo.watch import LoopState, LoopWatch
 from rollstream.local.processes import Placement
 from rollstream.local.stack import LocalStack
 from rollstream.local.supervisor import StageState, Supervisor, stage_process
-from rollstream.producers.evaluate import EvaluationReport, evaluate
+from rollstream.producers.evaluate import EvaluationReport, EvaluationRequest, evaluate
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 240.0
@@ -48,7 +49,8 @@ class DemoResult:
 def run_demo(demo: DemoOptions, console: Console) -> DemoResult:
     """Run the whole demo; the stack stays up unless the demo fails or was told to stop it."""
     demo.run_dir.mkdir(parents=True, exist_ok=True)
-    stack = LocalStack(demo.run_dir, placement=Placement(dies_with_parent=False))
+    # Not tied to this process: the commands to try next need it after the end.
+    stack = LocalStack(demo.run_dir, placement=replace(divide_cores().rest, dies_with_parent=False))
     try:
         result = _run_on(stack, demo, console)
     except BaseException:
@@ -118,8 +120,8 @@ class _Conductor:
         measured = Measured(
             seed=self._demo.seed,
             learning_rate=self._demo.learning_rate,
-            eval_before=before.mean_reward,
-            eval_after=after.mean_reward,
+            eval_before=_mean(before),
+            eval_after=_mean(after),
             eval_prompts=after.num_completed,
             killed=self._demo.kill,
         )
@@ -163,24 +165,24 @@ class _Conductor:
             raise BrokenWorldError(f"waited too long for {what}: see the logs in {self._demo.run_dir / 'logs'}")
 
     def _evaluate(self, version: int) -> EvaluationReport:
-        report = evaluate(
-            self._settings,
-            weight_version=version,
-            environment=options.ENVIRONMENT,
-            num_prompts=options.EVAL_PROMPTS,
+        request = EvaluationRequest(
+            environment=options.ENVIRONMENT, weight_version=version, num_prompts=options.EVAL_PROMPTS
         )
+        report = evaluate(self._settings, request)
+        if report.num_completed < options.EVAL_PROMPTS:
+            raise BrokenWorldError(f"version {version} was not evaluated: {dict(report.errors)}")
         self._console.print(
-            f"    version {version}: {report.mean_reward:.3f} of {report.num_completed} held-out prompts right, greedy"
+            f"    version {version}: {_mean(report):.3f} of {report.num_completed} held-out prompts right, greedy"
         )
         return report
 
     def _show_answers(self, before: EvaluationReport, after: EvaluationReport) -> None:
-        answers = {sample.prompt: sample for sample in after.samples}
-        changed = [sample for sample in before.samples if sample.reward == 0 and answers[sample.prompt].reward == 1]
-        one = changed[0] if changed else before.samples[0]
+        pairs = list(zip(before.prompts, after.prompts, strict=True))
+        one, other = next((pair for pair in pairs if pair[0].reward == 0 and pair[1].reward == 1), pairs[0])
         self._console.print(
-            f"    {one.prompt!r}: before {one.completion!r}, after {answers[one.prompt].completion!r} "
-            f"(right: {one.reference_answer!r})"
+            f"    {one.prompt.messages[-1].content!r}: before {one.answer!r}, after {other.answer!r}, "
+            f"right is {one.prompt.reference_answer!r}",
+            highlight=False,
         )
 
     def _until_dry(self) -> None:
@@ -197,3 +199,7 @@ class _Conductor:
             if all(len(seen.get(group, ())) >= sizes.get(group, 1) for group in open_groups):
                 return
             self._look()
+
+
+def _mean(report: EvaluationReport) -> float:
+    return math.nan if report.mean_reward is None else report.mean_reward

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rollstream.bus.ledger import LedgerFold
+from rollstream.bus.ledger import surviving
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
@@ -37,7 +37,7 @@ class LoopWatch:
         self._ledger = AvroCodec(LEDGER, settings.registry())
         self._applied = AvroCodec(WEIGHTS_APPLIED, settings.registry())
         self._reader = TopicReader(settings.kafka, [self._ledger_topic, WEIGHTS_APPLIED.of(settings.run)])
-        self._fold = LedgerFold()
+        self._entries: list[LedgerEntry] = []
         self.state = LoopState()
 
     def poll(self, timeout_seconds: float = 0.25) -> LoopState:
@@ -58,16 +58,15 @@ class LoopWatch:
     @property
     def surviving_steps(self) -> list[LedgerEntry]:
         """The steps that count, in order."""
-        return [entry for entry in self._fold.chain if entry.kind is EntryKind.STEP]
+        return [entry for entry in surviving(self._entries).chain if entry.kind is EntryKind.STEP]
 
     def _note_entry(self, entry: LedgerEntry) -> None:
-        self._fold.add(entry)
-        state = self.state
-        state.step = self._fold.step
-        state.version_published = self._fold.current_version
-        if entry.kind is EntryKind.STEP:
-            state.last = entry
-        state.rewards = tuple(step.metrics.get("reward_mean", 0.0) for step in self.surviving_steps)
-        closed = self._fold.closed.values()
-        state.groups_trained = sum(1 for group in closed if group.outcome is GroupOutcome.TRAINED)
-        state.groups_dropped = len(closed) - state.groups_trained
+        self._entries.append(entry)
+        survivors = surviving(self._entries)
+        state, steps = self.state, self.surviving_steps
+        state.step = survivors.step
+        state.version_published = survivors.current_version
+        state.last = steps[-1] if steps else None
+        state.rewards = tuple(step.metrics["reward_mean"] for step in steps)
+        state.groups_trained = sum(1 for group in survivors.closed.values() if group.outcome is GroupOutcome.TRAINED)
+        state.groups_dropped = len(survivors.closed) - state.groups_trained
