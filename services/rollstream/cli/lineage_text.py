@@ -1,0 +1,96 @@
+"""Stories of rollouts and steps as lines of text."""
+
+from collections.abc import Iterator
+
+from rollstream.cli.rendering import answer, one_line, quoted, versions
+from rollstream.cli.trace import Found, RolloutStory, StepStory
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.record import Record
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.scored import RolloutScored
+
+_UNKNOWN_LAG = "lag unknown"
+
+
+def rollout_lines(story: RolloutStory) -> Iterator[str]:
+    """From the prompt to the weight version, a paragraph a stage."""
+    yield f"rollout {story.rollout_id}"
+    yield from _prompt_lines(story.prompt)
+    if not story.attempts:
+        yield "attempts   none in the topics (older than their retention?)"
+    for attempt in story.attempts:
+        yield from _attempt_lines(attempt)
+    if not story.scored:
+        yield "scored     not yet, or older than the topic's retention"
+    for scored in story.scored:
+        yield from _scored_lines(scored)
+    yield from _outcome_lines(story)
+
+
+def step_lines(story: StepStory) -> Iterator[str]:
+    """The step, its version, and a line for each rollout that it trained on."""
+    yield f"step {one_line(story.step).removeprefix('step ')}"
+    yield f"trainer    incarnation {story.step.incarnation}, finished {story.step.finished_at.isoformat()}"
+    yield f"version    {'not on the topic' if story.version is None else one_line(story.version)}"
+    for entry in story.cut_steps:
+        yield f"cut        version {entry.weight_version} of incarnation {entry.incarnation} does not count"
+    for trained, record, lag in story.rollouts:
+        place = f"{trained.partition}/{trained.offset}"
+        late = _UNKNOWN_LAG if lag is None else f"lag {lag}"
+        if record is None:
+            yield f"rollout    {trained.rollout_id} at scored {place}: older than the topic's retention"
+        else:
+            yield f"rollout    {one_line(record)}, {late}, at scored {place}"
+
+
+def _prompt_lines(prompt: Found[PromptSubmitted] | None) -> Iterator[str]:
+    if prompt is None:
+        yield "prompt     not in the topics (older than their retention?)"
+        return
+    record = prompt.record
+    asked = quoted(record.messages[-1].content) if record.messages else "no message"
+    yield f"prompt     {record.prompt_id} {record.purpose.value}, {record.environment or 'no environment'}: {asked}"
+    yield f"           {record.group_size} samples, by {record.producer or 'an outside client'} #{record.sequence}"
+    yield _place(prompt)
+
+
+def _attempt_lines(attempt: Found[RolloutGenerated]) -> Iterator[str]:
+    record = attempt.record
+    generator = record.generator
+    seconds = (record.finished_at - record.started_at).total_seconds()
+    yield f"attempt    {record.attempt_id} {record.status.value} in {seconds:.2f} s: {answer(record)}"
+    yield f"           by {generator.generator_id}, {generator.engine} {generator.engine_version} on {generator.host}"
+    for number, turn in enumerate(record.turns):
+        spans = ", ".join(f"v{span.weight_version} [{span.start}, {span.end})" for span in turn.weight_spans)
+        tokens = f"{len(turn.token_ids)} tokens, {spans or 'no spans'}"
+        yield f"           turn {number}: {tokens}, {turn.finish_reason.value}"
+    yield _place(attempt)
+
+
+def _scored_lines(scored: Found[RolloutScored]) -> Iterator[str]:
+    scoring = scored.record.scoring
+    reward = "no reward" if scoring.reward is None else f"reward {scoring.reward:g}"
+    parts = ", ".join(f"{name} {value:g}" for name, value in scoring.components.items())
+    why = f" {scoring.error}" if scoring.error else ""
+    yield f"scored     {reward} ({parts or scoring.status.value}){why}, attempt {scored.record.rollout.attempt_id}"
+    yield f"           by {scoring.scorer} {scoring.scorer_version}, {versions(scored.record.rollout)}"
+    yield _place(scored)
+
+
+def _outcome_lines(story: RolloutStory) -> Iterator[str]:
+    for entry in story.cut_steps:
+        yield f"cut        step {entry.step} of incarnation {entry.incarnation} trained on it and does not count"
+    if story.trained is not None and story.step is not None:
+        late = _UNKNOWN_LAG if story.policy_lag is None else f"lag {story.policy_lag}"
+        yield f"trained    step {story.step.step}, attempt {story.trained.attempt_id}, {late}"
+        made = f"version {story.step.weight_version}" if story.version is None else one_line(story.version)
+        yield f"version    {made}"
+    elif story.closed is None:
+        yield "group      still open"
+    elif story.closing_entry is not None:
+        reason = f" as {story.closed.reason}" if story.closed.reason else ", this sample not among the trained"
+        yield f"group      {story.closed.outcome.value}{reason}, after step {story.closing_entry.step}"
+
+
+def _place(found: Found[Record]) -> str:
+    return f"           at {found.topic} {found.partition}/{found.offset}"

@@ -1,0 +1,127 @@
+"""What `status` shows: one look at a run's topics, consumer lag, fleet and newest step, from Kafka and Redis alone."""
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rollstream.bus.admin import KafkaAdmin, TopicDescription
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.redis_fleet import Fleet
+from rollstream.bus.settings import StageSettings
+from rollstream.cli.reading import Decoder, last_messages, stream
+from rollstream.cli.rendering import plain
+from rollstream.schemas.ledger import EntryKind, LedgerEntry
+from rollstream.schemas.topics import (
+    EVAL_PROMPTS,
+    EVAL_ROLLOUTS,
+    LEDGER,
+    PROMPTS,
+    ROLLOUTS,
+    SCORED,
+    WEIGHTS,
+    WEIGHTS_APPLIED,
+    Topic,
+)
+from rollstream.schemas.weights import WeightsApplied, WeightsPublished
+
+_CONSUMERS: Final[tuple[tuple[str, Topic[Any]], ...]] = (
+    ("generators", PROMPTS),
+    ("scorers", ROLLOUTS),
+    ("trainer", SCORED),
+    ("generators", EVAL_PROMPTS),
+    ("scorers", EVAL_ROLLOUTS),
+)
+# The newest step is among the last entries unless nothing but drops came after it.
+_NEWEST_ENTRIES: Final = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupLag:
+    """Records that a consumer group has not committed yet; None: it has never committed."""
+
+    group: str
+    topic: str
+    num_records: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """One look at a run. `step` is the newest optimizer step, `published` the newest version."""
+
+    run: str
+    taken_at: datetime
+    topics: tuple[TopicDescription, ...]
+    lags: tuple[GroupLag, ...]
+    entry: LedgerEntry | None
+    step: LedgerEntry | None
+    published: WeightsPublished | None
+    applied: tuple[WeightsApplied, ...]
+    members: dict[str, dict[str, Any]]
+
+    def as_plain(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {
+            "run": self.run,
+            "taken_at": self.taken_at.isoformat(),
+            "topics": [asdict(topic) for topic in self.topics],
+            "lag": [asdict(lag) for lag in self.lags],
+            "newest_entry": plain(self.entry),
+            "newest_step": plain(self.step),
+            "newest_version": plain(self.published),
+            "applied": plain(self.applied),
+            "fleet": self.members,
+        }
+
+
+class StatusSource:
+    """Takes snapshots of one run."""
+
+    def __init__(self, settings: StageSettings) -> None:
+        self._settings = settings
+        self._admin = KafkaAdmin(settings.kafka)
+        self._decoder = Decoder(settings)
+        self._fleet = Fleet(settings.redis_url, settings.run)
+
+    def snapshot(self) -> Snapshot:
+        """One look; raises `ConfigurationError` if the run has no topics, `BrokerError` if no broker answers."""
+        run = self._settings.run
+        topics = tuple(self._admin.describe_topics(run))
+        if not topics:
+            raise ConfigurationError(
+                f"run {run} has no topics on this cluster; make them with `rollstream topics create`"
+            )
+        entries = self._newest(LEDGER, _NEWEST_ENTRIES)
+        published = self._newest(WEIGHTS, 1)
+        return Snapshot(
+            run=run,
+            taken_at=datetime.now(UTC),
+            topics=topics,
+            lags=tuple(self._lag(group, topic, topics) for group, topic in _CONSUMERS),
+            entry=entries[-1] if entries else None,
+            step=next((entry for entry in reversed(entries) if entry.kind is EntryKind.STEP), None),
+            published=published[-1] if published else None,
+            applied=self._applied(),
+            members=self._fleet.members(),
+        )
+
+    def _newest(self, topic: Topic[Any], count: int) -> list[Any]:
+        messages = last_messages(self._settings, topic, count)
+        return [decoded.record for decoded in map(self._decoder.decode, messages) if decoded.record is not None]
+
+    def _applied(self) -> tuple[WeightsApplied, ...]:
+        newest: dict[str, WeightsApplied] = {}
+        with TopicReader(self._settings.kafka, [WEIGHTS_APPLIED.of(self._settings.run)]) as reader:
+            for decoded in map(self._decoder.decode, stream(reader)):
+                if isinstance(decoded.record, WeightsApplied):
+                    newest[decoded.record.generator_id] = decoded.record
+        return tuple(newest[generator_id] for generator_id in sorted(newest))
+
+    def _lag(self, group: str, topic: Topic[Any], topics: tuple[TopicDescription, ...]) -> GroupLag:
+        run = self._settings.run
+        name = topic.of(run)
+        num_partitions = next(found.num_partitions for found in topics if found.name == name)
+        committed = self._admin.committed_offsets(f"{run}.{group}", name)
+        ends = self._admin.end_offsets(name, num_partitions)
+        behind = sum(max(0, ends[number] - offset) for number, offset in committed.items())
+        return GroupLag(group=group, topic=topic.name, num_records=behind if committed else None)
