@@ -135,7 +135,7 @@ def aged(intake: Intake, upstream: Upstream, seconds: float, *, at_end: bool) ->
 
 def an_intake_that_lacks_a_sample(*, expired_before: dict[Partition, int] | None = None) -> Intake:
     prompt = a_prompt(group_size=2)
-    assembler = Assembler(closed={}, offsets={}, incomplete_bytes=10**9)
+    assembler = Assembler(closed=(), offsets={}, incomplete_bytes=10**9)
     intake = Intake(assembler, Aging(60.0), AdmissionRules(max_policy_lag=4), expired_before=expired_before or {})
     assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))
     assembler.add_sample(a_group([0.0, 1.0], prompt=prompt)[0], Place(("demo.scored", 0), 0), 10)
@@ -176,7 +176,7 @@ def test_a_trainer_that_was_stopped_for_an_hour_drops_nothing() -> None:
 def test_a_complete_group_has_no_deadline() -> None:
     prompt = a_prompt(group_size=2)
     intake = Intake(
-        Assembler(closed={}, offsets={}, incomplete_bytes=10**9), Aging(60.0), AdmissionRules(max_policy_lag=4),
+        Assembler(closed=(), offsets={}, incomplete_bytes=10**9), Aging(60.0), AdmissionRules(max_policy_lag=4),
         expired_before={},
     )  # fmt: skip
     intake.assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))

@@ -18,12 +18,13 @@ LagScope = Literal["group", "token"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRules:
-    """What a group must fulfil. An empty tokenizer hash accepts any."""
+    """What a group must fulfil. An empty hash accepts any tokenizer or chat template."""
 
     max_policy_lag: int
     lag_scope: LagScope = "group"
     scale_advantages_by_std: bool = False
     tokenizer_sha256: str = ""
+    chat_template_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,10 +102,17 @@ def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropR
 
 
 def _refused_by_tokenizer(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
-    theirs = {sample.scored.rollout.generator.tokenizer_sha256 for sample in completed}
-    if not rules.tokenizer_sha256 or theirs <= {rules.tokenizer_sha256, ""}:
-        return None
-    return DropReason.TOKENIZER_MISMATCH
+    generators = [sample.scored.rollout.generator for sample in completed]
+    is_ours = all(
+        _agree(generator.tokenizer_sha256, rules.tokenizer_sha256)
+        and _agree(generator.chat_template_sha256, rules.chat_template_sha256)
+        for generator in generators
+    )
+    return None if is_ours else DropReason.TOKENIZER_MISMATCH
+
+
+def _agree(theirs: str, ours: str) -> bool:
+    return theirs == ours or not theirs or not ours
 
 
 def _refused_by_rewards(completed: Sequence[PlacedSample]) -> DropReason | None:

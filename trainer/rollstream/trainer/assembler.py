@@ -38,7 +38,7 @@ class DropReason(StrEnum):
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
     """It was to be sampled from a truncated distribution, whose logprobs are not the policy's."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
-    """A generator's tokenizer is not the trainer's."""
+    """A generator's tokenizer or chat template is not the trainer's."""
     UNKNOWN_VERSION = "unknown_version"
     """A span names a weight version that this run never published."""
     TOO_OLD = "too_old"
@@ -125,11 +125,12 @@ class Assembler:
     def __init__(
         self,
         *,
-        closed: Mapping[str, ClosedGroup],
+        closed: Iterable[str],
         offsets: Mapping[Partition, int],
         incomplete_bytes: int,
     ) -> None:
-        self._closed_reasons = {group.group_id: group.reason for group in closed.values()}
+        self._closed = set(closed)
+        self._not_for_training: set[str] = set()
         self._open: dict[str, Group] = {}
         self._completed: list[Group] = []
         self._drops: list[DroppedGroup] = []
@@ -156,7 +157,7 @@ class Assembler:
 
     def is_closed(self, group_id: str) -> bool:
         """Whether the group is trained or dropped, on the surviving branch or just now."""
-        return group_id in self._closed_reasons
+        return group_id in self._closed
 
     def expect(self, group_ids: Iterable[str]) -> None:
         """Open groups whose prompts can't be read again, so that they are closed too; sizes are learnt from samples."""
@@ -215,13 +216,15 @@ class Assembler:
 
     def drop(self, group_id: str, reason: DropReason) -> None:
         """Close an open group without training on it."""
-        self._drops.append(DroppedGroup(group=self._close(group_id, reason.value), reason=reason))
+        if reason is DropReason.NOT_FOR_TRAINING:
+            self._not_for_training.add(group_id)
+        self._drops.append(DroppedGroup(group=self._close(group_id), reason=reason))
 
     def close_trained(self, group_ids: Iterable[str]) -> tuple[ClosedGroup, ...]:
         """Close the groups of a step; what the ledger says of them."""
         closed = []
         for group_id in group_ids:
-            self._close(group_id, "")
+            self._close(group_id)
             closed.append(ClosedGroup(group_id=group_id, outcome=GroupOutcome.TRAINED))
         return tuple(closed)
 
@@ -237,8 +240,8 @@ class Assembler:
     def _group_for(self, prompt: PromptSubmitted, group_id: str, group_size: int, place: Place) -> Group | None:
         """The open group that this record belongs to; None if the record changes nothing any more."""
         if self.is_closed(group_id):
-            # What is left of a group that is not trained on was closed before it came, and is no repetition.
-            self.num_duplicates += self._closed_reasons[group_id] != DropReason.NOT_FOR_TRAINING
+            # Samples that come after their group was closed for its purpose are no repetition.
+            self.num_duplicates += group_id not in self._not_for_training
             self.skip(place)
             return None
         content_hash = prompt.content_hash()
@@ -268,9 +271,9 @@ class Assembler:
             oldest = next(group for group in self.incomplete if group.samples)
             self.drop(oldest.group_id, DropReason.OVERFLOW)
 
-    def _close(self, group_id: str, reason: str) -> Group:
+    def _close(self, group_id: str) -> Group:
         group = self._open.pop(group_id)
-        self._closed_reasons[group_id] = reason
+        self._closed.add(group_id)
         if not group.is_complete:
             self._incomplete_bytes -= group.num_bytes
         for place in group.places:

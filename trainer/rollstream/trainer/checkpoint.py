@@ -65,6 +65,7 @@ class CheckpointStore:
         final = self._root / f"{position.weight_version}-{self._incarnation}"
 
         def save(directory: Path) -> None:
+            (directory / _STATE).mkdir()
             save_state(directory / _STATE)
             (directory / _POSITION).write_text(position.model_dump_json(indent=2))
 

@@ -62,9 +62,11 @@ def read_ledger(kafka: KafkaSettings, run: str, registry: SchemaRegistry) -> tup
 def plan_restart(fold: LedgerFold, newest_published: int) -> RestartPlan:
     """Where to go on: the newest surviving checkpoint, else the initial model."""
     version = max(fold.max_version, newest_published) + 1
-    if fold.checkpoint is not None:
-        entry = fold.checkpoint
-        return RestartPlan(version=version, parent=entry.weight_version, step=entry.step, checkpoint=entry.checkpoint)
+    newest = fold.checkpoint
+    if newest is not None:
+        return RestartPlan(
+            version=version, parent=newest.weight_version, step=newest.step, checkpoint=newest.checkpoint
+        )
     parent = fold.chain[0].weight_version if fold.chain else None
     return RestartPlan(version=version, parent=parent, step=0, checkpoint=None)
 

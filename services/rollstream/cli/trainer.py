@@ -1,0 +1,22 @@
+"""`rollstream trainer`: run the stage that trains and publishes weight versions."""
+
+from pathlib import Path
+
+import click
+
+from rollstream.bus.entry import run_process
+from rollstream.cli.options import config_option
+from rollstream.trainer.settings import TrainerSettings
+
+
+@click.command("trainer")
+@config_option
+@click.option("--accept-loss", is_flag=True, help="Start although records expired unread; their groups close.")
+def command(config: Path | None, accept_loss: bool) -> None:
+    """Train on scored groups and publish weight versions; the table [trainer] says how. Ends after num_steps."""
+    from rollstream.trainer.start import run_trainer
+
+    settings = TrainerSettings.load(config)
+    if accept_loss:
+        settings = settings.model_copy(update={"accept_loss": True})
+    run_process("trainer", lambda stop: run_trainer(settings, stop))

@@ -1,0 +1,243 @@
+"""The trainer: turns scored groups into optimizer steps, weight versions and ledger entries.
+
+Consumes `prompts` (which groups there are) and `scored` (their samples), by assignment, from the checkpoint's offsets.
+Produces `weights` and `ledger`, in one transaction a step; unreadable samples go to `dead-letters`.
+Waits for groups_per_step admitted groups. Unblocked by scorers that publish samples, hence by producers, whose
+credit is the groups that this loop closes.
+
+One thread: poll → assemble → admit → train → commit. It belongs to no consumer group, so a step may take as long as
+it likes; while it trains it doesn't read, which is its back-pressure.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rollstream.bus.health import Health
+from rollstream.bus.ledger import VersionTree
+from rollstream.bus.stop import Stop
+from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
+from rollstream.trainer import metrics
+from rollstream.trainer.admission import Admitted
+from rollstream.trainer.assembler import DroppedGroup, DropReason
+from rollstream.trainer.backends.protocol import TrainingBackend
+from rollstream.trainer.checkpoint import Position, as_next_offsets
+from rollstream.trainer.commit import CheckpointRequest, Commits, StepRecord
+from rollstream.trainer.intake import Intake
+from rollstream.trainer.reading import RolloutReader
+from rollstream.trainer.reporting import StepClock, drop_metrics, step_metrics
+from rollstream.trainer.settings import TrainerSettings
+from rollstream.trainer.upstream import UpstreamWatcher
+
+_LOG = logging.getLogger(__name__)
+
+_POLL_SECONDS: Final = 0.2
+_HOLD_DROPS_SECONDS: Final = 0.5
+_MOST_DROPS_PER_ENTRY: Final = 10_000
+_MONITOR_EVERY_SECONDS: Final = 5.0
+_HUNG_AFTER_SECONDS: Final = 1800.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the loop works with; `restored` is where the run was taken over, cluster and topics included."""
+
+    backend: TrainingBackend
+    commits: Commits
+    intake: Intake
+    reader: RolloutReader
+    upstream: UpstreamWatcher
+    versions: VersionTree
+    restored: Position
+    health: Health
+
+
+class Trainer:
+    """One trainer process between its first act and its end."""
+
+    def __init__(self, settings: TrainerSettings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._assembler = parts.intake.assembler
+        self._clock = StepClock()
+        self._publishing_seconds = 0.0
+        self._oldest_drop: float | None = None
+        self._checkpointed_step = parts.restored.step
+        self._monitored_at = 0.0
+        self._upstream = parts.upstream.latest
+
+    def run(self, stop: Stop) -> None:
+        """Train until num_steps are there or the end is asked for; raises what breaks the world, and `FencedError`."""
+        self._parts.health.check("ledger", True, f"version {self._parts.commits.weight_version}")
+        while not self._is_done:
+            batch = self._next_batch(stop)
+            if batch is None:
+                break
+            self._train(batch, stop)
+        self._parts.health.draining()
+        self._publish_drops()
+        if self._parts.commits.step > self._checkpointed_step:
+            metrics.export(self._parts.commits.hand_over(self._checkpoint()))
+
+    @property
+    def _is_done(self) -> bool:
+        return 0 < self._settings.num_steps <= self._parts.commits.step
+
+    def _next_batch(self, stop: Stop) -> Sequence[Admitted] | None:
+        """Read until a step is due; None when the end is asked for."""
+        intake = self._parts.intake
+        while not stop.is_asked:
+            self._parts.health.heartbeat("loop", _HUNG_AFTER_SECONDS)
+            is_due = intake.num_ready >= self._settings.groups_per_step
+            if intake.num_ready < self._settings.buffer_groups:
+                self._read(0.0 if is_due else _POLL_SECONDS)
+            batch = intake.batch(self._settings.groups_per_step, self._lag)
+            if batch is not None:
+                return batch
+            self._publish_due_drops()
+            self._show()
+        return None
+
+    def _read(self, timeout_seconds: float) -> None:
+        began = time.perf_counter()
+        messages = self._parts.reader.poll(timeout_seconds)
+        polled = time.perf_counter()
+        if not messages:
+            self._clock.waiting_seconds += polled - began
+        self._parts.reader.hand_over(messages, self._assembler)
+        self._parts.intake.settle(self._lag)
+        self._age()
+        self._clock.assembling_seconds += time.perf_counter() - (polled if not messages else began)
+
+    def _age(self) -> None:
+        """Groups of which nothing more can come are given up whenever there is news from the other stages."""
+        parts = self._parts
+        at_end = parts.reader.at_end() and parts.upstream.is_fresh
+        parts.intake.tick(time.monotonic(), at_end=at_end)
+        if parts.upstream.latest is not self._upstream:
+            self._upstream = parts.upstream.latest
+            parts.intake.give_up_lost(self._upstream, prompts_read=at_end)
+
+    def _train(self, batch: Sequence[Admitted], stop: Stop) -> None:
+        """One optimizer step, and its commit."""
+        parts = self._parts
+        parts.intake.interrupt()
+        samples = [sample for admitted in batch for sample in admitted.training]
+        report = parts.backend.train_step(samples, step=parts.commits.step + 1)
+        if report.num_updates == 0:
+            for admitted in batch:
+                self._assembler.drop(admitted.group.group_id, DropReason.NON_FINITE)
+            _LOG.error(
+                "step %d skipped: loss %s, gradient norm %s", parts.commits.step + 1, report.loss, report.grad_norm
+            )
+            self._publish_drops()
+            return
+        self._publish_drops(leave=_MOST_DROPS_PER_ENTRY)
+        began = time.perf_counter()
+        closed = self._assembler.close_trained(admitted.group.group_id for admitted in batch)
+        drops = self._take_drops()
+        record = StepRecord(
+            trained=_trained(batch),
+            closed=(*closed, *(drop.closed() for drop in drops)),
+            metrics={
+                **step_metrics(batch, drops, report, self._clock, publishing_seconds=self._publishing_seconds),
+                **parts.intake.lag_by_length.take(),
+            },
+            started_at=self._clock.started_at,
+        )
+        checkpoint = self._checkpoint() if self._is_checkpoint_due(stop) else None
+        entry = parts.commits.optimizer_step(record, parts.backend.save_weights, checkpoint)
+        self._publishing_seconds = time.perf_counter() - began
+        self._committed(entry)
+
+    def _committed(self, entry: LedgerEntry) -> None:
+        self._parts.versions.add(entry.weight_version, entry.parent_version, is_step=True)
+        if entry.checkpoint is not None:
+            self._checkpointed_step = entry.step
+        self._clock = StepClock()
+        metrics.export(entry)
+        _LOG.info(
+            "step %d: loss %.4g, reward %.3f, %d groups trained, %d dropped",
+            entry.step,
+            entry.metrics["loss"],
+            entry.metrics.get("reward_mean", float("nan")),
+            entry.metrics["groups_trained"],
+            entry.metrics["groups_dropped"],
+            extra={"weight_version": entry.weight_version, "policy_lag": entry.metrics.get("policy_lag_max", 0.0)},
+        )
+        self._show()
+
+    def _is_checkpoint_due(self, stop: Stop) -> bool:
+        step = self._parts.commits.step + 1
+        return step % self._settings.checkpoint_every == 0 or step == self._settings.num_steps or stop.is_asked
+
+    def _checkpoint(self) -> CheckpointRequest:
+        """Every group that is not open any more is in the entry that will name it, or in an earlier one."""
+
+        def position(weight_version: int, step: int) -> Position:
+            return self._parts.restored.model_copy(
+                update={
+                    "weight_version": weight_version,
+                    "step": step,
+                    "next_offsets": as_next_offsets(self._assembler.offsets()),
+                    "open_groups": self._assembler.open_group_ids(),
+                }
+            )
+
+        return CheckpointRequest(save_state=self._parts.backend.save_state, position=position)
+
+    def _publish_due_drops(self) -> None:
+        """Credit comes back within a second, in few entries."""
+        if not self._assembler.num_drops:
+            self._oldest_drop = None
+            return
+        now = time.monotonic()
+        self._oldest_drop = now if self._oldest_drop is None else self._oldest_drop
+        if now - self._oldest_drop >= _HOLD_DROPS_SECONDS or self._assembler.num_drops >= _MOST_DROPS_PER_ENTRY:
+            self._publish_drops()
+
+    def _publish_drops(self, leave: int = 0) -> None:
+        """Publish drops until at most `leave` are left."""
+        while self._assembler.num_drops > leave:
+            drops = self._take_drops()
+            values = {**drop_metrics(drops), **self._parts.intake.lag_by_length.take()}
+            metrics.export(self._parts.commits.drops([drop.closed() for drop in drops], values))
+
+    def _take_drops(self) -> tuple[DroppedGroup, ...]:
+        self._oldest_drop = None
+        drops = self._assembler.take_drops(_MOST_DROPS_PER_ENTRY)
+        for drop in drops:
+            level = logging.ERROR if drop.reason is DropReason.TOKENIZER_MISMATCH else logging.DEBUG
+            _LOG.log(level, "group dropped: %s", drop.reason.value, extra={"group_id": drop.group.group_id})
+        return drops
+
+    def _lag(self, version: int) -> int | None:
+        if self._settings.source_run is not None:
+            # Another run's versions have no place in this run's tree; the importance weights are the correction.
+            return 0
+        return self._parts.versions.lag(version, self._parts.commits.weight_version)
+
+    def _show(self) -> None:
+        metrics.OPEN_GROUPS.set(self._assembler.num_open)
+        metrics.READY_GROUPS.set(self._parts.intake.num_ready)
+        metrics.INCOMPLETE_BYTES.set(self._assembler.incomplete_bytes)
+        metrics.DUPLICATES.set(self._assembler.num_duplicates)
+        if time.monotonic() - self._monitored_at > _MONITOR_EVERY_SECONDS:
+            self._monitored_at = time.monotonic()
+            self._parts.reader.commit_for_monitoring(self._assembler.offsets())
+
+
+def _trained(batch: Sequence[Admitted]) -> tuple[TrainedRollout, ...]:
+    """Where each sample lies that the step learned from, truncated ones in the baseline included."""
+    return tuple(
+        TrainedRollout(
+            rollout_id=sample.scored.rollout.rollout_id,
+            attempt_id=sample.scored.rollout.attempt_id,
+            partition=sample.place.partition[1],
+            offset=sample.place.offset,
+        )
+        for admitted in batch
+        for sample in admitted.scored
+    )

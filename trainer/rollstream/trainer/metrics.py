@@ -1,0 +1,79 @@
+"""What a trainer exports to Prometheus: the newest step as gauges, what adds up as counters."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from prometheus_client import Counter, Gauge
+
+from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
+
+ENTRIES: Final = Counter("rollstream_trainer_ledger_entries_total", "Committed ledger entries", ["kind"])
+GROUPS: Final = Counter("rollstream_trainer_groups_total", "Groups closed; the reason of trained ones is empty",
+                        ["outcome", "reason"])  # fmt: skip
+TRAINED_TOKENS: Final = Counter("rollstream_trainer_trained_tokens_total", "Tokens in the loss of committed steps")
+GENERATED_TOKENS: Final = Counter("rollstream_trainer_generated_tokens_total", "Sampled tokens of closed groups")
+DUPLICATES: Final = Gauge("rollstream_trainer_duplicate_records", "Records that changed nothing, since the start")
+UNREADABLE_PROMPTS: Final = Counter("rollstream_trainer_unreadable_prompts_total", "Prompts passed over")
+OPEN_GROUPS: Final = Gauge("rollstream_trainer_open_groups", "Groups that are not closed")
+READY_GROUPS: Final = Gauge("rollstream_trainer_ready_groups", "Complete groups that wait for a step")
+INCOMPLETE_BYTES: Final = Gauge("rollstream_trainer_incomplete_bytes", "Samples of incomplete groups")
+WEIGHT_VERSION: Final = Gauge("rollstream_trainer_weight_version", "Newest published version")
+STEP: Final = Gauge("rollstream_trainer_step", "Optimizer steps on the surviving branch")
+REWARD_COMPONENT: Final = Gauge("rollstream_trainer_reward_component", "Mean of one reward function", ["component"])
+
+_COMPONENT: Final = "reward_component/"
+_STEP_GAUGES: Final = {
+    name: Gauge(f"rollstream_trainer_{name}", description)
+    for name, description in {
+        "loss": "Mean over the step's updates",
+        "grad_norm": "Before clipping",
+        "learning_rate": "Of the step",
+        "entropy": "Of the policy on the trained tokens, nats",
+        "clip_fraction_low": "Tokens clipped below",
+        "clip_fraction_high": "Tokens clipped above",
+        "importance_weight_mean": "Proximal / behavior, capped",
+        "importance_weight_max": "Proximal / behavior, capped",
+        "importance_weight_capped_ratio": "Tokens whose weight was capped",
+        "effective_sample_size_ratio": "Of the importance weights",
+        "mismatch_kl_lag_0": "Engine against trainer at policy lag 0",
+        "mismatch_kl_lagged": "Engine against trainer at policy lag above 0",
+        "reward_mean": "Over the completed samples of the groups that the step closed",
+        "completion_tokens_mean": "Per completed sample",
+        "truncated_ratio": "Completed samples that hit the length limit",
+        "zero_std_ratio": "Closed groups without spread",
+        "dropped_ratio": "Closed groups that were not trained on",
+        "policy_lag_mean": "Of the trained samples, optimizer steps",
+        "policy_lag_max": "Of the trained samples, optimizer steps",
+        "generated_tokens_per_second": "Of wall time",
+        "trained_tokens_per_second": "Of wall time",
+        "step_seconds": "Wall time since the step before",
+        "waiting_seconds": "Of the step, spent without a record to read",
+        "assembling_seconds": "Of the step, decoding and admitting",
+        "packing_seconds": "Of the step",
+        "forward_backward_seconds": "Of the step",
+        "optimizer_seconds": "Of the step",
+        "publishing_seconds": "Weights, checkpoint and transaction of the step before",
+    }.items()
+}
+
+
+def export(entry: LedgerEntry) -> None:
+    """Show a committed entry."""
+    ENTRIES.labels(entry.kind.value).inc()
+    for group in entry.closed:
+        reason = "" if group.outcome is GroupOutcome.TRAINED else group.reason
+        GROUPS.labels(group.outcome.value, reason).inc()
+    WEIGHT_VERSION.set(entry.weight_version)
+    STEP.set(entry.step)
+    TRAINED_TOKENS.inc(entry.metrics.get("trained_tokens", 0.0))
+    GENERATED_TOKENS.inc(entry.metrics.get("generated_tokens", 0.0))
+    if entry.kind is EntryKind.STEP:
+        _export_step(entry.metrics)
+
+
+def _export_step(values: Mapping[str, float]) -> None:
+    for name, value in values.items():
+        if name in _STEP_GAUGES:
+            _STEP_GAUGES[name].set(value)
+        elif name.startswith(_COMPONENT):
+            REWARD_COMPONENT.labels(name.removeprefix(_COMPONENT)).set(value)

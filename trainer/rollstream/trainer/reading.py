@@ -1,0 +1,89 @@
+"""The trainer's side of `prompts` and `scored`: decodes what was read and hands it to the assembler."""
+
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from rollstream.bus.dead_letters import dead_letter
+from rollstream.bus.errors import BrokerError
+from rollstream.bus.message import Message, Partition
+from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
+from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
+from rollstream.trainer import metrics
+from rollstream.trainer.assembler import Assembler, Place
+from rollstream.trainer.settings import TrainerSettings
+
+_LOG = logging.getLogger(__name__)
+# Few enough that records of a megabyte each fit into memory.
+_MOST_AT_ONCE: Final = 64
+
+
+class RolloutReader:
+    """Reads `prompts` and `scored` of the run whose rollouts are trained on; not reading is the back-pressure."""
+
+    def __init__(self, settings: TrainerSettings, start: Mapping[Partition, int]) -> None:
+        registry = settings.registry()
+        self._prompts_topic = PROMPTS.of(settings.rollouts_run)
+        self._prompts = AvroCodec(PROMPTS, registry)
+        self._scored = AvroCodec(SCORED, registry)
+        self._group = f"{settings.run}.trainer"
+        self._dead_letters = DEAD_LETTERS.of(settings.run)
+        self._publisher = Publisher(settings.kafka, client_id=f"{self._group}.dead-letters")
+        topics = [self._prompts_topic, SCORED.of(settings.rollouts_run)]
+        self._reader = TopicReader(settings.kafka, topics, start=start, monitor_group=self._group)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.close()
+        self._publisher.close()
+
+    def poll(self, timeout_seconds: float) -> list[Message]:
+        """What is there, waiting at most so long."""
+        return self._reader.poll(_MOST_AT_ONCE, timeout_seconds)
+
+    def at_end(self) -> bool:
+        """Whether both topics are read to their end."""
+        return self._reader.at_end()
+
+    def hand_over(self, messages: list[Message], assembler: Assembler) -> None:
+        """Decode and assemble; a sample that can't be read goes to dead-letters, and its group will lack it."""
+        for message in messages:
+            place = Place((message.topic, message.partition), message.offset)
+            try:
+                if message.topic == self._prompts_topic:
+                    assembler.add_prompt(self._prompts.decode(message.value), place)
+                else:
+                    assembler.add_sample(self._scored.decode(message.value), place, len(message.value or b""))
+            except DecodeError as error:
+                self._pass_over(message, error)
+                assembler.skip(place)
+
+    def commit_for_monitoring(self, offsets: Mapping[Partition, int]) -> None:
+        """Show lag monitors where the trainer is; nothing of ours reads it back."""
+        self._reader.commit_for_monitoring(offsets)
+
+    def _pass_over(self, message: Message, error: DecodeError) -> None:
+        if message.topic == self._prompts_topic:
+            # The generators put it into dead-letters; twice would be replayed twice.
+            metrics.UNREADABLE_PROMPTS.inc()
+            return
+        record = dead_letter(
+            message, topic=self._dead_letters, group=self._group, error=error, attempts=1, failed_at=utc_now()
+        )
+        try:
+            self._publisher.publish_soon(record).result(DELIVERY_TIMEOUT_SECONDS)
+        except TimeoutError as late:
+            raise BrokerError(f"no delivery report from {self._dead_letters} in {DELIVERY_TIMEOUT_SECONDS} s") from late
+        NUM_DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
+        _LOG.warning("unreadable sample: %s", error, extra={
+            "topic": message.topic, "partition": message.partition, "offset": message.offset,
+        })  # fmt: skip

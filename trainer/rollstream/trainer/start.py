@@ -1,0 +1,143 @@
+"""How a trainer comes up: load, take over the run, restore, publish the first act; then the loop."""
+
+import logging
+import uuid
+from contextlib import ExitStack
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.health import Health
+from rollstream.bus.message import Partition
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.stop import Stop
+from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.bus.weight_store import open_weight_store
+from rollstream.schemas.topics import PROMPTS, SCORED
+from rollstream.trainer import metrics
+from rollstream.trainer.admission import AdmissionRules
+from rollstream.trainer.aging import Aging
+from rollstream.trainer.assembler import Assembler
+from rollstream.trainer.backends.protocol import TrainingBackend
+from rollstream.trainer.checkpoint import CheckpointStore, Position, read_position, state_directory
+from rollstream.trainer.commit import Commits, CommitSettings
+from rollstream.trainer.intake import Intake
+from rollstream.trainer.loop import Parts, Trainer
+from rollstream.trainer.reading import RolloutReader
+from rollstream.trainer.restart import (
+    ReadingStart,
+    RestartPlan,
+    check_position,
+    plan_restart,
+    read_ledger,
+    reading_start,
+)
+from rollstream.trainer.settings import TrainerSettings
+from rollstream.trainer.upstream import UpstreamWatcher
+
+_LOG = logging.getLogger(__name__)
+
+
+def run_trainer(settings: TrainerSettings, stop: Stop) -> None:
+    """Serve health, load the model, take over the run and train."""
+    settings.log_resolved()
+    if settings.max_policy_lag == 0:
+        _LOG.warning("max_policy_lag 0: whatever is generated during a step is dropped; 1 or more lets both overlap")
+    health = Health()
+    health.serve(settings.health_port)
+    try:
+        # The slow part comes before the takeover: a predecessor trains on until this one is able to.
+        backend = _load_backend(settings)
+        train(settings, backend, stop, health)
+    finally:
+        health.close()
+
+
+def train(settings: TrainerSettings, backend: TrainingBackend, stop: Stop, health: Health) -> None:
+    """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over."""
+    publisher = TransactionalPublisher(settings.kafka, f"{settings.run}.trainer")
+    publisher.init()
+    fold, newest_published = read_ledger(settings.kafka, settings.run, settings.registry())
+    plan = plan_restart(fold, newest_published)
+    restored = _restored_position(settings, plan)
+    start, prompts_end = _where_to_read(settings, restored)
+    if 0 < settings.num_steps <= plan.step:
+        _LOG.info("step %d of %d is there already, nothing is left to do", plan.step, settings.num_steps)
+        return
+    if plan.checkpoint is not None:
+        backend.load_state(state_directory(plan.checkpoint))
+    commits = _commits(settings, publisher)
+    entry = commits.restart(version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights)
+    fold.add(entry)
+    metrics.export(entry)
+    _LOG.info("goes on at step %d", plan.step, extra={"weight_version": entry.weight_version})
+    assembler = Assembler(closed=fold.closed, offsets=start.offsets, incomplete_bytes=settings.incomplete_bytes)
+    if start.is_loss_accepted:
+        assembler.expect(restored.open_groups)
+    intake = Intake(
+        assembler,
+        Aging(settings.lost_after_seconds),
+        _rules(settings, backend),
+        expired_before=prompts_end if start.is_loss_accepted else {},
+    )
+    with ExitStack() as stack:
+        upstream = UpstreamWatcher(settings.kafka, settings.rollouts_run)
+        stack.callback(upstream.close)
+        reader = stack.enter_context(RolloutReader(settings, start.offsets))
+        parts = Parts(
+            backend=backend, commits=commits, intake=intake, reader=reader, upstream=upstream,
+            versions=fold.versions, restored=restored, health=health,
+        )  # fmt: skip
+        Trainer(settings, parts).run(stop)
+
+
+def _commits(settings: TrainerSettings, publisher: TransactionalPublisher) -> Commits:
+    incarnation = uuid.uuid4().hex[:12]
+    _LOG.info("incarnation %s of the trainer of run %s", incarnation, settings.run)
+    common = CommitSettings(
+        run=settings.run,
+        model=settings.model,
+        incarnation=incarnation,
+        dtype=settings.learning.dtype,
+        keep_versions=settings.keep_versions,
+        keep_checkpoints=settings.keep_checkpoints,
+    )
+    checkpoints = CheckpointStore(settings.checkpoints, incarnation)
+    return Commits(common, publisher, open_weight_store(settings.weight_store), checkpoints, settings.registry())
+
+
+def _load_backend(settings: TrainerSettings) -> TrainingBackend:
+    from rollstream.trainer.backends.single_device import SingleDeviceBackend
+
+    return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
+
+
+def _restored_position(settings: TrainerSettings, plan: RestartPlan) -> Position:
+    """The checkpoint's position, checked against this cluster; without a checkpoint the start of everything."""
+    topics = [PROMPTS.of(settings.rollouts_run), SCORED.of(settings.rollouts_run)]
+    identity = KafkaAdmin(settings.kafka).identity(topics)
+    if plan.checkpoint is None:
+        return Position(
+            run=settings.run, weight_version=plan.version, step=plan.step, cluster_id=identity.cluster_id,
+            topic_ids=identity.topic_ids, next_offsets=(), open_groups=(),
+        )  # fmt: skip
+    position = read_position(plan.checkpoint)
+    check_position(position, identity)
+    return position
+
+
+def _where_to_read(settings: TrainerSettings, restored: Position) -> tuple[ReadingStart, dict[Partition, int]]:
+    """Where to read on, and where `prompts` ends now."""
+    prompts = PROMPTS.of(settings.rollouts_run)
+    with TopicReader(settings.kafka, [prompts, SCORED.of(settings.rollouts_run)]) as reader:
+        start = reading_start(restored.offsets(), reader.start_offsets(), accept_loss=settings.accept_loss)
+        ends = {partition: end for partition, end in reader.end_offsets().items() if partition[0] == prompts}
+    return start, ends
+
+
+def _rules(settings: TrainerSettings, backend: TrainingBackend) -> AdmissionRules:
+    return AdmissionRules(
+        max_policy_lag=settings.max_policy_lag,
+        lag_scope=settings.lag_scope,
+        scale_advantages_by_std=settings.learning.scale_advantages_by_std,
+        tokenizer_sha256=backend.tokenizer_sha256,
+        chat_template_sha256=backend.chat_template_sha256,
+    )

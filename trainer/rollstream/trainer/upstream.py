@@ -1,0 +1,67 @@
+"""Asks the broker every few seconds how far generators and scorers are; a thread of its own, off the hot path."""
+
+import logging
+import threading
+import time
+from typing import Final
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import RollstreamError
+from rollstream.bus.settings import KafkaSettings
+from rollstream.schemas.topics import PROMPTS, ROLLOUTS
+from rollstream.trainer.aging import Upstream
+
+_LOG = logging.getLogger(__name__)
+
+ASK_EVERY_SECONDS: Final = 2.0
+_FRESH_SECONDS: Final = 15.0
+_JOIN_SECONDS: Final = 2.0
+
+
+class UpstreamWatcher:
+    """The newest answer; while the broker is away the last one stays, and is soon no longer fresh."""
+
+    def __init__(self, kafka: KafkaSettings, run: str) -> None:
+        self._admin = KafkaAdmin(kafka)
+        self._run = run
+        self._latest = Upstream()
+        self._asked_at = -_FRESH_SECONDS
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._ask_for_ever, name="upstream", daemon=True)
+        self._thread.start()
+
+    @property
+    def latest(self) -> Upstream:
+        """The newest answer, the same object until a newer one is there."""
+        return self._latest
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether the broker answered lately, so that an end of a topic that was seen is still its end."""
+        return time.monotonic() - self._asked_at < _FRESH_SECONDS
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._closing.set()
+        self._thread.join(timeout=_JOIN_SECONDS)
+
+    def _ask_for_ever(self) -> None:
+        num_partitions: int | None = None
+        while not self._closing.wait(ASK_EVERY_SECONDS):
+            asked_at = time.monotonic()
+            try:
+                if num_partitions is None:
+                    topics = {topic.name: topic for topic in self._admin.describe_topics(self._run)}
+                    num_partitions = topics[ROLLOUTS.of(self._run)].num_partitions
+                self._latest = self._ask(num_partitions)
+            except RollstreamError as error:
+                _LOG.warning("how far the other stages are is unknown for now: %s", error)
+            else:
+                self._asked_at = asked_at
+
+    def _ask(self, num_partitions: int) -> Upstream:
+        """In this order: a prompt that was committed has its samples below the end of `rollouts` asked after it."""
+        prompts_done = self._admin.committed_offsets(f"{self._run}.generators", PROMPTS.of(self._run))
+        rollouts_end = self._admin.end_offsets(ROLLOUTS.of(self._run), num_partitions)
+        rollouts_done = self._admin.committed_offsets(f"{self._run}.scorers", ROLLOUTS.of(self._run))
+        return Upstream(prompts_done=prompts_done, rollouts_end=rollouts_end, rollouts_done=rollouts_done)
