@@ -1,0 +1,148 @@
+"""What the house promises of its modules: light imports, one namespace, layers, sizes, and commands that exist."""
+
+import ast
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from rollstream.cli.main import COMMANDS, cli
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [ROOT / name / "rollstream" for name in ("schemas", "services", "producers", "trainer")]
+HEAVY = ("torch", "vllm", "transformers", "faust", "confluent_kafka", "pyarrow")
+LIGHT = (
+    "rollstream.schemas.codec",
+    "rollstream.schemas.topics",
+    "rollstream.schemas.registry",
+    "rollstream.schemas.compatibility",
+    "rollstream.bus.errors",
+    "rollstream.bus.message",
+    "rollstream.bus.settings",
+    "rollstream.bus.offsets",
+    "rollstream.bus.ledger",
+    "rollstream.bus.weight_store",
+    "rollstream.engines.protocol",
+    "rollstream.engines.settings",
+    "rollstream.environments.protocol",
+    "rollstream.rewards.rubric",
+    "rollstream.agents.protocol",
+    "rollstream.generator.settings",
+    "rollstream.generator.handler",
+    "rollstream.scorer.settings",
+    "rollstream.scorer.handler",
+    "rollstream.producers.settings",
+    "rollstream.producers.credit",
+    "rollstream.trainer.settings",
+    "rollstream.trainer.advantages",
+    "rollstream.trainer.assembler",
+    "rollstream.cli.main",
+    "rollstream.cli.options",
+)
+
+
+def test_help_imports_nothing_heavy_and_answers_within_a_second() -> None:
+    code = "import sys; from rollstream.cli.main import main\ntry: main()\nexcept SystemExit: pass\nprint(*sys.modules)"
+    started = time.perf_counter()
+    output = subprocess.run(
+        [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    seconds = time.perf_counter() - started
+    assert "Commands:" in output
+    assert _heavy(output.splitlines()[-1].split()) == []
+    assert seconds < 1.0
+
+
+def test_light_modules_import_nothing_heavy() -> None:
+    code = (
+        "import importlib, sys\n"
+        f"for name in {LIGHT!r}:\n"
+        "    importlib.import_module(name)\n"
+        f"    loaded = [h for h in {HEAVY!r} if h in sys.modules]\n"
+        "    if loaded: sys.exit(f'{name} imports {loaded}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_adapter_imports_the_registry_client() -> None:
+    using = [path.name for path in _modules() if "confluent_kafka.schema_registry" in path.read_text()]
+    assert using == ["registry_url.py"]
+
+
+def test_the_namespace_has_no_init_and_each_part_is_typed() -> None:
+    assert [path for source in SOURCES for path in source.rglob("__init__.py")] == []
+    parts = [part for source in SOURCES for part in source.iterdir() if part.is_dir() and part.name != "__pycache__"]
+    assert [part for part in parts if not (part / "py.typed").is_file()] == []
+
+
+def test_no_file_is_over_400_lines_and_no_function_over_60() -> None:
+    long_files = [str(path) for path in _modules() if len(path.read_text().splitlines()) > 400]
+    assert long_files == []
+    assert [f"{path}:{name}" for path in _modules() for name in _long_functions(path)] == []
+
+
+def test_sources_hold_no_assert_statement() -> None:
+    holding = [
+        f"{path}:{node.lineno}"
+        for path in _modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assert)
+    ]
+    assert holding == []
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_of_the_table_is_there_and_explains_itself(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.help
+
+
+def test_the_commands_that_the_readme_shows_exist() -> None:
+    shown = _shown_commands((ROOT / "README.md").read_text())
+    assert shown, "the README shows no command"
+    assert [words for words in shown if not _exists(words)] == []
+
+
+def _heavy(modules: list[str]) -> list[str]:
+    return [heavy for heavy in HEAVY if heavy in modules]
+
+
+def _modules() -> Iterator[Path]:
+    for source in SOURCES:
+        yield from sorted(source.rglob("*.py"))
+
+
+def _long_functions(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            length = node.end_lineno - node.lineno + 1
+            if length > 60:
+                yield f"{node.name} ({length} lines)"
+
+
+def _shown_commands(text: str) -> list[list[str]]:
+    blocks = re.findall(r"```(?:bash|sh|console)?\n(.*?)```", text, re.DOTALL)
+    inline = re.findall(r"`((?:uv run (?:--\S+ )*)?rollstream [^`]*)`", text)
+    lines = [line.strip().removeprefix("$ ") for block in blocks for line in block.splitlines()] + inline
+    found = [re.match(r"(?:uv run (?:--\S+ )*)?rollstream (.*)", line) for line in lines]
+    return [match.group(1).split("#")[0].split() for match in found if match]
+
+
+def _exists(words: list[str]) -> bool:
+    """Whether the words up to the first option or argument name commands that exist."""
+    command: click.Command = cli
+    for word in words:
+        if not isinstance(command, click.Group) or word.startswith("-") or not re.fullmatch(r"[a-z-]+", word):
+            return True
+        below = command.get_command(click.Context(command), word)
+        if below is None:
+            return False
+        command = below
+    return True

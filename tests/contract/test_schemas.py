@@ -1,0 +1,301 @@
+"""The committed schemas: equal to the models, compatible with every older version, readable by others."""
+
+import copy
+import io
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pytest
+
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.compatibility import check_packaged, incompatibilities
+from rollstream.schemas.derive import avro_schema
+from rollstream.schemas.ledger import EntryKind
+from rollstream.schemas.record import Record
+from rollstream.schemas.registry import ManifestEntry, Schema, current_schema, manifest
+from rollstream.schemas.rollout import Status
+from rollstream.schemas.topics import (
+    LEDGER,
+    PROMPTS,
+    RECORDS,
+    ROLLOUTS,
+    SCORED,
+    TOPICS,
+    WEIGHTS,
+    WEIGHTS_APPLIED,
+    Topic,
+)
+from rollstream.schemas.update import IncompatibleSchemaError, updated_manifest
+from tests.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
+
+GOLDEN = Path(__file__).parent / "golden"
+EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
+    "prompt": (PROMPTS, a_prompt()),
+    "generated": (ROLLOUTS, a_generated(turns=(a_turn(spans=((3, 0, 2), (4, 2, 6))),))),
+    "generated_unresolved": (ROLLOUTS, a_generated(status=Status.UNRESOLVED)),
+    "scored": (SCORED, a_rollout(0.5)),
+    "scored_failed": (SCORED, a_rollout(status=Status.FAILED)),
+    "published": (WEIGHTS, published()),
+    "applied": (WEIGHTS_APPLIED, applied()),
+    "entry": (LEDGER, an_entry()),
+    "entry_drops": (LEDGER, an_entry(EntryKind.DROPS)),
+}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_the_committed_schema_is_what_the_model_implies_field_by_field(record: type[Record]) -> None:
+    committed = {field["name"]: field for field in current_schema(record)["fields"]}
+    implied = {field["name"]: field for field in avro_schema(record)["fields"]}
+    assert list(committed) == list(record.model_fields)
+    for name, field in implied.items():
+        assert committed[name] == field
+    assert current_schema(record) == avro_schema(record)
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_record_and_field_says_what_it_is(record: type[Record]) -> None:
+    assert not [where for where in _undocumented(current_schema(record)) if where]
+
+
+def test_there_is_one_schema_file_a_record_and_none_besides() -> None:
+    names = {file.name for file in files("rollstream.schemas").joinpath("avro").iterdir()}
+    assert names == {f"{record.__name__}.avsc" for record in RECORDS} | {"manifest.json"}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_the_newest_version_in_the_manifest_is_the_committed_schema(record: type[Record]) -> None:
+    versions = [entry for entry in manifest() if entry.record == record.__name__]
+    assert versions[-1].schema == current_schema(record)
+    assert [entry.version for entry in versions] == list(range(1, len(versions) + 1))
+
+
+def test_ids_in_the_manifest_are_unique() -> None:
+    ids = [entry.schema_id for entry in manifest()]
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_check_of_the_committed_schemas_passes() -> None:
+    assert check_packaged() == []
+
+
+def test_removing_a_field_without_default_is_refused() -> None:
+    problems = _problems(_without(current_schema(_prompt()), "prompt_id"))
+    assert any("version 1" in problem and "prompt_id" in problem for problem in problems), problems
+
+
+def test_adding_a_field_without_default_is_refused() -> None:
+    problems = _problems(_with(current_schema(_prompt()), {"name": "tenant", "type": "string"}))
+    assert any("PromptSubmitted" in problem and "tenant" in problem for problem in problems), problems
+
+
+def test_adding_or_removing_a_field_with_default_is_allowed() -> None:
+    schema = current_schema(_prompt())
+    assert _problems(_with(schema, {"name": "tenant", "type": "string", "default": ""})) == []
+    assert _problems(_without(schema, "metadata")) == []
+
+
+def test_adding_a_union_branch_is_refused() -> None:
+    schema = copy.deepcopy(current_schema(_prompt()))
+    _field(schema, "weight_version")["type"] = ["null", "long", "string"]
+    assert any("weight_version" in problem for problem in _problems(schema))
+
+
+def test_changing_a_type_deep_inside_is_refused_with_its_path() -> None:
+    schema = copy.deepcopy(current_schema(_prompt()))
+    _field(_field(schema, "source")["type"], "row")["type"] = "string"
+    assert any("source.row" in problem for problem in _problems(schema)), _problems(schema)
+
+
+def test_widening_an_int_is_refused_since_old_readers_cannot_follow() -> None:
+    old = copy.deepcopy(current_schema(_prompt()))
+    _field(old, "group_size")["type"] = "int"
+    entry = ManifestEntry(schema_id=1, record="PromptSubmitted", version=1, schema=old)
+    problems = incompatibilities(current_schema(_prompt()), [entry])
+    assert any("a reader of version 1" in problem for problem in problems), problems
+
+
+def test_every_older_version_counts_not_only_the_newest() -> None:
+    first = ManifestEntry(schema_id=1, record="PromptSubmitted", version=1, schema=current_schema(_prompt()))
+    without = _without(current_schema(_prompt()), "metadata")
+    second = ManifestEntry(schema_id=2, record="PromptSubmitted", version=2, schema=without)
+    again = _with(without, {"name": "metadata", "type": "string", "default": ""})
+    assert incompatibilities(again, [second]) == []
+    assert incompatibilities(again, [first, second])
+
+
+def test_a_new_enum_symbol_is_allowed_and_old_readers_see_unknown() -> None:
+    schema = copy.deepcopy(current_schema(_prompt()))
+    _field(schema, "purpose")["type"]["symbols"].append("rehearse")
+    assert _problems(schema) == []
+    plain = {**a_prompt().to_avro(), "purpose": "rehearse"}
+    decoded = AvroCodec(PROMPTS, _Registry({1: current_schema(_prompt()), 2: schema})).decode(_wire(2, schema, plain))
+    assert decoded.purpose.value == "UNKNOWN"
+
+
+def test_an_update_without_changes_adds_nothing() -> None:
+    update = updated_manifest(manifest())
+    assert update.added == ()
+    assert update.entries == manifest()
+
+
+def test_an_update_appends_a_changed_record_under_a_fresh_id() -> None:
+    older = tuple(
+        ManifestEntry(
+            schema_id=entry.schema_id,
+            record=entry.record,
+            version=entry.version,
+            schema=_without(entry.schema, "metadata") if entry.record == "PromptSubmitted" else entry.schema,
+        )
+        for entry in manifest()
+    )
+    update = updated_manifest(older)
+    assert [(entry.record, entry.version) for entry in update.added] == [("PromptSubmitted", 2)]
+    assert update.added[0].schema_id == max(entry.schema_id for entry in older) + 1
+    assert update.entries[: len(older)] == older
+
+
+def test_an_update_refuses_an_incompatible_model() -> None:
+    older = tuple(
+        ManifestEntry(
+            schema_id=entry.schema_id,
+            record=entry.record,
+            version=entry.version,
+            schema=_with(entry.schema, {"name": "tenant", "type": "string"}),
+        )
+        for entry in manifest()
+    )
+    with pytest.raises(IncompatibleSchemaError, match=r"LedgerEntry.*tenant"):
+        updated_manifest(older)
+
+
+def test_a_change_of_docs_alone_keeps_id_and_version() -> None:
+    older = json.loads(json.dumps([entry.schema for entry in manifest()]).replace("UTC", "Universal time"))
+    entries = tuple(
+        ManifestEntry(schema_id=entry.schema_id, record=entry.record, version=entry.version, schema=schema)
+        for entry, schema in zip(manifest(), older, strict=True)
+    )
+    update = updated_manifest(entries)
+    assert update.added == ()
+    assert update.entries == manifest()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_golden_bytes_decode_to_the_record_and_it_encodes_to_them(name: str) -> None:
+    topic, record = EXAMPLES[name]
+    golden = bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
+    assert AvroCodec(topic).decode(golden) == record
+    assert AvroCodec(topic).encode(record) == golden
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_a_client_with_nothing_but_the_schema_file_reads_the_bytes(name: str) -> None:
+    topic, record = EXAMPLES[name]
+    value = AvroCodec(topic).encode(record)
+    path = files("rollstream.schemas").joinpath("avro").joinpath(f"{type(record).__name__}.avsc")
+    plain = fastavro.schemaless_reader(io.BytesIO(value[5:]), json.loads(path.read_text()))
+    assert plain == json_like(record.to_avro())
+
+
+@pytest.mark.parametrize(
+    ("topic", "path"),
+    [
+        (PROMPTS, ("metadata",)),
+        (ROLLOUTS, ("error",)),
+        (SCORED, ("scoring", "components")),
+        (WEIGHTS, ("dtype",)),
+        (WEIGHTS_APPLIED, ("error",)),
+        (LEDGER, ("metrics",)),
+    ],
+    ids=lambda value: getattr(value, "name", ".".join(value) if isinstance(value, tuple) else None),
+)
+def test_a_new_reader_reads_what_an_old_writer_wrote_before_the_field_existed(
+    topic: Topic[Any], path: tuple[str, ...]
+) -> None:
+    record = _example_of(topic)
+    old, plain = copy.deepcopy(current_schema(type(record))), json_like(record.to_avro())
+    *above, name = path
+    inner_schema, inner_plain = old, plain
+    for step in above:
+        inner_schema, inner_plain = _field(inner_schema, step)["type"], inner_plain[step]
+    default = _field(inner_schema, name)["default"]
+    inner_schema["fields"] = _without(inner_schema, name)["fields"]
+    del inner_plain[name]
+    decoded = AvroCodec(topic, _Registry({1: current_schema(type(record)), 90: old})).decode(_wire(90, old, plain))
+    inner_plain[name] = default
+    assert json_like(decoded.to_avro()) == plain
+
+
+@pytest.mark.parametrize("topic", [topic for topic in TOPICS if topic.record is not None], ids=lambda topic: topic.name)
+def test_an_old_reader_reads_what_a_new_writer_writes(topic: Topic[Any]) -> None:
+    record = _example_of(topic)
+    new = _with(current_schema(type(record)), {"name": "added_later", "type": "string", "default": ""})
+    wire = _wire(90, new, {**record.to_avro(), "added_later": "x"})
+    assert AvroCodec(topic, _Registry({1: current_schema(type(record)), 90: new})).decode(wire) == record
+
+
+class _Registry:
+    """A registry of schemas given by id; 1 is the newest of every topic."""
+
+    def __init__(self, schemas: dict[int, Schema]) -> None:
+        self._schemas = schemas
+
+    def id_of(self, topic: Topic[Any]) -> int:
+        return 1
+
+    def schema_of(self, schema_id: int) -> Schema:
+        return self._schemas[schema_id]
+
+
+def json_like(value: Any) -> Any:
+    """`value` as fastavro gives it back: lists for tuples, plain strings for symbols."""
+    if isinstance(value, dict):
+        return {key: json_like(part) for key, part in value.items()}
+    if isinstance(value, tuple | list):
+        return [json_like(part) for part in value]
+    return str(value.value) if hasattr(value, "value") else value
+
+
+def _prompt() -> type[Record]:
+    return type(a_prompt())
+
+
+def _problems(schema: Schema) -> list[str]:
+    return incompatibilities(schema, [entry for entry in manifest() if entry.record == schema["name"]])
+
+
+def _wire(schema_id: int, schema: Schema, plain: dict[str, Any]) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(copy.deepcopy(schema)), plain)
+    return b"\0" + schema_id.to_bytes(4, "big") + buffer.getvalue()
+
+
+def _field(schema: Schema, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(field for field in schema["fields"] if field["name"] == name)
+    return found
+
+
+def _with(schema: Schema, field: dict[str, Any]) -> Schema:
+    return {**schema, "fields": [*schema["fields"], field]}
+
+
+def _without(schema: Schema, name: str) -> Schema:
+    return {**schema, "fields": [field for field in schema["fields"] if field["name"] != name]}
+
+
+def _example_of(topic: Topic[Any]) -> Record:
+    return next(record for _, record in EXAMPLES.values() if type(record) is topic.record)
+
+
+def _undocumented(schema: Any, where: str = "") -> list[str]:
+    if isinstance(schema, list):
+        return [found for part in schema for found in _undocumented(part, where)]
+    if not isinstance(schema, dict):
+        return []
+    found = [where] if schema.get("type") == "record" and not schema.get("doc") else []
+    for field in schema.get("fields", []):
+        here = f"{where}.{field['name']}"
+        found += ([] if field.get("doc") else [here]) + _undocumented(field["type"], here)
+    return found + _undocumented(schema.get("items"), where) + _undocumented(schema.get("values"), where)
