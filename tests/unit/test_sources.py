@@ -8,11 +8,17 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from pydantic import ValidationError
 
 from rollstream.bus.errors import ConfigurationError
+from rollstream.environments.load import load_environment
+from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.sources.build import build_source, sampling_of
+from rollstream.producers.sources.environment import EnvironmentSource
 from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.producers.sources.protocol import Source
+from rollstream.schemas.prompt import Sampling
 
 
 def jsonl(tmp_path: Path, *rows: Any) -> Path:
@@ -111,3 +117,51 @@ def test_any_position_of_an_epoch_is_found_again(ten_rows: Source) -> None:
     for start in range(11):
         assert list(ten_rows.rows(1, start)) == whole[start:]
     assert list(islice(ten_rows.rows(2, 0), 3)) != whole[:3]
+
+
+def test_an_endless_environment_goes_on_at_any_row_and_names_its_seed() -> None:
+    source = EnvironmentSource(load_environment("sort_digits"), split="train", seed=7)
+    assert source.num_rows is None
+    whole = list(islice(source.rows(0, 0), 30))
+    assert list(islice(source.rows(0, 20), 10)) == whole[20:]
+    assert whole[3].prompt_id == "sort_digits/train/7/3"
+    assert len({row.prompt_id for row in whole}) == 30
+
+
+def test_a_small_environment_is_shuffled_and_keeps_its_rows_names() -> None:
+    source = EnvironmentSource(load_environment("word_count", {"num_examples": "20"}), split="train", seed=0)
+    assert source.num_rows == 20
+    epochs = [list(source.rows(epoch, 0)) for epoch in range(2)]
+    assert [row.row for row in epochs[0]] != [row.row for row in epochs[1]]
+    answers = [{row.prompt_id: row.reference_answer for row in epoch} for epoch in epochs]
+    assert answers[0] == answers[1]
+    assert answers[0]["word_count/train/0/0"] == "45"
+
+
+def test_an_environment_without_tasks_in_a_split_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="word_count has no task in its split 'evaluate'"):
+        EnvironmentSource(load_environment("word_count"), split="evaluate", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "source=environment needs `environment`"),
+        ({"source": "jsonl"}, "source=jsonl needs `path`"),
+        ({"environment": "sort_digits", "purpose": "serve"}, "set `epochs` or `num_prompts`"),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        ProducerSettings(run="demo", **fields)
+
+
+def test_an_unknown_environment_is_a_setting_to_change() -> None:
+    with pytest.raises(ConfigurationError, match="sort_digits, word_count"):
+        build_source(ProducerSettings(run="demo", environment="sort_letters"))
+
+
+def test_sampling_comes_from_the_environment_unless_it_is_set() -> None:
+    settings = ProducerSettings(run="demo", environment="sort_digits")
+    assert sampling_of(settings).max_tokens == 12
+    assert sampling_of(settings.model_copy(update={"sampling": Sampling(max_tokens=5)})).max_tokens == 5

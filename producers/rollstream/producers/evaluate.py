@@ -16,10 +16,10 @@ from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import FROM_END, TopicReader
+from rollstream.bus.records import readable, up_to_the_end
 from rollstream.bus.settings import StageSettings
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
-from rollstream.producers.history import readable, up_to_the_end
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ids import group_id
@@ -190,8 +190,8 @@ def _collected(
 
 def _evaluated(request: EvaluationRequest, prompt: PromptSubmitted, scored: RolloutScored | None) -> EvaluatedPrompt:
     if scored is None:
-        error = f"no answer within {request.deadline_seconds:g} s"
-        return EvaluatedPrompt(prompt=prompt, status=Status.UNRESOLVED, error=error, answer="", reward=None)
+        late = f"no answer within {request.deadline_seconds:g} s"
+        return EvaluatedPrompt(prompt=prompt, status=Status.UNRESOLVED, error=late, answer="", reward=None)
     turns = scored.rollout.turns
     answer = turns[-1].text if turns else ""
     status, error, reward = scored.scoring.status, scored.scoring.error or scored.rollout.error, scored.scoring.reward

@@ -15,10 +15,10 @@ from rollstream.bus.health import Health
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
+from rollstream.bus.records import readable, up_to_the_end
 from rollstream.bus.stop import Stop
 from rollstream.producers import metrics
 from rollstream.producers.credit import Credit
-from rollstream.producers.history import readable, up_to_the_end
 from rollstream.producers.posing import last_sequence, numbered_rows, posed
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rollstream.bus.settings import StageSettings
+from rollstream.environments.protocol import Split
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
 
@@ -24,7 +25,7 @@ class ProducerSettings(StageSettings):
         default="", description="Environment whose rubric scores the samples; with source=environment also its tasks"
     )
     environment_options: dict[str, str] = Field(default_factory=dict, description="Options of the environment")
-    split: Literal["train", "validate", "evaluate"] = Field(default="train", description="Split of the environment")
+    split: Split = Field(default="train", description="Split of the environment")
     path: Path | None = Field(default=None, description="The file of source=jsonl or source=parquet")
     seed: int = Field(default=0, ge=0, description="Seed of the environment's tasks and of the order in each epoch")
     epochs: int | None = Field(default=None, ge=1, description="End after this many passes over a finite source")

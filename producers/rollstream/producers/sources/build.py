@@ -1,6 +1,8 @@
-"""The source and the sampling that the settings name."""
+"""The environment, the source and the sampling that the settings name."""
 
-from rollstream.environments.load import load_environment
+from rollstream.bus.errors import ConfigurationError
+from rollstream.environments.load import UnknownEnvironmentError, load_environment
+from rollstream.environments.protocol import Environment
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.environment import EnvironmentSource
 from rollstream.producers.sources.jsonl import JsonlSource
@@ -8,18 +10,25 @@ from rollstream.producers.sources.protocol import Source
 from rollstream.schemas.prompt import Sampling
 
 
+def environment_of(settings: ProducerSettings) -> Environment:
+    """The environment that the settings name; raises `ConfigurationError` if there is no such one."""
+    try:
+        return load_environment(settings.environment, settings.environment_options)
+    except UnknownEnvironmentError as error:
+        raise ConfigurationError(f"settings of producer: {error}") from error
+
+
 def sampling_of(settings: ProducerSettings) -> Sampling:
     """How to sample: as set, else as the environment says, else the record's defaults."""
     if settings.sampling is not None or not settings.environment:
         return settings.sampling or Sampling()
-    return load_environment(settings.environment, settings.environment_options).sampling
+    return environment_of(settings).sampling
 
 
 def build_source(settings: ProducerSettings) -> Source:
     """Open it; raises `ConfigurationError` saying what is wrong with the file or the environment."""
     if settings.source == "environment" or settings.path is None:
-        environment = load_environment(settings.environment, settings.environment_options)
-        return EnvironmentSource(environment, split=settings.split, seed=settings.seed)
+        return EnvironmentSource(environment_of(settings), split=settings.split, seed=settings.seed)
     if settings.source == "jsonl":
         return JsonlSource(settings.path, seed=settings.seed)
     from rollstream.producers.sources.parquet import ParquetSource

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final, Literal
+from typing import Final
 
 from rollstream.bus.errors import ConfigurationError
-from rollstream.environments.protocol import Environment, Task
+from rollstream.environments.protocol import Environment, Split, Task
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.protocol import PromptRow
-
-Split = Literal["train", "validate", "evaluate"]
 
 MOST_SHUFFLED_TASKS: Final = 10_000
 """An environment with more tasks than this counts as endless: one epoch, in the environment's own seeded order."""
@@ -20,7 +18,7 @@ class EnvironmentSource:
 
     def __init__(self, environment: Environment, *, split: Split, seed: int) -> None:
         self._environment = environment
-        self._split: Split = split
+        self._split = split
         self._seed = seed
         first = list(islice(environment.tasks(split, seed), MOST_SHUFFLED_TASKS + 1))
         if not first:

@@ -24,7 +24,7 @@ class ParquetSource:
         except (OSError, pyarrow.ArrowInvalid) as error:
             raise ConfigurationError(f"cannot read {path}: {error}; set `path` to a parquet file") from error
         metadata = self._file.metadata
-        self._sizes = [metadata.row_group(block).num_rows for block in range(metadata.num_row_groups)]
+        self._sizes: list[int] = [metadata.row_group(block).num_rows for block in range(metadata.num_row_groups)]
         self._firsts = [0, *accumulate(self._sizes)]
         names = self._file.schema_arrow.names
         if not {"prompt", "messages"} & set(names):

@@ -1,4 +1,4 @@
-"""What the topics say about the past: which prompts were submitted, and by whom."""
+"""Records out of messages, decoded; what cannot be read passed over, since others put it into dead-letters."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ _SILENCE_SECONDS = 60.0
 
 
 def readable(codec: Codec[R], messages: Iterable[Message]) -> Iterator[R]:
-    """The records of `messages`; what can't be read is logged and passed over, others put it into dead-letters."""
+    """The records of `messages`; what cannot be read is logged and passed over."""
     for message in messages:
         try:
             yield codec.decode(message.value)

@@ -1,0 +1,44 @@
+"""`rollstream weights`: list, show or roll back weight versions."""
+
+import click
+
+from rollstream.bus.settings import StageSettings
+from rollstream.cli.options import json_option, settings_option
+
+
+@click.group("weights")
+def command() -> None:
+    """List, show or roll back weight versions."""
+
+
+@command.command("list")
+@settings_option
+@json_option
+@click.option("--last", default=20, show_default=True, type=click.IntRange(min=1), help="Newest versions to list.")
+def list_versions(settings: StageSettings, as_json: bool, last: int) -> None:
+    """List the newest versions, each with its parent, and whether it is on the surviving branch."""
+    from rollstream.cli.weights_view import show_list
+
+    show_list(settings, last=last, as_json=as_json)
+
+
+@command.command("show")
+@settings_option
+@json_option
+@click.argument("version", type=click.IntRange(min=0))
+def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
+    """Show a version: its files, whether their sums are right, and what the step that made it reports."""
+    from rollstream.cli.weights_view import show_one
+
+    show_one(settings, version, as_json=as_json)
+
+
+@command.command("rollback")
+@settings_option
+@click.option("--force", is_flag=True, help="Also while a trainer lives: it is fenced and exits with 75.")
+@click.argument("version", type=click.IntRange(min=0))
+def roll_back_to(settings: StageSettings, version: int, force: bool) -> None:
+    """Publish an older version's files as the newest; generators load it, the next trainer goes on from there."""
+    from rollstream.cli.weights_view import roll_back_and_say
+
+    roll_back_and_say(settings, version, force=force)

@@ -1,0 +1,104 @@
+"""What `rollstream weights` shows."""
+
+import json
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.rollback import VersionHistory, read_versions, roll_back
+from rollstream.bus.settings import StageSettings
+from rollstream.bus.weight_store import CorruptWeightsError, open_weight_store
+from rollstream.schemas.weights import WeightsPublished
+
+
+def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
+    """Print the newest `last` versions, the newest first; as JSON one object a line."""
+    history = read_versions(settings)
+    rows = [_row(history, history.published[version]) for version in sorted(history.published)[-last:][::-1]]
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row))
+        return
+    table = Table()
+    for column in ("version", "parent", "step", "made by", "surviving", "MB", "created", "checkpoint"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        cells = {**row, "created_at": row["created_at"][11:19], "checkpoint": row["checkpoint"] is not None}
+        table.add_row(*(_cell(value) for value in cells.values()), style=None if row["surviving"] else "dim")
+    click.echo(f"run {settings.run}: {len(history.published)} versions of {settings.model}")
+    Console().print(table)
+
+
+def show_one(settings: StageSettings, version: int, *, as_json: bool) -> None:
+    """Print everything about one version and check its files; raises `ConfigurationError` if it does not exist."""
+    history = read_versions(settings)
+    if version not in history.published:
+        newest = max(history.published, default="none")
+        raise ConfigurationError(f"run {settings.run} has no version {version}; the newest is {newest}")
+    published, entry = history.published[version], history.entries.get(version)
+    shown: dict[str, Any] = {
+        **_row(history, published),
+        "dtype": published.dtype,
+        "uri": published.uri,
+        "files": [file.model_dump() for file in published.files],
+        "files_are": _verdict(settings, published),
+        "incarnation": entry.incarnation if entry else None,
+        "metrics": entry.metrics if entry else {},
+    }
+    if as_json:
+        click.echo(json.dumps(shown))
+        return
+    table = Table(title=f"version {version}", show_header=False)
+    for name, value in shown.items():
+        table.add_row(name.replace("_", " "), _lines(value))
+    Console().print(table)
+
+
+def roll_back_and_say(settings: StageSettings, version: int, *, force: bool) -> None:
+    """Roll back, and say what comes of it."""
+    published = roll_back(settings, version, force=force)
+    click.echo(f"version {published.weight_version} is published with the files of version {version}")
+    checkpoint = read_versions(settings).fold.checkpoint
+    start = "the initial model" if checkpoint is None else f"the checkpoint of version {checkpoint.weight_version}"
+    click.echo(
+        f"the next trainer goes on from {start}: {checkpoint.checkpoint if checkpoint else 'no checkpoint is older'}"
+    )
+
+
+def _row(history: VersionHistory, published: WeightsPublished) -> dict[str, Any]:
+    entry = history.entries.get(published.weight_version)
+    return {
+        "version": published.weight_version,
+        "parent": published.parent_version,
+        "step": published.step,
+        "made_by": entry.kind.value if entry else None,
+        "surviving": published.weight_version in history.surviving,
+        "megabytes": round(sum(file.num_bytes for file in published.files) / 1e6, 1),
+        "created_at": published.created_at.isoformat(timespec="seconds"),
+        "checkpoint": entry.checkpoint if entry else None,
+    }
+
+
+def _verdict(settings: StageSettings, published: WeightsPublished) -> str:
+    try:
+        open_weight_store(settings.weight_store).fetch(published.uri, published.files)
+    except CorruptWeightsError as error:
+        return f"damaged or gone: {error}"
+    return "complete, sums are right"
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _lines(value: Any) -> str:
+    if isinstance(value, dict):
+        return "\n".join(f"{name} {number:g}" for name, number in value.items())
+    if isinstance(value, list):
+        return "\n".join(f"{file['name']}  {file['num_bytes']} bytes  {file['sha256']}" for file in value)
+    return _cell(value)

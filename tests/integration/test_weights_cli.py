@@ -1,0 +1,131 @@
+"""`rollstream weights` on a real broker: what it lists, how it goes back, and when it refuses."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import ConfigurationError, FencedError, RollstreamError
+from rollstream.bus.ledger import LedgerFold
+from rollstream.bus.message import OutRecord
+from rollstream.bus.presence import TrainerPresence, is_trainer_present
+from rollstream.bus.rollback import read_versions
+from rollstream.bus.settings import KafkaSettings, StageSettings
+from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.bus.weight_store import CorruptWeightsError, open_weight_store
+from rollstream.cli.weights import command
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.ledger import EntryKind
+from rollstream.schemas.topics import LEDGER, WEIGHTS
+from tests.builders import an_entry, published
+
+NEWEST = 3
+
+
+class Trained:
+    """A run whose trainer made versions 0 to 3, with a checkpoint at version 1, and still holds its id."""
+
+    def __init__(self, kafka: str, run: str, directory: Path) -> None:
+        self.config = directory / "rollstream.toml"
+        self.config.write_text(
+            f'run = "{run}"\nweight_store = "{directory / "weights"}"\n[kafka]\nbootstrap_servers = "{kafka}"\n'
+        )
+        self.settings = StageSettings.load(self.config)
+        self.checkpoint = directory / "checkpoints" / "1-abc"
+        self.checkpoint.mkdir(parents=True)
+        KafkaAdmin(KafkaSettings(bootstrap_servers=kafka)).create_topics(run, partitions=1)
+        self.publisher = TransactionalPublisher(self.settings.kafka, f"{run}.trainer")
+        self.publisher.init()
+        for version in range(NEWEST + 1):
+            self.commit(version)
+
+    def commit(self, version: int) -> None:
+        stored = open_weight_store(self.settings.weight_store).write(
+            version,
+            "abc",
+            lambda directory: (directory / "model.safetensors").write_bytes(bytes([version] * 99)) and None,
+        )
+        parent = version - 1 if version else None
+        weights = published(version, parent_version=parent, uri=stored.uri, files=stored.files, step=version)
+        entry = an_entry(
+            kind=EntryKind.STEP if version else EntryKind.RESTART, weight_version=version, parent_version=parent,
+            step=version, checkpoint=self.checkpoint.as_uri() if version == 1 else None,
+            metrics={"loss": 0.5},
+        )  # fmt: skip
+        run = self.settings.run
+        self.publisher.commit(
+            [
+                OutRecord(topic=WEIGHTS.of(run), key=b"policy", value=AvroCodec(WEIGHTS).encode(weights)),
+                OutRecord(topic=LEDGER.of(run), key=run.encode(), value=AvroCodec(LEDGER).encode(entry)),
+            ]
+        )
+
+    def call(self, *arguments: str) -> Result:
+        return CliRunner().invoke(command, [*arguments, "--config", str(self.config)])
+
+    def fold(self) -> LedgerFold:
+        return read_versions(self.settings).fold
+
+
+@pytest.fixture
+def trained(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Trained]:
+    return Trained(kafka, topic_prefix, tmp_path)
+
+
+def error_of(result: Result, kind: type[RollstreamError]) -> str:
+    assert isinstance(result.exception, kind)
+    return str(result.exception)
+
+
+def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: Trained) -> None:
+    result = trained.call("rollback", "2")
+    assert result.exit_code == 0, result.exception
+    assert "version 4 is published with the files of version 2" in result.output
+    assert f"goes on from the checkpoint of version 1: {trained.checkpoint.as_uri()}" in result.output
+    history = read_versions(trained.settings)
+    assert history.published[4].files == history.published[2].files
+    assert (history.published[4].parent_version, history.published[4].step) == (2, 2)
+    assert [link.weight_version for link in history.fold.chain] == [0, 1, 2, 4]
+    with pytest.raises(FencedError):
+        trained.commit(NEWEST + 2)
+    assert trained.fold().current_version == 4
+
+    rows = [json.loads(line) for line in trained.call("list", "--json").output.splitlines()]
+    assert [(row["version"], row["parent"], row["surviving"]) for row in rows] == [
+        (4, 2, True), (3, 2, False), (2, 1, True), (1, 0, True), (0, None, True),
+    ]  # fmt: skip
+    table = trained.call("list").output
+    assert "5 versions of policy" in table
+    assert "rollback" in table
+
+    refused = error_of(trained.call("rollback", "3"), ConfigurationError)
+    assert "version 3 is not on the surviving branch" in refused
+
+
+def test_a_living_trainer_is_not_fenced_unless_forced(trained: Trained) -> None:
+    with TrainerPresence(trained.settings.kafka, trained.settings.run):
+        deadline = time.monotonic() + 20
+        while not is_trainer_present(trained.settings.kafka, trained.settings.run):
+            assert time.monotonic() < deadline
+        assert "--force (it exits with 75)" in error_of(trained.call("rollback", "1"), ConfigurationError)
+        trained.commit(NEWEST + 1)
+        assert trained.call("rollback", "1", "--force").exit_code == 0
+    with pytest.raises(FencedError):
+        trained.commit(NEWEST + 3)
+    assert trained.fold().current_version == NEWEST + 2
+
+
+def test_damaged_files_and_lost_checkpoints_are_shown_and_refused(trained: Trained) -> None:
+    shown = json.loads(trained.call("show", "2", "--json").output)
+    assert (shown["files_are"], shown["metrics"]) == ("complete, sums are right", {"loss": 0.5})
+    (trained.settings.weight_store / "2-abc" / "model.safetensors").write_bytes(b"x" * 99)
+    assert "damaged or gone" in trained.call("show", "2").output
+    assert "expected sha256" in error_of(trained.call("rollback", "2"), CorruptWeightsError)
+    trained.checkpoint.rmdir()
+    assert "which is gone" in error_of(trained.call("rollback", "1"), ConfigurationError)
+    assert trained.call("rollback", "0").exit_code == 0
+    assert "no version 9; the newest is 4" in error_of(trained.call("show", "9"), ConfigurationError)

@@ -1,0 +1,31 @@
+"""A row becomes the same prompt whoever submits it when, with an id and a seed of its own."""
+
+from rollstream.producers.posing import NumberedRow, posed
+from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.sources.protocol import PromptRow
+from rollstream.schemas.ids import group_id
+from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
+
+
+def prompt_of(row: int, *, epoch: int = 0, name: str = "one", seed: int | None = 7) -> PromptSubmitted:
+    settings = ProducerSettings(run="demo", name=name, environment="sort_digits", group_size=4)
+    messages = (Message(role="user", content=f"{row}="),)
+    numbered = NumberedRow(
+        sequence=row, epoch=epoch, row=PromptRow(prompt_id=f"digits/{row}", row=row, messages=messages)
+    )
+    return posed(numbered, settings=settings, dataset="digits", sampling=Sampling(max_tokens=12, seed=seed))
+
+
+def test_a_prompt_submitted_again_asks_the_same() -> None:
+    assert prompt_of(3).content_hash() == prompt_of(3, name="two").content_hash()
+    assert prompt_of(3).group_id == group_id("demo", "digits/3", 0)
+
+
+def test_the_same_row_in_another_epoch_is_another_group() -> None:
+    assert prompt_of(3).group_id != prompt_of(3, epoch=1).group_id
+
+
+def test_each_prompt_draws_noise_of_its_own() -> None:
+    seeds = [prompt_of(row).sampling.seed for row in range(20)] + [prompt_of(3, epoch=1).sampling.seed]
+    assert len(set(seeds)) == 21
+    assert prompt_of(3, seed=None).sampling.seed is None
