@@ -1,5 +1,6 @@
 """Topics of a run on the cluster: create, describe, delete; and what a group has committed."""
 
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +16,11 @@ from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES, TOPICS, Re
 
 _TIMEOUT_SECONDS = 30.0
 _DAY_MS: Final = 24 * 3600 * 1000
+_COORDINATOR_MOVES: Final = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "time_and_size": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": str(50 * 2**30)},
     "everything": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
@@ -92,7 +98,7 @@ class KafkaAdmin:
         client = confluent_kafka.Consumer({**self._config, "group.id": group, "enable.auto.commit": False})
         try:
             numbers = client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
-            found = client.committed([TopicPartition(topic, number) for number in numbers], timeout=_TIMEOUT_SECONDS)
+            found = _committed(client, [TopicPartition(topic, number) for number in numbers])
         except confluent_kafka.KafkaException as error:
             raise BrokerError(f"offsets of group {group}: {error}") from error
         finally:
@@ -137,6 +143,18 @@ class KafkaAdmin:
                 return False
             raise BrokerError(f"creating {name}: {error}") from error
         return True
+
+
+def _committed(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    deadline = time.monotonic() + _TIMEOUT_SECONDS
+    while True:
+        try:
+            found: list[TopicPartition] = client.committed(partitions, timeout=_TIMEOUT_SECONDS)
+            return found
+        except confluent_kafka.KafkaException as error:
+            if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def _result(future: "Future[Any]", doing: str) -> Any:

@@ -113,6 +113,7 @@ class GroupConsumer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
         self._queue: asyncio.Queue[InFlight | None] = asyncio.Queue()
         self._last_resort: threading.Timer | None = None
+        health.check("assignment", False, "not a member yet")
 
     # The event loop's side.
 
@@ -372,6 +373,10 @@ class GroupConsumer:
         }
         if kafka.group_protocol == "classic":
             config["partition.assignment.strategy"] = "cooperative-sticky"
+        else:
+            # The default, uniform, balances the sum over topics: one member may get all of prompts, another only
+            # eval-prompts. range splits each topic.
+            config["group.remote.assignor"] = "range"
         return config
 
 

@@ -107,15 +107,13 @@ def parse(message: Message) -> DeadLetter | None:
 
 
 def distinct(messages: Iterable[Message]) -> list[DeadLetter]:
-    """The dead letters among `messages`, each identity once, in order; one with a marker shows when it was replayed."""
+    """The dead letters among `messages`, each identity once, oldest first; its marker says when it was replayed."""
+    parsed = [letter for letter in map(parse, messages) if letter is not None]
+    replayed_at = {letter.identity: letter.replayed_at for letter in parsed if letter.replayed_at is not None}
     letters: dict[Identity, DeadLetter] = {}
-    for message in messages:
-        letter = parse(message)
-        if letter is None:
-            continue
-        known = letters.setdefault(letter.identity, letter)
-        if letter.replayed_at is not None:
-            letters[letter.identity] = replace(known, replayed_at=letter.replayed_at)
+    for letter in sorted(parsed, key=lambda one: one.failed_at):
+        if letter.replayed_at is None:
+            letters.setdefault(letter.identity, replace(letter, replayed_at=replayed_at.get(letter.identity)))
     return list(letters.values())
 
 

@@ -68,7 +68,7 @@ class PoisonGuard:
             await self._ask("EXPIRE", key, _EXPIRE_SECONDS)
             try:
                 yield Attempt(number=previous + 1, is_given_up=previous >= GIVEN_UP_AFTER)
-            except BaseException:
+            except (Exception, asyncio.CancelledError):
                 await self._ask("DECR", key)
                 raise
             await self._ask("DEL", key)

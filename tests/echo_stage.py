@@ -1,0 +1,107 @@
+"""A small real stage for tests of the loop: each prompt says what its handling does. Also a process of its own:
+
+python -m tests.echo_stage BOOTSTRAP RUN REDIS_URL RECORD_DEADLINE_SECONDS (empty: none)
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
+from rollstream.bus.entry import run_process
+from rollstream.bus.health import Health
+from rollstream.bus.poison import PoisonGuard
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.settings import KafkaSettings
+from rollstream.bus.stage import Route, Stage, run_stage
+from rollstream.bus.stop import Stop
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.topics import DEAD_LETTERS, EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
+from tests.builders import a_generated
+
+Handler = Callable[[PromptSubmitted], AsyncGenerator[RolloutGenerated, None]]
+IN_FLIGHT = 8
+
+
+async def obey(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+    """Yield a sample, do what metadata says, yield the other samples."""
+    yield a_generated(0, prompt=prompt)
+    match prompt.metadata.get("order", "").split():
+        case ["sleep", seconds]:
+            await asyncio.sleep(float(seconds))
+        case ["raise"]:
+            raise RuntimeError("as ordered")
+        case ["hang"]:
+            time.sleep(3600)
+        case ["die"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+    for index in range(1, prompt.group_size):
+        yield a_generated(index, prompt=prompt)
+
+
+def build_stage(
+    kafka: KafkaSettings,
+    run: str,
+    handle: Handler = obey,
+    *,
+    redis_url: str | None = None,
+    bounds: dict[str, Any] | None = None,
+    **route: Any,
+) -> Stage:
+    """A stage of the run's generators group over `prompts` and `eval-prompts`."""
+    health = Health()
+    routes = {
+        source.of(run): Route(
+            read=AvroCodec(source),
+            handle=handle,
+            write=AvroCodec(target),
+            output=target.of(run),
+            key=lambda rollout: rollout.group_id,
+            **route,
+        )
+        for source, target in ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
+    }
+    settings = ConsumerSettings(
+        **{"max_in_flight": IN_FLIGHT, "commit_interval_seconds": 0.2, "revoke_drain_seconds": 2.0, **(bounds or {})}
+    )
+    group = f"{run}.generators"
+    return Stage(
+        consumer=GroupConsumer(kafka, group_id=group, topics=list(routes), settings=settings, health=health),
+        publisher=Publisher(kafka, client_id=group),
+        routes=routes,
+        dead_letters=DEAD_LETTERS.of(run),
+        poison=PoisonGuard(redis_url, group),
+        health=health,
+        drain_seconds=2.0,
+    )
+
+
+async def run_built(stage: Stage, stop: Stop) -> None:
+    """Run a stage and close what it was built of."""
+    try:
+        await run_stage(stage, stop)
+    finally:
+        stage.publisher.close()
+        await stage.poison.close()
+
+
+def main() -> None:
+    """The process."""
+    bootstrap, run, redis_url, record_deadline_seconds = sys.argv[1:]
+    bounds = {"record_deadline_seconds": float(record_deadline_seconds)} if record_deadline_seconds else {}
+
+    async def run_it(stop: Stop) -> None:
+        stage = build_stage(KafkaSettings(bootstrap_servers=bootstrap), run, redis_url=redis_url or None, bounds=bounds)
+        await run_built(stage, stop)
+
+    run_process("echo", run_it)
+
+
+if __name__ == "__main__":
+    main()

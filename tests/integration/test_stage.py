@@ -1,0 +1,437 @@
+"""The loop on a real broker: what is promised on crash, duplicate, poison, rebalance and shutdown."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.dead_letters import list_dead_letters, replay
+from rollstream.bus.errors import BrokenWorldError, ConfigurationError, StuckRecordError, TooManyFailuresError
+from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import KafkaSettings
+from rollstream.bus.stage import MAX_FAILURES_A_MINUTE, Stage
+from rollstream.bus.stop import Stop
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS, Topic
+from tests.builders import a_generated, a_prompt
+from tests.echo_stage import build_stage, run_built
+
+ROOT = Path(__file__).parents[2]
+DEADLINE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Bus:
+    """One run's topics on the test broker, as an outside client sees them."""
+
+    kafka: KafkaSettings
+    run: str
+    publisher: Publisher
+
+    def put(self, *values: bytes | None, topic: Topic[Any] = PROMPTS) -> None:
+        for value in values:
+            self.publisher.publish_soon(OutRecord(topic=topic.of(self.run), value=value)).result(10)
+
+    def submit(self, rows: Iterable[int], order: str = "", *, topic: Topic[Any] = PROMPTS) -> None:
+        codec: AvroCodec[PromptSubmitted] = AvroCodec(topic)
+        self.put(*(codec.encode(a_prompt(row, metadata={"order": order})) for row in rows), topic=topic)
+
+    def samples(self, topic: Topic[Any] = ROLLOUTS) -> list[RolloutGenerated]:
+        codec: AvroCodec[RolloutGenerated] = AvroCodec(topic)
+        return [codec.decode(message.value) for message in self.read(topic)]
+
+    def read(self, topic: Topic[Any]) -> list[Message]:
+        with TopicReader(self.kafka, [topic.of(self.run)]) as reader:
+            return reader.read_to_end()
+
+    def rows(self, topic: Topic[Any] = ROLLOUTS) -> Counter[int]:
+        """Samples published of each prompt."""
+        return Counter(sample.prompt.source.row for sample in self.samples(topic))
+
+    def committed(self) -> int:
+        """Sum over the partitions of `prompts`."""
+        return sum(KafkaAdmin(self.kafka).committed_offsets(f"{self.run}.generators", PROMPTS.of(self.run)).values())
+
+    def stage(self, *arguments: Any, **options: Any) -> Stage:
+        return build_stage(self.kafka, self.run, *arguments, **options)
+
+
+@pytest.fixture(params=["consumer"])
+def protocol(request: pytest.FixtureRequest) -> Literal["consumer", "classic"]:
+    return request.param
+
+
+@pytest.fixture
+def bus(kafka: str, topic_prefix: str, protocol: Literal["consumer", "classic"]) -> Iterator[Bus]:
+    settings = KafkaSettings(bootstrap_servers=kafka, group_protocol=protocol)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=2)
+    publisher = Publisher(settings, client_id="test")
+    yield Bus(settings, topic_prefix, publisher)
+    publisher.close()
+
+
+@asynccontextmanager
+async def running(stage: Stage) -> AsyncGenerator[asyncio.Task[None], None]:
+    """The stage runs for as long as the block, then ends gracefully; what broke it is raised."""
+    stop = Stop()
+    task = asyncio.create_task(run_built(stage, stop))
+    try:
+        yield task
+    finally:
+        stop.ask()
+        await task
+
+
+async def until(condition: Callable[[], bool], task: asyncio.Task[None] | None = None) -> None:
+    """Wait for the condition, in a thread since it reads topics; fails past the deadline or when the stage ended."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not await asyncio.to_thread(condition):
+        assert time.monotonic() < deadline, "the condition did not come true"
+        if task is not None and task.done():
+            task.result()
+            pytest.fail("the stage ended early")
+        await asyncio.sleep(0.05)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, 2 * DEADLINE_SECONDS))
+
+
+@contextmanager
+def process(bus: Bus, *, redis_url: str = "", record_deadline_seconds: str = "") -> Iterator[subprocess.Popen[str]]:
+    """The stage as a process of its own."""
+    command = [sys.executable, "-m", "tests.echo_stage", bus.kafka.bootstrap_servers, bus.run]
+    options = [redis_url, record_deadline_seconds]
+    started = subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    try:
+        yield started
+    finally:
+        started.kill()
+        started.communicate()
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"], indirect=True)
+def test_every_prompt_of_both_topics_is_handled_and_committed(bus: Bus) -> None:
+    async def scenario() -> None:
+        bus.submit(range(20))
+        bus.submit(range(20, 25), topic=EVAL_PROMPTS)
+        async with running(bus.stage()) as task:
+            await until(lambda: bus.committed() == 20 and len(bus.samples(EVAL_ROLLOUTS)) == 20, task)
+
+    run(scenario())
+    assert bus.rows() == Counter(dict.fromkeys(range(20), 4))
+    assert {message.key for message in bus.read(ROLLOUTS)} == {s.group_id.encode() for s in bus.samples()}
+
+
+def test_what_ends_out_of_order_is_committed_up_to_the_lowest_unfinished(bus: Bus) -> None:
+    released = asyncio.Event()
+
+    async def first_waits(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        if prompt.source.row == 0:
+            await released.wait()
+        yield a_generated(prompt=prompt)
+
+    async def scenario() -> None:
+        codec: AvroCodec[PromptSubmitted] = AvroCodec(PROMPTS)
+        for row in range(6):
+            record = OutRecord(topic=PROMPTS.of(bus.run), key=b"one partition", value=codec.encode(a_prompt(row)))
+            bus.publisher.publish_soon(record).result(10)
+        async with running(bus.stage(first_waits)) as task:
+            await until(lambda: bus.rows() == Counter(range(1, 6)), task)
+            await asyncio.sleep(0.5)  # more than two commit intervals
+            assert bus.committed() == 0
+            released.set()
+            await until(lambda: bus.committed() == 6, task)
+
+    run(scenario())
+    assert bus.rows() == Counter(range(6))
+
+
+def test_what_cannot_be_read_ends_in_dead_letters_and_the_partition_moves_on(bus: Bus) -> None:
+    good = AvroCodec(PROMPTS).encode(a_prompt(1))
+    unreadable = [b"garbage", good[:-7], b"\0\0\1\2\3" + good[5:], None, good + b"more"]
+
+    async def scenario() -> None:
+        for value in unreadable:
+            bus.publisher.publish_soon(OutRecord(topic=PROMPTS.of(bus.run), key=b"k", value=value)).result(10)
+        bus.publisher.publish_soon(OutRecord(topic=PROMPTS.of(bus.run), key=b"k", value=good)).result(10)
+        async with running(bus.stage()) as task:
+            await until(lambda: bus.committed() == 6, task)
+
+    run(scenario())
+    letters = list_dead_letters(bus.kafka, bus.run)
+    assert {letter.value for letter in letters} == set(unreadable)
+    assert {letter.identity.offset for letter in letters} == set(range(5))
+    assert {(letter.error_class, letter.key, letter.attempts) for letter in letters} == {("DecodeError", b"k", 1)}
+    assert {letter.schema_id for letter in letters} >= {None, 0x00010203}
+    assert bus.rows() == Counter({1: 4})
+
+
+def test_a_replayed_dead_letter_goes_through_once_and_is_listed_as_replayed(bus: Bus) -> None:
+    async def cause(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        raise RuntimeError(f"the cause is there for {prompt.source.row}")
+        yield a_generated(prompt=prompt)
+
+    async def scenario() -> None:
+        bus.submit([3])
+        async with running(bus.stage(cause)) as task:
+            await until(lambda: bus.committed() == 1, task)
+        (letter,) = list_dead_letters(bus.kafka, bus.run)
+        assert letter.error_message == "the cause is there for 3"
+        await asyncio.to_thread(replay, bus.publisher, bus.run, letter)
+        async with running(bus.stage()) as task:
+            await until(lambda: bus.committed() >= 2, task)
+
+    run(scenario())
+    (letter,) = list_dead_letters(bus.kafka, bus.run)
+    assert letter.replayed_at is not None
+    assert bus.rows() == Counter({3: 4})
+    with pytest.raises(ConfigurationError, match="was replayed at"):
+        replay(bus.publisher, bus.run, letter)
+
+
+def test_a_message_that_comes_back_after_three_replays_stays(bus: Bus) -> None:
+    bus.put(b"garbage")
+    for _ in range(3):
+
+        async def fail_again() -> None:
+            known = len(list_dead_letters(bus.kafka, bus.run))
+            async with running(bus.stage()) as task:
+                await until(lambda: len(list_dead_letters(bus.kafka, bus.run)) == known + 1, task)
+
+        run(fail_again())
+        replay(bus.publisher, bus.run, list_dead_letters(bus.kafka, bus.run)[-1], now=datetime.now(UTC))
+    run(fail_again())
+    letters = list_dead_letters(bus.kafka, bus.run)
+    assert [letter.replays for letter in letters] == [0, 1, 2, 3]
+    assert {letter.value for letter in letters} == {b"garbage"}
+    with pytest.raises(ConfigurationError, match="the limit is 3"):
+        replay(bus.publisher, bus.run, letters[-1])
+
+
+def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_letter(bus: Bus) -> None:
+    def all_failed(prompt: PromptSubmitted, error: Exception) -> list[RolloutGenerated]:
+        return [
+            a_generated(index, prompt=prompt, status=Status.UNRESOLVED, error=str(error))
+            for index in range(prompt.group_size)
+        ]
+
+    async def scenario() -> None:
+        bus.submit([1], "raise")
+        async with running(bus.stage(on_failure=all_failed)) as task:
+            await until(lambda: bus.committed() == 1, task)
+
+    run(scenario())
+    unresolved = [sample for sample in bus.samples() if sample.status is Status.UNRESOLVED]
+    assert [(sample.sample_index, sample.error) for sample in unresolved] == [(i, "as ordered") for i in range(4)]
+    assert not list_dead_letters(bus.kafka, bus.run)
+
+
+def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: Bus) -> None:
+    bus.put(*[b"garbage"] * (MAX_FAILURES_A_MINUTE + 5))
+
+    async def garbage() -> None:
+        async with running(bus.stage()) as task:
+            await until(lambda: bus.committed() == MAX_FAILURES_A_MINUTE + 5, task)
+
+    run(garbage())
+    bus.submit(range(MAX_FAILURES_A_MINUTE + 5), "raise")
+    with pytest.raises(TooManyFailuresError, match="RuntimeError: as ordered"):
+        run(run_built(bus.stage(), Stop()))
+
+
+def test_a_stuck_record_ends_the_process(bus: Bus) -> None:
+    bus.submit([1], "sleep 60")
+    with pytest.raises(StuckRecordError, match="unfinished for more than 1"):
+        run(run_built(bus.stage(bounds={"record_deadline_seconds": 1.0}), Stop()))
+    assert bus.committed() == 0
+
+
+def test_a_handler_that_blocks_the_loop_for_good_ends_the_process(bus: Bus) -> None:
+    bus.submit([1], "hang")
+    with process(bus, record_deadline_seconds="1") as stage:
+        assert stage.wait(DEADLINE_SECONDS) == BrokenWorldError.exit_code
+
+
+def test_a_handler_that_cancels_itself_breaks_the_world_instead_of_hanging(bus: Bus) -> None:
+    async def cancelled(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        raise asyncio.CancelledError
+        yield a_generated(prompt=prompt)
+
+    bus.submit([1])
+    with pytest.raises(BrokenWorldError, match="cancelled itself"):
+        run(run_built(bus.stage(cancelled), Stop()))
+
+
+def test_kill_9_in_mid_handling_loses_nothing(bus: Bus) -> None:
+    bus.submit(range(5), "sleep 60")
+    bus.submit(range(5, 8))
+    with process(bus) as stage:
+        run(until(lambda: set(bus.rows()) == set(range(8))))
+        stage.kill()
+        stage.wait()
+
+    async def quick(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        for index in range(prompt.group_size):
+            yield a_generated(index, prompt=prompt)
+
+    async def successor() -> None:
+        async with running(bus.stage(quick)) as task:
+            await until(lambda: bus.committed() == 8, task)
+
+    run(successor())
+    assert all(count >= 4 for count in bus.rows().values())
+    assert {s.rollout_id for s in bus.samples()} == {
+        a_generated(i, prompt=a_prompt(r)).rollout_id for r in range(8) for i in range(4)
+    }
+
+
+def test_sigterm_lets_handlers_finish_within_the_bound_and_exits_0(bus: Bus) -> None:
+    bus.submit([1], "sleep 1")
+    bus.submit([2], "sleep 60")
+    with process(bus) as stage:
+        run(until(lambda: bus.rows() == Counter([1, 2])))
+        stage.send_signal(signal.SIGTERM)
+        assert stage.wait(DEADLINE_SECONDS) == 0, stage.stderr and stage.stderr.read()
+    assert bus.rows() == Counter({1: 4, 2: 1})
+    assert bus.committed() <= 1
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"], indirect=True)
+def test_a_second_member_takes_over_partitions_and_nothing_is_lost(bus: Bus) -> None:
+    num_prompts = 60
+
+    async def slowly(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        await asyncio.sleep(0.05 * (1 + prompt.source.row % 4))
+        yield a_generated(prompt=prompt)
+
+    async def scenario() -> None:
+        bus.submit(range(num_prompts))
+        bounds = {"max_in_flight": 3}
+        async with running(bus.stage(slowly, bounds=bounds)) as first:
+            await until(lambda: len(bus.rows()) > 5, first)
+            second_stage = bus.stage(slowly, bounds=bounds)
+            async with running(second_stage) as second:
+                await until(lambda: second_stage.health.readiness()["assignment"].is_ok, second)
+                await until(lambda: len(bus.rows()) > num_prompts // 2, second)
+            await until(lambda: bus.committed() == num_prompts, first)
+
+    run(scenario())
+    assert set(bus.rows()) == set(range(num_prompts))
+
+
+def test_what_a_revoked_handler_would_yield_later_is_not_published(bus: Bus) -> None:
+    released = asyncio.Event()
+
+    async def held(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        yield a_generated(0, prompt=prompt)
+        await released.wait()
+        yield a_generated(1, prompt=prompt)
+
+    async def scenario() -> None:
+        bounds = {"max_in_flight": 20, "revoke_drain_seconds": 0.2}
+        bus.submit(range(20))
+        async with running(bus.stage(held, bounds=bounds)) as first:
+            await until(lambda: len(bus.rows()) == 20, first)
+            heir = bus.stage(held, bounds=bounds)
+            async with running(heir) as second:
+                await until(lambda: heir.consumer.num_in_flight > 0, second)
+                moved = heir.consumer.num_in_flight
+                released.set()
+                await until(lambda: bus.committed() == 20, second)
+        # Of a moved prompt, only the first sample came twice.
+        assert Counter(sample.sample_index for sample in bus.samples()) == {0: 20 + moved, 1: 20}
+
+    run(scenario())
+
+
+def test_a_pause_takes_nothing_and_a_resume_goes_on(bus: Bus) -> None:
+    async def scenario() -> None:
+        bus.submit(range(4))
+        stage = bus.stage()
+        stage.consumer.pause_for("weights too old")
+        async with running(stage) as task:
+            await until(lambda: stage.health.readiness()["assignment"].is_ok, task)
+            await asyncio.sleep(0.5)  # a record would have come long ago
+            assert bus.rows() == Counter()
+            stage.consumer.resume_for("weights too old")
+            await until(lambda: len(bus.rows()) == 4, task)
+
+    run(scenario())
+
+
+def test_records_in_flight_stay_within_the_weight_bound(bus: Bus) -> None:
+    seen: list[int] = []
+    stage: Stage
+
+    async def measured(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        seen.append(stage.consumer.num_in_flight)
+        await asyncio.sleep(0.02)
+        yield a_generated(prompt=prompt)
+
+    async def scenario() -> None:
+        nonlocal stage
+        stage = bus.stage(
+            measured, bounds={"max_weight": 12 * 4 * 3}, weight=lambda p: p.sampling.max_tokens * p.group_size
+        )
+        bus.submit(range(30))
+        async with running(stage) as task:
+            await until(lambda: len(bus.rows()) == 30, task)
+
+    run(scenario())
+    assert max(seen) == 3
+
+
+DIE_ON_THREE_STARTS = """
+import asyncio, os, sys
+from rollstream.bus.message import Message
+from rollstream.bus.poison import PoisonGuard
+
+async def die(redis_url, run):
+    message = Message(topic=f"{run}.prompts", partition=0, offset=0, key=None, value=None)
+    for _ in range(3):
+        await PoisonGuard(redis_url, f"{run}.generators").attempt(message).__aenter__()
+    os.kill(os.getpid(), 9)
+
+asyncio.run(die(*sys.argv[1:]))
+"""
+
+
+def test_a_record_that_kills_the_process_each_time_is_given_up_after_five_starts(bus: Bus, redis_url: str) -> None:
+    codec: AvroCodec[PromptSubmitted] = AvroCodec(PROMPTS)
+    deadly = OutRecord(topic=PROMPTS.of(bus.run), key=b"a", value=codec.encode(a_prompt(1, metadata={"order": "die"})))
+    assert bus.publisher.publish_soon(deadly).result(10).partition == 0
+
+    died = subprocess.run([sys.executable, "-c", DIE_ON_THREE_STARTS, redis_url, bus.run], cwd=ROOT, check=False)
+    assert died.returncode == -signal.SIGKILL
+    for _ in range(2):
+        with process(bus, redis_url=redis_url) as stage:
+            assert stage.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+    bus.submit([2])
+    with process(bus, redis_url=redis_url) as stage:
+        run(until(lambda: bus.committed() == 2))
+    (letter,) = list_dead_letters(bus.kafka, bus.run)
+    assert (letter.error_class, letter.attempts) == ("PoisonError", 6)
+    assert "died on this record 5 times" in letter.error_message
+    assert bus.rows()[2] == 4
+
+
+def test_missing_topics_are_named(kafka: str, topic_prefix: str) -> None:
+    stage = build_stage(KafkaSettings(bootstrap_servers=kafka), topic_prefix)
+    with pytest.raises(ConfigurationError, match="make them with `rollstream topics create`"):
+        run(run_built(stage, Stop()))
