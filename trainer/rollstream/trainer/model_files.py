@@ -3,7 +3,7 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,16 @@ def load_model(path: Path, device: torch.device) -> Any:
         raise ConfigurationError(f"{path} is no model directory: it has no config.json; set model_path to one")
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
     return model.to(device).eval()
+
+
+def resolve_device(name: Literal["auto", "cpu", "cuda"], threads: int | None) -> torch.device:
+    """The device in force; also sets torch's thread count. Raises `ConfigurationError` if the GPU is absent."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    has_gpu = torch.cuda.is_available()
+    if name == "cuda" and not has_gpu:
+        raise ConfigurationError("device is 'cuda' but torch sees no GPU: set device = \"cpu\" or install its driver")
+    return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
 def save_model(model: CausalModel, path: Path, *, dtype: torch.dtype, tokenizer_from: Path) -> None:

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollstream.bus.errors import BrokenWorldError, ConfigurationError
+from rollstream.bus.errors import BrokenWorldError
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.trainer.backends.protocol import StepReport
 from rollstream.trainer.checkpoint_files import read_state, write_state
 from rollstream.trainer.learning_settings import LearningSettings
 from rollstream.trainer.microbatches import microbatches, split_minibatches
-from rollstream.trainer.model_files import load_model, save_model
+from rollstream.trainer.model_files import load_model, resolve_device, save_model
 from rollstream.trainer.objective import add_totals, objective
 from rollstream.trainer.policy_forward import DeviceBatch, TokenStatistics, refuse_other_heads, token_statistics
 from rollstream.trainer.samples import TrainingSample
@@ -79,7 +79,7 @@ class SingleDeviceBackend:
     @classmethod
     def from_model(cls, model_path: Path, settings: LearningSettings) -> Self:
         """Load the model directory; raises `ConfigurationError` if there is none or the device is absent."""
-        device = resolve_device(settings)
+        device = resolve_device(settings.device, settings.threads)
         model = load_model(model_path, device)
         refuse_other_heads(model, device)
         return cls(model, settings, model_path=model_path, device=device)
@@ -205,13 +205,3 @@ def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> t
         weight_decay=settings.weight_decay,
         fused=True,
     )
-
-
-def resolve_device(settings: LearningSettings) -> torch.device:
-    """The device in force; also sets torch's thread count. Raises `ConfigurationError` if the GPU is absent."""
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    if settings.device == "cuda" and not torch.cuda.is_available():
-        raise ConfigurationError("device is 'cuda' but torch sees no GPU: set device = \"cpu\" or install its driver")
-    name = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
-    return torch.device(name)

@@ -1,0 +1,40 @@
+"""`rollstream sft`: warm a model up on an environment's demonstrations."""
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from rollstream.bus.logs import configure_logging
+
+
+@click.command("sft")
+@click.option("--model", type=click.Path(path_type=Path), help="Model directory to start from.")
+@click.option("--tiny-model", is_flag=True, help="Start from a tiny model made on the spot (1 M parameters).")
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="Model directory to write.")
+@click.option("--environment", required=True, help="Name or dotted path of an environment with demonstrations.")
+@click.option("--until-accuracy", type=click.FloatRange(0, 1), help="Stop at this sampled accuracy on validation.")
+@click.option(
+    "--max-steps", type=click.IntRange(1), default=1000, show_default=True, help="Stop after this many steps."
+)
+@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Demonstrations per step.")
+@click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="AdamW, constant after warm-up.")
+@click.option("--threads", type=click.IntRange(1), help="CPU threads; default: torch's own choice.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights, order and sampling.")
+def command(model: Path | None, tiny_model: bool, output: Path, environment: str, **settings: float | None) -> None:
+    """Train on demonstrations with a masked loss until the policy sometimes succeeds; writes a model directory."""
+    if (model is None) != tiny_model:
+        raise click.UsageError("name a model directory with --model, or take --tiny-model")
+    from rollstream.local.tiny_model import write_tiny_model
+    from rollstream.trainer.sft import run_sft
+    from rollstream.trainer.sft_settings import SftSettings
+
+    configure_logging("sft")
+    with tempfile.TemporaryDirectory() as scratch:
+        start = model or Path(scratch)
+        if model is None:
+            write_tiny_model(start, seed=int(settings["seed"] or 0))
+        values = {"model_path": start, "output": output, "environment": environment, **settings}
+        report = run_sft(SftSettings.model_validate(values))
+    accuracy = "not checked" if report.accuracy is None else f"{report.accuracy:.3f}"
+    click.echo(f"{output}: {report.num_steps} steps, loss {report.loss:.3f}, sampled accuracy {accuracy}")

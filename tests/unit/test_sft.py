@@ -1,0 +1,88 @@
+"""The warm start: masked loss on two toy rows, masked gradients, and a short run on a real environment."""
+
+import math
+
+import pytest
+import torch
+from click.testing import CliRunner
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from rollstream.cli.sft import command
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.trainer.sft import Demonstration, masked_loss, padded, run_sft
+from rollstream.trainer.sft_settings import SftSettings
+
+TWO_ROWS = [Demonstration(prompt=[5, 6, 7], answer=[8, 1]), Demonstration(prompt=[5], answer=[9, 1])]
+
+
+def test_rows_are_padded_on_the_right_and_labels_cover_the_answers_alone():
+    input_ids, labels = padded(TWO_ROWS)
+    assert input_ids.tolist() == [[5, 6, 7, 8, 1], [5, 9, 1, 0, 0]]
+    assert labels.tolist() == [[-100, -100, -100, 8, 1], [-100, 9, 1, -100, -100]]
+
+
+def test_the_loss_is_the_mean_over_the_answers_tokens_of_both_rows():
+    _, labels = padded(TWO_ROWS)
+    logits = torch.zeros(2, 5, 16)
+    logits[0, 2, 8] = math.log(5.0)  # predicts the first answer token with 5 / (5 + 15) = 1/4; the others: 1/16
+    expected = (math.log(4) + 3 * math.log(16)) / 4
+    assert masked_loss(logits, labels).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_positions_that_predict_prompts_or_padding_get_no_gradient():
+    _, labels = padded(TWO_ROWS)
+    logits = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    masked_loss(logits, labels).backward()
+    trained = logits.grad.abs().sum(dim=-1) > 0
+    assert trained.tolist() == [[False, False, True, True, False], [True, True, False, False, False]]
+
+
+def a_warm_up(tmp_path, **settings):
+    source = tmp_path / "source"
+    write_tiny_model(source, seed=0, hidden=32, layers=2, heads=2, ffn=64)
+    values = {
+        "model_path": source,
+        "output": tmp_path / "warm",
+        "environment": "sort_digits",
+        "device": "cpu",
+        "threads": 1,
+        "num_validation_prompts": 16,
+        **settings,
+    }
+    return SftSettings(**values)
+
+
+def test_a_warm_up_lowers_the_loss_and_writes_a_model_that_loads(tmp_path):
+    first = run_sft(a_warm_up(tmp_path, max_steps=1))
+    report = run_sft(a_warm_up(tmp_path, max_steps=40))
+    assert report.num_steps == 40
+    assert report.accuracy is None
+    assert report.loss < first.loss - 1.0
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "warm").dtype is torch.float32
+    assert AutoTokenizer.from_pretrained(tmp_path / "warm").eos_token_id is not None
+
+
+def test_a_warm_up_stops_at_the_first_check_that_reaches_its_accuracy(tmp_path):
+    report = run_sft(a_warm_up(tmp_path, until_accuracy=0.0, check_every=3, max_steps=40))
+    assert report.num_steps == 3
+    assert report.accuracy is not None
+
+
+def test_the_same_seed_gives_the_same_warm_up(tmp_path):
+    reports = [run_sft(a_warm_up(tmp_path, until_accuracy=1.0, check_every=4, max_steps=8, seed=3)) for _ in range(2)]
+    assert reports[0] == reports[1]
+
+
+def test_the_command_writes_a_model_made_on_the_spot(tmp_path):
+    output = tmp_path / "model"
+    arguments = ["--tiny-model", "--environment", "sort_digits", "--max-steps", "1", "--threads", "1"]
+    ended = CliRunner().invoke(command, [*arguments, "--output", str(output)])
+    assert ended.exit_code == 0, ended.output
+    assert "1 steps" in ended.output
+    assert (output / "model.safetensors").is_file()
+
+
+def test_the_command_needs_one_model(tmp_path):
+    arguments = ["--environment", "sort_digits", "--output", str(tmp_path)]
+    assert CliRunner().invoke(command, arguments).exit_code == 2
+    assert CliRunner().invoke(command, [*arguments, "--tiny-model", "--model", str(tmp_path)]).exit_code == 2

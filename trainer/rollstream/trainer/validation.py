@@ -1,0 +1,72 @@
+"""Sampled accuracy of a model on the split that stops a warm-up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Self
+
+import torch
+
+from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.environments.protocol import Environment, Task
+from rollstream.rewards.rubric import RewardInput
+
+_ROWS = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Prompts of the split validate, the same ones each time."""
+
+    environment: Environment
+    tokenizer: ChatTokenizer
+    tasks: tuple[Task, ...]
+
+    @classmethod
+    def of(cls, environment: Environment, tokenizer: ChatTokenizer, num_prompts: int, seed: int) -> Self:
+        """The first `num_prompts` prompts of the split."""
+        tasks = tuple(islice(environment.tasks("validate", seed), num_prompts))
+        return cls(environment=environment, tokenizer=tokenizer, tasks=tasks)
+
+    def accuracy(self, model: Any) -> float:
+        """Mean reward of one sampled answer per prompt, at the environment's temperature."""
+        rewards = []
+        for start in range(0, len(self.tasks), _ROWS):
+            tasks = self.tasks[start : start + _ROWS]
+            rewards += [
+                self._reward(task, answer) for task, answer in zip(tasks, self._sampled(model, tasks), strict=True)
+            ]
+        return sum(rewards) / max(1, len(rewards))
+
+    def _reward(self, task: Task, answer: str) -> float:
+        reward, _ = self.environment.rubric.score(
+            RewardInput(
+                completion=answer,
+                assistant_messages=(answer,),
+                messages=task.messages,
+                reference_answer=task.reference_answer,
+                metadata=task.metadata,
+            )
+        )
+        return reward
+
+    @torch.no_grad()
+    def _sampled(self, model: Any, tasks: Sequence[Task]) -> list[str]:
+        """One answer per task; prompts are padded on the left, so that all answers begin in the same column."""
+        prompts = [self.tokenizer.tokenize(task.messages, ()) for task in tasks]
+        longest = max(len(prompt) for prompt in prompts)
+        input_ids = torch.zeros(len(prompts), longest, dtype=torch.long)
+        mask = torch.zeros_like(input_ids)
+        for row, prompt in enumerate(prompts):
+            input_ids[row, longest - len(prompt) :] = torch.from_numpy(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        sampling = self.environment.sampling
+        token_ids = model.generate(
+            input_ids.to(model.device),
+            attention_mask=mask.to(model.device),
+            do_sample=True,
+            temperature=sampling.temperature,
+            top_k=0,
+            max_new_tokens=sampling.max_tokens,
+        )
+        return [self.tokenizer.detokenize(row) for row in token_ids[:, longest:].cpu().numpy()]
