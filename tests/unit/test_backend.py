@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollstream.bus.errors import BrokenWorldError, ConfigurationError
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.trainer import policy_forward
 from rollstream.trainer.backends.single_device import SingleDeviceBackend
 from rollstream.trainer.learning_settings import LearningSettings
 from rollstream.trainer.samples import TrainingSample
@@ -99,6 +100,19 @@ def test_several_minibatches_update_as_often_and_the_later_ones_see_a_ratio_away
     assert not report.skipped
     assert report.metrics["clip_fraction_low"] + report.metrics["clip_fraction_high"] > 0
     assert report.metrics["trained_tokens"] == sum(sample.num_trained_tokens for sample in eight_samples())
+
+
+def test_a_large_vocabulary_goes_through_the_head_in_chunks_with_the_same_result(model_path, tmp_path, monkeypatch):
+    whole = a_backend(model_path)
+    expected = whole.train_step(eight_samples(), step=0)
+    monkeypatch.setattr(policy_forward, "CHUNK_LOGITS", 64 * 5)  # five positions of the vocabulary of 64
+    chunked = a_backend(model_path)
+    report = chunked.train_step(eight_samples(), step=0)
+    assert report.loss == pytest.approx(expected.loss, abs=1e-6)
+    assert report.metrics == pytest.approx(dict(expected.metrics), rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(
+        weights_of(chunked, tmp_path / "a"), weights_of(whole, tmp_path / "b"), atol=2e-5, rtol=0
+    )
 
 
 def test_old_behavior_divides_by_the_behavior_logprobs_without_a_weight(model_path):

@@ -39,8 +39,8 @@ class LearningSettings(BaseModel):
         default=False, description="Divide reward - group mean by the group's standard deviation"
     )
     minibatches: int = Field(default=1, ge=1, description="Optimizer updates per step, each on its share of samples")
-    tokens_per_microbatch: int = Field(
-        default=16384, ge=1, description="Padded tokens of one forward pass; a longer sample goes alone"
+    tokens_per_microbatch: int | None = Field(
+        default=None, ge=1, description="Padded tokens of one forward pass; default: 1024 on a CPU, 16384 on a GPU"
     )
     learning_rate: float = Field(default=1e-6, ge=0, allow_inf_nan=False, description="AdamW, constant after warm-up")
     beta2: float = Field(default=0.99, gt=0, lt=1, description="AdamW's decay of squared gradients")

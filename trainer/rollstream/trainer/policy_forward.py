@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from rollstream.bus.errors import ConfigurationError
 from rollstream.trainer.microbatches import MicroBatch
 
-_CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
+CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
 _PROBE_TOLERANCE = 1e-3
 
 
@@ -78,7 +78,7 @@ def token_statistics(model: CausalModel, batch: DeviceBatch) -> TokenStatistics:
     hidden = model.base_model(input_ids=batch.input_ids, use_cache=False).last_hidden_state
     selected = hidden[batch.rows, batch.columns]
     head = model.get_output_embeddings()
-    chunk = max(1, _CHUNK_LOGITS // head.weight.shape[0])
+    chunk = max(1, CHUNK_LOGITS // head.weight.shape[0])
     if len(selected) <= chunk:
         logprobs, entropies = _head(head, selected, batch.targets, batch.temperatures)
         return TokenStatistics(logprobs=logprobs, entropies=entropies)

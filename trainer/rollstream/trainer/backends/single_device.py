@@ -30,6 +30,7 @@ from rollstream.trainer.step_metrics import LearningTotals, learning_metrics
 
 MAX_SKIPS_IN_A_ROW = 3
 _BETA1 = 0.9
+_MICROBATCH_TOKENS = {"cpu": 1024, "cuda": 16384}  # a CPU is fastest while activations fit its cache
 
 Minibatch = list[DeviceBatch]
 
@@ -94,8 +95,8 @@ class SingleDeviceBackend:
         learning_rate = self._learning_rate()
         proximal = self._proximal_logprobs(minibatches)
         updates: list[_Update] = []
-        for index, minibatch in enumerate(minibatches):
-            updates.append(self._update(minibatch, proximal[index] if proximal else None, watch))
+        for minibatch, before in zip(minibatches, proximal, strict=True):
+            updates.append(self._update(minibatch, before, watch))
             if not updates[-1].applied:
                 break
         self._count_skip(updates[-1])
@@ -137,17 +138,16 @@ class SingleDeviceBackend:
     def _packed(self, samples: Sequence[TrainingSample]) -> Minibatch:
         batches = microbatches(
             samples,
-            tokens=self._settings.tokens_per_microbatch,
+            tokens=self._settings.tokens_per_microbatch or _MICROBATCH_TOKENS[self._device.type],
             normalization=self._settings.resolved_normalization,
         )
         return [DeviceBatch.of(batch, self._device) for batch in batches]
 
-    def _proximal_logprobs(self, minibatches: list[Minibatch]) -> list[list[Tensor]] | None:
-        """[N] per micro-batch before the first update; None where the current ones are the proximal ones."""
-        if len(minibatches) == 1:
-            return None
+    def _proximal_logprobs(self, minibatches: list[Minibatch]) -> list[list[Tensor] | None]:
+        """[N] per micro-batch before the first update; None for the first minibatch, which sees them as its own."""
         with torch.no_grad():
-            return [[self._statistics(batch).logprobs for batch in minibatch] for minibatch in minibatches]
+            later = [[self._statistics(batch).logprobs for batch in minibatch] for minibatch in minibatches[1:]]
+        return [None, *later]
 
     def _update(self, minibatch: Minibatch, proximal: list[Tensor] | None, watch: _Stopwatch) -> _Update:
         self._optimizer.zero_grad(set_to_none=True)
