@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -203,25 +202,6 @@ def test_a_replayed_dead_letter_goes_through_once_and_is_listed_as_replayed(bus:
     assert bus.rows() == Counter({3: 4})
     with pytest.raises(ConfigurationError, match="was replayed at"):
         replay(bus.publisher, bus.run, letter)
-
-
-def test_a_message_that_comes_back_after_three_replays_stays(bus: Bus) -> None:
-    bus.put(b"garbage")
-    for _ in range(3):
-
-        async def fail_again() -> None:
-            known = len(list_dead_letters(bus.kafka, bus.run))
-            async with running(bus.stage()) as task:
-                await until(lambda: len(list_dead_letters(bus.kafka, bus.run)) == known + 1, task)
-
-        run(fail_again())
-        replay(bus.publisher, bus.run, list_dead_letters(bus.kafka, bus.run)[-1], now=datetime.now(UTC))
-    run(fail_again())
-    letters = list_dead_letters(bus.kafka, bus.run)
-    assert [letter.replays for letter in letters] == [0, 1, 2, 3]
-    assert {letter.value for letter in letters} == {b"garbage"}
-    with pytest.raises(ConfigurationError, match="the limit is 3"):
-        replay(bus.publisher, bus.run, letters[-1])
 
 
 def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_letter(bus: Bus) -> None:

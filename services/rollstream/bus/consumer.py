@@ -35,7 +35,7 @@ _BATCH: Final = 200
 _POLL_SECONDS: Final = 0.1
 _PAUSED_POLL_SECONDS: Final = 0.02
 _METADATA_TIMEOUT_SECONDS: Final = 30.0
-_HARD_EXIT_SECONDS: Final = 15.0
+_HARD_EXIT_SECONDS: Final = 8.0
 _DENIED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -367,6 +367,9 @@ class GroupConsumer:
             "isolation.level": "read_committed",
             "max.poll.interval.ms": int(self._settings.max_poll_interval_seconds * 1000),
             "queued.max.messages.kbytes": 16384,
+            # A resumed partition waits for the fetch that is out for the others, and for nothing longer.
+            "fetch.wait.max.ms": 50,
+            "fetch.queue.backoff.ms": 50,
             "fetch.max.bytes": 16777216,
             "on_commit": self._on_commit,
             "error_cb": self._note,

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import Headers, Message, OutRecord
-from rollstream.bus.publisher import Publisher
+from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import KafkaSettings
 from rollstream.schemas.codec import schema_id_of
@@ -23,6 +23,8 @@ REPLAYS: Final = "rollstream.replays"
 """Header of a replayed message: how often it was put back, the only one of ours that it keeps."""
 _REPLAYED_AT: Final = "replayed_at"
 _MAX_ERROR_CHARACTERS: Final = 4000
+# Longer than the publisher's own bound, which says more.
+_PUBLISH_SECONDS: Final = DELIVERY_TIMEOUT_SECONDS + 10
 _OWN: Final = (
     "original.topic", "original.partition", "original.offset", "original.timestamp", "consumer.group", "error.class",
     "error.message", "attempts", "failed_at", "schema_id", _REPLAYED_AT,
@@ -124,7 +126,14 @@ def list_dead_letters(kafka: KafkaSettings, run: str) -> list[DeadLetter]:
 
 
 def replay(publisher: Publisher, run: str, letter: DeadLetter, *, now: datetime | None = None) -> None:
-    """Put the message back on its topic, then leave the marker; raises `ConfigurationError` if that is not allowed."""
+    """Put the message back on its topic, then leave the marker, each confirmed; see `check_replayable`."""
+    check_replayable(letter)
+    for record in replayed(letter, dead_letters=DEAD_LETTERS.of(run), now=now or datetime.now(UTC)):
+        publisher.publish_soon(record).result(_PUBLISH_SECONDS)
+
+
+def check_replayable(letter: DeadLetter) -> None:
+    """Raise `ConfigurationError` if the letter was replayed already, or came back too often."""
     if letter.replayed_at is not None:
         raise ConfigurationError(f"{letter.identity} was replayed at {letter.replayed_at}; nothing is left to replay")
     if letter.replays >= MAX_REPLAYS:
@@ -132,12 +141,6 @@ def replay(publisher: Publisher, run: str, letter: DeadLetter, *, now: datetime 
             f"{letter.identity} was put back {letter.replays} times and came back each time, the limit is "
             f"{MAX_REPLAYS}: fix what it says ({letter.error_class}: {letter.error_message}) and submit it anew"
         )
-    back, marker = replayed(letter, dead_letters=DEAD_LETTERS.of(run), now=now or datetime.now(UTC))
-    for record in (back, marker):
-        publisher.publish_soon(record).result(_PUBLISH_SECONDS)
-
-
-_PUBLISH_SECONDS: Final = 130.0
 
 
 def replayed(letter: DeadLetter, *, dead_letters: str, now: datetime) -> tuple[OutRecord, OutRecord]:

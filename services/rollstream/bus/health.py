@@ -79,7 +79,7 @@ class Health:
 
         self._server = ThreadingHTTPServer((host, port), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, name="health", daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True).start()
         actual = int(self._server.server_address[1])
         _LOG.info("serving /metrics, /livez and /readyz on port %d", actual)
         return actual

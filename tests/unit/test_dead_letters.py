@@ -1,0 +1,144 @@
+"""Dead letters keep the message untouched, say why, and are one per identity."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollstream.bus.dead_letters import (
+    MAX_REPLAYS,
+    REPLAYS,
+    DeadLetter,
+    Identity,
+    check_replayable,
+    dead_letter,
+    distinct,
+    parse,
+    replayed,
+)
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.message import Message, OutRecord
+from rollstream.schemas.codec import DecodeError
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+MESSAGE = Message(
+    topic="demo.prompts",
+    partition=3,
+    offset=77,
+    key=b"group-1",
+    value=b"\0\0\0\0\5body",
+    headers=(("traceparent", b"00-abc"),),
+    timestamp_ms=1_770_000_000_123,
+)
+
+
+def a_letter(message: Message = MESSAGE, *, failed_at: datetime = NOON, error: Exception | None = None) -> OutRecord:
+    return dead_letter(
+        message,
+        topic="demo.dead-letters",
+        group="demo.generators",
+        error=error or DecodeError("schema 5 does not fit"),
+        attempts=1,
+        failed_at=failed_at,
+    )
+
+
+def consumed(record: OutRecord, offset: int = 0) -> Message:
+    return Message(
+        topic=record.topic, partition=0, offset=offset, key=record.key, value=record.value, headers=record.headers
+    )
+
+
+def parsed(record: OutRecord) -> DeadLetter:
+    letter = parse(consumed(record))
+    assert letter is not None
+    return letter
+
+
+def test_a_dead_letter_keeps_the_message_and_says_why() -> None:
+    record = a_letter()
+    assert (record.topic, record.key, record.value) == ("demo.dead-letters", b"group-1", MESSAGE.value)
+    assert dict(record.headers) == {
+        "traceparent": b"00-abc",
+        "original.topic": b"demo.prompts",
+        "original.partition": b"3",
+        "original.offset": b"77",
+        "original.timestamp": b"1770000000123",
+        "consumer.group": b"demo.generators",
+        "error.class": b"DecodeError",
+        "error.message": b"schema 5 does not fit",
+        "attempts": b"1",
+        "failed_at": b"2026-03-01T12:00:00+00:00",
+        "schema_id": b"5",
+    }
+
+
+@given(
+    value=st.none() | st.binary(max_size=40),
+    key=st.none() | st.binary(max_size=10),
+    text=st.text(max_size=50),
+    header=st.binary(max_size=10),
+)
+def test_any_message_comes_back_as_it_was(value: bytes | None, key: bytes | None, text: str, header: bytes) -> None:
+    message = replace(MESSAGE, value=value, key=key, headers=(("mine", header),))
+    error = ValueError(text.encode("utf-8", "replace").decode())
+    back, _ = replayed(parsed(a_letter(message, error=error)), dead_letters="demo.dead-letters", now=NOON)
+    assert (back.topic, back.key, back.value) == ("demo.prompts", key, value)
+    assert back.headers == (("mine", header), (REPLAYS, b"1"))
+
+
+def test_the_same_message_dead_lettered_twice_is_listed_once() -> None:
+    again = a_letter(failed_at=NOON + timedelta(minutes=1))
+    (letter,) = distinct([consumed(again, 1), consumed(a_letter(), 0)])
+    assert letter.identity == Identity("demo.generators", "demo.prompts", 3, 77)
+    assert letter.failed_at == NOON.isoformat()
+
+
+def test_the_same_offset_met_by_another_group_is_another_dead_letter() -> None:
+    other = dead_letter(
+        MESSAGE, topic="demo.dead-letters", group="demo.scorers", error=ValueError(), attempts=1, failed_at=NOON
+    )
+    assert len(distinct([consumed(a_letter()), consumed(other)])) == 2
+
+
+def test_a_marker_shows_when_it_was_replayed_wherever_it_lies() -> None:
+    letter = a_letter()
+    _, marker = replayed(parsed(letter), dead_letters="demo.dead-letters", now=NOON + timedelta(hours=1))
+    for order in ([letter, marker], [marker, letter]):
+        (listed,) = distinct(consumed(record) for record in order)
+        assert listed.replayed_at == "2026-03-01T13:00:00+00:00"
+        assert listed.value == MESSAGE.value
+
+
+def test_a_marker_whose_letter_has_expired_is_not_listed() -> None:
+    _, marker = replayed(parsed(a_letter()), dead_letters="demo.dead-letters", now=NOON)
+    assert distinct([consumed(marker)]) == []
+
+
+def test_replays_are_counted_through_every_return_and_end_at_the_limit() -> None:
+    message = MESSAGE
+    for round_number in range(MAX_REPLAYS):
+        letter = parsed(a_letter(message))
+        assert letter.replays == round_number
+        check_replayable(letter)
+        back, _ = replayed(letter, dead_letters="demo.dead-letters", now=NOON)
+        message = replace(consumed(back, 100 + round_number), partition=3)
+    with pytest.raises(ConfigurationError, match="the limit is 3"):
+        check_replayable(parsed(a_letter(message)))
+
+
+def test_what_was_replayed_is_not_replayed_again() -> None:
+    letter = replace(parsed(a_letter()), replayed_at=NOON.isoformat())
+    with pytest.raises(ConfigurationError, match="nothing is left to replay"):
+        check_replayable(letter)
+
+
+def test_a_message_without_our_headers_is_no_dead_letter() -> None:
+    assert parse(MESSAGE) is None
+    assert parse(replace(MESSAGE, headers=(("original.partition", b"x"),))) is None
+
+
+def test_a_long_error_is_cut() -> None:
+    assert len(parsed(a_letter(error=ValueError("x" * 100_000))).error_message) == 4000

@@ -1,0 +1,163 @@
+"""The commit never passes the lowest unfinished offset, whatever the order, revoke, loss and re-assignment."""
+
+import random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rollstream.bus.message import Partition
+from rollstream.bus.offsets import Assignment, OffsetTracker
+
+PARTITIONS: list[Partition] = [("prompts", 0), ("prompts", 1), ("eval-prompts", 0)]
+
+
+def test_nothing_is_committable_before_the_first_record() -> None:
+    assert OffsetTracker().committable() is None
+
+
+def test_a_gap_is_committed_only_when_it_closes() -> None:
+    tracker = OffsetTracker()
+    for offset in (10, 11, 13):  # 12 is a transaction marker
+        tracker.start(offset, now=float(offset))
+    tracker.finish(11)
+    tracker.finish(13)
+    assert tracker.committable() == 10
+    assert tracker.oldest_started() == 10.0
+    tracker.finish(10)
+    assert tracker.committable() == 14
+    assert tracker.oldest_started() is None
+
+
+def test_offsets_that_go_back_are_refused() -> None:
+    tracker = OffsetTracker()
+    tracker.start(5, now=0)
+    with pytest.raises(ValueError, match="offset 5 came after 5"):
+        tracker.start(5, now=0)
+
+
+def test_a_record_finishes_once() -> None:
+    tracker = OffsetTracker()
+    tracker.start(5, now=0)
+    tracker.finish(5)
+    with pytest.raises(KeyError):
+        tracker.finish(5)
+
+
+def test_weights_add_up_over_what_is_unfinished() -> None:
+    assignment = Assignment()
+    assignment.add(PARTITIONS)
+    for partition in PARTITIONS:
+        assert assignment.start(partition, 0, now=0, weight=7) is not None
+    assignment.remove(PARTITIONS[:1])
+    assert (assignment.num_unfinished(), assignment.weight) == (2, 14)
+
+
+def test_a_result_from_before_a_loss_does_not_count_after_the_partition_came_back() -> None:
+    assignment = Assignment()
+    assignment.add(PARTITIONS)
+    old = assignment.start(PARTITIONS[0], 0, now=0)
+    assert old is not None
+    assignment.remove(PARTITIONS)
+    assignment.add(PARTITIONS)
+    new = assignment.start(PARTITIONS[0], 0, now=0)
+    assert new is not None
+    assert not assignment.finish(PARTITIONS[0], 0, old)
+    assert assignment.committable(PARTITIONS[0]) == 0
+    assert assignment.finish(PARTITIONS[0], 0, new)
+    assert assignment.to_commit() == {PARTITIONS[0]: 1}
+
+
+def test_a_confirmed_commit_is_not_repeated() -> None:
+    assignment = Assignment()
+    assignment.add(PARTITIONS[:1])
+    assignment.start(PARTITIONS[0], 4, now=0)
+    assert assignment.to_commit() == {PARTITIONS[0]: 4}
+    assignment.committed(PARTITIONS[0], 4)
+    assert assignment.to_commit() == {}
+
+
+class Member(RuleBasedStateMachine):
+    """One member, its group and its broker: `effects` holds what was really done, `broker` what was committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.assignment = Assignment()
+        self.broker = dict.fromkeys(PARTITIONS, 0)
+        self.effects: dict[Partition, set[int]] = {partition: set() for partition in PARTITIONS}
+        self.taken: list[tuple[Partition, int, int]] = []
+        self.positions: dict[Partition, int] = {}
+        self.log: dict[Partition, list[int]] = {partition: [] for partition in PARTITIONS}
+
+    @rule(partition=st.sampled_from(PARTITIONS), gap=st.integers(0, 2))
+    def append(self, partition: Partition, gap: int) -> None:
+        last = self.log[partition][-1] if self.log[partition] else -1
+        self.log[partition].append(last + 1 + gap)
+
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def assign(self, partition: Partition) -> None:
+        if partition not in self.positions:
+            self.assignment.add([partition])
+            self.positions[partition] = self.broker[partition]
+
+    @precondition(lambda self: self.positions)
+    @rule(choice=st.randoms(use_true_random=False))
+    def take(self, choice: random.Random) -> None:
+        partition = choice.choice(sorted(self.positions))
+        offset = next((one for one in self.log[partition] if one >= self.positions[partition]), None)
+        if offset is not None:
+            epoch = self.assignment.start(partition, offset, now=0.0)
+            assert epoch is not None
+            self.taken.append((partition, offset, epoch))
+            self.positions[partition] = offset + 1
+
+    @precondition(lambda self: self.taken)
+    @rule(index=st.integers(0, 10_000))
+    def finish_any_even_a_late_one(self, index: int) -> None:
+        partition, offset, epoch = self.taken.pop(index % len(self.taken))
+        self.effects[partition].add(offset)
+        self.assignment.finish(partition, offset, epoch)
+
+    @rule()
+    def commit(self) -> None:
+        for partition, offset in self.assignment.to_commit().items():
+            self.broker[partition] = offset
+            self.assignment.committed(partition, offset)
+
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def revoke(self, partition: Partition) -> None:
+        for one, offset in self.assignment.to_commit([partition]).items():
+            self.broker[one] = offset
+        self.lose(partition)
+
+    @rule(partition=st.sampled_from(PARTITIONS))
+    def lose(self, partition: Partition) -> None:
+        self.assignment.remove([partition])
+        self.positions.pop(partition, None)
+
+    @invariant()
+    def no_commit_passes_a_record_whose_effects_are_missing(self) -> None:
+        for partition, committed in self.broker.items():
+            passed = {offset for offset in self.log[partition] if offset < committed}
+            assert passed <= self.effects[partition]
+
+    @invariant()
+    def what_is_committable_is_the_lowest_unfinished(self) -> None:
+        for partition in self.positions:
+            unfinished = [
+                offset
+                for one, offset, epoch in self.taken
+                if one == partition and self.assignment.is_current(partition, epoch)
+            ]
+            if unfinished:
+                assert self.assignment.committable(partition) == min(unfinished)
+
+    @invariant()
+    def commits_never_move_back(self) -> None:
+        for partition, offset in self.assignment.to_commit().items():
+            assert offset >= self.broker[partition]
+
+
+Member.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
+TestMember = Member.TestCase
