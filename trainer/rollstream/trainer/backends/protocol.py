@@ -13,9 +13,9 @@ class StepReport:
     """What one `train_step` did."""
 
     loss: float
-    """Mean over the step's optimizer updates."""
+    """Mean over the optimizer updates that were applied; not finite if none was."""
     grad_norm: float
-    """Before clipping, the largest of the step's updates."""
+    """Before clipping, the largest of these updates."""
     num_updates: int
     """Optimizer updates applied; 0 when the weights did not change."""
     skipped: bool

@@ -100,15 +100,7 @@ class SingleDeviceBackend:
             if not updates[-1].applied:
                 break
         self._count_skip(updates[-1])
-        num_updates = sum(update.applied for update in updates)
-        return StepReport(
-            loss=sum(update.loss for update in updates) / len(updates),
-            grad_norm=max(update.grad_norm for update in updates),
-            num_updates=num_updates,
-            skipped=num_updates < len(minibatches),
-            metrics={"learning_rate": learning_rate, **learning_metrics([update.totals for update in updates])},
-            seconds=watch.seconds,
-        )
+        return _report(updates, len(minibatches), learning_rate, watch)
 
     def save_weights(self, path: Path) -> None:
         """See `TrainingBackend.save_weights`."""
@@ -194,6 +186,25 @@ class SingleDeviceBackend:
                 f"{self._skips_in_a_row} steps in a row had a non-finite loss ({update.loss}) or gradient norm "
                 f"({update.grad_norm}): lower learning_rate, or resume from an older checkpoint"
             )
+
+
+def _report(updates: list[_Update], num_minibatches: int, learning_rate: float, watch: _Stopwatch) -> StepReport:
+    """Means over the updates that were applied; of the failed one if there is no other."""
+    applied = [update for update in updates if update.applied]
+    reported = applied or updates
+    num_skipped = num_minibatches - len(applied)
+    return StepReport(
+        loss=sum(update.loss for update in reported) / len(reported),
+        grad_norm=max(update.grad_norm for update in reported),
+        num_updates=len(applied),
+        skipped=num_skipped > 0,
+        metrics={
+            "learning_rate": learning_rate,
+            "updates_skipped": float(num_skipped),
+            **learning_metrics([update.totals for update in reported]),
+        },
+        seconds=watch.seconds,
+    )
 
 
 def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> torch.optim.AdamW:
