@@ -1,0 +1,331 @@
+"""The trainer on a real broker, killed wherever it hurts: nothing is lost, nothing is trained on twice."""
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from rollstream.bus.crash_points import CRASH_AT
+from rollstream.bus.ledger import Survivors, surviving
+from rollstream.bus.message import OutRecord
+from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.prompt import PromptSubmitted, Purpose
+from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.topics import LEDGER, SCORED, WEIGHTS
+from tests.builders import a_generator, a_prompt, a_rollout, a_turn, an_entry
+from tests.running import Run, a_run, wait_until
+from tests.trainer_process import TrainerProcess, start_trainer
+
+GROUP_SIZE = 4
+GROUPS_PER_STEP = 2
+
+Start = Callable[..., TrainerProcess]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    write_tiny_model(path, seed=0, hidden=32, layers=1, heads=2, ffn=64)
+    return path
+
+
+@pytest.fixture
+def run(kafka: str, topic_prefix: str, tmp_path: Path, model: Path) -> Iterator[Run]:
+    with a_run(kafka, topic_prefix, tmp_path) as fresh:
+        fresh.tables["trainer"] = {
+            "model_path": model,
+            "checkpoints": tmp_path / "checkpoints",
+            "groups_per_step": GROUPS_PER_STEP,
+            "max_policy_lag": 15,
+            "learning": {"learning_rate": 0.01, "threads": 1},
+        }
+        yield fresh
+
+
+@pytest.fixture
+def start(run: Run) -> Iterator[Start]:
+    """Start a trainer of the run, with options and environment; what still runs at the end is killed."""
+    started: list[TrainerProcess] = []
+
+    def start_one(*options: str, **environment: str) -> TrainerProcess:
+        started.append(start_trainer(run, *options, **environment))
+        return started[-1]
+
+    yield start_one
+    for trainer in started:
+        trainer.kill()
+
+
+def configure(run: Run, **settings: object) -> None:
+    run.tables["trainer"] = {**run.tables["trainer"], **settings}
+
+
+def submitted(run: Run, num_groups: int, *, first: int = 0) -> list[PromptSubmitted]:
+    """Prompts of the run, on `prompts`."""
+    prompts = [a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in range(first, first + num_groups)]
+    run.submit(*prompts)
+    return prompts
+
+
+def scored(run: Run, prompts: Sequence[PromptSubmitted], *, version: int = 0, samples: int = GROUP_SIZE) -> None:
+    """Their samples with spread in the rewards, sampled by `version`, on `scored`."""
+    put_scored(run, [a_scored(prompt, index, version) for prompt in prompts for index in range(samples)])
+
+
+def a_scored(prompt: PromptSubmitted, index: int, version: int, *, reward: float | None = None) -> RolloutScored:
+    turn = a_turn(spans=[(version, 0, 6)])
+    generator = a_generator(tokenizer_sha256="", chat_template_sha256="")
+    value = float(index % 2) if reward is None else reward
+    return a_rollout(value, index, prompt=prompt, turns=(turn,), generator=generator)
+
+
+def put_scored(run: Run, rollouts: Sequence[RolloutScored]) -> None:
+    codec = AvroCodec(SCORED)
+    run.publish("scored", [(rollout.rollout.group_id, codec.encode(rollout)) for rollout in rollouts])
+
+
+def ledger(run: Run) -> list[LedgerEntry]:
+    return run.records(LEDGER)
+
+
+def survivors(run: Run) -> Survivors:
+    return surviving(ledger(run))
+
+
+def check_nothing_lost_or_twice(run: Run, prompts: Sequence[PromptSubmitted]) -> Survivors:
+    """Every prompt is closed on the surviving branch, and no rollout or group counts in two surviving entries."""
+    found = survivors(run)
+    closed = Counter(group.group_id for entry in found.chain for group in entry.closed)
+    trained = Counter(rollout.rollout_id for entry in found.chain for rollout in entry.trained)
+    assert closed == Counter(prompt.group_id for prompt in prompts)
+    assert set(trained.values()) <= {1}
+    return found
+
+
+def weight_directories(run: Run) -> set[str]:
+    return {path.name for path in (run.directory / "weights").glob("[0-9]*")}
+
+
+def ends(run: Run, topic: str) -> list[TopicPartition]:
+    """The end of each partition of a topic."""
+    name = f"{run.name}.{topic}"
+    consumer = Consumer({**run.kafka.client_config(), "group.id": "ends"})
+    partitions = [TopicPartition(name, number) for number in consumer.list_topics(name).topics[name].partitions]
+    found = [TopicPartition(p.topic, p.partition, consumer.get_watermark_offsets(p)[1]) for p in partitions]
+    consumer.close()
+    return found
+
+
+def commit_as_generators(run: Run) -> None:
+    """Say that the generators are done with every prompt there is."""
+    consumer = Consumer({**run.kafka.client_config(), "group.id": f"{run.name}.generators"})
+    consumer.commit(offsets=ends(run, "prompts"), asynchronous=False)
+    consumer.close()
+
+
+def truncate(run: Run, topic: str) -> None:
+    """Delete every record there is, as retention would."""
+    admin = AdminClient(run.kafka.client_config())
+    for future in admin.delete_records(ends(run, topic)).values():
+        future.result(30)
+
+
+def roll_back(run: Run, *, version: int, parent: int) -> None:
+    """What `weights rollback` does: an older version's files as a new version, under the trainer's id."""
+    source = next(record for record in run.records(WEIGHTS) if record.weight_version == parent)
+    target = source.model_copy(update={"weight_version": version, "parent_version": parent})
+    entry = an_entry(EntryKind.ROLLBACK, step=source.step, weight_version=version, parent_version=parent)
+    publisher = TransactionalPublisher(run.kafka, f"{run.name}.trainer")
+    publisher.init()
+    publisher.commit(
+        [
+            OutRecord(topic=WEIGHTS.of(run.name), key=b"policy", value=AvroCodec(WEIGHTS).encode(target)),
+            OutRecord(topic=LEDGER.of(run.name), key=run.name.encode(), value=AvroCodec(LEDGER).encode(entry)),
+        ]
+    )
+
+
+def num_trained(found: Survivors) -> int:
+    return sum(group.outcome is GroupOutcome.TRAINED for group in found.closed.values())
+
+
+def test_a_trainer_killed_at_each_crash_point_loses_nothing_and_trains_nothing_twice(run: Run, start: Start) -> None:
+    configure(run, checkpoint_every=2, num_steps=4)
+    prompts = submitted(run, 4 * GROUPS_PER_STEP)
+    scored(run, prompts)
+    # Each trainer passes the point once in its first act, and dies in a later step.
+    for point, steps in (
+        ("weights_written:3", 1),
+        ("checkpoint_written", 1),
+        ("transaction_sent:3", 1),
+        ("transaction_committed:3", 2),
+        ("transaction_sent:2", 2),
+    ):
+        assert start(**{CRASH_AT: point}).wait() == -signal.SIGKILL, point
+        assert survivors(run).step == steps, point
+    assert start().wait() == 0
+    found = check_nothing_lost_or_twice(run, prompts)
+    assert found.step == 4
+    assert num_trained(found) == len(prompts)
+    published = [record.weight_version for record in run.records(WEIGHTS)]
+    assert published == sorted(set(published)), "versions only grow"
+    assert published[-1] == found.current_version
+
+
+def test_a_trainer_that_was_stopped_while_another_took_over_is_fenced_and_its_version_counts_for_nothing(
+    run: Run, start: Start
+) -> None:
+    configure(run, checkpoint_every=1, num_steps=3)
+    prompts = submitted(run, 3 * GROUPS_PER_STEP)
+    scored(run, prompts)
+    stopped = start(**{CRASH_AT: "transaction_sent:3:SIGSTOP"})
+    wait_until(lambda: len(weight_directories(run)) == 3, "the weights of the second step")
+    assert start().wait() == 0
+    stopped.signal(signal.SIGCONT)
+    assert stopped.wait() == 75
+    found = check_nothing_lost_or_twice(run, prompts)
+    assert found.step == 3
+    named = {Path(record.uri).name for record in run.records(WEIGHTS)}
+    (orphan,) = weight_directories(run) - named
+    assert orphan.startswith("2-")
+
+
+def test_groups_of_a_cut_branch_train_again_once_and_late_duplicates_change_nothing(run: Run, start: Start) -> None:
+    configure(run, checkpoint_every=3, num_steps=5)
+    prompts = submitted(run, 5 * GROUPS_PER_STEP)
+    scored(run, prompts)
+    assert start(**{CRASH_AT: "transaction_committed:5"}).wait() == -signal.SIGKILL
+    cut = survivors(run).chain[-1]
+    assert (cut.step, cut.weight_version) == (4, 4)
+    assert start().wait() == 0
+    found = check_nothing_lost_or_twice(run, prompts)
+    assert [(entry.weight_version, entry.parent_version) for entry in found.chain[-3:]] == [(5, 3), (6, 5), (7, 6)]
+    assert {rollout.rollout_id for rollout in cut.trained} <= set(found.trained)
+
+    scored(run, prompts)
+    fresh = submitted(run, GROUPS_PER_STEP, first=100)
+    scored(run, fresh)
+    configure(run, checkpoint_every=3, num_steps=6)
+    assert start().wait() == 0
+    again = check_nothing_lost_or_twice(run, [*prompts, *fresh])
+    assert again.step == 6
+
+
+def test_a_trainer_asked_to_end_leaves_a_checkpoint_and_the_next_one_repeats_nothing(run: Run, start: Start) -> None:
+    configure(run, checkpoint_every=100)
+    prompts = submitted(run, 2 * GROUPS_PER_STEP)
+    serve = a_prompt(50, run=run.name, purpose=Purpose.SERVE)
+    run.submit(serve)
+    scored(run, prompts)
+    # The command as people start it; the others share an import of torch.
+    trainer = run.start("trainer")
+    wait_until(lambda: len(survivors(run).closed) == len(prompts) + 1, "two steps and a drop")
+    assert trainer.terminate() == 0
+    before = check_nothing_lost_or_twice(run, [*prompts, serve])
+    assert before.checkpoint is not None
+    more = submitted(run, GROUPS_PER_STEP, first=100)
+    scored(run, more)
+    configure(run, num_steps=3)
+    assert start().wait() == 0
+    found = check_nothing_lost_or_twice(run, [*prompts, serve, *more])
+    assert found.chain[: len(before.chain)] == before.chain
+    assert found.step == 3
+
+
+def test_groups_that_are_not_trained_on_close_with_a_reason_while_no_step_is_due(run: Run, start: Start) -> None:
+    configure(run, lost_after_seconds=1.0)
+    serve = a_prompt(1, run=run.name, purpose=Purpose.SERVE, group_size=GROUP_SIZE)
+    no_spread, lost, unknown, unfinished = (a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in range(2, 6))
+    run.submit(serve, no_spread, lost, unknown)
+    commit_as_generators(run)
+    run.submit(unfinished)
+    scored(run, [serve])
+    put_scored(run, [a_scored(no_spread, index, 0, reward=1.0) for index in range(GROUP_SIZE)])
+    scored(run, [unknown], version=77)
+    scored(run, [lost, unfinished], samples=3)
+    start()
+    reasons = {
+        serve.group_id: "not_for_training",
+        no_spread.group_id: "no_spread",
+        unknown.group_id: "unknown_version",
+        lost.group_id: "lost",
+    }
+    wait_until(lambda: len(survivors(run).closed) >= len(reasons), "every drop")
+    assert {group_id: group.reason for group_id, group in survivors(run).closed.items()} == reasons
+
+
+def test_a_sample_that_cannot_be_read_goes_to_dead_letters_and_the_partition_moves_on(run: Run, start: Start) -> None:
+    configure(run, num_steps=1)
+    prompts = submitted(run, GROUPS_PER_STEP)
+    run.publish("prompts", [("x", b"garbage")])
+    run.publish("scored", [(prompts[0].group_id, b"garbage"), (prompts[1].group_id, None)])
+    scored(run, prompts)
+    assert start().wait() == 0
+    check_nothing_lost_or_twice(run, prompts)
+    assert sorted(message.value or b"" for message in run.messages("dead-letters")) == [b"", b"garbage"]
+
+
+def test_a_checkpoint_of_another_cluster_is_refused(run: Run, start: Start) -> None:
+    configure(run, num_steps=1)
+    scored(run, submitted(run, GROUPS_PER_STEP))
+    assert start().wait() == 0
+    (position,) = (run.directory / "checkpoints").glob("*/position.json")
+    position.write_text(position.read_text().replace('"cluster_id": "', '"cluster_id": "another-'))
+    refused = start()
+    assert refused.wait() == 78
+    assert "belongs to cluster another-" in refused.log.read_text()
+
+
+def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run: Run, start: Start) -> None:
+    configure(run, num_steps=1, lost_after_seconds=1.0)
+    trained = submitted(run, GROUPS_PER_STEP)
+    open_group, expired = (a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in (50, 51))
+    run.submit(open_group, expired)
+    scored(run, [open_group, expired], samples=1)
+    scored(run, trained)
+    assert start().wait() == 0
+    commit_as_generators(run)
+    truncate(run, "prompts")
+    truncate(run, "scored")
+    scored(run, [open_group])
+    refused = start()
+    assert refused.wait() == 78
+    assert "--accept-loss" in refused.log.read_text()
+    configure(run, num_steps=2)
+    start("--accept-loss")
+    wait_until(lambda: expired.group_id in survivors(run).closed, "the expired group to close")
+    assert survivors(run).closed[expired.group_id].reason == "expired"
+    assert open_group.group_id not in survivors(run).closed
+
+
+def test_a_trainer_goes_on_from_the_version_that_an_operator_rolled_back_to(run: Run, start: Start) -> None:
+    configure(run, checkpoint_every=1, num_steps=3, keep_checkpoints=5)
+    prompts = submitted(run, 3 * GROUPS_PER_STEP)
+    scored(run, prompts)
+    assert start().wait() == 0
+    roll_back(run, version=4, parent=1)
+    assert len(survivors(run).closed) == GROUPS_PER_STEP
+    assert start().wait() == 0
+    found = check_nothing_lost_or_twice(run, prompts)
+    assert [entry.weight_version for entry in found.chain] == [0, 1, 5, 6, 7]
+    assert found.step == 3
+
+
+def test_a_second_trainer_learns_from_the_same_rollouts_as_a_run_of_its_own(
+    run: Run, start: Start, kafka: str, tmp_path: Path
+) -> None:
+    prompts = submitted(run, GROUPS_PER_STEP)
+    scored(run, prompts, version=7)
+    (tmp_path / "other").mkdir()
+    with a_run(kafka, f"{run.name}-b", tmp_path / "other") as other:
+        other.tables["trainer"] = {**run.tables["trainer"], "source_run": run.name, "num_steps": 1}
+        assert start_trainer(other).wait() == 0
+        assert check_nothing_lost_or_twice(other, prompts).step == 1
+    assert ledger(run) == []
