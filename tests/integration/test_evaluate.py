@@ -1,0 +1,122 @@
+"""Evaluation through the topics: what is answered is averaged, what is not is counted, and nothing is mixed."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import KafkaSettings
+from rollstream.producers.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
+from rollstream.producers.settings import ProducerSettings
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.rollout import Status
+from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, PROMPTS, WEIGHTS
+from tests.builders import a_prompt, a_rollout, a_turn, published
+
+VERSION = 3
+DEADLINE_SECONDS = 20.0
+
+
+@pytest.fixture
+def settings(kafka: str, topic_prefix: str) -> ProducerSettings:
+    kafka_settings = KafkaSettings(bootstrap_servers=kafka)
+    KafkaAdmin(kafka_settings).create_topics(topic_prefix, partitions=2)
+    return ProducerSettings(run=topic_prefix, kafka=kafka_settings, environment="sort_digits")
+
+
+def answers_to(prompt: PromptSubmitted) -> list[RolloutScored]:
+    """Row 0 fails, 1 is sampled by a wrong version, 2 gets no answer, 3 is retried, the others are right."""
+    if prompt.source.row == 0:
+        return [a_rollout(prompt=prompt, status=Status.FAILED, error="version_gone")]
+    if prompt.source.row == 1:
+        return [a_rollout(1.0, prompt=prompt, turns=(a_turn(spans=[(VERSION, 0, 2), (VERSION + 1, 2, 6)]),))]
+    if prompt.source.row == 2:
+        return []
+    if prompt.source.row == 3:
+        return [a_rollout(None, prompt=prompt), a_rollout(0.0, prompt=prompt)]
+    return [a_rollout(1.0, prompt=prompt)]
+
+
+@contextmanager
+def answering(settings: ProducerSettings) -> Iterator[list[PromptSubmitted]]:
+    """The stages in between: answer what comes on eval-prompts, after two answers to somebody else's prompts."""
+    ending, asked = threading.Event(), []
+    publisher = Publisher(settings.kafka, client_id="test")
+
+    def put(scored: RolloutScored) -> None:
+        value = AvroCodec(EVAL_SCORED).encode(scored)
+        publisher.publish_soon(OutRecord(topic=EVAL_SCORED.of(settings.run), value=value)).result(DEADLINE_SECONDS)
+
+    def answer() -> None:
+        with TopicReader(settings.kafka, [EVAL_PROMPTS.of(settings.run)]) as reader:
+            while not ending.is_set():
+                for message in reader.poll(timeout_seconds=0.1):
+                    prompt = AvroCodec(EVAL_PROMPTS).decode(message.value)
+                    asked.append(prompt)
+                    for scored in answers_to(prompt):
+                        put(scored)
+
+    put(a_rollout(0.5, prompt=a_prompt(1)))
+    thread = threading.Thread(target=answer)
+    thread.start()
+    try:
+        yield asked
+    finally:
+        ending.set()
+        thread.join(DEADLINE_SECONDS)
+        publisher.close()
+
+
+def evaluated(settings: ProducerSettings, *, deadline_seconds: float) -> EvaluationReport:
+    request = EvaluationRequest(
+        environment="sort_digits", weight_version=VERSION, num_prompts=8, deadline_seconds=deadline_seconds
+    )
+    return evaluate(settings, request)
+
+
+def test_the_report_averages_what_was_scored_and_counts_the_rest(settings: ProducerSettings) -> None:
+    with answering(settings) as asked:
+        first = evaluated(settings, deadline_seconds=2.5)
+        second = evaluated(settings, deadline_seconds=2.5)
+    assert (first.num_completed, first.num_failed, first.num_unresolved) == (5, 1, 2)
+    # Four right answers, and one wrong one that a retry gave after a first attempt was not resolved.
+    assert first.mean_reward == pytest.approx(4 / 5)
+    assert first.errors == {
+        "version_gone": 1,
+        "sampled by version [3, 4], wanted 3": 1,
+        "no answer within 2.5 s": 1,
+    }
+    assert first.mean_reward == second.mean_reward
+    assert len({prompt.group_id for prompt in asked}) == 16
+    assert {(p.purpose, p.weight_version, p.sampling.temperature, p.group_size) for p in asked} == {
+        ("evaluate", VERSION, 0.0, 1)
+    }
+    with TopicReader(settings.kafka, [PROMPTS.of(settings.run)]) as reader:
+        assert reader.read_to_end() == []
+
+
+def test_an_evaluation_without_stages_ends_at_its_deadline(settings: ProducerSettings) -> None:
+    started = time.monotonic()
+    report = evaluated(settings, deadline_seconds=1)
+    assert (report.mean_reward, report.num_unresolved) == (None, 8)
+    assert time.monotonic() - started < DEADLINE_SECONDS
+
+
+def test_the_newest_version_of_the_model_is_found(settings: ProducerSettings) -> None:
+    with pytest.raises(ConfigurationError, match="has no weight version"):
+        newest_version(settings)
+    publisher = Publisher(settings.kafka, client_id="test")
+    for weights in (published(1), published(2), published(9, model="another")):
+        value = AvroCodec(WEIGHTS).encode(weights)
+        publisher.publish_soon(OutRecord(topic=WEIGHTS.of(settings.run), value=value)).result(DEADLINE_SECONDS)
+    publisher.close()
+    assert newest_version(settings) == 2
