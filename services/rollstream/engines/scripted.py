@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
@@ -71,7 +72,7 @@ class ScriptedEngine:
         has_ended = bool(stops) or planned[-1] == self._vocabulary.eos
         return Generation(
             token_ids=token_ids,
-            behavior_logprobs=-(1 + token_ids % 7).astype(np.float32) / 8,
+            behavior_logprobs=np.array(-(1 + token_ids % 7) / 8, dtype=np.float32),
             weight_spans=spans.covering(len(planned)),
             finish_reason=FinishReason.STOP if has_ended else FinishReason.LENGTH,
             text=text[: min(stops, default=len(text))],
@@ -96,12 +97,7 @@ class ScriptedEngine:
 
     def _plan(self, request: GenerationRequest) -> list[int]:
         """The tokens of the answer, cut at the first stop text or at `max_tokens`."""
-        room = self.max_model_len - len(request.prompt_token_ids)
-        if not 1 <= request.max_tokens <= room or not len(request.prompt_token_ids):
-            raise EngineError(
-                f"{len(request.prompt_token_ids)} prompt tokens and max_tokens {request.max_tokens} must both be "
-                f"positive and fit {self.max_model_len} together"
-            )
+        refuse_impossible(request, self.max_model_len)
         answer = self._answer(request)
         planned = [*self._vocabulary.encode(answer), self._vocabulary.eos][: request.max_tokens]
         for length in range(1, len(planned) + 1):

@@ -1,0 +1,76 @@
+"""What a model directory holds, read from its headers alone: enough to refuse a bad version before anything pauses."""
+
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.engines.protocol import EngineError
+
+Shapes = Mapping[str, tuple[int, ...]]
+_HEAD = "lm_head.weight"
+_LARGEST_HEADER_BYTES = 100 * 2**20
+
+
+def read_config(model_path: Path) -> dict[str, Any]:
+    """The model's `config.json`; raises `ConfigurationError`."""
+    try:
+        config: dict[str, Any] = json.loads((model_path / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            f"{model_path} has no readable config.json ({error}); set engine.model_path to a directory with a model"
+        ) from error
+    return config
+
+
+def longest_sequence(model_path: Path) -> int:
+    """Most tokens that the model's positions allow."""
+    config = read_config(model_path)
+    return int(config.get("text_config", config)["max_position_embeddings"])
+
+
+def stored_dtype(model_path: Path) -> str:
+    """Element type that the model's config names, e.g. `float32`."""
+    config = read_config(model_path)
+    return str(config.get("dtype") or config.get("torch_dtype") or "float32")
+
+
+def tensor_shapes(path: Path) -> Shapes:
+    """Name and shape of every tensor in the directory's safetensors files; raises `EngineError` for broken files."""
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        raise EngineError(f"{path} has no .safetensors file: it is not a weight version")
+    return {name: shape for file in files for name, shape in _header(file).items()}
+
+
+def refuse_misfit(path: Path, found: Shapes, wanted: Shapes, *, is_tied: bool) -> None:
+    """Raise `EngineError` unless both have the same tensors; a tied head may be there or not."""
+    optional = {_HEAD} if is_tied else set()
+    missing = sorted(wanted.keys() - found.keys() - optional)
+    strange = sorted(found.keys() - wanted.keys() - optional)
+    changed = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    if missing or strange or changed:
+        raise EngineError(
+            f"{path} does not fit the running model: {len(missing)} tensors missing {missing[:3]}, "
+            f"{len(strange)} unknown {strange[:3]}, {len(changed)} of another shape {changed[:3]}"
+        )
+
+
+def _header(file: Path) -> dict[str, tuple[int, ...]]:
+    """Format: 8 bytes length, JSON of that length, then the tensors without gaps (safetensors' README)."""
+    try:
+        num_bytes = file.stat().st_size
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > min(num_bytes, _LARGEST_HEADER_BYTES):
+                raise EngineError(f"{file}: a header of {length} bytes does not fit into {num_bytes} bytes")
+            tensors = json.loads(stream.read(length))
+    except (OSError, struct.error, ValueError) as error:
+        raise EngineError(f"{file} is not a readable safetensors file: {error}") from error
+    tensors.pop("__metadata__", None)
+    end = 8 + length + max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+    if num_bytes != end:
+        raise EngineError(f"{file} has {num_bytes} bytes, its header describes {end}")
+    return {name: tuple(tensor["shape"]) for name, tensor in tensors.items()}

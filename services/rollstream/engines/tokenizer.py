@@ -1,0 +1,64 @@
+"""The tokenizer and chat template of a model directory, by Hugging Face's transformers."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.schemas.prompt import Message
+
+_PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+
+
+class ChatTokenizer:
+    """Messages to token ids and back. A model without a chat template gets the contents one after another."""
+
+    def __init__(self, model_path: Path) -> None:
+        from transformers import AutoTokenizer
+
+        try:
+            self._tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"engine.model_path {model_path} has no readable tokenizer: {error}") from error
+        self._template = self._tokenizer.chat_template or _PLAIN_TEMPLATE
+        self.sha256 = tokenizer_sha256(model_path)
+        self.chat_template_sha256 = chat_template_sha256(model_path)
+
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
+        """See `Engine.tokenize`."""
+        from jinja2 import TemplateError
+
+        try:
+            token_ids = self._tokenizer.apply_chat_template(
+                [_as_chat(message) for message in messages],
+                tools=[json.loads(tool) for tool in tools] or None,
+                chat_template=self._template,
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+            )
+        except TemplateError as error:
+            raise ValueError(f"the chat template does not take these messages: {error}") from error
+        return np.array(token_ids, dtype=np.int32)
+
+    def detokenize(self, token_ids: NDArray[np.int32]) -> str:
+        """See `Engine.detokenize`."""
+        text: str = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True)
+        return text
+
+
+def _as_chat(message: Message) -> dict[str, Any]:
+    chat: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        chat["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        chat["tool_call_id"] = message.tool_call_id
+    return chat

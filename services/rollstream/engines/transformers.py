@@ -1,0 +1,221 @@
+"""Hugging Face's transformers on a CPU or GPU, without a server: batched generation with its own small loop.
+
+Rows join and leave between decode steps, in a thread of their own. An update lands between two steps: running requests
+go on with their KV cache (`keep`) or are computed again from their tokens by the new weights (`recompute`). It is for
+decoders with full attention; vLLM is the faster engine.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.engines.bounds import refuse_impossible
+from rollstream.engines.checkpoint import longest_sequence, refuse_misfit, stored_dtype, tensor_shapes
+from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
+from rollstream.engines.settings import EngineSettings
+from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.schemas.prompt import Message
+from rollstream.schemas.rollout import FinishReason
+
+if TYPE_CHECKING:
+    from rollstream.engines.decoding import DecodingBatch, Row
+
+
+class TransformersEngine:
+    """See `Engine`."""
+
+    name = "transformers"
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._tokenizer = ChatTokenizer(settings.model_path)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-engine")
+        self._between_steps = asyncio.Lock()
+        self._has_work = asyncio.Event()
+        self._waiting: list[Row] = []
+        self._answers: dict[Row, asyncio.Future[Generation]] = {}
+        self._weight_version = 0
+        self._loop_task: asyncio.Task[None] | None = None
+        self.version = version("transformers")
+        self.max_model_len = settings.max_model_len or longest_sequence(settings.model_path)
+        self.tokenizer_sha256 = self._tokenizer.sha256
+        self.chat_template_sha256 = self._tokenizer.chat_template_sha256
+
+    @property
+    def in_flight(self) -> int:
+        """See `Engine.in_flight`."""
+        return len(self._answers)
+
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
+        """See `Engine.tokenize`."""
+        return self._tokenizer.tokenize(messages, tools)
+
+    def detokenize(self, token_ids: NDArray[np.int32]) -> str:
+        """See `Engine.detokenize`."""
+        return self._tokenizer.detokenize(token_ids)
+
+    async def start(self, weight_version: int) -> None:
+        """See `Engine.start`."""
+        self._batch, self._eos = await self._in_thread(_load_model, self._settings)
+        self._weight_version = weight_version
+        self._loop_task = asyncio.create_task(self._generate_for_ever())
+        self._loop_task.add_done_callback(self._end_requests)
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """See `Engine.generate`."""
+        from rollstream.engines.decoding import Row
+
+        refuse_impossible(request, self.max_model_len)
+        self._refuse_if_dead()
+        row = Row(request=request, chance=random.Random(request.seed))
+        answer = self._answers[row] = asyncio.get_running_loop().create_future()
+        self._waiting.append(row)
+        self._has_work.set()
+        try:
+            return await answer
+        finally:
+            self._answers.pop(row, None)
+
+    async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
+        """See `Engine.load_weights`."""
+        started = time.monotonic()
+        state = await asyncio.to_thread(_read_state, path)
+        self._refuse_if_dead()
+        paused = time.monotonic()
+        async with self._between_steps:
+            await self._in_thread(_replace_weights, self._batch.model, state, path)
+            self._weight_version = weight_version
+            if self._settings.kv_after_update == "recompute":
+                self._waiting = [*self._batch.rows, *self._waiting]
+                self._batch.keep([])
+        ended = time.monotonic()
+        return LoadReport(stall_seconds=ended - paused, load_seconds=ended - started)
+
+    async def close(self) -> None:
+        """See `Engine.close`."""
+        if self._loop_task is not None:
+            self._loop_task.cancel()
+            await asyncio.wait([self._loop_task])
+        await asyncio.to_thread(self._thread.shutdown)
+
+    async def _in_thread(self, function: Any, *arguments: Any) -> Any:
+        """One thread for all of torch's work: each thread that computes gets a team of OpenMP threads of its own."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
+
+    def _refuse_if_dead(self) -> None:
+        if self._loop_task is None or self._loop_task.done():
+            raise EngineDeadError("the transformers engine is not running: start() comes first, close() last")
+
+    async def _generate_for_ever(self) -> None:
+        while True:
+            await self._has_work.wait()
+            async with self._between_steps:
+                self._forget_cancelled()
+                room = self._settings.max_num_seqs - len(self._batch.rows)
+                admitted, self._waiting = self._waiting[:room], self._waiting[room:]
+                await self._in_thread(_advance, self._batch, admitted, self._weight_version)
+                self._deliver()
+            if not self._batch.rows and not self._waiting:
+                self._has_work.clear()
+
+    def _forget_cancelled(self) -> None:
+        self._waiting = [row for row in self._waiting if row in self._answers]
+        self._keep([row in self._answers for row in self._batch.rows])
+
+    def _deliver(self) -> None:
+        """Hand out what has ended, and keep the rest."""
+        ended = [self._ended(row) for row in self._batch.rows]
+        for row, generation in zip(self._batch.rows, ended, strict=True):
+            answer = self._answers.get(row)
+            if generation is not None and answer is not None and not answer.done():
+                answer.set_result(generation)
+        self._keep([generation is None for generation in ended])
+
+    def _keep(self, flags: list[bool]) -> None:
+        if not all(flags):
+            self._batch.keep([index for index, flag in enumerate(flags) if flag])
+
+    def _ended(self, row: "Row") -> Generation | None:
+        token_ids = np.array(row.sampled, dtype=np.int32)
+        stops = row.request.sampling.stop
+        has_stopped = row.sampled[-1] in self._eos
+        text = self.detokenize(token_ids) if stops or has_stopped else ""
+        cuts = [text.index(stop) for stop in stops if stop in text]
+        if not has_stopped and not cuts and len(row.sampled) < row.request.max_tokens:
+            return None
+        text = text or self.detokenize(token_ids)
+        return Generation(
+            token_ids=token_ids,
+            behavior_logprobs=np.array(row.logprobs, dtype=np.float32),
+            weight_spans=row.spans.covering(len(token_ids)),
+            finish_reason=FinishReason.STOP if has_stopped or cuts else FinishReason.LENGTH,
+            text=text[: min(cuts, default=len(text))],
+        )
+
+    def _end_requests(self, loop_task: "asyncio.Task[None]") -> None:
+        """The loop has ended: nobody will answer those who wait."""
+        cause = None if loop_task.cancelled() else loop_task.exception()
+        for answer in self._answers.values():
+            if not answer.done():
+                error = EngineDeadError(f"the transformers engine has ended: {cause or 'closed'}")
+                error.__cause__ = cause
+                answer.set_exception(error)
+
+
+def _load_model(settings: EngineSettings) -> tuple["DecodingBatch", frozenset[int]]:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from rollstream.engines.decoding import DecodingBatch
+
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
+    dtype = stored_dtype(settings.model_path) if settings.dtype == "auto" else settings.dtype
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            settings.model_path, dtype=getattr(torch, dtype), local_files_only=True
+        )
+        model = model.eval().requires_grad_(False).to(device)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise EngineDeadError(f"{settings.model_path} could not be loaded: {error}") from error
+    eos = model.generation_config.eos_token_id
+    ids = eos if isinstance(eos, list) else [eos]
+    return DecodingBatch(model), frozenset(token for token in ids if token is not None)
+
+
+def _advance(batch: "DecodingBatch", admitted: "list[Row]", weight_version: int) -> None:
+    """One token for every row; new rows join afterwards, with their first."""
+    batch.step(weight_version)
+    batch.admit(admitted, weight_version)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """Every tensor of the directory; raises `EngineError`."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    tensor_shapes(path)
+    try:
+        return {name: tensor for file in sorted(path.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+    except (OSError, SafetensorError) as error:
+        raise EngineError(f"cannot read the weights in {path}: {error}") from error
+
+
+def _replace_weights(model: Any, state: dict[str, Any], path: Path) -> None:
+    """Copy every tensor in place, after all were found to fit; raises `EngineError` before anything has changed."""
+    import torch
+
+    targets = model.state_dict()
+    found = {name: tuple(tensor.shape) for name, tensor in state.items()}
+    wanted = {name: tuple(tensor.shape) for name, tensor in targets.items()}
+    refuse_misfit(path, found, wanted, is_tied=model.config.tie_word_embeddings)
+    with torch.inference_mode():
+        for name, tensor in state.items():
+            targets[name].copy_(tensor)

@@ -1,0 +1,83 @@
+"""What runs inside vLLM's worker process: loading a version so that it is really the new one, and proof of it."""
+
+import ctypes
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+_PR_SET_PDEATHSIG = 1
+_NUM_PROBES = 2
+_NUM_PROBED_TOKENS = 256
+_HEAD_NAMES = ("lm_head.weight", "model.embed_tokens.weight")
+
+
+class ReloadExtension:
+    """Methods added to vLLM's worker (`worker_extension_cls`), called by name with `collective_rpc`."""
+
+    model_runner: Any
+
+    def die_with_parent(self) -> None:
+        """Let the kernel end this process when the generator dies: kill -9 must not leave an engine behind."""
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def load_version(self, path: str) -> str | None:
+        """Replace the weights by those in directory `path`; what went wrong, or None.
+
+        Errors are returned because vLLM hands an exception of its worker on without its type.
+        """
+        try:
+            self._load(Path(path))
+        except (AssertionError, KeyError, OSError, RuntimeError, ValueError) as error:
+            return f"{type(error).__name__}: {error}"
+        return None
+
+    def _load(self, path: Path) -> None:
+        self.reload_weights(weights_path=str(path))  # type: ignore[attr-defined]  # vLLM's Worker has it
+        for head in self._heads():
+            # vLLM packs CPU linears into oneDNN handles and rebuilds those of the tensors that it loads by name.
+            # A tied head is loaded as the embedding, so its handle would go on answering with the old weights.
+            if hasattr(head, "cpu_linear"):
+                head.quant_method.process_weights_after_loading(head)
+            _prove_head(head, path)
+
+    def _heads(self) -> list[Any]:
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        return [module for module in self.model_runner.get_model().modules() if isinstance(module, ParallelLMHead)]
+
+
+def _prove_head(head: Any, path: Path) -> None:
+    """Compare what the running head computes with a product of the file's own rows.
+
+    It covers what reloading is known to miss; that every tensor is the new one, only comparing logprobs shows.
+    """
+    import torch
+
+    first = head.shard_indices.org_vocab_start_index
+    last = min(first + _NUM_PROBED_TOKENS, head.shard_indices.org_vocab_end_index)
+    weight = head.weight
+    rows = _head_rows(path, first, last).to(weight)
+    hidden = torch.randn(_NUM_PROBES, rows.shape[1], generator=torch.Generator().manual_seed(0)).to(weight)
+    with torch.inference_mode():
+        found = head.quant_method.apply(head, hidden)[:, : last - first].float()
+        wanted = (hidden @ rows.T).float()
+    tolerance = 10 * torch.finfo(weight.dtype).eps * float(wanted.abs().max())
+    if not torch.allclose(found, wanted, rtol=0, atol=tolerance):
+        difference = float((found - wanted).abs().max())
+        raise RuntimeError(f"{path} was loaded, but the head still computes something else: off by {difference:.3g}")
+
+
+def _head_rows(path: Path, first: int, last: int) -> "torch.Tensor":
+    """Rows [first, last) of the output head in the files: its own, or the embedding it is tied to."""
+    from safetensors import safe_open
+
+    for name in _HEAD_NAMES:
+        for file in sorted(path.glob("*.safetensors")):
+            with safe_open(file, framework="pt") as tensors:
+                if name in tensors.keys():  # noqa: SIM118  # safe_open is no mapping
+                    rows: torch.Tensor = tensors.get_slice(name)[first:last]
+                    return rows
+    raise RuntimeError(f"{path} has none of {_HEAD_NAMES}: cannot prove that the head was loaded")
