@@ -185,5 +185,7 @@ def _config(kafka: KafkaSettings, monitor_group: str | None) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": 65536,
+        # The end of a partition is told with the next empty fetch, so this is what reading to the end costs at least.
+        "fetch.wait.max.ms": 50,
         "fetch.max.bytes": 16777216,
     }
