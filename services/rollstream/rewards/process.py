@@ -1,0 +1,111 @@
+"""One scoring process, seen from its parent: started when needed, killed when it exceeds a deadline."""
+
+import asyncio
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from rollstream.bus.errors import BrokenWorldError
+from rollstream.rewards.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
+from rollstream.schemas.rollout import Status
+
+_START_SECONDS: Final = 60.0
+_END_SECONDS: Final = 5.0
+
+
+class ScoringProcess:
+    """Scores chunks, one after the other; not for concurrent use."""
+
+    def __init__(self, *, sample_seconds: float, load_seconds: float) -> None:
+        self._sample_seconds = sample_seconds
+        self._load_seconds = load_seconds
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def score(self, chunk: Chunk) -> AsyncIterator[Verdict]:
+        """Verdicts in the chunk's order; stops after the one on the sample that ended the process.
+
+        Raises `BrokenWorldError` if no process can be started.
+        """
+        refusal = await self._load(chunk)
+        for _ in chunk.answers:
+            yield refusal or await self._answer(self._sample_seconds, "scoring this sample")
+            if refusal is None and self._process is None:
+                return
+
+    async def _load(self, chunk: Chunk) -> Verdict | None:
+        """Hand over the chunk; None once its environment is there, else the verdict on all its samples."""
+        is_fresh = self._process is None or self._process.returncode is not None
+        if is_fresh:
+            await self.start()
+        self._send(chunk)
+        loaded: Loaded | Verdict = await self._answer(
+            self._load_seconds, f"loading the environment {chunk.environment!r}"
+        )
+        if isinstance(loaded, Loaded):
+            return loaded.refusal
+        # A process that was there before may have died of something else: only a fresh one accuses the environment.
+        return loaded if is_fresh else await self._load(chunk)
+
+    async def start(self) -> None:
+        """Start the process and wait until it takes chunks."""
+        await self.kill()
+        own, other = socket.socketpair()
+        with other:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "rollstream.rewards.child", str(other.fileno()), str(os.getpid()),
+                stdin=asyncio.subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
+            )  # fmt: skip
+        self._reader, self._writer = await asyncio.open_connection(sock=own)
+        self._send(sys.path)
+        ready = await self._answer(_START_SECONDS, "starting")
+        if isinstance(ready, Verdict):
+            raise BrokenWorldError(f"no scoring process can be started: {ready.error}; its output is above")
+
+    async def kill(self) -> None:
+        """SIGKILL to the process and to whatever a reward function started in it."""
+        process, self._process = self._process, None
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await asyncio.wait_for(process.wait(), _END_SECONDS)
+
+    def _send(self, value: Any) -> None:
+        assert self._writer is not None
+        # Not drained: a process that does not read is found by the deadline of its next answer.
+        self._writer.write(framed(value))
+
+    async def _answer(self, seconds: float, doing: str) -> Any:
+        """What the process says next; an unresolved verdict, and no process any more, if it hangs or dies."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._read()
+        except TimeoutError:
+            await self.kill()
+            why = f"timeout: {doing} took longer than {seconds:g} s"
+        except (asyncio.IncompleteReadError, ConnectionError):
+            code = await self._exit_code()
+            await self.kill()
+            why = f"crash: {doing} ended its process with exit code {code}"
+        return Verdict(status=Status.UNRESOLVED, error=why)
+
+    async def _read(self) -> Any:
+        assert self._reader is not None
+        length = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
+        return pickle.loads(await self._reader.readexactly(length))
+
+    async def _exit_code(self) -> int | None:
+        assert self._process is not None
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(self._process.wait(), _END_SECONDS)
+        return None
