@@ -1,0 +1,124 @@
+"""The Faust application: batches of raw messages from the group's partitions, and nothing else.
+
+What Faust 0.15.3 does, and what is done about it:
+- above concurrency 1 it commits past unfinished messages: one agent, concurrency 1;
+- whatever leaves the body of a `take` loop acknowledges its batch: `noack_take`, and acknowledgements of our own after
+  everything is confirmed, so that what was not settled is never committed;
+- an exception that leaves an agent only restarts it: a broken world ends the process at once, with `os._exit`;
+- what it can't decode it acknowledges: topics are raw bytes, decoded by our codec.
+
+Results are published by our own producer, Faust's being idempotent only in its exactly-once mode; they are confirmed
+before the batch is acknowledged, so effects still come before offsets.
+"""
+
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+import faust
+
+from rollstream.bus.errors import BrokenWorldError, RollstreamError
+from rollstream.bus.message import Message
+from rollstream.bus.publisher import MAX_MESSAGE_BYTES
+from rollstream.bus.settings import KafkaSettings
+from rollstream.scorer.security import faust_credentials
+
+_LOG = logging.getLogger(__name__)
+
+Handle = Callable[[Sequence[Message]], Awaitable[None]]
+"""Returns when everything that a batch caused is confirmed; whatever it raises is a broken world."""
+
+_INTERRUPTED: Final = 130
+_TAKE_WITHIN_SECONDS: Final = 0.02
+_COMMIT_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """What the stream reads and how; `topics` are full names, `directory` is Faust's own."""
+
+    group: str
+    topics: Sequence[str]
+    batch_size: int
+    session_timeout_seconds: float
+    directory: str
+
+
+def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_assigned: Callable[[int], None]) -> Any:
+    """The application; `handle` settles one batch, `on_assigned` hears how many partitions are ours."""
+    session = stream.session_timeout_seconds
+    app = faust.App(
+        stream.group,
+        broker=[f"aiokafka://{server.strip()}" for server in kafka.bootstrap_servers.split(",")],
+        broker_credentials=faust_credentials(kafka.security),
+        broker_session_timeout=session,
+        broker_rebalance_timeout=session,
+        broker_heartbeat_interval=min(3.0, session / 3),
+        broker_commit_interval=_COMMIT_SECONDS,
+        broker_max_poll_records=stream.batch_size,
+        consumer_auto_offset_reset="earliest",
+        consumer_max_fetch_size=MAX_MESSAGE_BYTES,
+        producer_max_request_size=MAX_MESSAGE_BYTES,
+        stream_buffer_maxsize=2 * stream.batch_size,
+        processing_guarantee="at_least_once",
+        table_standby_replicas=0,
+        topic_allow_declare=False,
+        topic_disable_leader=True,
+        web_enabled=False,
+        autodiscover=False,
+        datadir=stream.directory,
+    )
+    _add_agent(app, stream, handle)
+    _follow_assignment(app, on_assigned)
+    return app
+
+
+def end_process(error: BaseException) -> NoReturn:
+    """End at once, logs flushed, so that nobody commits what `error` left unfinished."""
+    _LOG.critical("%s: %s; nothing of the batch is committed", type(error).__name__, error, exc_info=error)
+    logging.shutdown()
+    sys.stderr.flush()
+    if isinstance(error, KeyboardInterrupt):
+        os._exit(_INTERRUPTED)
+    os._exit(error.exit_code if isinstance(error, RollstreamError) else BrokenWorldError.exit_code)
+
+
+def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
+    source = app.topic(*stream.topics, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
+
+    @app.agent(source, concurrency=1, name="score")
+    async def _score(arriving: Any) -> None:
+        async for events in arriving.noack_take(stream.batch_size, within=_TAKE_WITHIN_SECONDS):
+            try:
+                await handle([_message(event.message) for event in events])
+            except BaseException as error:  # noqa: BLE001 (the faust twin of run_stage: any failure of a batch ends here)
+                end_process(error)
+            for event in events:
+                await arriving.ack(event)
+
+
+def _follow_assignment(app: Any, on_assigned: Callable[[int], None]) -> None:
+    @app.on_partitions_assigned.connect(weak=False)
+    async def _assigned(sender: Any, assigned: set[Any], **_: Any) -> None:
+        on_assigned(len(assigned))
+
+    @app.on_partitions_revoked.connect(weak=False)
+    async def _revoked(sender: Any, revoked: set[Any], **_: Any) -> None:
+        on_assigned(0)
+
+
+def _message(message: Any) -> Message:
+    headers = message.headers or ()
+    pairs = headers.items() if hasattr(headers, "items") else headers
+    return Message(
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        key=message.key,
+        value=message.value,
+        headers=tuple(pairs),
+        timestamp_ms=round((message.timestamp or 0) * 1000),
+    )

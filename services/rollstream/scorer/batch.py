@@ -1,0 +1,137 @@
+"""One batch: decode, score, publish, wait for the broker; every record ends as a result or as a dead letter.
+
+Anything that is raised here is a broken world: nobody may commit the batch then.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rollstream.bus.crash_points import crash_point
+from rollstream.bus.dead_letters import dead_letter
+from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.metrics import CONSUMED, DEAD_LETTERS, PUBLISHED
+from rollstream.bus.poison import ALONE_AFTER, GIVEN_UP_AFTER, PoisonError
+from rollstream.bus.publisher import Publisher
+from rollstream.rewards.pool import ScoringPool
+from rollstream.rewards.verdicts import Sample, Verdict
+from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.scored import RolloutScored
+from rollstream.scorer import metrics
+from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
+from rollstream.scorer.starts import BatchStarts
+
+_LOG = logging.getLogger(__name__)
+
+CRASH_POINT: Final = "batch_scored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoringRoute:
+    """How the rollouts of one topic are read, and where their scored twins go."""
+
+    read: Codec[RolloutGenerated]
+    write: Codec[RolloutScored]
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchParts:
+    """What the work needs; `routes` by the full name of the topic read, `dead_letters` is a full name too."""
+
+    routes: Mapping[str, ScoringRoute]
+    dead_letters: str
+    group: str
+    pool: ScoringPool
+    publisher: Publisher
+    starts: BatchStarts
+    scorer: ScorerIdentity
+
+
+class BatchScorer:
+    """Scores batches of messages."""
+
+    def __init__(self, parts: BatchParts) -> None:
+        self._parts = parts
+
+    async def score(self, messages: Sequence[Message]) -> None:
+        """Returns once the broker has confirmed everything that the batch causes."""
+        began = time.monotonic()
+        previous = await self._parts.starts.previous(messages)
+        together = [message for message, starts in zip(messages, previous, strict=True) if starts < ALONE_AFTER]
+        if together:
+            await self._settle(together)
+        for message, starts in zip(messages, previous, strict=True):
+            if starts >= GIVEN_UP_AFTER:
+                await self._give_up(message, starts)
+            elif starts >= ALONE_AFTER:
+                await self._settle([message], attempts=starts + 1)
+        crash_point(CRASH_POINT)
+        metrics.BATCH.observe(time.monotonic() - began)
+        metrics.BATCH_SIZE.observe(len(messages))
+
+    async def _settle(self, messages: Sequence[Message], attempts: int = 1) -> None:
+        async with self._parts.starts.counted(messages):
+            letters, rollouts = self._decoded(messages, attempts)
+            verdicts = await self._verdicts([rollout for _, rollout in rollouts])
+            results = [
+                self._result(topic, rollout, verdict)
+                for (topic, rollout), verdict in zip(rollouts, verdicts, strict=True)
+            ]
+            await self._publish([*results, *letters])
+
+    def _decoded(
+        self, messages: Sequence[Message], attempts: int
+    ) -> tuple[list[OutRecord], list[tuple[str, RolloutGenerated]]]:
+        """Dead letters of what can't be read, and the rollouts with their topics."""
+        letters: list[OutRecord] = []
+        rollouts: list[tuple[str, RolloutGenerated]] = []
+        for message in messages:
+            CONSUMED.labels(message.topic).inc()
+            try:
+                rollouts.append((message.topic, self._parts.routes[message.topic].read.decode(message.value)))
+            except DecodeError as error:
+                letters.append(self._letter(message, error, attempts=attempts, reason="unreadable"))
+        return letters, rollouts
+
+    async def _verdicts(self, rollouts: Sequence[RolloutGenerated]) -> list[Verdict]:
+        asked = [sample_of(rollout) for rollout in rollouts]
+        given = iter(await self._parts.pool.score([sample for sample in asked if isinstance(sample, Sample)]))
+        return [next(given) if isinstance(sample, Sample) else sample for sample in asked]
+
+    def _result(self, topic: str, rollout: RolloutGenerated, verdict: Verdict) -> OutRecord:
+        route = self._parts.routes[topic]
+        scored = annotated(rollout, verdict, self._parts.scorer, utc_now())
+        try:
+            value = route.write.encode(scored)
+        except RecordTooLargeError as error:
+            scored = without_tokens(scored, error)
+            value = route.write.encode(scored)
+        metrics.ROLLOUTS.labels(topic.rpartition(".")[2], scored.scoring.status.value).inc()
+        if verdict.error is not None and rollout.error is None:
+            _LOG.warning("no reward: %s", verdict.error, extra={"rollout_id": rollout.rollout_id})
+        return OutRecord(topic=route.output, key=rollout.group_id.encode(), value=value)
+
+    async def _give_up(self, message: Message, starts: int) -> None:
+        error = PoisonError(f"the process died on this record {starts} times")
+        await self._publish([self._letter(message, error, attempts=starts, reason="poison")])
+
+    def _letter(self, message: Message, error: Exception, *, attempts: int, reason: str) -> OutRecord:
+        parts = self._parts
+        DEAD_LETTERS.labels(message.topic, reason).inc()
+        where = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
+        _LOG.warning("dead letter (%s): %s", reason, error, extra=where)
+        return dead_letter(
+            message, topic=parts.dead_letters, group=parts.group, error=error, attempts=attempts, failed_at=utc_now()
+        )
+
+    async def _publish(self, records: Sequence[OutRecord]) -> None:
+        # Awaited together: one by one, each would wait out the producer's linger.
+        await asyncio.gather(*(self._parts.publisher.publish(record) for record in records))
+        for record in records:
+            PUBLISHED.labels(record.topic).inc()

@@ -1,0 +1,75 @@
+"""What scoring makes of a rollout; pure.
+
+completed   the rubric gave a number, whatever the answer was.
+failed      no rubric can be applied: the rollout failed, or its prompt names no environment or an unknown one.
+unresolved  the rollout was, or a reward function raised, hung or died: never a reward of 0.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rollstream.rewards.rubric import RewardInput
+from rollstream.rewards.verdicts import Sample, Verdict
+from rollstream.schemas.codec import RecordTooLargeError
+from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.scored import RolloutScored, Scoring
+
+_MAX_ERROR_CHARACTERS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScorerIdentity:
+    """Who scores."""
+
+    scorer_id: str
+    version: str
+
+
+def sample_of(rollout: RolloutGenerated) -> Sample | Verdict:
+    """What the rubric is to score, or the verdict if there is nothing to score."""
+    if rollout.status is not Status.COMPLETED:
+        return Verdict(status=rollout.status, error=rollout.error or f"the rollout is {rollout.status.value}")
+    prompt = rollout.prompt
+    if not prompt.environment:
+        return Verdict(status=Status.FAILED, error="no_environment: the prompt names none, so no rubric scores it")
+    texts = tuple(turn.text for turn in rollout.turns)
+    answer = RewardInput(
+        completion=texts[-1] if texts else "",
+        assistant_messages=texts,
+        messages=prompt.messages,
+        reference_answer=prompt.reference_answer,
+        metadata=prompt.metadata,
+    )
+    return Sample(environment=prompt.environment, answer=answer)
+
+
+def annotated(
+    rollout: RolloutGenerated, verdict: Verdict, scorer: ScorerIdentity, scored_at: datetime
+) -> RolloutScored:
+    """The rollout, untouched, with its scoring."""
+    scoring = Scoring(
+        scorer=scorer.scorer_id,
+        scorer_version=scorer.version,
+        reward=verdict.reward,
+        components=verdict.components,
+        status=verdict.status,
+        error=None if verdict.error is None else _writable(verdict.error),
+        scored_at=scored_at,
+    )
+    return RolloutScored(rollout=rollout, scoring=scoring)
+
+
+def without_tokens(scored: RolloutScored, error: RecordTooLargeError) -> RolloutScored:
+    """A result over the size limit as a failed sample without its turns."""
+    why = f"too_large: {error}"
+    rollout = scored.rollout.model_copy(update={"turns": (), "status": Status.FAILED, "error": why})
+    scoring = scored.scoring.model_copy(
+        update={"reward": None, "components": {}, "status": Status.FAILED, "error": why}
+    )
+    return RolloutScored(rollout=rollout, scoring=scoring)
+
+
+def _writable(text: str) -> str:
+    # An exception's text may hold lone surrogates, which no UTF-8 record can.
+    return text[:_MAX_ERROR_CHARACTERS].encode("utf-8", "replace").decode()

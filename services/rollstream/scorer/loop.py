@@ -1,0 +1,160 @@
+"""The scorer stage: rollouts in, the same rollouts with their rewards out.
+
+Consumes   `rollouts` and `eval-rollouts`, one consumer group for all scorers.
+Produces   `scored` and `eval-scored`, one record a rollout; `dead-letters` for what can't be read.
+Waits for  the processes that run reward functions, and the broker's confirmation of every record of a batch.
+Unblocked  by the deadlines of a sample (its process is killed), of a batch and of a delivery.
+
+What happens when …
+  … this process is killed, or its world breaks: the batch is not committed, whoever comes next scores it again.
+  … a reward function raises, hangs or kills its process: its sample is unresolved and says why, the others go on.
+  … a message can't be read: it goes to dead-letters, confirmed, and the batch goes on.
+  … a record kills this process each time: it runs alone, then it is given up and goes to dead-letters (`starts.py`).
+"""
+
+import asyncio
+import faulthandler
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.metadata import version
+from typing import Any, Final
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import BrokenWorldError, ConfigurationError
+from rollstream.bus.health import Health
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.stop import Stop
+from rollstream.rewards.pool import ScoringPool
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
+from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process
+from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
+from rollstream.scorer.handler import ScorerIdentity
+from rollstream.scorer.settings import ScorerSettings
+from rollstream.scorer.starts import BatchStarts
+
+_LOG = logging.getLogger(__name__)
+
+_LOOP_HANGS_AFTER_SECONDS: Final = 120.0
+_STOP_SECONDS: Final = 60.0
+_ROUTES: Final[tuple[tuple[Topic[RolloutGenerated], Topic[RolloutScored]], ...]] = (
+    (ROLLOUTS, SCORED),
+    (EVAL_ROLLOUTS, EVAL_SCORED),
+)
+
+
+async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
+    """Run until `stop` is asked; a broken world ends the process."""
+    settings.log_resolved()
+    await asyncio.to_thread(_refuse_missing_topics, settings)
+    async with AsyncExitStack() as stack:
+        pool = await stack.enter_async_context(ScoringPool(settings.pool_bounds()))
+        publisher = await stack.enter_async_context(_publisher(settings))
+        starts = BatchStarts(settings.redis_url, _group(settings))
+        stack.push_async_callback(starts.close)
+        scorer = BatchScorer(_parts(settings, pool, publisher, starts))
+        await serve_stream(settings, scorer.score, stop)
+
+
+async def serve_stream(settings: ScorerSettings, handle: Handle, stop: Stop) -> None:
+    """Hand the run's batches to `handle` until `stop` is asked; what `handle` raises ends the process, uncommitted."""
+    for chatty in ("faust", "mode", "aiokafka"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    health = Health()
+    health.serve(settings.health_port)
+    beating = asyncio.create_task(_beat(health))
+    try:
+        with tempfile.TemporaryDirectory(prefix="rollstream-scorer-") as directory:
+            await _run_app(settings, handle, directory, health, stop)
+    finally:
+        beating.cancel()
+        faulthandler.cancel_dump_traceback_later()
+        health.close()
+
+
+async def _run_app(settings: ScorerSettings, handle: Handle, directory: str, health: Health, stop: Stop) -> None:
+    def note_assigned(count: int) -> None:
+        health.check("partitions", count > 0, f"{count} partitions are assigned")
+
+    note_assigned(0)
+    stream = StreamSettings(
+        group=_group(settings),
+        topics=[read.of(settings.run) for read, _ in _ROUTES],
+        batch_size=settings.batch_size,
+        session_timeout_seconds=settings.session_timeout_seconds,
+        directory=directory,
+    )
+    app = build_app(settings.kafka, stream, handle, note_assigned)
+    try:
+        await app.start()
+        _LOG.info("scoring")
+        await _until_stopped(app, stop)
+        health.draining()
+        # Faust waits for the running batch here, commits it and leaves the group.
+        await asyncio.wait_for(app.stop(), _STOP_SECONDS)
+    except Exception as error:  # noqa: BLE001 (the faust twin of run_stage: what Faust raises breaks the world)
+        end_process(error)
+
+
+async def _until_stopped(app: Any, stop: Stop) -> None:
+    while not stop.is_asked:
+        if app.should_stop:
+            raise BrokenWorldError(f"the stream ended by itself: {app.crash_reason!r}")
+        await asyncio.sleep(0.1)
+
+
+async def _beat(health: Health) -> None:
+    while True:
+        health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
+        # Aiokafka's thread keeps the membership of a process whose loop hangs; this ends it, with all tracebacks.
+        faulthandler.dump_traceback_later(_LOOP_HANGS_AFTER_SECONDS, exit=True)
+        await asyncio.sleep(1.0)
+
+
+def _refuse_missing_topics(settings: ScorerSettings) -> None:
+    # Faust would wait for them for ever, without a word.
+    needed = {topic.of(settings.run) for pair in _ROUTES for topic in pair} | {DEAD_LETTERS.of(settings.run)}
+    missing = sorted(needed - KafkaAdmin(settings.kafka).topic_names())
+    if missing:
+        raise ConfigurationError(f"no topics {missing}; make them with `rollstream topics create`")
+
+
+def _parts(settings: ScorerSettings, pool: ScoringPool, publisher: Publisher, starts: BatchStarts) -> BatchParts:
+    registry = settings.registry()
+    return BatchParts(
+        routes={
+            read.of(settings.run): ScoringRoute(
+                read=AvroCodec(read, registry), write=AvroCodec(write, registry), output=write.of(settings.run)
+            )
+            for read, write in _ROUTES
+        },
+        dead_letters=DEAD_LETTERS.of(settings.run),
+        group=_group(settings),
+        pool=pool,
+        publisher=publisher,
+        starts=starts,
+        scorer=ScorerIdentity(scorer_id=_scorer_id(settings), version=version("rollstream")),
+    )
+
+
+def _group(settings: ScorerSettings) -> str:
+    return f"{settings.run}.scorers"
+
+
+def _scorer_id(settings: ScorerSettings) -> str:
+    return settings.scorer_id or f"{socket.gethostname()}-{os.getpid()}"
+
+
+@asynccontextmanager
+async def _publisher(settings: ScorerSettings) -> AsyncIterator[Publisher]:
+    publisher = Publisher(settings.kafka, client_id=_scorer_id(settings))
+    try:
+        yield publisher
+    finally:
+        await asyncio.to_thread(publisher.close)

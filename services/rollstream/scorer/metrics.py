@@ -1,0 +1,13 @@
+"""What a scorer exports to Prometheus."""
+
+from prometheus_client import Counter, Histogram
+
+ROLLOUTS = Counter("rollstream_scorer_rollouts_total", "Rollouts, by how scoring them ended", ["topic", "status"])
+BATCH = Histogram(
+    "rollstream_scorer_batch_seconds",
+    "From taking a batch to the broker's confirmation of all its results",
+    buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 60),
+)
+BATCH_SIZE = Histogram(
+    "rollstream_scorer_batch_rollouts", "Rollouts in a batch", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+)

@@ -1,0 +1,58 @@
+"""librdkafka's security settings as Faust's driver takes them, so that one `[kafka.security]` serves every stage."""
+
+import ssl
+from collections.abc import Mapping
+from typing import Any, Final
+
+import faust
+from pydantic import SecretStr
+
+from rollstream.bus.errors import ConfigurationError
+
+_KNOWN: Final = (
+    "security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location",
+    "ssl.certificate.location", "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm",
+    "enable.ssl.certificate.verification",
+)  # fmt: skip
+
+
+def faust_credentials(security: Mapping[str, SecretStr]) -> Any:
+    """Faust's credentials, None for plain text; raises `ConfigurationError` naming what the driver can't do."""
+    values = {key: secret.get_secret_value() for key, secret in security.items()}
+    strangers = sorted(set(values) - set(_KNOWN))
+    if strangers:
+        raise ConfigurationError(f"[kafka.security] {strangers}: the scorer's driver has {', '.join(_KNOWN)}")
+    protocol = values.get("security.protocol", "plaintext").upper()
+    if protocol == "PLAINTEXT":
+        return None
+    if protocol == "SSL":
+        return faust.SSLCredentials(_ssl_context(values))
+    if protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
+        raise ConfigurationError(f"security.protocol {protocol!r}: there are PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL")
+    mechanism = values.get("sasl.mechanism") or values.get("sasl.mechanisms", "PLAIN")
+    if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        raise ConfigurationError(
+            f"sasl.mechanism {mechanism!r}: the scorer's driver has PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512"
+        )
+    return faust.SASLCredentials(
+        username=values.get("sasl.username"),
+        password=values.get("sasl.password"),
+        mechanism=mechanism,
+        ssl_context=_ssl_context(values) if protocol == "SASL_SSL" else None,
+    )
+
+
+def _ssl_context(values: Mapping[str, str]) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=values.get("ssl.ca.location"))
+        if "ssl.certificate.location" in values:
+            context.load_cert_chain(
+                values["ssl.certificate.location"], values.get("ssl.key.location"), values.get("ssl.key.password")
+            )
+    except OSError as error:
+        raise ConfigurationError(f"[kafka.security] ssl: {error}") from error
+    verifies = values.get("enable.ssl.certificate.verification", "true").lower() == "true"
+    context.check_hostname = verifies and values.get("ssl.endpoint.identification.algorithm", "https") == "https"
+    if not verifies:
+        context.verify_mode = ssl.CERT_NONE
+    return context

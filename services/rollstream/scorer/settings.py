@@ -1,0 +1,55 @@
+"""Settings of the scorer, TOML table `[scorer]`."""
+
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from rollstream.bus.settings import StageSettings
+from rollstream.rewards.pool import PoolBounds
+
+
+class ScorerSettings(StageSettings):
+    """What one scorer process needs."""
+
+    table: ClassVar[str] = "scorer"
+
+    scorer_id: str = Field(default="", description="Unique per process; empty: host name and process id")
+    num_processes: int = Field(default=1, ge=1, le=64, description="Child processes that run reward functions")
+    batch_size: int = Field(default=128, ge=1, le=4096, description="Most rollouts scored at once, of up to 7 MiB each")
+    sample_deadline_seconds: float = Field(
+        default=5.0, gt=0, description="A sample whose scoring takes longer ends as unresolved, seconds"
+    )
+    load_deadline_seconds: float = Field(
+        default=10.0, gt=0, description="An environment whose import takes longer leaves its samples unresolved"
+    )
+    batch_deadline_seconds: float = Field(
+        default=15.0, gt=0, description="What a batch has not scored by then ends as unresolved, seconds"
+    )
+    session_timeout_seconds: float = Field(
+        default=20.0, ge=6, le=90, description="A scorer that Kafka has not heard of for so long counts as dead"
+    )
+
+    @model_validator(mode="after")
+    def _deadlines_nest(self) -> Self:
+        longest = max(self.sample_deadline_seconds, self.load_deadline_seconds)
+        if longest > self.batch_deadline_seconds:
+            raise ValueError(
+                f"sample_deadline_seconds and load_deadline_seconds ({longest:g}) must fit into "
+                f"batch_deadline_seconds ({self.batch_deadline_seconds:g})"
+            )
+        if self.batch_deadline_seconds >= self.session_timeout_seconds:
+            # A rebalance waits for the running batch; the group throws a member out that keeps it waiting longer.
+            raise ValueError(
+                f"batch_deadline_seconds ({self.batch_deadline_seconds:g}) must be below "
+                f"session_timeout_seconds ({self.session_timeout_seconds:g})"
+            )
+        return self
+
+    def pool_bounds(self) -> PoolBounds:
+        """The part that bounds the scoring processes."""
+        return PoolBounds(
+            num_processes=self.num_processes,
+            sample_seconds=self.sample_deadline_seconds,
+            load_seconds=self.load_deadline_seconds,
+            batch_seconds=self.batch_deadline_seconds,
+        )
