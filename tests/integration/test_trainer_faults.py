@@ -11,15 +11,15 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.crash_points import CRASH_AT
 from rollstream.bus.ledger import Survivors, surviving
-from rollstream.bus.message import OutRecord
-from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.bus.rollback import roll_back
+from rollstream.bus.settings import StageSettings
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import LEDGER, SCORED, WEIGHTS
-from tests.builders import a_generator, a_prompt, a_rollout, a_turn, an_entry
+from tests.builders import a_generator, a_prompt, a_rollout, a_turn
 from tests.running import Run, a_run, wait_until
 from tests.trainer_process import TrainerProcess, start_trainer
 
@@ -135,21 +135,6 @@ def truncate(run: Run, topic: str) -> None:
     admin = AdminClient(run.kafka.client_config())
     for future in admin.delete_records(ends(run, topic)).values():
         future.result(30)
-
-
-def roll_back(run: Run, *, version: int, parent: int) -> None:
-    """What `weights rollback` does: an older version's files as a new version, under the trainer's id."""
-    source = next(record for record in run.records(WEIGHTS) if record.weight_version == parent)
-    target = source.model_copy(update={"weight_version": version, "parent_version": parent})
-    entry = an_entry(EntryKind.ROLLBACK, step=source.step, weight_version=version, parent_version=parent)
-    publisher = TransactionalPublisher(run.kafka, f"{run.name}.trainer")
-    publisher.init()
-    publisher.commit(
-        [
-            OutRecord(topic=WEIGHTS.of(run.name), key=b"policy", value=AvroCodec(WEIGHTS).encode(target)),
-            OutRecord(topic=LEDGER.of(run.name), key=run.name.encode(), value=AvroCodec(LEDGER).encode(entry)),
-        ]
-    )
 
 
 def num_trained(found: Survivors) -> int:
@@ -310,7 +295,7 @@ def test_a_trainer_goes_on_from_the_version_that_an_operator_rolled_back_to(run:
     prompts = submitted(run, 3 * GROUPS_PER_STEP)
     scored(run, prompts)
     assert start().wait() == 0
-    roll_back(run, version=4, parent=1)
+    roll_back(StageSettings.load(run.config), 1, force=False)
     assert len(survivors(run).closed) == GROUPS_PER_STEP
     assert start().wait() == 0
     found = check_nothing_lost_or_twice(run, prompts)

@@ -91,7 +91,7 @@ class Trainer:
         while not stop.is_asked:
             self._parts.health.heartbeat("loop", _HUNG_AFTER_SECONDS)
             is_due = intake.num_ready >= self._settings.groups_per_step
-            if intake.num_ready < self._settings.buffer_groups:
+            if intake.num_ready < self._settings.resolved_buffer_groups:
                 self._read(0.0 if is_due else _POLL_SECONDS)
             batch = intake.batch(self._settings.groups_per_step, self._lag)
             if batch is not None:

@@ -33,8 +33,8 @@ class TrainerSettings(StageSettings):
     lost_after_seconds: float = Field(
         default=60.0, gt=0, description="Time at the end of `scored` after which missing samples are given up"
     )
-    buffer_groups: int = Field(
-        default=128, ge=1, description="Complete groups held at most; reading stops above, at least groups_per_step"
+    buffer_groups: int | None = Field(
+        default=None, ge=1, description="Complete groups above which reading stops; default: 4 x groups_per_step"
     )
     incomplete_bytes: int = Field(
         default=2**30, ge=2**20, description="Bytes of samples of incomplete groups; above, the oldest group is dropped"
@@ -50,7 +50,7 @@ class TrainerSettings(StageSettings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.buffer_groups < self.groups_per_step:
+        if self.resolved_buffer_groups < self.groups_per_step:
             raise ValueError(
                 f"buffer_groups {self.buffer_groups} is below groups_per_step {self.groups_per_step}: "
                 "a step could never be filled; raise buffer_groups"
@@ -63,6 +63,11 @@ class TrainerSettings(StageSettings):
         if self.source_run is not None and checked_run(self.source_run) == self.run:
             raise ValueError(f"source_run {self.source_run!r} is this run itself: leave it out")
         return self
+
+    @property
+    def resolved_buffer_groups(self) -> int:
+        """The high water of complete groups in force."""
+        return self.buffer_groups or 4 * self.groups_per_step
 
     @property
     def rollouts_run(self) -> str:

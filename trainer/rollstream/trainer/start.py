@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.health import Health
 from rollstream.bus.message import Partition
+from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.stop import Stop
 from rollstream.bus.transaction import TransactionalPublisher
@@ -79,6 +80,7 @@ def train(settings: TrainerSettings, backend: TrainingBackend, stop: Stop, healt
         expired_before=prompts_end if start.is_loss_accepted else {},
     )
     with ExitStack() as stack:
+        stack.enter_context(TrainerPresence(settings.kafka, settings.run))
         upstream = UpstreamWatcher(settings.kafka, settings.rollouts_run)
         stack.callback(upstream.close)
         reader = stack.enter_context(RolloutReader(settings, start.offsets))
