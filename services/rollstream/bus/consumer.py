@@ -2,9 +2,12 @@
 
 Generation takes minutes and ends out of order, while Kafka wants to hear from the thread that polls. So one thread
 does nothing but poll, commit and answer rebalances; it never waits for a handler, except when partitions are revoked,
-for a bounded time. Records go to the event loop through a queue. Bounded by pausing, never by not polling.
+for a bounded time. What it polls goes to a backlog, from which the event loop starts records as there is room. The
+backlog is bounded by pausing, never by not polling; it also hides that a paused partition takes up to a second to
+come back, since it is refilled well before it is empty.
 
-Every call of the Kafka client is made by that thread. `_lock` guards the assignment, which both sides use.
+Every call of the Kafka client is made by that thread. `_lock` guards the backlog and the assignment, which both sides
+use. A record counts as taken when it is started, so what waits in the backlog is never committed.
 """
 
 import asyncio
@@ -12,6 +15,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,7 +26,8 @@ from confluent_kafka import KafkaError, TopicPartition
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.bus import metrics
-from rollstream.bus.errors import BrokerError, ConfigurationError, StuckRecordError
+from rollstream.bus.errors import BrokerError, StuckRecordError
+from rollstream.bus.group_config import check_topics, group_config
 from rollstream.bus.health import Health
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.offsets import Assignment
@@ -31,10 +36,9 @@ from rollstream.bus.settings import KafkaSettings
 
 _LOG = logging.getLogger(__name__)
 
-_BATCH: Final = 200
-_POLL_SECONDS: Final = 0.1
-_PAUSED_POLL_SECONDS: Final = 0.02
-_METADATA_TIMEOUT_SECONDS: Final = 30.0
+_BACKLOG_HIGH: Final = 128
+_BACKLOG_LOW: Final = 64
+_POLL_SECONDS: Final = 0.05
 _HARD_EXIT_SECONDS: Final = 8.0
 _DENIED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -52,7 +56,6 @@ class ConsumerSettings(BaseModel):
 
     max_in_flight: int = Field(default=64, ge=1, description="Most records taken and not finished")
     max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: tokens)")
-    resume_ratio: float = Field(default=0.75, ge=0, lt=1, description="Takes records again below this share of a bound")
     record_deadline_seconds: float = Field(
         default=1800.0, gt=0, description="A record unfinished for longer ends the process: its handler hangs"
     )
@@ -104,9 +107,16 @@ class GroupConsumer:
         self._topics = list(topics)
         self._settings = settings
         self._health = health
-        self._client = confluent_kafka.Consumer(self._config(kafka))
+        self._client = confluent_kafka.Consumer(
+            {
+                **group_config(kafka, group_id, settings.max_poll_interval_seconds),
+                "on_commit": self._on_commit,
+                "error_cb": self._note,
+            }
+        )
         self._lock = threading.Lock()
         self._assignment = Assignment()
+        self._backlog: deque[Message] = deque()
         self._reasons: set[str] = set()
         self._is_paused = False
         self._closing = threading.Event()
@@ -118,8 +128,8 @@ class GroupConsumer:
     # The event loop's side.
 
     async def start(self, *, weigh: Callable[[Message], int], on_dropped: Callable[[], None]) -> None:
-        """Subscribe. `weigh` gives a record's share of max_weight (called by the polling thread); `on_dropped` is
-        called in the event loop after partitions went away, to cancel what is not current any more."""
+        """Subscribe. `weigh` gives a record's share of max_weight; `on_dropped` is called after partitions went away,
+        to cancel what is not current any more. Both are called in the event loop."""
         self._weigh = weigh
         self._on_dropped = on_dropped
         self._loop = asyncio.get_running_loop()
@@ -134,12 +144,13 @@ class GroupConsumer:
         await self._polling
 
     def pause_for(self, reason: str) -> None:
-        """Take no more records until `resume_for` the same reason."""
+        """Take no more records until `resume_for` the same reason; both are for the event loop."""
         self._reasons.add(reason)
 
     def resume_for(self, reason: str) -> None:
         """This reason is gone; records are taken again when no other is left."""
         self._reasons.discard(reason)
+        self._start_records()
 
     async def close(self) -> None:
         """Commit what is finished, leave the group; raises what ended the polling thread, if it did not end well."""
@@ -160,6 +171,26 @@ class GroupConsumer:
         """See `InFlight.done`."""
         with self._lock:
             self._assignment.finish(_partition(taken.message), taken.message.offset, taken.epoch)
+        self._start_records()
+
+    def _start_records(self) -> None:
+        """Take records from the backlog as far as the bounds allow."""
+        with self._lock:
+            while self._backlog and self._has_room():
+                message = self._backlog.popleft()
+                epoch = self._assignment.start(
+                    _partition(message), message.offset, now=time.monotonic(), weight=self._weigh(message)
+                )
+                if epoch is not None:
+                    metrics.CONSUMED.labels(message.topic).inc()
+                    self._queue.put_nowait(InFlight(message=message, epoch=epoch, consumer=self))
+
+    def _has_room(self) -> bool:
+        return (
+            not self._reasons
+            and self._assignment.num_unfinished() < self._settings.max_in_flight
+            and self._assignment.weight < self._settings.max_weight
+        )
 
     @property
     def num_in_flight(self) -> int:
@@ -170,7 +201,7 @@ class GroupConsumer:
     # The polling thread's side.
 
     def _run(self) -> None:
-        self._check_topics()
+        check_topics(self._client, self._topics)
         self._client.subscribe(
             self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -191,50 +222,33 @@ class GroupConsumer:
         while not self._closing.is_set():
             self._health.heartbeat("poll", self._settings.max_poll_interval_seconds)
             self._pause_or_resume()
-            self._take_batch()
+            self._fill_backlog()
             if time.monotonic() >= next_tick:
                 self._check_stuck()
                 self._commit_soon()
                 self._measure()
                 next_tick = time.monotonic() + self._settings.commit_interval_seconds
 
-    def _take_batch(self) -> None:
-        batch: list[InFlight] = []
+    def _fill_backlog(self) -> None:
         # One poll a record: a batch call could return records from before a rebalance that it served meanwhile.
-        polled = self._client.poll(_PAUSED_POLL_SECONDS if self._is_paused else _POLL_SECONDS)
+        polled = self._client.poll(_POLL_SECONDS)
+        has_new = False
         while polled is not None:
             if polled.error() is not None:
                 self._note(polled.error())
-            elif (taken := self._taken(plain_message(polled))) is not None:
-                batch.append(taken)
-            if len(batch) >= _BATCH or self._must_pause():
+            else:
+                with self._lock:
+                    self._backlog.append(plain_message(polled))
+                has_new = True
+            if len(self._backlog) >= _BACKLOG_HIGH:
                 break
             polled = self._client.poll(0)
-        if batch:
-            self._loop.call_soon_threadsafe(self._hand_over, batch)
-
-    def _hand_over(self, batch: list[InFlight]) -> None:
-        for taken in batch:
-            self._queue.put_nowait(taken)
-
-    def _taken(self, message: Message) -> InFlight | None:
-        weight = self._weigh(message)
-        with self._lock:
-            epoch = self._assignment.start(_partition(message), message.offset, now=time.monotonic(), weight=weight)
-        if epoch is None:
-            return None
-        metrics.CONSUMED.labels(message.topic).inc()
-        return InFlight(message=message, epoch=epoch, consumer=self)
-
-    def _must_pause(self) -> bool:
-        """Hysteresis: stop at a bound, go on well below it, since every pause throws away what was fetched."""
-        with self._lock:
-            records, weight = self._assignment.num_unfinished(), self._assignment.weight
-        share = max(records / self._settings.max_in_flight, weight / self._settings.max_weight)
-        return bool(self._reasons) or share >= 1 or (self._is_paused and share > self._settings.resume_ratio)
+        if has_new:
+            self._loop.call_soon_threadsafe(self._start_records)
 
     def _pause_or_resume(self) -> None:
-        must = self._must_pause()
+        # Hysteresis, since every pause throws away what the client has fetched.
+        must = len(self._backlog) >= (_BACKLOG_LOW if self._is_paused else _BACKLOG_HIGH)
         if must == self._is_paused:
             return
         owned = [TopicPartition(*partition) for partition in self._assignment.partitions]
@@ -266,6 +280,7 @@ class GroupConsumer:
 
     def _on_revoke(self, _client: Any, partitions: list[TopicPartition]) -> None:
         going = [(part.topic, part.partition) for part in partitions]
+        self._forget_backlog(going)
         deadline = time.monotonic() + self._settings.revoke_drain_seconds
         while self._num_unfinished(going) and time.monotonic() < deadline and not self._closing.is_set():
             self._health.heartbeat("poll", self._settings.max_poll_interval_seconds)
@@ -274,7 +289,13 @@ class GroupConsumer:
         self._drop(going, "revoked")
 
     def _on_lost(self, _client: Any, partitions: list[TopicPartition]) -> None:
-        self._drop([(part.topic, part.partition) for part in partitions], "lost")
+        gone = [(part.topic, part.partition) for part in partitions]
+        self._forget_backlog(gone)
+        self._drop(gone, "lost")
+
+    def _forget_backlog(self, partitions: list[Partition]) -> None:
+        with self._lock:
+            self._backlog = deque(message for message in self._backlog if _partition(message) not in partitions)
 
     def _drop(self, partitions: list[Partition], event: str) -> None:
         with self._lock:
@@ -327,15 +348,6 @@ class GroupConsumer:
             raise BrokerError(f"consumer of {self.group_id}: {error.str()} ({error.name()})")
         _LOG.warning("kafka consumer of %s: %s (%s)", self.group_id, error.str(), error.name())
 
-    def _check_topics(self) -> None:
-        try:
-            existing = self._client.list_topics(timeout=_METADATA_TIMEOUT_SECONDS).topics
-        except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"no broker answered: {error}; is Kafka up? `rollstream up` starts one") from error
-        missing = [topic for topic in self._topics if topic not in existing]
-        if missing:
-            raise ConfigurationError(f"no topics {', '.join(missing)}: make them with `rollstream topics create`")
-
     def _measure(self) -> None:
         with self._lock:
             records, weight = self._assignment.num_unfinished(), self._assignment.weight
@@ -353,34 +365,6 @@ class GroupConsumer:
     def _lag(self, partition: Partition, next_offset: int) -> int:
         _, end = self._client.get_watermark_offsets(TopicPartition(*partition), cached=True)
         return max(0, int(end) - next_offset)
-
-    def _config(self, kafka: KafkaSettings) -> dict[str, Any]:
-        config: dict[str, Any] = {
-            **kafka.client_config(),
-            "client.id": self.group_id,
-            "logger": _LOG,
-            "group.id": self.group_id,
-            "group.protocol": kafka.group_protocol,
-            "enable.auto.commit": False,
-            "enable.auto.offset.store": False,
-            "auto.offset.reset": "earliest",
-            "isolation.level": "read_committed",
-            "max.poll.interval.ms": int(self._settings.max_poll_interval_seconds * 1000),
-            "queued.max.messages.kbytes": 16384,
-            # A resumed partition waits for the fetch that is out for the others, and for nothing longer.
-            "fetch.wait.max.ms": 50,
-            "fetch.queue.backoff.ms": 50,
-            "fetch.max.bytes": 16777216,
-            "on_commit": self._on_commit,
-            "error_cb": self._note,
-        }
-        if kafka.group_protocol == "classic":
-            config["partition.assignment.strategy"] = "cooperative-sticky"
-        else:
-            # The default, uniform, balances the sum over topics: one member may get all of prompts, another only
-            # eval-prompts. range splits each topic.
-            config["group.remote.assignor"] = "range"
-        return config
 
 
 def _partition(message: Message) -> Partition:
