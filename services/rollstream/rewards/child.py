@@ -28,23 +28,22 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What a reward function prints belongs into the log.
     os.dup2(sys.stderr.fileno(), 1)
-    with socket.socket(fileno=descriptor) as connection, connection.makefile("rwb") as stream:
-        paths: list[str] = _read(stream)
-        sys.path[:] = paths
-        _write(stream, Loaded())
-        _serve(stream)
+    with socket.socket(fileno=descriptor) as connection:
+        _serve(connection.makefile("rb"), connection.makefile("wb"))
 
 
-def _serve(stream: Any) -> None:
+def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
+    sys.path[:] = _read(reader)
+    _write(writer, Loaded())
     environments: dict[str, Environment] = {}
-    while (chunk := _read(stream)) is not None:
+    while (chunk := _read(reader)) is not None:
         environment = _loaded(chunk, environments)
         if isinstance(environment, Verdict):
-            _write(stream, Loaded(refusal=environment))
+            _write(writer, Loaded(refusal=environment))
             continue
-        _write(stream, Loaded())
+        _write(writer, Loaded())
         for answer in chunk.answers:
-            _write(stream, _verdict(environment, answer))
+            _write(writer, _verdict(environment, answer))
 
 
 def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment | Verdict:
@@ -71,18 +70,18 @@ def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
     return Verdict(status=Status.COMPLETED, reward=reward, components=components)
 
 
-def _read(stream: BinaryIO) -> Any:
+def _read(reader: BinaryIO) -> Any:
     """The next frame, None at the end of the stream."""
-    header = stream.read(LENGTH.size)
+    header = reader.read(LENGTH.size)
     if len(header) < LENGTH.size:
         return None
-    return pickle.loads(stream.read(LENGTH.unpack(header)[0]))
+    return pickle.loads(reader.read(LENGTH.unpack(header)[0]))
 
 
-def _write(stream: BinaryIO, value: Loaded | Verdict) -> None:
+def _write(writer: BinaryIO, value: Loaded | Verdict) -> None:
     # At once, so that the parent knows which sample is being scored when the time is up.
-    stream.write(framed(value))
-    stream.flush()
+    writer.write(framed(value))
+    writer.flush()
 
 
 def _die_with(parent: int) -> None:

@@ -89,7 +89,7 @@ def end_process(error: BaseException) -> NoReturn:
 def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
     source = app.topic(*stream.topics, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
 
-    @app.agent(source, concurrency=1, name="score")
+    @app.agent(source, concurrency=1, name="score")  # type: ignore[untyped-decorator]
     async def _score(arriving: Any) -> None:
         async for events in arriving.noack_take(stream.batch_size, within=_TAKE_WITHIN_SECONDS):
             try:
@@ -101,11 +101,11 @@ def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
 
 
 def _follow_assignment(app: Any, on_assigned: Callable[[int], None]) -> None:
-    @app.on_partitions_assigned.connect(weak=False)
+    @app.on_partitions_assigned.connect(weak=False)  # type: ignore[untyped-decorator]
     async def _assigned(sender: Any, assigned: set[Any], **_: Any) -> None:
         on_assigned(len(assigned))
 
-    @app.on_partitions_revoked.connect(weak=False)
+    @app.on_partitions_revoked.connect(weak=False)  # type: ignore[untyped-decorator]
     async def _revoked(sender: Any, revoked: set[Any], **_: Any) -> None:
         on_assigned(0)
 

@@ -26,7 +26,7 @@ class ScorerSettings(StageSettings):
         default=15.0, gt=0, description="What a batch has not scored by then ends as unresolved, seconds"
     )
     session_timeout_seconds: float = Field(
-        default=20.0, ge=6, le=90, description="A scorer that Kafka has not heard of for so long counts as dead"
+        default=20.0, ge=1, le=90, description="A scorer that Kafka has not heard of for so long counts as dead"
     )
 
     @model_validator(mode="after")

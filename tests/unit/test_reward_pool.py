@@ -1,0 +1,110 @@
+"""Scoring processes: what hangs or crashes costs its own sample only, and nothing outlives its parent."""
+
+import asyncio
+import subprocess
+import sys
+import time
+
+import psutil
+
+from rollstream.rewards.pool import PoolBounds, ScoringPool
+from rollstream.rewards.rubric import RewardInput
+from rollstream.rewards.verdicts import Sample, Verdict
+from rollstream.schemas.rollout import Status
+from tests.unruly_environment import PATH
+
+
+def ordered(*orders: str, environment: str = PATH) -> list[Sample]:
+    return [
+        Sample(
+            environment=environment,
+            answer=RewardInput(completion="", assistant_messages=(), metadata={"order": order}),
+        )
+        for order in orders
+    ]
+
+
+def scored(samples: list[Sample], **bounds: float) -> list[Verdict]:
+    values = {"sample_seconds": 5.0, "load_seconds": 10.0, "batch_seconds": 30.0, **bounds}
+
+    async def score() -> list[Verdict]:
+        async with ScoringPool(PoolBounds(**values)) as pool:  # type: ignore[arg-type]
+            return await pool.score(samples)
+
+    return asyncio.run(score())
+
+
+def test_each_sample_gets_its_own_verdict_in_order_over_several_processes() -> None:
+    verdicts = scored(ordered(*(f"give {number}" for number in range(300))), num_processes=2)
+    assert [verdict.reward for verdict in verdicts] == [float(number) for number in range(300)]
+    assert verdicts[7].components == {"obeyed": 7.0}
+    assert {verdict.status for verdict in verdicts} == {Status.COMPLETED}
+
+
+def test_a_reward_function_that_hangs_exits_crashes_or_raises_costs_only_its_own_sample() -> None:
+    orders = ["give 1", "sleep 3600", "give 2", "exit", "give 3", "segfault", "print", "raise", "give 4"]
+    verdicts = scored(ordered(*orders), sample_seconds=1.0)
+    assert [verdict.reward for verdict in verdicts] == [1.0, None, 2.0, None, 3.0, None, 1.0, None, 4.0]
+    unresolved = [verdict for verdict in verdicts if verdict.reward is None]
+    assert {verdict.status for verdict in unresolved} == {Status.UNRESOLVED}
+    assert [verdict.error for verdict in unresolved] == [
+        "timeout: scoring this sample took longer than 1 s",
+        "crash: scoring this sample ended its process with exit code 3",
+        "crash: scoring this sample ended its process with exit code -11",
+        "reward 'obeyed' raised RuntimeError: as ordered",
+    ]
+
+
+def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_another() -> None:
+    hanging, others = ordered(*["sleep 3600"] * 40), ordered("", environment="sort_digits")
+    began = time.monotonic()
+    verdicts = scored([*hanging, *others], sample_seconds=0.5, batch_seconds=3.0)
+    assert verdicts[-1].status is Status.COMPLETED
+    assert "took longer than 0.5 s" in (verdicts[0].error or "")
+    assert verdicts[-2].error == "its batch was not scored within 3 s"
+    assert time.monotonic() - began < 15
+
+
+def test_an_environment_that_cannot_be_loaded_says_why() -> None:
+    environments = ("no_such.environment", "tests.unruly_environment.raising_to_load", PATH)
+    verdicts = scored([sample for name in environments for sample in ordered("", environment=name)])
+    assert [verdict.status for verdict in verdicts] == [Status.FAILED, Status.UNRESOLVED, Status.COMPLETED]
+    assert (verdicts[0].error or "").startswith("unknown_environment: ")
+    assert "raised RuntimeError while loading: no data set" in (verdicts[1].error or "")
+
+
+def test_an_environment_that_hangs_while_loading_leaves_its_samples_unresolved() -> None:
+    name = "tests.unruly_environment.hanging_to_load"
+    verdicts = scored([*ordered("", "", environment=name), *ordered("give 2")], load_seconds=1.0)
+    assert [verdict.status for verdict in verdicts] == [Status.UNRESOLVED, Status.UNRESOLVED, Status.COMPLETED]
+    assert verdicts[0].error == f"timeout: loading the environment {name!r} took longer than 1 s"
+
+
+def test_a_process_killed_from_outside_between_batches_accuses_no_sample() -> None:
+    async def score() -> list[Verdict]:
+        async with ScoringPool(PoolBounds()) as pool:
+            await pool.score(ordered("give 1"))
+            for child in psutil.Process().children():
+                child.kill()
+            return await pool.score(ordered("give 2"))
+
+    assert [verdict.reward for verdict in asyncio.run(score())] == [2.0]
+
+
+def test_scoring_processes_die_with_a_parent_that_is_killed_in_mid_sample() -> None:
+    program = (
+        "import asyncio; from tests.unit import test_reward_pool as t; t.scored(t.ordered('sleep 3600'),"
+        "sample_seconds=60.0, batch_seconds=60.0)"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        deadline = time.monotonic() + 20
+        while not (children := psutil.Process(parent.pid).children()):
+            assert time.monotonic() < deadline, "no scoring process was started"
+            time.sleep(0.05)
+    finally:
+        parent.kill()
+        parent.wait(10)
+    gone, alive = psutil.wait_procs(children, timeout=5)
+    assert gone
+    assert not alive

@@ -1,0 +1,58 @@
+"""A user's environment, loaded by its dotted path, whose reward function does what a prompt's metadata orders."""
+
+import ctypes
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+
+from rollstream.environments.protocol import Split, Task
+from rollstream.rewards.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.schemas.prompt import Sampling
+
+PATH = "tests.unruly_environment.Unruly"
+
+
+def obey(sample: RewardInput) -> float:
+    """1, unless ordered otherwise."""
+    match sample.metadata.get("order", "").split():
+        case ["give", number]:
+            return float(number)
+        case ["sleep", seconds]:
+            time.sleep(float(seconds))
+        case ["raise"]:
+            raise RuntimeError("as ordered")
+        case ["print"]:
+            sys.stdout.write("a reward function may print\n")
+        case ["exit"]:
+            os._exit(3)
+        case ["segfault"]:
+            ctypes.string_at(0)
+        case ["kill", "scorer"]:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(60)
+    return 1.0
+
+
+class Unruly:
+    """It poses no tasks."""
+
+    name = PATH
+    rubric = Rubric(WeightedReward("obeyed", obey))
+    sampling = Sampling()
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """See `Environment.tasks`."""
+        return iter(())
+
+
+def hanging_to_load() -> Unruly:
+    """An environment that never gets ready."""
+    time.sleep(3600)
+    return Unruly()
+
+
+def raising_to_load() -> Unruly:
+    """An environment that can't be made."""
+    raise RuntimeError("no data set")
