@@ -91,10 +91,21 @@ def test_after_a_rollback_the_newest_checkpoint_is_the_older_versions_ancestor()
 
 
 def test_a_group_closed_twice_stays_closed_when_the_second_closing_is_cut() -> None:
-    survivors = surviving(
-        [START, step(1, 0, trained=("a",)), step(2, 1, trained=("a",)), entry(EntryKind.RESTART, 3, 1)]
-    )
-    assert set(survivors.closed) == {"a"}
+    entries = [START, step(1, 0, trained=("a",)), step(2, 1, trained=("a", "b")), entry(EntryKind.RESTART, 3, 1)]
+    assert set(surviving(entries).closed) == {"a"}
+    fold = LedgerFold()
+    changes = [fold.add(item) for item in entries]
+    assert [change.closed for change in changes] == [(), ("a",), ("b",), ()]
+    assert changes[-1].reopened == ("b",)
+    assert fold.closed == {"a"}
+
+
+def test_a_cut_version_is_not_a_parent_any_more() -> None:
+    fold = LedgerFold()
+    for item in (START, step(1, 0), step(2, 1), entry(EntryKind.ROLLBACK, 3, 1)):
+        fold.add(item)
+    with pytest.raises(InconsistentLedgerError, match="its parent, version 2, is not on the surviving branch"):
+        fold.add(entry(EntryKind.ROLLBACK, 4, 2))
 
 
 def test_each_entry_says_what_it_closed_and_reopened() -> None:
