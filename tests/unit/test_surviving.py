@@ -281,5 +281,5 @@ def walked_back(ledger: list[LedgerEntry]) -> list[LedgerEntry]:
     return chain[::-1]
 
 
-TrainersOverTime.TestCase.settings = settings(max_examples=120, stateful_step_count=30, deadline=None)
+TrainersOverTime.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestTrainersOverTime = TrainersOverTime.TestCase
