@@ -87,16 +87,6 @@ def test_no_file_is_over_400_lines_and_no_function_over_60() -> None:
     assert [f"{path}:{name}" for path in _modules() for name in _long_functions(path)] == []
 
 
-def test_sources_hold_no_assert_statement() -> None:
-    holding = [
-        f"{path}:{node.lineno}"
-        for path in _modules()
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Assert)
-    ]
-    assert holding == []
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_of_the_table_is_there_and_explains_itself(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)

@@ -27,6 +27,11 @@ _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "compacted": {"cleanup.policy": "compact"},
     "long": {"cleanup.policy": "delete", "retention.ms": str(90 * _DAY_MS), "retention.bytes": "-1"},
 }
+_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+
+
+class NoLeaderError(BrokerError):
+    """A partition has no leader: it was just created, or moves to another broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +114,26 @@ class KafkaAdmin:
         """End of each partition as a read_committed reader sees it."""
         return self._offsets(topic, num_partitions, OffsetSpec.latest())
 
+    def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
+        """First and next offset of each partition; a reader's own client answers this only between two fetches."""
+        count = len(self._descriptions([topic])[topic].partitions)
+        starts = self._offsets(topic, count, OffsetSpec.earliest())
+        ends = self._offsets(topic, count, OffsetSpec.latest())
+        return {number: (starts[number], ends[number]) for number in range(count)}
+
     def _offsets(self, topic: str, num_partitions: int, spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(topic, number): spec for number in range(num_partitions)}
-        futures = self._client.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
-        return {part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()}
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while True:
+            futures = self._client.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
+            try:
+                return {
+                    part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()
+                }
+            except NoLeaderError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def _describe(self, name: str, description: Any) -> TopicDescription:
         count = len(description.partitions)
@@ -163,6 +184,8 @@ def _result(future: "Future[Any]", doing: str) -> Any:
     except confluent_kafka.KafkaException as error:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ConfigurationError(f"{doing}: no such topic; make it with `rollstream topics create`") from error
+        if error.args[0].code() in _NO_LEADER:
+            raise NoLeaderError(f"{doing}: {error}") from error
         raise BrokerError(f"{doing}: {error}") from error
 
 

@@ -10,7 +10,7 @@ import click
 
 from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.ledger import Survivors, surviving
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import Message
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import StageSettings
 from rollstream.cli.lineage_text import rollout_lines, step_lines
@@ -86,12 +86,12 @@ class _Source:
             raise ConfigurationError(
                 f"run {self._settings.run} has no surviving step {number}: it has come to step {self._survivors.step}"
             )
-        places: dict[Partition, set[int]] = defaultdict(set)
+        places: dict[int, set[int]] = defaultdict(set)
         for trained in step.trained:
-            places[SCORED.of(self._settings.run), trained.partition].add(trained.offset)
+            places[trained.partition].add(trained.offset)
         return trace_step(
             step,
-            found=list(self._found(at_places(self._settings, places))),
+            found=list(self._found(at_places(self._settings, SCORED, places))),
             entries=self._entries,
             survivors=self._survivors,
             versions=self._versions,

@@ -60,7 +60,7 @@ def command(  # one parameter an option
         group_size=samples,
         submitted_at=utc_now(),
     )
-    start = end_offsets(settings, [SCORED])
+    start = end_offsets(settings, SCORED)
     _submit(settings, prompt)
     colors = VersionColors(config)
     for answer in _answers(settings, prompt, start, timeout):

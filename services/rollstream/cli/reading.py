@@ -5,9 +5,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.errors import BrokerError
 from rollstream.bus.message import Message, Partition
-from rollstream.bus.reader import FROM_END, TopicReader
+from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
 from rollstream.schemas.record import Record
@@ -45,19 +46,10 @@ class Decoder:
             return Decoded(message=message, record=None, error=str(error))
 
 
-def end_offsets(settings: StageSettings, topics: list[Topic[Any]]) -> dict[Partition, int]:
+def end_offsets(settings: StageSettings, topic: Topic[Any]) -> dict[Partition, int]:
     """The end of each partition now: what a reader starts from to see only what comes after."""
-    with TopicReader(settings.kafka, [topic.of(settings.run) for topic in topics], default_start=FROM_END) as reader:
-        return reader.end_offsets()
-
-
-def near_end(settings: StageSettings, topic: Topic[Any], count: int) -> TopicReader:
-    """A reader so placed that the last `count` messages of `topic` are ahead of it."""
-    with TopicReader(settings.kafka, [topic.of(settings.run)], default_start=FROM_END) as reader:
-        starts, ends = reader.start_offsets(), reader.end_offsets()
-    # Transaction markers take offsets too, at most one a message.
-    places = {partition: max(starts[partition], end - 2 * count) for partition, end in ends.items()}
-    return TopicReader(settings.kafka, [topic.of(settings.run)], start=places)
+    name = topic.of(settings.run)
+    return {(name, number): end for number, (_, end) in KafkaAdmin(settings.kafka).bounds(name).items()}
 
 
 def stream(reader: TopicReader) -> Iterator[Message]:
@@ -74,27 +66,30 @@ def stream(reader: TopicReader) -> Iterator[Message]:
 
 def last_messages(settings: StageSettings, topic: Topic[Any], count: int) -> list[Message]:
     """The last `count` messages of `topic`, over all partitions, by time."""
-    with near_end(settings, topic, count) as reader:
+    name = topic.of(settings.run)
+    # Transaction markers take offsets too, at most one a message.
+    places = {
+        (name, number): max(start, end - 2 * count)
+        for number, (start, end) in KafkaAdmin(settings.kafka).bounds(name).items()
+    }
+    with TopicReader(settings.kafka, [name], start=places) as reader:
         found = sorted(stream(reader), key=lambda message: (message.timestamp_ms, message.partition, message.offset))
     return found[-count:]
 
 
-def at_places(settings: StageSettings, places: Mapping[Partition, set[int]]) -> list[Message]:
-    """The messages at these offsets, as far as retention has left them."""
-    wanted = {(topic, number, offset) for (topic, number), offsets in places.items() for offset in offsets}
-    if not wanted:
-        return []
-    topics = sorted({topic for topic, _ in places})
-    with TopicReader(settings.kafka, topics, default_start=FROM_END) as reader:
-        oldest = reader.start_offsets()
-    starts = {partition: max(min(offsets), oldest[partition]) for partition, offsets in places.items()}
+def at_places(settings: StageSettings, topic: Topic[Any], places: Mapping[int, set[int]]) -> list[Message]:
+    """The messages of `topic` at these offsets by partition, as far as retention has left them."""
+    name = topic.of(settings.run)
+    wanted = {(number, offset) for number, offsets in places.items() for offset in offsets}
+    starts = {
+        (name, number): max(start, min(places[number])) if number in places else end
+        for number, (start, end) in KafkaAdmin(settings.kafka).bounds(name).items()
+    }
     found = []
-    with TopicReader(settings.kafka, topics, start=starts, default_start=FROM_END) as reader:
+    with TopicReader(settings.kafka, [name], start=starts) as reader:
         for message in stream(reader):
-            place = (message.topic, message.partition, message.offset)
-            if place in wanted:
+            if (message.partition, message.offset) in wanted:
                 found.append(message)
-                wanted.discard(place)
-            if not wanted:
+            if len(found) == len(wanted):
                 break
     return found

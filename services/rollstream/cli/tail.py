@@ -27,7 +27,7 @@ def command(topic: str, lines: int, follow: bool, as_json: bool, settings: Stage
     """Print the newest records of TOPIC, decoded, one line each: time, partition/offset, what is in it."""
     chosen = topic_named(topic)
     decoder = Decoder(settings)
-    seen = end_offsets(settings, [chosen])
+    seen = end_offsets(settings, chosen)
     for message in last_messages(settings, chosen, lines):
         click.echo(_line(decoder.decode(message), as_json))
         partition = (message.topic, message.partition)

@@ -1,0 +1,345 @@
+"""What people run, on the real broker, with topics filled by hand."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.dead_letters import dead_letter
+from rollstream.bus.errors import ConfigurationError, RollstreamError
+from rollstream.bus.message import Delivery, Message, OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.redis_fleet import Fleet
+from rollstream.bus.settings import KafkaSettings
+from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.cli.main import cli
+from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome
+from rollstream.schemas.prompt import PromptSubmitted, Purpose
+from rollstream.schemas.record import Record
+from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.topics import (
+    DEAD_LETTERS,
+    LEDGER,
+    PROMPTS,
+    ROLLOUTS,
+    SCORED,
+    TOPICS,
+    WEIGHTS,
+    WEIGHTS_APPLIED,
+    Topic,
+)
+from tests.builders import a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
+
+START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run on the shared broker: puts records on its topics, runs commands against it."""
+
+    name: str
+    kafka: KafkaSettings
+    config: Path
+    publisher: Publisher
+
+    def put(self, topic: Topic[Any], record: Record, *, key: str) -> Delivery:
+        return self.put_bytes(topic, AvroCodec(topic).encode(record), key=key)
+
+    def put_bytes(self, topic: Topic[Any], value: bytes, *, key: str) -> Delivery:
+        record = OutRecord(topic=topic.of(self.name), key=key.encode(), value=value)
+        return self.publisher.publish_soon(record).result(30)
+
+    def command(self, *words: str) -> str:
+        """Standard output of a command that must succeed."""
+        result = CliRunner().invoke(cli, [*words, "--config", str(self.config)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    def refusal(self, *words: str) -> RollstreamError:
+        """The error of a command that must fail with one of ours."""
+        result = CliRunner().invoke(cli, [*words, "--config", str(self.config)])
+        assert isinstance(result.exception, RollstreamError), result.output
+        return result.exception
+
+
+@pytest.fixture
+def run(kafka: str, redis_url: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
+    """A run with empty topics."""
+    config = tmp_path / "rollstream.toml"
+    config.write_text(f'run = "{topic_prefix}"\nredis_url = "{redis_url}"\n[kafka]\nbootstrap_servers = "{kafka}"\n')
+    settings = KafkaSettings(bootstrap_servers=kafka)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=2)
+    publisher = Publisher(settings, client_id="test")
+    yield Run(name=topic_prefix, kafka=settings, config=config, publisher=publisher)
+    publisher.close()
+
+
+def test_tail_prints_one_line_a_record_and_unreadable_ones_too(run: Run) -> None:
+    rollout = a_rollout(0.5)
+    run.put(SCORED, rollout, key="g")
+    run.put_bytes(SCORED, b"garbage", key="g")
+    lines = run.command("tail", "scored").splitlines()
+    assert len(lines) == 2
+    assert "reward 0.5" in lines[0]
+    assert rollout.rollout.rollout_id in lines[0]
+    assert "unreadable: scored: not in the wire format" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("topic", "record", "shown"),
+    [
+        (PROMPTS, a_prompt(), "train x4 sort_digits '52910=' reference '01259'"),
+        (ROLLOUTS, a_rollout().rollout, "completed 6 tokens v3 '01259'"),
+        (WEIGHTS, published(2), "policy version 2 ← 1 step 2 full 2 files 4.2 MB"),
+        (WEIGHTS_APPLIED, applied(2), "generator-1 version 2 applied stall 0.027 s"),
+        (LEDGER, START, "restart 0 version 0 0 rollouts, 0 groups closed"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_tail_shows_what_is_in_each_kind_of_record(run: Run, topic: Topic[Any], record: Record, shown: str) -> None:
+    run.put(topic, record, key="k")
+    assert shown in run.command("tail", topic.name)
+
+
+def test_tail_shows_the_newest_records_over_all_partitions(run: Run) -> None:
+    for row in range(12):
+        run.put(PROMPTS, a_prompt(row), key=f"key-{row}")
+    lines = run.command("tail", "prompts", "-n", "3").splitlines()
+    assert [a_prompt(row).group_id in line for row, line in zip((9, 10, 11), lines, strict=True)] == [True] * 3
+
+
+def test_tail_as_json_gives_token_ids_as_numbers(run: Run) -> None:
+    run.put(SCORED, a_rollout(0.5), key="g")
+    row = json.loads(run.command("tail", "scored", "--json"))
+    turn = row["value"]["rollout"]["turns"][0]
+    assert turn["token_ids"] == [4, 5, 6, 9, 13, 1]
+    assert turn["behavior_logprobs"][0] == -0.125
+    assert row["value"]["scoring"]["reward"] == 0.5
+    assert row["key"] == "g"
+    assert row["offset"] == 0
+
+
+def test_tail_follow_prints_what_comes_and_ends_cleanly_on_ctrl_c(run: Run) -> None:
+    run.put(PROMPTS, a_prompt(1), key="a")
+    command = [sys.executable, "-m", "rollstream.cli.main", "tail", "prompts", "-f", "--config", str(run.config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert a_prompt(1).group_id in process.stdout.readline()
+        run.put(PROMPTS, a_prompt(2), key="b")
+        assert a_prompt(2).group_id in process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 1
+        assert "Traceback" not in process.stderr.read()
+
+
+def test_topics_are_created_once_described_and_deleted_after_asking(
+    kafka: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "rollstream.toml"
+    config.write_text(f'run = "{topic_prefix}"\n[kafka]\nbootstrap_servers = "{kafka}"\n')
+    admin = KafkaAdmin(KafkaSettings(bootstrap_servers=kafka))
+    fresh = _invoke(config, "topics", "create", "--partitions", "3")
+    assert len(fresh.splitlines()) == len(TOPICS)
+    _wait_until(lambda: len(admin.describe_topics(topic_prefix)) == len(TOPICS))
+    assert "there already" in _invoke(config, "topics", "create", "--partitions", "3")
+    described = {row["name"]: row for row in json.loads(_invoke(config, "topics", "describe", "--json"))}
+    assert described[PROMPTS.of(topic_prefix)]["num_partitions"] == 3
+    assert described[LEDGER.of(topic_prefix)]["num_partitions"] == 1
+
+    asked = CliRunner().invoke(cli, ["topics", "delete", "--config", str(config)], input="another-run\n")
+    assert asked.exit_code == 1
+    assert "nothing was deleted" in asked.output
+    assert len(admin.describe_topics(topic_prefix)) == len(TOPICS)
+    assert len(_invoke(config, "topics", "delete", "--yes").splitlines()) == len(TOPICS)
+    _wait_until(lambda: not any(topic.of(topic_prefix) in admin.topic_names() for topic in TOPICS))
+
+
+def test_dead_letters_are_listed_once_replayed_once_and_refused_after(run: Run) -> None:
+    letter = _dead_letter(run)
+    for _ in range(2):  # the same one twice: a crash between publishing and committing
+        run.publisher.publish_soon(letter).result(30)
+    listed = json.loads(run.command("dead-letters", "list", "--json"))
+    assert [(row["error_class"], row["replayed_at"]) for row in listed] == [("DecodeError", None)]
+    identity = listed[0]["identity"]
+    assert identity in run.command("dead-letters", "list")
+
+    assert f"replayed {identity}" in run.command("dead-letters", "replay", identity)
+    back = _read(run, PROMPTS)
+    assert [message.value for message in back] == [b"garbage"]
+    assert ("rollstream.replays", b"1") in back[0].headers
+    assert json.loads(run.command("dead-letters", "list", "--json"))[0]["replayed_at"] is not None
+    assert isinstance(run.refusal("dead-letters", "replay", identity), ConfigurationError)
+    assert run.command("dead-letters", "replay", "--all") == ""
+    assert len(_read(run, PROMPTS)) == 1
+
+
+def test_replaying_what_is_not_there_names_the_command_that_lists(run: Run) -> None:
+    assert "dead-letters list" in str(run.refusal("dead-letters", "replay", "group/topic/0/0"))
+
+
+def test_lineage_leads_from_a_rollout_to_its_version_from_the_topics_alone(run: Run) -> None:
+    rollout, entry = _a_trained_run(run)
+    text = run.command("lineage", rollout.rollout.rollout_id)
+    for station in (
+        "prompt     sort_digits/17 train",
+        "attempt    attempt-0 completed",
+        "turn 0: 6 tokens, v0 [0, 6), stop",
+        "reward 1 (exact_match 1)",
+        "trained    step 1, attempt attempt-0, lag 0",
+        "version    policy version 1 ← 0",
+    ):
+        assert station in text, text
+    story = json.loads(run.command("lineage", rollout.rollout.rollout_id, "--json"))
+    assert story["trained"]["offset"] == entry.trained[0].offset
+    assert story["policy_lag"] == 0
+
+
+def test_lineage_of_a_step_lists_the_rollouts_that_it_trained_on(run: Run) -> None:
+    rollout, _ = _a_trained_run(run)
+    text = run.command("lineage", "1")
+    assert text.startswith("step 1 version 1 ← 0")
+    assert f"{rollout.rollout.rollout_id} completed 6 tokens" in text
+    assert "lag 0" in text
+
+
+def test_lineage_of_what_no_topic_knows_says_where_ids_are_found(run: Run) -> None:
+    assert "tail scored" in str(run.refusal("lineage", "0123-4"))
+    assert "no surviving step 7" in str(run.refusal("lineage", "7"))
+
+
+def test_status_shows_topics_lag_fleet_and_versions(run: Run, redis_url: str) -> None:
+    _a_trained_run(run)
+    run.put(WEIGHTS_APPLIED, applied(0), key="generator-1")
+    run.put(WEIGHTS_APPLIED, applied(1), key="generator-1")
+    Fleet(redis_url, run.name).beat("generator-1", {"stage": "generator", "in_flight": 3, "tokens_per_second": 42.0})
+    status = json.loads(run.command("status", "--once", "--json"))
+    assert {topic["name"] for topic in status["topics"]} == {topic.of(run.name) for topic in TOPICS}
+    assert status["lag"][0] == {"group": "generators", "topic": "prompts", "num_records": None}
+    assert status["newest_step"]["step"] == 1
+    assert status["newest_version"]["weight_version"] == 1
+    assert [record["weight_version"] for record in status["applied"]] == [1]
+    assert status["fleet"]["generator-1"]["in_flight"] == 3
+    shown = run.command("status", "--once")
+    for expected in (PROMPTS.of(run.name), "never committed", "applied 1", "42", "reward_mean"):
+        assert expected in shown, shown
+
+
+def test_status_counts_what_a_group_has_not_committed(run: Run) -> None:
+    import confluent_kafka
+
+    deliveries = [run.put(PROMPTS, a_prompt(row), key="same") for row in range(5)]
+    member = confluent_kafka.Consumer({**run.kafka.client_config(), "group.id": f"{run.name}.generators"})
+    place = confluent_kafka.TopicPartition(deliveries[0].topic, deliveries[0].partition, 2)
+    member.commit(offsets=[place], asynchronous=False)
+    member.close()
+    status = json.loads(run.command("status", "--json"))
+    assert status["lag"][0] == {"group": "generators", "topic": "prompts", "num_records": 3}
+
+
+def test_status_of_a_run_without_topics_says_how_to_make_them(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    config = tmp_path / "rollstream.toml"
+    config.write_text(f'run = "{topic_prefix}"\n[kafka]\nbootstrap_servers = "{kafka}"\n')
+    result = CliRunner().invoke(cli, ["status", "--once", "--config", str(config)])
+    assert isinstance(result.exception, ConfigurationError)
+    assert "rollstream topics create" in str(result.exception)
+
+
+def test_prompt_submits_and_prints_each_answer_with_its_versions(run: Run) -> None:
+    submitted: list[PromptSubmitted] = []
+    answering = threading.Thread(target=_answer, args=(run, submitted), daemon=True)
+    answering.start()
+    text = run.command("prompt", "52910=", "--samples", "2", "--environment", "sort_digits", "--timeout", "30")
+    answering.join(10)
+    assert submitted[0].purpose is Purpose.SERVE
+    assert submitted[0].messages[0].content == "52910="
+    assert "0: reward 1  01259" in text
+    assert "1: no reward (verifier crashed)" in text
+    assert "version 3" in text
+
+
+def test_prompt_says_how_many_answers_are_missing_at_the_deadline(run: Run) -> None:
+    assert "2 of 2 answers did not come within 1 s" in str(
+        run.refusal("prompt", "x", "--samples", "2", "--timeout", "1")
+    )
+
+
+def _answer(run: Run, submitted: list[PromptSubmitted]) -> None:
+    """Play generator and scorer for one prompt: one sample with a reward, a duplicate of it, one without."""
+    with TopicReader(run.kafka, [PROMPTS.of(run.name)]) as reader:
+        while not submitted:
+            submitted.extend(AvroCodec(PROMPTS).decode(message.value) for message in reader.poll())
+    prompt = submitted[0]
+    for answer in (
+        a_rollout(1.0, 0, prompt=prompt),
+        a_rollout(1.0, 0, prompt=prompt),
+        a_rollout(None, 1, prompt=prompt),
+    ):
+        run.put(SCORED, answer, key=prompt.group_id)
+
+
+def _a_trained_run(run: Run) -> tuple[RolloutScored, Any]:
+    """A run in which one rollout was generated, scored and trained on in step 1."""
+    prompt = a_prompt(run=run.name, group_size=1)
+    rollout = a_rollout(1.0, prompt=prompt, turns=(a_turn(spans=((0, 0, 6),)),))
+    key = prompt.group_id
+    run.put(PROMPTS, prompt, key=key)
+    run.put(ROLLOUTS, rollout.rollout, key=key)
+    place = run.put(SCORED, rollout, key=key)
+    entry = an_entry(
+        trained=(a_trained(rollout, partition=place.partition, offset=place.offset),),
+        closed=(ClosedGroup(group_id=key, outcome=GroupOutcome.TRAINED),),
+    )
+    trainer = TransactionalPublisher(run.kafka, f"{run.name}.trainer")
+    trainer.init()
+    for version, line in ((published(0), START), (published(1), entry)):
+        trainer.commit([_out(run, WEIGHTS, version, "policy"), _out(run, LEDGER, line, run.name)])
+    return rollout, entry
+
+
+def _out(run: Run, topic: Topic[Any], record: Record, key: str) -> OutRecord:
+    return OutRecord(topic=topic.of(run.name), key=key.encode(), value=AvroCodec(topic).encode(record))
+
+
+def _dead_letter(run: Run) -> OutRecord:
+    original = Message(topic=PROMPTS.of(run.name), partition=0, offset=4, key=b"g", value=b"garbage")
+    return dead_letter(
+        original,
+        topic=DEAD_LETTERS.of(run.name),
+        group=f"{run.name}.generators",
+        error=DecodeError("prompts: not in the wire format"),
+        attempts=1,
+        failed_at=datetime(2026, 3, 1, tzinfo=UTC),
+    )
+
+
+def _read(run: Run, topic: Topic[Any]) -> list[Message]:
+    with TopicReader(run.kafka, [topic.of(run.name)]) as reader:
+        return reader.read_to_end(30)
+
+
+def _invoke(config: Path, *words: str) -> str:
+    result = CliRunner().invoke(cli, [*words, "--config", str(config)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def _wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    waiting = threading.Event()
+    for _ in range(int(seconds / 0.1)):
+        if condition():
+            return
+        waiting.wait(0.1)
+    pytest.fail("the condition did not come true in time")
