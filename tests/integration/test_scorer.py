@@ -1,52 +1,181 @@
-"""The scorer as a process on the real broker: what it scores, and what it never loses."""
+"""The scorer as a process on the real broker: what it scores, what it survives, and what it never loses."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from rollstream.bus.dead_letters import list_dead_letters
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
-from rollstream.schemas.topics import ROLLOUTS, SCORED
+from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
 from tests.builders import a_generated, a_prompt
-from tests.running import Run, a_run, wait_until
+from tests.running import Run, StageProcess, a_run, wait_until
+from tests.unruly_environment import PATH
+
+GARBAGE = {"garbage": b"\x07 no record", "unknown schema": b"\x00\x00\x0f\x42\x3f body", "null": None}
 
 
 @pytest.fixture
 def run(kafka: str, topic_prefix: str, tmp_path: Path, redis_url: str) -> Iterator[Run]:
     with a_run(kafka, topic_prefix, tmp_path, redis_url=redis_url) as made:
-        # A killed member keeps its partitions until its session ends.
-        made.tables["scorer"] = {"session_timeout_seconds": 6, "batch_deadline_seconds": 5, "load_deadline_seconds": 5}
         yield made
 
 
-def put(run: Run, *rollouts: RolloutGenerated) -> None:
-    codec = AvroCodec(ROLLOUTS)
-    run.publish(ROLLOUTS.name, [(rollout.group_id, codec.encode(rollout)) for rollout in rollouts])
+def miss_killed_members_soon(run: Run) -> None:
+    """The group waits for a killed member until its session ends: let that be soon."""
+    run.tables["scorer"] = {
+        "session_timeout_seconds": 2.0,
+        "batch_deadline_seconds": 1.9,
+        "load_deadline_seconds": 1.9,
+        "sample_deadline_seconds": 1.9,
+    }
 
 
-def scored_ids(run: Run) -> set[str]:
-    return {record.rollout.rollout_id for record in run.records(SCORED)}
+def ordered(row: int, order: str = "") -> PromptSubmitted:
+    return a_prompt(row, environment=PATH, metadata={"order": order})
 
 
-def rollouts(count: int, **fields: object) -> list[RolloutGenerated]:
-    return [a_generated(prompt=a_prompt(row), **fields) for row in range(count)]
+def put(run: Run, *rollouts: RolloutGenerated, topic: Topic[RolloutGenerated] = ROLLOUTS) -> None:
+    codec = AvroCodec(topic)
+    run.publish(topic.name, [(rollout.group_id, codec.encode(rollout)) for rollout in rollouts])
 
 
-def test_rollouts_are_scored_and_what_has_no_reward_passes_through(run: Run) -> None:
+def scored_ids(run: Run) -> list[str]:
+    return [record.rollout.rollout_id for record in run.records(SCORED)]
+
+
+def by_index(records: list[RolloutScored]) -> dict[int, RolloutScored]:
+    return {record.rollout.sample_index: record for record in records}
+
+
+def start_broken(run: Run, how: str) -> StageProcess:
+    log = run.directory / "broken.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.broken_scorer", str(run.config), how], stdout=output, stderr=output
+        )
+    started = StageProcess(process=process, log=log)
+    run.running.append(started)
+    return started
+
+
+def allow_no_record_on(run: Run, topic: str) -> None:
+    """From here on the broker refuses every record for `topic`."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, f"{run.name}.{topic}")
+    resource.add_incremental_config(ConfigEntry("max.message.bytes", "10", incremental_operation=AlterConfigOpType.SET))
+    client = AdminClient(run.kafka.client_config())
+    for future in client.incremental_alter_configs([resource]).values():
+        future.result(10)
+
+
+def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_a_dead_letter(run: Run) -> None:
     right = a_generated(0)
-    failed = a_generated(1, status=Status.FAILED, error="prompt too long")
-    nameless = a_generated(2, prompt=a_prompt(environment=""))
-    unknown = a_generated(3, prompt=a_prompt(environment="no_such.environment"))
-    put(run, right, failed, nameless, unknown)
+    evaluated = a_generated(0, prompt=a_prompt(18))
+    put(
+        run,
+        right,
+        a_generated(1, status=Status.FAILED, error="prompt too long"),
+        a_generated(2, prompt=a_prompt(environment="")),
+        a_generated(3, prompt=a_prompt(environment="no_such.environment")),
+    )
+    whole = AvroCodec(ROLLOUTS).encode(right)
+    run.publish("rollouts", [*GARBAGE.items(), ("truncated", whole[:-20])])
+    put(run, evaluated, topic=EVAL_ROLLOUTS)
     scorer = run.start("scorer")
     wait_until(lambda: len(run.records(SCORED)) == 4, "four scored rollouts")
-    by_index = {record.rollout.sample_index: record for record in run.records(SCORED)}
-    assert by_index[0].scoring.reward == 1.0
-    assert by_index[0].rollout == right
-    assert (by_index[1].scoring.status, by_index[1].scoring.error) == (Status.FAILED, "prompt too long")
-    assert by_index[2].scoring.error.startswith("no_environment: ")
-    assert by_index[3].scoring.status is Status.FAILED
-    assert by_index[3].scoring.error.startswith("unknown_environment: ")
-    wait_until(lambda: run.committed("scorers", "rollouts") == 4, "the commit")
+    found = by_index(run.records(SCORED))
+    assert (found[0].scoring.reward, found[0].scoring.components) == (1.0, {"exact_match": 1.0})
+    assert found[0].rollout == right
+    assert (found[1].scoring.status, found[1].scoring.error) == (Status.FAILED, "prompt too long")
+    assert (found[2].scoring.error or "").startswith("no_environment: ")
+    assert (found[3].scoring.error or "").startswith("unknown_environment: ")
+    assert {found[index].scoring.status for index in (2, 3)} == {Status.FAILED}
+    wait_until(lambda: run.records(EVAL_SCORED), "the evaluation's rollout")
+    wait_until(lambda: run.committed("scorers", "rollouts") == 8, "the partitions to move on")
+    letters = list_dead_letters(run.kafka, run.name)
+    assert {letter.key for letter in letters} == {b"garbage", b"unknown schema", b"null", b"truncated"}
+    assert {letter.value for letter in letters} == {*GARBAGE.values(), whole[:-20]}
     assert scorer.terminate() == 0
+
+
+def test_a_users_environment_that_hangs_or_crashes_leaves_only_its_own_samples_unresolved(run: Run) -> None:
+    run.tables["scorer"] = {"sample_deadline_seconds": 1.0}
+    orders = ["give 0.5", "sleep 3600", "exit", "raise"]
+    put(run, *(a_generated(index, prompt=ordered(index, order)) for index, order in enumerate(orders)))
+    run.start("scorer")
+    wait_until(lambda: len(run.records(SCORED)) == 4, "four scored rollouts")
+    found = by_index(run.records(SCORED))
+    assert found[0].scoring.reward == 0.5
+    assert [found[index].scoring.status for index in (1, 2, 3)] == [Status.UNRESOLVED] * 3
+    assert (found[1].scoring.error or "").startswith("timeout: ")
+    assert (found[2].scoring.error or "").startswith("crash: ")
+    assert "RuntimeError: as ordered" in (found[3].scoring.error or "")
+
+
+def test_a_scorer_killed_in_mid_batch_or_before_its_commit_loses_nothing(run: Run) -> None:
+    miss_killed_members_soon(run)
+    rollouts = [a_generated(prompt=ordered(row, "sleep 0.05")) for row in range(24)]
+    expected = {rollout.rollout_id for rollout in rollouts}
+    put(run, *rollouts)
+    assert run.start("scorer", ROLLSTREAM_CRASH_AT="batch_scored").wait() == -9
+    assert scored_ids(run)
+    assert run.committed("scorers", "rollouts") == 0
+    in_mid_batch = run.start("scorer")
+    wait_until(lambda: '"message": "scoring"' in in_mid_batch.log.read_text(), "the stream to start")
+    wait_until(lambda: _is_assigned(run), "its partitions")
+    in_mid_batch.kill()
+    assert run.committed("scorers", "rollouts") < len(rollouts)
+    run.start("scorer")
+    wait_until(lambda: run.committed("scorers", "rollouts") == len(rollouts), "all to be committed")
+    assert set(scored_ids(run)) == expected
+
+
+def test_a_world_that_breaks_in_mid_batch_commits_nothing(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        broken = {}
+        for how in ("raise", "exit", "cancel"):
+            (tmp_path / how).mkdir()
+            run = stack.enter_context(a_run(kafka, f"{topic_prefix}-{how}", tmp_path / how))
+            put(run, *(a_generated(prompt=a_prompt(row)) for row in range(12)))
+            broken[how] = (run, start_broken(run, how))
+        for how, (run, process) in broken.items():
+            assert (how, process.wait()) == (how, 70)
+            assert (how, run.committed("scorers", "rollouts")) == (how, 0)
+
+
+def test_a_broker_that_refuses_the_results_ends_the_scorer_and_commits_nothing(run: Run) -> None:
+    put(run, *(a_generated(prompt=a_prompt(row)) for row in range(12)))
+    allow_no_record_on(run, "scored")
+    assert run.start("scorer").wait() == 70
+    assert run.committed("scorers", "rollouts") == 0
+
+
+def test_a_rollout_that_kills_the_scorer_each_time_is_given_up_and_the_others_pass(run: Run) -> None:
+    miss_killed_members_soon(run)
+    innocent = [a_generated(prompt=ordered(row)) for row in range(6)]
+    culprit = a_generated(prompt=ordered(6, "kill scorer"))
+    put(run, *innocent[:3], culprit, *innocent[3:])
+    deaths = 0
+    while not (letters := list_dead_letters(run.kafka, run.name)):
+        scorer = run.start("scorer")
+        wait_until(lambda: scorer.process.poll() is not None or list_dead_letters(run.kafka, run.name), "an end")  # noqa: B023
+        deaths += scorer.process.poll() is not None
+        assert deaths <= 5
+    assert deaths == 5
+    assert [letter.error_class for letter in letters] == ["PoisonError"]
+    wait_until(lambda: run.committed("scorers", "rollouts") == 7, "the partition to move on")
+    assert set(scored_ids(run)) == {rollout.rollout_id for rollout in innocent}
+
+
+def _is_assigned(run: Run) -> Any:
+    client = AdminClient(run.kafka.client_config())
+    group = client.describe_consumer_groups([f"{run.name}.scorers"])[f"{run.name}.scorers"].result(10)
+    return any(member.assignment.topic_partitions for member in group.members)
