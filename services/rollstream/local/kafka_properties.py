@@ -25,6 +25,7 @@ FIXED = {
     # One machine: a dead process is noticed in seconds, not in the 45 that suit a network. Half of that again for a
     # broker, since until then its own restart is refused as a duplicate registration.
     "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
     "group.consumer.min.session.timeout.ms": "3000",
     "group.consumer.session.timeout.ms": "6000",
     "group.consumer.min.heartbeat.interval.ms": "500",
