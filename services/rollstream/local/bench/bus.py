@@ -1,0 +1,187 @@
+"""`rollstream bench bus`: our publisher and consumer against the bare client, same settings, same broker."""
+
+import asyncio
+import json
+import statistics
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import confluent_kafka
+import numpy as np
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
+from rollstream.bus.errors import BrokerError
+from rollstream.bus.group_config import group_config
+from rollstream.bus.health import Health
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher, producer_config
+from rollstream.bus.settings import KafkaSettings
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+
+_TARGET: Final = 0.8
+_PARTITIONS: Final = 4
+_BATCH: Final = 200
+_DEADLINE_SECONDS: Final = 120.0
+_CONSUMER: Final = ConsumerSettings(max_in_flight=1024)
+Side = Callable[[KafkaSettings, "Load", str], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """`num_records` records of `record_bytes` each."""
+
+    record_bytes: int
+    num_records: int
+
+    def value(self) -> bytes:
+        """Little-endian token ids, which compress about as records do."""
+        rng = np.random.default_rng(0)
+        return rng.integers(0, 4096, self.record_bytes // 4, dtype=np.int32).tobytes()
+
+
+@click.command("bus")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1), help="Interleaved pairs.")
+@click.option("--megabytes", default=60, show_default=True, type=click.IntRange(min=1), help="Published a round.")
+def command(rounds: int, megabytes: int) -> None:
+    """Records a second of our publisher and consumer ÷ the bare client's, at 130 kB and 2 kB; target: 0.8."""
+    loads = [Load(record_bytes=size, num_records=max(1, megabytes * 1_000_000 // size)) for size in (130_000, 2_000)]
+    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as directory:
+        cluster = KafkaCluster(Path(directory), plan_cluster(1))
+        try:
+            cluster.start()
+            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), loads, rounds)
+        finally:
+            cluster.stop()
+    click.echo(json.dumps(report, indent=2))
+
+
+def measure(kafka: KafkaSettings, loads: list[Load], rounds: int) -> dict[str, Any]:
+    """Interleave ours and theirs; `ratio` is the smallest of the cases' medians of paired ratios."""
+    cases = [
+        {**asdict(load), **case}
+        for load in loads
+        for case in (
+            _case(kafka, load, rounds, "publish", ours=_publish_ours, bare=_publish_bare),
+            _case(kafka, load, rounds, "consume", ours=_consume_ours, bare=_consume_bare),
+        )
+    ]
+    return {
+        "bench": "bus",
+        "ratio": min(case["ratio"] for case in cases),
+        "target": _TARGET,
+        "cases": cases,
+        "settings": {"rounds": rounds, "partitions": _PARTITIONS, "brokers": 1, "acks": "all", "idempotent": True},
+    }
+
+
+def _case(kafka: KafkaSettings, load: Load, rounds: int, what: str, *, ours: Side, bare: Side) -> dict[str, Any]:
+    topic = _new_topic(kafka)
+    # Warms the broker up, and fills the topic for the consumers.
+    _publish_bare(kafka, load, topic)
+    pairs = []
+    for _ in range(rounds):
+        target = topic if what == "consume" else _new_topic(kafka)
+        pairs.append((load.num_records / ours(kafka, load, target), load.num_records / bare(kafka, load, target)))
+    return {
+        "what": what,
+        "ratio": round(statistics.median(one / other for one, other in pairs), 3),
+        "ours_records_per_second": round(statistics.median(one for one, _ in pairs), 1),
+        "bare_records_per_second": round(statistics.median(other for _, other in pairs), 1),
+    }
+
+
+def _new_topic(kafka: KafkaSettings) -> str:
+    name = f"bench-bus-{uuid.uuid4().hex[:8]}"
+    topic = NewTopic(name, num_partitions=_PARTITIONS, replication_factor=1)
+    AdminClient(kafka.client_config()).create_topics([topic])[name].result(30)
+    return name
+
+
+def _publish_ours(kafka: KafkaSettings, load: Load, topic: str) -> float:
+    publisher = Publisher(kafka, client_id="bench-ours")
+    value = load.value()
+    started = time.perf_counter()
+    reports = [
+        publisher.publish_soon(OutRecord(topic=topic, key=str(number).encode(), value=value))
+        for number in range(load.num_records)
+    ]
+    for report in reports:
+        report.result(_DEADLINE_SECONDS)
+    seconds = time.perf_counter() - started
+    publisher.close()
+    return seconds
+
+
+def _publish_bare(kafka: KafkaSettings, load: Load, topic: str) -> float:
+    producer = confluent_kafka.Producer(producer_config(kafka, "bench-bare"))
+    value = load.value()
+    undelivered = load.num_records
+
+    def report(error: confluent_kafka.KafkaError | None, _message: confluent_kafka.Message) -> None:
+        nonlocal undelivered
+        undelivered -= error is None
+
+    started = time.perf_counter()
+    for number in range(load.num_records):
+        while True:
+            try:
+                producer.produce(topic, value=value, key=str(number).encode(), on_delivery=report)
+                break
+            except BufferError:
+                producer.poll(0.01)
+        producer.poll(0)
+    producer.flush(_DEADLINE_SECONDS)
+    if undelivered:
+        raise BrokerError(f"{undelivered} records were not delivered within {_DEADLINE_SECONDS} s")
+    return time.perf_counter() - started
+
+
+def _consume_ours(kafka: KafkaSettings, load: Load, topic: str) -> float:
+    return asyncio.run(asyncio.wait_for(_consume_with_ours(kafka, load, topic), _DEADLINE_SECONDS))
+
+
+async def _consume_with_ours(kafka: KafkaSettings, load: Load, topic: str) -> float:
+    consumer = GroupConsumer(
+        kafka, group_id=f"ours-{uuid.uuid4().hex[:8]}", topics=[topic], settings=_CONSUMER, health=Health()
+    )
+    await consumer.start(weigh=lambda _: 1, on_dropped=lambda: None)
+    taken, started = 0, 0.0
+    async for record in consumer.records():
+        started = started or time.perf_counter()
+        record.done()
+        taken += 1
+        if taken >= load.num_records:
+            break
+    seconds = time.perf_counter() - started
+    await consumer.close()
+    return seconds
+
+
+def _consume_bare(kafka: KafkaSettings, load: Load, topic: str) -> float:
+    group = f"bare-{uuid.uuid4().hex[:8]}"
+    consumer = confluent_kafka.Consumer(group_config(kafka, group, _CONSUMER.max_poll_interval_seconds))
+    consumer.subscribe([topic])
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    taken, started, committed = 0, 0.0, 0.0
+    while taken < load.num_records:
+        messages = consumer.consume(_BATCH, 0.1) if started else [m for m in [consumer.poll(0.1)] if m is not None]
+        taken += sum(message.error() is None for message in messages)
+        now = time.perf_counter()
+        if messages and not started:
+            started = committed = now
+        if started and now - committed > _CONSUMER.commit_interval_seconds:
+            consumer.commit(offsets=consumer.position(consumer.assignment()), asynchronous=True)
+            committed = now
+        if time.monotonic() > deadline:
+            raise BrokerError(f"{taken} of {load.num_records} records came within {_DEADLINE_SECONDS} s")
+    seconds = time.perf_counter() - started
+    consumer.close()
+    return seconds

