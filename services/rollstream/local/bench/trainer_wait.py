@@ -1,0 +1,119 @@
+"""`rollstream bench trainer-wait`: the share of its time that a trainer waits whose input is there beforehand."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import BrokenWorldError
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import KafkaSettings
+from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.ledger import EntryKind, LedgerEntry
+from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
+
+_RUN = "bench-trainer-wait"
+_WARM_UP_STEPS = 5
+_DEADLINE_SECONDS = 1800
+_PHASES = ("waiting", "assembling", "packing", "forward_backward", "optimizer", "publishing")
+
+
+@click.command("trainer-wait")
+@click.option("--steps", default=200, show_default=True, type=click.IntRange(min=10), help="Steps that are measured.")
+@click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
+@click.option("--tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens of a completion.")
+def command(steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
+    """Time waiting ÷ wall time of a trainer whose `scored` holds every step beforehand; target: at most 0.02."""
+    shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
+    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
+        directory = Path(name)
+        cluster = KafkaCluster(directory / "kafka", plan_cluster(1))
+        try:
+            cluster.start()
+            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), directory, shape)
+        finally:
+            cluster.stop()
+    click.echo(json.dumps(report, indent=2))
+
+
+def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int]) -> dict[str, Any]:
+    """Fill the topics, run `rollstream trainer` to its end, and add up what its ledger says."""
+    num_steps = shape["steps"] + _WARM_UP_STEPS
+    KafkaAdmin(kafka).create_topics(_RUN, partitions=4)
+    _fill(kafka, num_steps * shape["groups_per_step"], shape)
+    write_tiny_model(directory / "model", seed=0)
+    command = [sys.executable, "-m", "rollstream.cli.main", "trainer", "--config"]
+    log = directory / "trainer.log"
+    with log.open("w") as output:
+        ended = subprocess.run(
+            [*command, str(_config(kafka, directory, num_steps, shape))],
+            stdout=output, stderr=subprocess.STDOUT, check=False, timeout=_DEADLINE_SECONDS,
+        )  # fmt: skip
+    if ended.returncode != 0:
+        raise BrokenWorldError(f"the trainer ended with {ended.returncode}: {log.read_text()[-2000:]}")
+    return _report(_steps(kafka)[_WARM_UP_STEPS:], shape)
+
+
+def _fill(kafka: KafkaSettings, num_groups: int, shape: dict[str, int]) -> None:
+    prompts, scored = AvroCodec(PROMPTS), AvroCodec(SCORED)
+    random = np.random.default_rng(0)
+    publisher = Publisher(kafka, client_id="bench")
+    size, tokens = shape["group_size"], shape["tokens"]
+    for prompt in synthetic_prompts(_RUN, num_groups, group_size=size, max_tokens=2 * tokens):
+        key = prompt.group_id.encode()
+        publisher.publish_soon(OutRecord(topic=PROMPTS.of(_RUN), key=key, value=prompts.encode(prompt)))
+        for sample in synthetic_samples(prompt, num_tokens=tokens, vocab_size=len(VOCABULARY), random=random):
+            publisher.publish_soon(OutRecord(topic=SCORED.of(_RUN), key=key, value=scored.encode(sample)))
+    publisher.close(120.0)
+
+
+def _config(kafka: KafkaSettings, directory: Path, num_steps: int, shape: dict[str, int]) -> Path:
+    path = directory / "rollstream.toml"
+    path.write_text(f"""\
+run = "{_RUN}"
+weight_store = {json.dumps(str(directory / "weights"))}
+[kafka]
+bootstrap_servers = "{kafka.bootstrap_servers}"
+[trainer]
+model_path = {json.dumps(str(directory / "model"))}
+checkpoints = {json.dumps(str(directory / "checkpoints"))}
+groups_per_step = {shape["groups_per_step"]}
+num_steps = {num_steps}
+# The samples are all of version 0.
+max_policy_lag = {num_steps}
+keep_versions = {num_steps + 1}
+""")
+    return path
+
+
+def _steps(kafka: KafkaSettings) -> list[LedgerEntry]:
+    codec = AvroCodec(LEDGER)
+    with TopicReader(kafka, [LEDGER.of(_RUN)]) as reader:
+        entries = [codec.decode(message.value) for message in reader.read_to_end()]
+    return [entry for entry in entries if entry.kind is EntryKind.STEP]
+
+
+def _report(steps: list[LedgerEntry], shape: dict[str, int]) -> dict[str, Any]:
+    wall = sum(step.metrics["step_seconds"] for step in steps)
+    phases = {phase: sum(step.metrics[f"{phase}_seconds"] for step in steps) for phase in _PHASES}
+    return {
+        "bench": "trainer-wait",
+        "ratio": phases["waiting"] / wall,
+        "wall_seconds": wall,
+        "seconds": phases,
+        "trained_tokens_per_second": sum(step.metrics["trained_tokens"] for step in steps) / wall,
+        "settings": {**shape, "warm_up_steps": _WARM_UP_STEPS, "measured_steps": len(steps)},
+    }
