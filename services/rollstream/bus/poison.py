@@ -25,6 +25,8 @@ ALONE_AFTER: Final = 3
 GIVEN_UP_AFTER: Final = 5
 _EXPIRE_SECONDS: Final = 24 * 3600
 _TIMEOUT_SECONDS: Final = 1.0
+_MAX_CONNECTIONS: Final = 8
+_WAIT_SECONDS: Final = 30.0
 _REST_SECONDS: Final = 5.0
 
 
@@ -47,16 +49,7 @@ class PoisonGuard:
         self._group_id = group_id
         self._gate = _Gate()
         self._resting_until = 0.0
-        self._redis = (
-            redis.asyncio.Redis.from_url(
-                redis_url,
-                socket_timeout=_TIMEOUT_SECONDS,
-                socket_connect_timeout=_TIMEOUT_SECONDS,
-                retry=Retry(NoBackoff(), 0),
-            )
-            if redis_url
-            else None
-        )
+        self._redis = _connection(redis_url) if redis_url else None
 
     @asynccontextmanager
     async def attempt(self, message: Message) -> AsyncIterator[Attempt]:
@@ -87,9 +80,23 @@ class PoisonGuard:
             answer = await self._redis.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
             return int(answer or 0)
         except redis.RedisError as error:
-            self._resting_until = now + _REST_SECONDS
-            _LOG.warning("Redis is gone, starts are not counted until it is back: %s", error)
+            if now >= self._resting_until:
+                _LOG.warning("Redis is gone, starts are not counted until it is back: %s", error)
+            self._resting_until = asyncio.get_running_loop().time() + _REST_SECONDS
             return 0
+
+
+def _connection(redis_url: str) -> redis.asyncio.Redis:
+    # Hundreds of records start side by side: they wait for a connection rather than open one each.
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        redis_url,
+        max_connections=_MAX_CONNECTIONS,
+        timeout=_WAIT_SECONDS,
+        socket_timeout=_TIMEOUT_SECONDS,
+        socket_connect_timeout=_TIMEOUT_SECONDS,
+        retry=Retry(NoBackoff(), 0),
+    )
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 class _Gate:
