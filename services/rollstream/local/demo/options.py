@@ -16,8 +16,8 @@ NUM_STEPS: Final = 160
 LEARNING_RATE: Final = 1e-4
 CHECKPOINT_EVERY: Final = 10
 EVAL_PROMPTS: Final = 512
-# A warm start above 0.8 leaves nothing to show, one below 0.2 too little spread within groups.
-WARM_UP_ACCURACY: Final = 0.3
+# Sampled; greedy answers are then right 0.35 to 0.5 of the time. Above 0.8 nothing would be left to show.
+WARM_UP_ACCURACY: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,13 +26,20 @@ def warm_up(demo: DemoOptions) -> Path:
     log = demo.run_dir / "logs" / "sft.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "rollstream.cli.main", "sft", *_sft_arguments(demo, model)]
-    with log.open("w") as output:
-        ended = subprocess.run(
-            command, stdout=output, stderr=subprocess.STDOUT, check=False, timeout=_WARM_UP_DEADLINE_SECONDS
-        )
-    if ended.returncode != 0:
-        raise BrokenWorldError(f"the warm-up ended with {ended.returncode}: see {log}")
+    try:
+        _run_logged(command, log)
+    except subprocess.TimeoutExpired as error:
+        raise BrokenWorldError(
+            f"the warm-up took more than {error.timeout} s: is the machine busy? See {log}"
+        ) from error
+    except subprocess.CalledProcessError as error:
+        raise BrokenWorldError(f"the warm-up ended with {error.returncode}: see {log}") from error
     return model
+
+
+def _run_logged(command: list[str], log: Path) -> None:
+    with log.open("w") as output:
+        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True, timeout=_WARM_UP_DEADLINE_SECONDS)
 
 
 def _sft_arguments(demo: DemoOptions, model: Path) -> list[str]:
@@ -41,6 +48,8 @@ def _sft_arguments(demo: DemoOptions, model: Path) -> list[str]:
         "--environment", options.ENVIRONMENT,
         "--until-accuracy", str(options.WARM_UP_ACCURACY),
         "--seed", str(demo.seed),
+        # The broker starts at the same time on the other core; two threads of so small a model gain nothing.
+        "--threads", "1",
         "--output", str(model),
     ]  # fmt: skip
 
@@ -103,7 +112,10 @@ learning_rate = {demo.learning_rate}
 beta2 = 0.99
 weight_decay = 0.0
 warmup_steps = 10
-minibatches = 2
+minibatches = 1
+# r = current / behavior: with one minibatch the clip then bounds what policy lag does
+old = "behavior"
+threads = 1
 scale_advantages_by_std = true
 seed = {demo.seed}
 """
