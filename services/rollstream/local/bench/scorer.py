@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import click
 import numpy as np
+import psutil
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.errors import BrokenWorldError
@@ -70,18 +71,19 @@ def _measure(kafka: KafkaSettings, directory: Path, run: str, size: int, count: 
         key = samples[number % len(samples)].group_id.encode()
         publisher.publish_soon(OutRecord(topic=ROLLOUTS.of(run), key=key, value=values[number % len(values)]))
     publisher.close(120.0)
-    messages = _run_scorer(kafka, directory, run, count)
+    messages, cpu_seconds = _run_scorer(kafka, directory, run, count)
     admin.delete_topics(run)
     elapsed = (max(one.timestamp_ms for one in messages) - min(one.timestamp_ms for one in messages)) / 1000
     return {
         "rollouts_per_second": (count - 1) / elapsed,
+        "cpu_microseconds_per_rollout": cpu_seconds / count * 1e6,
         "bare_rollouts_per_second": _bare(values),
         "record_bytes": float(median(len(value) for value in values)),
     }
 
 
-def _run_scorer(kafka: KafkaSettings, directory: Path, run: str, count: int) -> list[Message]:
-    """The scored messages, without their values, of one scorer process over what lies in `rollouts`."""
+def _run_scorer(kafka: KafkaSettings, directory: Path, run: str, count: int) -> tuple[list[Message], float]:
+    """Score what lies in `rollouts`: the scored messages without their values, and the CPU seconds it took."""
     config = directory / f"{run}.toml"
     config.write_text(f'run = "{run}"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n')
     log = directory / f"{run}.log"
@@ -97,6 +99,7 @@ def _run_scorer(kafka: KafkaSettings, directory: Path, run: str, count: int) -> 
             if scorer.poll() is not None or time.monotonic() > deadline:
                 raise BrokenWorldError(f"the scorer did not score {count} rollouts: {log.read_text()[-2000:]}")
             time.sleep(1.0)
+        cpu_seconds = _cpu_seconds(scorer.pid)
     finally:
         scorer.kill()
         scorer.wait(10)
@@ -104,7 +107,14 @@ def _run_scorer(kafka: KafkaSettings, directory: Path, run: str, count: int) -> 
     with TopicReader(kafka, [SCORED.of(run)]) as reader:
         while not reader.at_end() or not found:
             found += [_bare_message(message) for message in reader.poll(500, 1.0)]
-    return found
+    return found, cpu_seconds
+
+
+def _cpu_seconds(pid: int) -> float:
+    """Of a process and its children, their start included."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times))
 
 
 def _committed(kafka: KafkaSettings, run: str) -> int:
