@@ -76,7 +76,8 @@ class TransformersEngine:
         refuse_impossible(request, self.max_model_len)
         self._refuse_if_dead()
         row = Row(request=request, chance=random.Random(request.seed))
-        answer = self._answers[row] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
+        self._answers[row] = answer
         self._waiting.append(row)
         self._has_work.set()
         try:

@@ -56,7 +56,7 @@ class VllmEngine:
         for variable, value in _ENVIRONMENT.items():
             os.environ.setdefault(variable, value)
         logging.getLogger("vllm").setLevel(logging.WARNING)
-        # It calls every module without tensors of its own, a tied head included, failed to load; `_prove_head` knows.
+        # It warns that a tied head was not loaded, at every update; the worker's `head_differs` is the check of that.
         logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
         self._settings = settings
         self._tokenizer = ChatTokenizer(settings.model_path)

@@ -1,0 +1,5 @@
+"""Fixtures of the contract tests."""
+
+from tests.engine_fixtures import engine_hosts, models
+
+__all__ = ["engine_hosts", "models"]

@@ -1,0 +1,165 @@
+"""One behavior, every engine: scripted, transformers and the real vLLM on the CPU."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollstream.engines.protocol import Generation
+from rollstream.schemas.rollout import FinishReason
+from tests import engine_scenarios as scenario
+from tests.engine_fixtures import MAX_MODEL_LEN, EngineHosts
+from tests.engine_host import START_VERSION, EngineHost
+
+EOS = 1
+ENGINES = ("scripted", "transformers-tied-keep", "vllm-tied-keep", "vllm-untied-recompute")
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def name(request: pytest.FixtureRequest) -> str:
+    """Which engine."""
+    return request.param
+
+
+@pytest.fixture
+def host(name: str, engine_hosts: EngineHosts) -> EngineHost:
+    """The engine, running."""
+    return engine_hosts.get(name)
+
+
+def test_the_first_weights_carry_the_version_given_at_start(host: EngineHost) -> None:
+    (answer,) = host.run(scenario.generate, [{"seed": 1}])
+    assert {span.weight_version for span in answer.weight_spans} == {START_VERSION}
+
+
+def test_every_token_has_a_finite_logprob_and_a_version(host: EngineHost) -> None:
+    answers = host.run(scenario.generate, [{"seed": seed} for seed in range(24)])
+    for answer in answers:
+        _assert_whole(answer)
+
+
+def test_the_stop_token_is_the_last_token_when_the_model_chose_it(host: EngineHost) -> None:
+    answers = host.run(scenario.generate, [{"seed": seed, "max_tokens": 150} for seed in range(24)])
+    stopped = [answer for answer in answers if answer.finish_reason is FinishReason.STOP]
+    assert stopped
+    for answer in stopped:
+        assert answer.token_ids[-1] == EOS
+        assert EOS not in answer.token_ids[:-1]
+        assert "<eos>" not in answer.text
+
+
+def test_a_call_never_exceeds_its_max_tokens_and_says_length_then(host: EngineHost) -> None:
+    answers = host.run(
+        scenario.generate, [{"seed": seed, "max_tokens": length} for seed in range(4) for length in (1, 5)]
+    )
+    for answer, length in zip(answers, [1, 5] * 4, strict=True):
+        assert len(answer.token_ids) <= length
+        if answer.token_ids[-1] != EOS:
+            assert len(answer.token_ids) == length
+            assert answer.finish_reason is FinishReason.LENGTH
+
+
+def test_greedy_answers_are_the_same_whatever_the_seed(host: EngineHost) -> None:
+    first, second = host.run(scenario.generate, [{"seed": seed, "temperature": 0.0} for seed in (1, 2)])
+    assert first.token_ids.tolist() == second.token_ids.tolist()
+
+
+def test_a_seed_decides_the_answer_whoever_runs_beside_it(host: EngineHost) -> None:
+    (alone,) = host.run(scenario.generate, [{"seed": 5}])
+    crowd = host.run(scenario.generate, [{"seed": seed} for seed in range(16)])
+    assert crowd[5].token_ids.tolist() == alone.token_ids.tolist()
+    assert len({tuple(answer.token_ids.tolist()) for answer in crowd}) > 1
+
+
+def test_a_stop_text_ends_the_answer_before_itself(host: EngineHost) -> None:
+    (free,) = host.run(scenario.generate, [{"seed": 3, "max_tokens": 40}])
+    stop = free.text[4:6]
+    (cut,) = host.run(scenario.generate, [{"seed": 3, "max_tokens": 40, "stop": (stop,)}])
+    assert cut.finish_reason is FinishReason.STOP
+    assert cut.text == free.text[: free.text.index(stop)]
+    assert cut.token_ids.tolist() == free.token_ids.tolist()[: len(cut.token_ids)]
+    _assert_whole(cut)
+
+
+def test_a_narrow_distribution_is_the_greedy_one(host: EngineHost, name: str) -> None:
+    if name == "scripted":
+        asked = [{"temperature": 0.0}, {"temperature": 0.0}]
+    else:
+        asked = [{"temperature": 1.0, "top_k": 1, "seed": 1}, {"temperature": 1.0, "top_p": 1e-6, "seed": 2}]
+    greedy, *narrow = host.run(scenario.generate, [{"temperature": 0.0}, *asked])
+    for answer in narrow:
+        assert answer.token_ids.tolist() == greedy.token_ids.tolist()
+
+
+def test_a_cancelled_request_leaves_and_the_others_end(host: EngineHost) -> None:
+    during, after, others = host.run(scenario.cancel_one_of_three, {"max_tokens": 100})
+    assert during == 3
+    assert after <= 2
+    for answer in others:
+        _assert_whole(answer)
+
+
+def test_an_update_reaches_running_requests_and_all_later_ones(
+    host: EngineHost, name: str, engine_hosts: EngineHosts
+) -> None:
+    versions = engine_hosts.versions(name)
+    asked = [{"seed": seed, "max_tokens": 150} for seed in range(32)]
+    answers = host.run(
+        scenario.load_while_generating, asked, START_VERSION + 1, (START_VERSION, versions.old), versions.new
+    )
+    for answer in answers:
+        _assert_whole(answer)
+        seen = [span.weight_version for span in answer.weight_spans]
+        assert seen in ([START_VERSION], [START_VERSION, START_VERSION + 1], [START_VERSION + 1])
+    for later in host.run(scenario.generate, asked[:4]):
+        assert [span.weight_version for span in later.weight_spans] == [START_VERSION + 1]
+    report = host.run(scenario.load, START_VERSION, versions.old)
+    assert 0 <= report.stall_seconds <= report.load_seconds
+
+
+def test_a_bad_version_is_refused_and_the_old_one_serves_on(
+    host: EngineHost, name: str, engine_hosts: EngineHosts, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(engine_hosts.versions(name).new, broken)
+    weights = broken / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    if name == "scripted":  # it reads files, but knows nothing of their format
+        weights.unlink()
+    assert host.run(scenario.load_refusal, 99, broken).startswith("EngineError")
+    assert host.run(scenario.load_refusal, 99, tmp_path / "absent").startswith("EngineError")
+    (answer,) = host.run(scenario.generate, [{"seed": 1}])
+    assert 99 not in {span.weight_version for span in answer.weight_spans}
+
+
+def test_what_cannot_be_generated_is_refused_with_the_bound(host: EngineHost) -> None:
+    assert str(MAX_MODEL_LEN) in host.run(scenario.refusal, {"max_tokens": MAX_MODEL_LEN})
+    assert "prompt" in host.run(scenario.refusal, {"content": ""})
+
+
+def test_every_engine_reads_the_same_tokenizer(host: EngineHost, name: str, engine_hosts: EngineHosts) -> None:
+    found = host.run(scenario.identity)
+    reference = engine_hosts.get("scripted").run(scenario.identity)
+    assert found["name"] == name.partition("-")[0]
+    assert found["max_model_len"] == MAX_MODEL_LEN
+    assert (found["prompt"], found["num_prompt_tokens"], found["texts"]) == ("52910=", 6, "01")
+    for key in ("tokenizer_sha256", "chat_template_sha256"):
+        assert found[key] == reference[key]
+
+
+def test_a_closed_engine_ends_its_requests(host: EngineHost, name: str, engine_hosts: EngineHosts) -> None:
+    running, later = host.run(scenario.close_while_generating, {"max_tokens": 250, "content": "1" * 60 + "="})
+    engine_hosts.close(name)
+    assert running != "accepted"
+    assert later != "accepted"
+
+
+def _assert_whole(answer: Generation) -> None:
+    length = len(answer.token_ids)
+    assert length >= 1
+    assert len(answer.behavior_logprobs) == length
+    assert np.isfinite(answer.behavior_logprobs).all()
+    assert (answer.behavior_logprobs <= 0).all()
+    assert [span.start for span in answer.weight_spans] == [0, *(span.end for span in answer.weight_spans[:-1])]
+    assert answer.weight_spans[-1].end == length

@@ -1,0 +1,83 @@
+"""An engine in a process of its own, driven over a pipe: vLLM forks, sets environment variables and warns."""
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+from rollstream.engines.build import build_engine
+from rollstream.engines.protocol import Engine
+from rollstream.engines.settings import EngineSettings
+
+START_VERSION = 7
+_START_SECONDS = 200.0
+_SCENARIO_SECONDS = 100.0
+# Threads that spin while they wait would stall the other processes of a small machine.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+class EngineHost:
+    """One child process with one engine; `run` awaits a scenario on it and returns what it returns."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self.settings = settings
+        self._pipe, theirs = Pipe()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.engine_host", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, **_ENVIRONMENT},
+        )
+        theirs.close()
+        self._pipe.send_bytes(pickle.dumps(settings))
+        self._is_ready = False
+
+    def run(self, scenario: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
+        """`await scenario(engine, *arguments)` in the child; raises what it raised."""
+        if not self._is_ready:
+            self._answer(_START_SECONDS)
+            self._is_ready = True
+        self._pipe.send_bytes(pickle.dumps((scenario, arguments)))
+        return self._answer(_SCENARIO_SECONDS)
+
+    def close(self) -> None:
+        """End the child; its engine's own processes end with it."""
+        self._pipe.close()
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _answer(self, timeout: float) -> Any:
+        if not self._pipe.poll(timeout):
+            raise TimeoutError(f"{self.settings.kind} did not answer within {timeout} s")
+        result = pickle.loads(self._pipe.recv_bytes())
+        if isinstance(result, BaseException):
+            raise result
+        return result
+
+
+async def _serve(pipe: Connection) -> None:
+    engine: Engine = build_engine(pickle.loads(pipe.recv_bytes()))
+    await engine.start(START_VERSION)
+    pipe.send_bytes(pickle.dumps(None))
+    while True:
+        try:
+            scenario, arguments = pickle.loads(await asyncio.to_thread(pipe.recv_bytes))
+        except EOFError:
+            break
+        try:
+            result = await scenario(engine, *arguments)
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # the other side raises it
+            result = error
+        pipe.send_bytes(pickle.dumps(result))
+    await engine.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(_serve(Connection(int(sys.argv[1]))))

@@ -1,0 +1,125 @@
+"""What tests do with an engine, as coroutines that run where the engine lives."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollstream.engines.protocol import Engine, EngineError, Generation, GenerationRequest, LoadReport
+from rollstream.schemas.prompt import Message, Sampling
+
+QUESTION = "5291047386" * 6 + "="
+_DEADLINE_SECONDS = 60.0
+Asked = dict[str, Any]
+
+
+async def generate(engine: Engine, asked: list[Asked]) -> list[Generation]:
+    """The answers to requests side by side; see `_request` for what each may ask."""
+    return await asyncio.gather(*(engine.generate(_request(engine, one, index)) for index, one in enumerate(asked)))
+
+
+async def refusal(engine: Engine, asked: Asked) -> str:
+    """The words with which the engine refuses."""
+    try:
+        await engine.generate(_request(engine, asked, 0))
+    except EngineError as error:
+        return str(error)
+    return "accepted"
+
+
+async def load(engine: Engine, weight_version: int, path: Path) -> LoadReport:
+    """Load a version while nothing runs."""
+    return await engine.load_weights(weight_version, path)
+
+
+async def load_refusal(engine: Engine, weight_version: int, path: Path) -> str:
+    """The words with which the engine refuses a version."""
+    try:
+        await engine.load_weights(weight_version, path)
+    except EngineError as error:
+        return f"{type(error).__name__}: {error}"
+    return "loaded"
+
+
+async def load_while_generating(
+    engine: Engine, asked: list[Asked], weight_version: int, before: tuple[int, Path], after: Path
+) -> list[Generation]:
+    """Answers of which at least three straddle an update from `before` to `weight_version` at `after`.
+
+    Tried again with another delay until the update lands in the middle.
+    """
+    give_up_at = time.monotonic() + _DEADLINE_SECONDS
+    delay = 0.05
+    while time.monotonic() < give_up_at:
+        await engine.load_weights(*before)
+        running = [asyncio.create_task(engine.generate(_request(engine, one, i))) for i, one in enumerate(asked)]
+        await asyncio.sleep(delay)
+        await engine.load_weights(weight_version, after)
+        answers = await asyncio.gather(*running)
+        straddling = [answer for answer in answers if len(answer.weight_spans) > 1]
+        if len(straddling) >= 3:
+            return answers
+        started_late = all(answer.weight_spans[0].weight_version == weight_version for answer in answers)
+        delay *= 2 if started_late else 0.7
+    raise TimeoutError("no update landed in the middle of three samples")
+
+
+async def cancel_one_of_three(engine: Engine, asked: Asked) -> tuple[int, int, list[Generation]]:
+    """Requests in flight while three run and after the second was cancelled; the answers of the others."""
+    running = [
+        asyncio.create_task(engine.generate(_request(engine, {**asked, "seed": seed}, seed))) for seed in (0, 1, 2)
+    ]
+    await asyncio.sleep(0.02)
+    during = engine.in_flight
+    running[1].cancel()
+    await asyncio.wait([running[1]])
+    answers = [await running[0], await running[2]]
+    return during, engine.in_flight, answers
+
+
+async def close_while_generating(engine: Engine, asked: Asked) -> list[str]:
+    """What a running request and a later one raise when the engine is closed."""
+    running = asyncio.create_task(refusal(engine, asked))
+    await asyncio.sleep(0.02)
+    await engine.close()
+    return [await running, await refusal(engine, asked)]
+
+
+async def identity(engine: Engine) -> dict[str, Any]:
+    """What the engine says about itself, and a prompt there and back."""
+    token_ids = engine.tokenize([Message(role="user", content="52910=")], ())
+    return {
+        "name": engine.name,
+        "version": engine.version,
+        "max_model_len": engine.max_model_len,
+        "tokenizer_sha256": engine.tokenizer_sha256,
+        "chat_template_sha256": engine.chat_template_sha256,
+        "prompt": engine.detokenize(token_ids),
+        "num_prompt_tokens": len(token_ids),
+        "texts": engine.detokenize(np.array([3, 4, 1], dtype=np.int32)),
+    }
+
+
+async def reload_plainly(engine: Any, weight_version: int, path: Path) -> str | None:
+    """vLLM's own reload without our fix, labeled; what the proof of the head then says."""
+    llm = engine._llm
+    await llm.pause_generation(mode="keep", clear_cache=False)
+    await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
+    await engine._label(weight_version)
+    await llm.resume_generation()
+    (problem,) = await llm.collective_rpc("head_differs", args=(str(path),))
+    return problem
+
+
+def _request(engine: Engine, asked: Asked, index: int) -> GenerationRequest:
+    """`asked`: seed, max_tokens, content, and the fields of Sampling."""
+    sampling = {name: value for name, value in asked.items() if name not in ("seed", "max_tokens", "content")}
+    return GenerationRequest(
+        request_id=f"request-{index}-{time.monotonic_ns()}",
+        prompt_token_ids=engine.tokenize([Message(role="user", content=asked.get("content", QUESTION))], ()),
+        sampling=Sampling(**sampling),
+        max_tokens=asked.get("max_tokens", 100),
+        seed=asked.get("seed"),
+    )
