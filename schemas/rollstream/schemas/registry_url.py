@@ -64,6 +64,10 @@ class ConfluentRegistry:
         self._ids.update(registered)
         return registered
 
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
     def _subject(self, topic: Topic[Any]) -> str:
         return f"{topic.of(self._run)}-value"
 

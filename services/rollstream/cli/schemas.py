@@ -1,5 +1,7 @@
 """`rollstream schemas`: the records' contract, checked, updated, registered."""
 
+from contextlib import closing
+
 import click
 
 from rollstream.bus.settings import StageSettings
@@ -46,5 +48,6 @@ def register(url: str, run: str | None) -> None:
     from rollstream.schemas.registry_url import ConfluentRegistry
 
     name = run or StageSettings.load(find_config()).run
-    for subject, schema_id in ConfluentRegistry(url, run=name).register().items():
-        click.echo(f"{subject} {schema_id}")
+    with closing(ConfluentRegistry(url, run=name)) as registry:
+        for subject, schema_id in registry.register().items():
+            click.echo(f"{subject} {schema_id}")

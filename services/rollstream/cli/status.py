@@ -59,7 +59,10 @@ def _look(source: StatusSource) -> RenderableType:
 
 def _topics(snapshot: Snapshot) -> Table:
     title = f"run {snapshot.run}, {snapshot.taken_at:%H:%M:%S} UTC"
-    rows = ((topic.name, topic.num_partitions, topic.replication, topic.num_records) for topic in snapshot.topics)
+    rows = (
+        (topic.name.removeprefix(f"{snapshot.run}."), topic.num_partitions, topic.replication, topic.num_records)
+        for topic in snapshot.topics
+    )
     return _table(title, ("topic", "partitions", "replication", "records (at most)"), rows)
 
 
@@ -113,4 +116,9 @@ def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ..
 
 
 def _ago(then: datetime, now: datetime) -> str:
-    return f"{max(0.0, (now - then).total_seconds()):.0f} s ago"
+    """How long ago, in the largest unit of which there are at least two."""
+    seconds = max(0.0, (now - then).total_seconds())
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
