@@ -62,9 +62,9 @@ class Bus:
         """Samples published of each prompt."""
         return Counter(sample.prompt.source.row for sample in self.samples(topic))
 
-    def committed(self) -> int:
-        """Sum over the partitions of `prompts`."""
-        return sum(KafkaAdmin(self.kafka).committed_offsets(f"{self.run}.generators", PROMPTS.of(self.run)).values())
+    def committed(self, topic: Topic[Any] = PROMPTS) -> int:
+        """Sum over the partitions."""
+        return sum(KafkaAdmin(self.kafka).committed_offsets(f"{self.run}.generators", topic.of(self.run)).values())
 
     def stage(self, *arguments: Any, **options: Any) -> Stage:
         return build_stage(self.kafka, self.run, *arguments, **options)
@@ -294,25 +294,31 @@ def test_sigterm_lets_handlers_finish_within_the_bound_and_exits_0(bus: Bus) -> 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"], indirect=True)
 def test_a_second_member_takes_over_partitions_and_nothing_is_lost(bus: Bus) -> None:
-    num_prompts = 60
+    num_prompts = 30
+    shared = asyncio.Event()
 
-    async def slowly(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
-        await asyncio.sleep(0.05 * (1 + prompt.source.row % 4))
+    async def late_ones_wait(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        if prompt.source.row % num_prompts > 5:
+            await shared.wait()
         yield a_generated(prompt=prompt)
 
     async def scenario() -> None:
         bus.submit(range(num_prompts))
-        bounds = {"max_in_flight": 3}
-        async with running(bus.stage(slowly, bounds=bounds)) as first:
-            await until(lambda: len(bus.rows()) > 5, first)
-            second_stage = bus.stage(slowly, bounds=bounds)
-            async with running(second_stage) as second:
-                await until(lambda: second_stage.health.readiness()["assignment"].is_ok, second)
-                await until(lambda: len(bus.rows()) > num_prompts // 2, second)
-            await until(lambda: bus.committed() == num_prompts, first)
+        bus.submit(range(num_prompts, 2 * num_prompts), topic=EVAL_PROMPTS)
+        bounds = {"max_in_flight": 2 * num_prompts, "revoke_drain_seconds": 0.2}
+        async with running(bus.stage(late_ones_wait, bounds=bounds)) as first:
+            await until(lambda: len(bus.rows()) > 3, first)
+            joining = bus.stage(late_ones_wait, bounds=bounds)
+            async with running(joining) as second:
+                await until(lambda: joining.consumer.num_in_flight > 0, second)
+                shared.set()
+                await until(lambda: bus.committed() == num_prompts, second)
+                await until(lambda: bus.committed(EVAL_PROMPTS) == num_prompts, second)
+            assert not first.done()
 
     run(scenario())
     assert set(bus.rows()) == set(range(num_prompts))
+    assert set(bus.rows(EVAL_ROLLOUTS)) == set(range(num_prompts, 2 * num_prompts))
 
 
 def test_what_a_revoked_handler_would_yield_later_is_not_published(bus: Bus) -> None:

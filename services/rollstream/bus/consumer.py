@@ -119,6 +119,7 @@ class GroupConsumer:
         self._backlog: deque[Message] = deque()
         self._reasons: set[str] = set()
         self._is_paused = False
+        self._is_committing = False
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
         self._queue: asyncio.Queue[InFlight | None] = asyncio.Queue()
@@ -317,8 +318,10 @@ class GroupConsumer:
         return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
 
     def _commit_soon(self) -> None:
-        offsets = self._to_commit()
+        # One at a time: during a rebalance the coordinator leaves them unanswered, and they would pile up.
+        offsets = [] if self._is_committing else self._to_commit()
         if offsets:
+            self._is_committing = True
             self._client.commit(offsets=offsets, asynchronous=True)
 
     def _commit_now(self, partitions: Sequence[Partition]) -> None:
@@ -326,20 +329,24 @@ class GroupConsumer:
         if not offsets:
             return
         try:
-            self._on_commit(None, self._client.commit(offsets=offsets, asynchronous=False))
+            self._note_commit(None, self._client.commit(offsets=offsets, asynchronous=False))
         except confluent_kafka.KafkaException as error:
-            self._on_commit(error.args[0], offsets)
+            self._note_commit(error.args[0], offsets)
 
     def _on_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
-        for part in partitions:
-            problem = error or part.error
-            metrics.COMMITS.labels(self.group_id, "failed" if problem else "committed").inc()
-            if problem is None:
-                with self._lock:
+        self._is_committing = False
+        self._note_commit(error, partitions)
+
+    def _note_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
+        problems = {problem.code(): problem for part in partitions if (problem := error or part.error)}
+        metrics.COMMITS.labels(self.group_id, "failed" if problems else "committed").inc()
+        with self._lock:
+            for part in partitions:
+                if (error or part.error) is None:
                     self._assignment.committed((part.topic, part.partition), part.offset)
-            else:
-                # Usually a partition that is not ours any more; if it is ours, the next commit repeats this one.
-                self._note(problem)
+        # Usually partitions that are not ours any more; what is still ours, the next commit repeats.
+        for problem in problems.values():
+            self._note(problem)
 
     # What the client tells.
 

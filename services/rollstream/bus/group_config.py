@@ -22,7 +22,7 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
         "logger": _LOG,
         "group.id": group_id,
         "group.protocol": kafka.group_protocol,
-        **_assignor(kafka),
+        **_group_protocol(kafka),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",
@@ -36,9 +36,10 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
     }
 
 
-def _assignor(kafka: KafkaSettings) -> dict[str, str]:
+def _group_protocol(kafka: KafkaSettings) -> dict[str, str]:
     if kafka.group_protocol == "classic":
-        return {"partition.assignment.strategy": "cooperative-sticky"}
+        # Who leaves in the middle of a rebalance is waited for until its session ends: a third of the default.
+        return {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": "15000"}
     # The default, uniform, balances the sum over topics: one member may get all of prompts, another only eval-prompts.
     # range splits each topic. Session and heartbeat times are the broker's settings in this protocol.
     return {"group.remote.assignor": "range"}
