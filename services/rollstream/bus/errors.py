@@ -2,10 +2,17 @@
 
     RollstreamError                 exit code
     ├── BadMessageError             -      one message is bad: dead letter, counted, go on
+    │   ├── PoisonError             -      the process died on this record too often (poison.py)
+    │   └── UnknownEnvironmentError -      no environment has this name (environments/load.py)
     ├── BrokenWorldError            70     broker, disk, GPU: raise, exit, let the supervisor restart
     │   ├── BrokerError             70     the Kafka client gave up
     │   ├── StuckRecordError        70     a record is unfinished beyond its bound
-    │   └── TooManyFailuresError    70     handlers keep failing: a world, not a message, is broken
+    │   ├── TooManyFailuresError    70     handlers keep failing: a world, not a message, is broken
+    │   ├── InconsistentLedgerError 70     an entry contradicts those before it (ledger.py)
+    │   └── WeightStoreError        70     weights cannot be written or deleted (weight_store.py)
+    ├── CorruptWeightsError         70     a version's file is not what was published; the old one serves on
+    ├── EngineError                 70     the engine did not do what was asked (engines/protocol.py)
+    │   └── EngineDeadError         70     it will never answer again: raise, exit
     ├── FencedError                 75     another process took over: supervisors don't restart this one
     └── ConfigurationError          78     settings or environment must be changed by a person
 

@@ -41,4 +41,4 @@ class View:
             self._live.update(live_table(state, self._supervisor.statuses(), self._num_steps), refresh=True)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_SECONDS
-            self._console.print(plain_line(state, self._num_steps), highlight=False)
+            self._console.print(plain_line(state, self._num_steps), highlight=False, soft_wrap=True)
