@@ -270,12 +270,16 @@ def test_a_checkpoint_of_another_cluster_is_refused(run: Run, start: Start) -> N
 
 def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run: Run, start: Start) -> None:
     configure(run, num_steps=1, lost_after_seconds=1.0)
-    trained = submitted(run, GROUPS_PER_STEP)
     open_group, expired = (a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in (50, 51))
+    # They come after the two in every partition: once they are closed, the trainer knows the two.
+    serve = [a_prompt(row, run=run.name, purpose=Purpose.SERVE) for row in range(100, 120)]
     run.submit(open_group, expired)
     scored(run, [open_group, expired], samples=1)
-    scored(run, trained)
-    assert start().wait() == 0
+    run.submit(*serve)
+    trainer = start()
+    wait_until(lambda: len(survivors(run).closed) == len(serve), "the trainer to have read every prompt")
+    scored(run, submitted(run, GROUPS_PER_STEP))
+    assert trainer.wait() == 0
     commit_as_generators(run)
     truncate(run, "prompts")
     truncate(run, "scored")

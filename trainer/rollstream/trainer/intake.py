@@ -46,7 +46,7 @@ class Intake:
     def __init__(
         self, assembler: Assembler, aging: Aging, rules: AdmissionRules, *, expired_before: dict[Partition, int]
     ) -> None:
-        """`expired_before`: ends of `prompts` at a start that accepted a loss, else empty."""
+        """`expired_before`: ends of the partitions at a start that accepted a loss, else empty."""
         self.assembler = assembler
         self.lag_by_length = LagByLength()
         self._aging = aging

@@ -8,7 +8,6 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.health import Health
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
-from rollstream.bus.reader import TopicReader
 from rollstream.bus.stop import Stop
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.bus.weight_store import open_weight_store
@@ -59,7 +58,7 @@ def train(settings: TrainerSettings, backend: TrainingBackend, stop: Stop, healt
     fold, newest_published = read_ledger(settings.kafka, settings.run, settings.registry())
     plan = plan_restart(fold, newest_published)
     restored = _restored_position(settings, plan)
-    start, prompts_end = _where_to_read(settings, restored)
+    start, ends = _where_to_read(settings, restored)
     if 0 < settings.num_steps <= plan.step:
         _LOG.info("step %d of %d is there already, nothing is left to do", plan.step, settings.num_steps)
         return
@@ -77,7 +76,7 @@ def train(settings: TrainerSettings, backend: TrainingBackend, stop: Stop, healt
         assembler,
         Aging(settings.lost_after_seconds),
         _rules(settings, backend),
-        expired_before=prompts_end if start.is_loss_accepted else {},
+        expired_before=ends if start.is_loss_accepted else {},
     )
     with ExitStack() as stack:
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
@@ -127,13 +126,16 @@ def _restored_position(settings: TrainerSettings, plan: RestartPlan) -> Position
 
 
 def _where_to_read(settings: TrainerSettings, restored: Position) -> tuple[ReadingStart, dict[Partition, int]]:
-    """Where to read on, and where `prompts` ends now."""
-    prompts = PROMPTS.of(settings.rollouts_run)
-    with TopicReader(settings.kafka, [prompts, SCORED.of(settings.rollouts_run)]) as reader:
-        # Otherwise each question waits behind a fetch on the same connection, half a second long.
-        reader.pause(reader.partitions)
-        start = reading_start(restored.offsets(), reader.start_offsets(), accept_loss=settings.accept_loss)
-        ends = {partition: end for partition, end in reader.end_offsets().items() if partition[0] == prompts}
+    """Where to read on, and where everything ends now."""
+    admin = KafkaAdmin(settings.kafka)
+    bounds = {
+        (topic, number): bound
+        for topic in (PROMPTS.of(settings.rollouts_run), SCORED.of(settings.rollouts_run))
+        for number, bound in admin.bounds(topic).items()
+    }
+    log_starts = {partition: start for partition, (start, _) in bounds.items()}
+    start = reading_start(restored.offsets(), log_starts, accept_loss=settings.accept_loss)
+    ends = {partition: end for partition, (_, end) in bounds.items()}
     return start, ends
 
 

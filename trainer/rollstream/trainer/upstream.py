@@ -22,7 +22,7 @@ class UpstreamWatcher:
     """The newest answer; while the broker is away the last one stays, and is soon no longer fresh."""
 
     def __init__(self, kafka: KafkaSettings, run: str) -> None:
-        self._admin = KafkaAdmin(kafka)
+        self._kafka = kafka
         self._run = run
         self._latest = Upstream()
         self._asked_at = -_FRESH_SECONDS
@@ -46,22 +46,22 @@ class UpstreamWatcher:
         self._thread.join(timeout=_JOIN_SECONDS)
 
     def _ask_for_ever(self) -> None:
-        num_partitions: int | None = None
+        admin = KafkaAdmin(self._kafka)
         while not self._closing.wait(ASK_EVERY_SECONDS):
             asked_at = time.monotonic()
             try:
-                if num_partitions is None:
-                    topics = {topic.name: topic for topic in self._admin.describe_topics(self._run)}
-                    num_partitions = topics[ROLLOUTS.of(self._run)].num_partitions
-                self._latest = self._ask(num_partitions)
+                self._latest = _ask(admin, self._run)
             except RollstreamError as error:
                 _LOG.warning("how far the other stages are is unknown for now: %s", error)
+                # A client that saw a leader change refuses for ever (FENCED_LEADER_EPOCH); a fresh one knows better.
+                admin = KafkaAdmin(self._kafka)
             else:
                 self._asked_at = asked_at
 
-    def _ask(self, num_partitions: int) -> Upstream:
-        """In this order: a prompt that was committed has its samples below the end of `rollouts` asked after it."""
-        prompts_done = self._admin.committed_offsets(f"{self._run}.generators", PROMPTS.of(self._run))
-        rollouts_end = self._admin.end_offsets(ROLLOUTS.of(self._run), num_partitions)
-        rollouts_done = self._admin.committed_offsets(f"{self._run}.scorers", ROLLOUTS.of(self._run))
-        return Upstream(prompts_done=prompts_done, rollouts_end=rollouts_end, rollouts_done=rollouts_done)
+
+def _ask(admin: KafkaAdmin, run: str) -> Upstream:
+    """In this order: a prompt that was committed has its samples below the end of `rollouts` asked after it."""
+    prompts_done = admin.committed_offsets(f"{run}.generators", PROMPTS.of(run))
+    rollouts_end = {number: end for number, (_, end) in admin.bounds(ROLLOUTS.of(run)).items()}
+    rollouts_done = admin.committed_offsets(f"{run}.scorers", ROLLOUTS.of(run))
+    return Upstream(prompts_done=prompts_done, rollouts_end=rollouts_end, rollouts_done=rollouts_done)
