@@ -61,13 +61,19 @@ def a_summary() -> Summary:
             submitted=frozenset("abcde"),
             started_at=NOON,
             samples=samples,
-            ledger=(start, dropped(0, "b", "no_spread"), a_step(1, "a", (0, 1)), dropped(1, "d", "too_old"), a_step(2, "c", (4, 5))),
+            ledger=(
+                start,
+                dropped(0, "b", "no_spread"),
+                a_step(1, "a", (0, 1)),
+                dropped(1, "d", "too_old"),
+                a_step(2, "c", (4, 5)),
+            ),
             published=frozenset({0, 1, 2}),
             applied=frozenset({0, 2}),
             dead_letters=3,
         ),
         MEASURED,
-    )  # fmt: skip
+    )
 
 
 def test_groups_add_up() -> None:
