@@ -1,7 +1,9 @@
 """The one command: nouns for the stages, verbs for people; a command's module is imported when it is called."""
 
 import importlib
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -83,6 +85,9 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point: what this project raises is printed as one sentence and decides the exit code."""
+    # Dotted paths name a user's own code, which lies where the command is called; a console script leaves that out.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
     try:
         cli(prog_name="rollstream")
     except (RollstreamError, RegistryError) as error:
