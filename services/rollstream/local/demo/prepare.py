@@ -98,6 +98,10 @@ max_model_len = 32
 max_num_seqs = 512
 
 [scorer]
+# a killed scorer's partitions wait for its session to end
+session_timeout_seconds = 10
+batch_deadline_seconds = 8
+load_deadline_seconds = 8
 
 [trainer]
 model_path = {quoted(str(directory / "model"))}
