@@ -44,6 +44,11 @@ class EngineHost:
         self._pipe.send_bytes(pickle.dumps((scenario, arguments)))
         return self._answer(_SCENARIO_SECONDS)
 
+    def kill(self) -> None:
+        """kill -9."""
+        self._process.kill()
+        self._process.wait()
+
     def close(self) -> None:
         """End the child; its engine's own processes end with it."""
         self._pipe.close()

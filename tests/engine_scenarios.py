@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from rollstream.engines.protocol import Engine, EngineError, Generation, GenerationRequest, LoadReport
 from rollstream.schemas.prompt import Message, Sampling
@@ -84,6 +85,20 @@ async def close_while_generating(engine: Engine, asked: Asked) -> list[str]:
     running = asyncio.create_task(refusal(engine, asked))
     await asyncio.sleep(0.02)
     await engine.close()
+    return [await running, await refusal(engine, asked)]
+
+
+async def child_processes(engine: Engine) -> list[int]:
+    """Ids of the processes that the engine has started."""
+    return [child.pid for child in psutil.Process().children(recursive=True)]
+
+
+async def kill_children_while_generating(engine: Engine, asked: Asked) -> list[str]:
+    """What a running request and a later one raise when the engine's process is killed."""
+    running = asyncio.create_task(refusal(engine, asked))
+    await asyncio.sleep(0.02)
+    for child in psutil.Process().children(recursive=True):
+        child.kill()
     return [await running, await refusal(engine, asked)]
 
 

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from rollstream.engines.protocol import Generation
@@ -148,11 +149,30 @@ def test_every_engine_reads_the_same_tokenizer(host: EngineHost, name: str, engi
         assert found[key] == reference[key]
 
 
-def test_a_closed_engine_ends_its_requests(host: EngineHost, name: str, engine_hosts: EngineHosts) -> None:
+@pytest.mark.parametrize("name", ["scripted", "transformers-tied-keep", "vllm-untied-recompute"])
+def test_a_closed_engine_ends_its_requests(name: str, engine_hosts: EngineHosts) -> None:
+    host = engine_hosts.get(name)
     running, later = host.run(scenario.close_while_generating, {"max_tokens": 250, "content": "1" * 60 + "="})
     engine_hosts.close(name)
     assert running != "accepted"
     assert later != "accepted"
+
+
+def test_no_process_of_vllm_outlives_a_killed_generator(engine_hosts: EngineHosts) -> None:
+    host = engine_hosts.get("vllm-tied-keep")
+    children = [psutil.Process(pid) for pid in host.run(scenario.child_processes)]
+    assert children
+    host.kill()
+    _, alive = psutil.wait_procs(children, timeout=20)
+    engine_hosts.close("vllm-tied-keep")
+    assert alive == []
+
+
+@pytest.mark.slow
+def test_requests_end_when_the_process_of_vllm_is_killed(engine_hosts: EngineHosts) -> None:
+    refusals = engine_hosts.get("vllm-tied-keep").run(scenario.kill_children_while_generating, {"max_tokens": 250})
+    engine_hosts.close("vllm-tied-keep")
+    assert all("engine process is gone" in refusal for refusal in refusals)
 
 
 def _assert_whole(answer: Generation) -> None:
