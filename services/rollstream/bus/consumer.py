@@ -38,6 +38,8 @@ _LOG = logging.getLogger(__name__)
 
 _BACKLOG_HIGH: Final = 128
 _BACKLOG_LOW: Final = 64
+_FULL_SECONDS: Final = 0.5
+_FULL_SLEEP_SECONDS: Final = 0.005
 _POLL_SECONDS: Final = 0.05
 _HARD_EXIT_SECONDS: Final = 8.0
 _DENIED: Final = (
@@ -119,6 +121,7 @@ class GroupConsumer:
         self._backlog: deque[Message] = deque()
         self._reasons: set[str] = set()
         self._is_paused = False
+        self._full_since: float | None = None
         self._is_committing = False
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
@@ -231,6 +234,9 @@ class GroupConsumer:
                 next_tick = time.monotonic() + self._settings.commit_interval_seconds
 
     def _fill_backlog(self) -> None:
+        if len(self._backlog) >= _BACKLOG_HIGH and not self._is_paused:
+            time.sleep(_FULL_SLEEP_SECONDS)
+            return
         # One poll a record: a batch call could return records from before a rebalance that it served meanwhile.
         polled = self._client.poll(_POLL_SECONDS)
         has_new = False
@@ -248,8 +254,12 @@ class GroupConsumer:
             self._loop.call_soon_threadsafe(self._start_records)
 
     def _pause_or_resume(self) -> None:
-        # Hysteresis, since every pause throws away what the client has fetched.
-        must = len(self._backlog) >= (_BACKLOG_LOW if self._is_paused else _BACKLOG_HIGH)
+        # Hysteresis in size and time, since a pause throws away what the client has fetched, and the first record
+        # after it takes a second: fast handlers empty a full backlog in less.
+        is_full = len(self._backlog) >= (_BACKLOG_LOW if self._is_paused else _BACKLOG_HIGH)
+        now = time.monotonic()
+        self._full_since = (self._full_since or now) if is_full else None
+        must = self._full_since is not None and (self._is_paused or now - self._full_since > _FULL_SECONDS)
         if must == self._is_paused:
             return
         owned = [TopicPartition(*partition) for partition in self._assignment.partitions]
