@@ -50,7 +50,17 @@ class Publisher:
 
     async def publish(self, record: OutRecord) -> Delivery:
         """Send and wait for the delivery report; waits rather than drops while the local queue is full."""
-        return await asyncio.wrap_future(await self._enqueue(record))
+        return await asyncio.wrap_future(await self.enqueue(record))
+
+    async def enqueue(self, record: OutRecord) -> Future[Delivery]:
+        """Send; the future holds the delivery report. Waits rather than drops while the local queue is full."""
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
+        while True:
+            try:
+                return self._produce(record)
+            except BufferError:
+                self._check_deadline(deadline, record)
+                await asyncio.sleep(0.01)
 
     def publish_soon(self, record: OutRecord) -> Future[Delivery]:
         """Send from synchronous code; the future holds the delivery report. Blocks while the local queue is full."""
@@ -69,15 +79,6 @@ class Publisher:
         self._poller.join(timeout=2.0)
         if left:
             raise BrokerError(f"{left} records were not delivered within {timeout_seconds} s of closing")
-
-    async def _enqueue(self, record: OutRecord) -> Future[Delivery]:
-        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
-        while True:
-            try:
-                return self._produce(record)
-            except BufferError:
-                self._check_deadline(deadline, record)
-                await asyncio.sleep(0.01)
 
     def _check_deadline(self, deadline: float, record: OutRecord) -> None:
         if time.monotonic() > deadline:

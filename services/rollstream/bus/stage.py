@@ -22,7 +22,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,7 +36,7 @@ from rollstream.bus.crash_points import crash_point
 from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
 from rollstream.bus.health import Health
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import Delivery, Message, OutRecord
 from rollstream.bus.poison import Attempt, PoisonError, PoisonGuard
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.stop import Stop
@@ -196,8 +197,7 @@ class _Work:
             if attempt.is_given_up:
                 raise PoisonError(f"the process died on this record {attempt.number - 1} times")
             async with aclosing(route.handle(record)) as results:
-                async for result in results:
-                    await self._publish(taken, route, result)
+                await self._publish(taken, route, results)
         except BadMessageError as error:
             await self._fail(taken, attempt, record, error)
         except RollstreamError:
@@ -206,7 +206,18 @@ class _Work:
             self._count_failure(taken, error)
             await self._fail(taken, attempt, record, error)
 
-    async def _publish(self, taken: InFlight, route: Route[Any, Any], result: Record) -> None:
+    async def _publish(self, taken: InFlight, route: Route[Any, Any], results: AsyncIterable[Record]) -> None:
+        """Send each result as it comes, and wait for the reports of all, also if no more come for an error."""
+        reports: list[Future[Delivery]] = []
+        try:
+            async for result in results:
+                reports.append(await self._send(taken, route, result))
+        except Exception:
+            await self._confirmed(route, reports)
+            raise
+        await self._confirmed(route, reports)
+
+    async def _send(self, taken: InFlight, route: Route[Any, Any], result: Record) -> Future[Delivery]:
         if not taken.is_current:
             # The partition went away; the cancellation of this task is already on its way.
             raise asyncio.CancelledError
@@ -217,8 +228,13 @@ class _Work:
                 raise
             result = route.if_too_large(result, error)
             value = route.write.encode(result)
-        await self._stage.publisher.publish(OutRecord(topic=route.output, key=route.key(result).encode(), value=value))
-        metrics.PUBLISHED.labels(route.output).inc()
+        key = route.key(result).encode()
+        return await self._stage.publisher.enqueue(OutRecord(topic=route.output, key=key, value=value))
+
+    async def _confirmed(self, route: Route[Any, Any], reports: list[Future[Delivery]]) -> None:
+        for report in reports:
+            await asyncio.wrap_future(report)
+        metrics.PUBLISHED.labels(route.output).inc(len(reports))
 
     async def _fail(self, taken: InFlight, attempt: Attempt, record: Record, error: Exception) -> None:
         route = self._stage.routes[taken.message.topic]
@@ -226,8 +242,9 @@ class _Work:
             reason = "poison" if isinstance(error, PoisonError) else "failed"
             await self._dead_letter(taken, attempt, error, reason=reason)
             return
-        for result in route.on_failure(record, error):
-            await self._publish(taken, route, result)
+        await self._confirmed(
+            route, [await self._send(taken, route, result) for result in route.on_failure(record, error)]
+        )
 
     async def _dead_letter(self, taken: InFlight, attempt: Attempt, error: Exception, *, reason: str) -> None:
         if not taken.is_current:
