@@ -7,6 +7,7 @@ One TOML file describes a run: shared keys at the top, `[kafka]`, and one table 
 import difflib
 import logging
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -20,6 +21,7 @@ from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
 
 _LOG = logging.getLogger(__name__)
 _PREFIX = "ROLLSTREAM_"
+_CREDENTIALS = re.compile(r"://[^@/\"]*@")
 STAGE_TABLES = ("producer", "generator", "scorer", "trainer")
 # Read by the tests' crash points and by the people's commands, not by a stage's settings.
 _OTHER_VARIABLES = frozenset({"ROLLSTREAM_CRASH_AT", "ROLLSTREAM_CONFIG"})
@@ -97,15 +99,18 @@ class StageSettings(BaseSettings):
     def load(cls, config: Path | None = None) -> Self:
         """Read the file and the environment; raises `ConfigurationError` naming the key, the bound and the mend."""
         values = _file_values(config, cls.table) if config else {}
-        _refuse_unknown_environment(set(cls.model_fields))
+        if cls.table:
+            # People's commands run beside stages, whose variables are none of their business.
+            _refuse_unknown_environment(set(cls.model_fields))
         try:
             return cls(**values)
         except ValidationError as error:
             raise ConfigurationError(_explain(error, config, cls)) from error
 
     def log_resolved(self) -> None:
-        """Log what is in force, secrets masked."""
-        _LOG.info("settings of %s: %s", self.table or "rollstream", self.model_dump_json())
+        """Log what is in force, secrets and the credentials in addresses masked."""
+        resolved = _CREDENTIALS.sub("://***@", self.model_dump_json())
+        _LOG.info("settings of %s: %s", self.table or "rollstream", resolved)
 
     def registry(self) -> SchemaRegistry:
         """The registry that the settings name: packaged, or by URL."""

@@ -1,0 +1,87 @@
+"""Settings come from one file and the environment; what is not understood is refused with what to change."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.settings import KafkaSettings, StageSettings
+from rollstream.producers.settings import ProducerSettings
+
+FILE = """
+run = "demo"
+redis_url = "redis://user:hunter2@localhost/0"
+
+[kafka]
+bootstrap_servers = "broker:9092"
+security = { "sasl.password" = "s3cret" }
+
+[producer]
+environment = "sort_digits"
+share = 12
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "rollstream.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_stage_reads_the_shared_keys_and_its_own_table(config: Path) -> None:
+    settings = ProducerSettings.load(config)
+    assert (settings.run, settings.share, settings.kafka.bootstrap_servers) == ("demo", 12, "broker:9092")
+
+
+def test_the_environment_wins_over_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLSTREAM_SHARE", "7")
+    monkeypatch.setenv("ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS", "other:9092")
+    settings = ProducerSettings.load(config)
+    assert settings.share == 7
+    assert settings.kafka.bootstrap_servers == "other:9092"
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_one(config: Path) -> None:
+    config.write_text(FILE + "shre = 3\n")
+    with pytest.raises(ConfigurationError, match=r"shre: .*did you mean share\?"):
+        ProducerSettings.load(config)
+
+
+def test_an_unknown_variable_is_refused_for_a_stage_and_none_of_peoples_business(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLSTREAM_SHAER", "7")
+    with pytest.raises(ConfigurationError, match=r"ROLLSTREAM_SHAER names no setting; did you mean share\?"):
+        ProducerSettings.load(config)
+    assert StageSettings.load(config).run == "demo"
+
+
+@pytest.mark.parametrize("run", ["", "Upper", "with.dot", "x" * 61])
+def test_a_run_name_that_topics_cannot_carry_is_refused_with_the_value_and_the_bound(run: str, config: Path) -> None:
+    config.write_text(FILE.replace('run = "demo"', f'run = "{run}"'))
+    with pytest.raises(ConfigurationError, match=r"must match \[a-z0-9-\]\{1,60\}"):
+        ProducerSettings.load(config)
+
+
+def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot read"):
+        StageSettings.load(tmp_path / "absent.toml")
+    (tmp_path / "broken.toml").write_text("run = ")
+    with pytest.raises(ConfigurationError, match="not valid TOML"):
+        StageSettings.load(tmp_path / "broken.toml")
+
+
+def test_only_security_settings_pass_through_to_the_client() -> None:
+    assert KafkaSettings(security={"sasl.password": "s3cret"}).client_config()["sasl.password"] == "s3cret"  # type: ignore[dict-item]
+    with pytest.raises(ValueError, match="not security settings"):
+        KafkaSettings(security={"acks": "0"})  # type: ignore[dict-item]
+
+
+def test_the_resolved_settings_are_logged_without_secrets(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        ProducerSettings.load(config).log_resolved()
+    assert '"share":12' in caplog.text
+    assert "s3cret" not in caplog.text
+    assert "hunter2" not in caplog.text
