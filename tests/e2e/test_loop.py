@@ -1,0 +1,87 @@
+"""The loop, all stages as processes on the real broker, checked by a client that shares no code with them."""
+
+import time
+import uuid
+from pathlib import Path
+
+from tests.e2e.accounting import encoded_prompt
+from tests.e2e.loops import SHARE, a_loop
+from tests.running import Run
+
+NUM_STEPS = 60
+
+
+def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, model: Path) -> None:
+    with a_loop(run, model, num_steps=NUM_STEPS) as loop:
+        outside = loop.outside
+        served, unknown, too_long, replayed = (uuid.uuid4().hex for _ in range(4))
+        garbage = (b"garbage", None, b"\0\0\0\0\x63abc", encoded_prompt("31=")[:20])
+        outside.put(
+            "prompts",
+            encoded_prompt("31=", group_id=served, environment="sort_digits", reference_answer="13", group_size=2),
+            *garbage,
+            encoded_prompt("31=", group_id=unknown, environment="no_such_thing", purpose="train", group_size=2),
+            encoded_prompt("7" * 40 + "=", group_id=too_long, environment="sort_digits", purpose="train", group_size=2),
+        )
+        loop.start()
+        account = loop.until_account(
+            lambda account: {served, unknown, too_long} <= account.closed.keys() and account.steps,
+            "the outside client's groups to close",
+        )
+        assert account.closed[served] == {"group_id": served, "outcome": "dropped", "reason": "not_for_training"}
+        assert {sample["scoring"]["reward"] for sample in account.samples(served)} <= {0.0, 1.0}
+        assert len(account.samples(served)) == 2
+        for group, why in ((unknown, "unknown_environment"), (too_long, "prompt_too_long")):
+            assert account.closed[group]["reason"] == "failed"
+            assert all(sample["scoring"]["error"].startswith(why) for sample in account.samples(group))
+        assert set(outside.dead_letters()) == set(garbage)
+
+        # A prompt that an older stage could not read, as that stage left it: its cause is gone by now.
+        left = encoded_prompt("520=", group_id=replayed, environment="sort_digits", purpose="train", group_size=4)
+        outside.put("dead-letters", left, headers=dead_letter_headers(f"{run.name}.prompts", 0, 10_000))
+        assert "/10000" in loop.replay_dead_letters()
+        loop.until_account(lambda account: replayed in account.closed, "the replayed prompt to close")
+        outside.put("prompts", left)
+
+        account = loop.finish(NUM_STEPS)
+        assert account.num_trained == NUM_STEPS * 4
+        assert len(account.samples(replayed)) >= 1
+        published = {record["weight_version"] for record in outside.records("weights")}
+        assert published == set(range(NUM_STEPS + 1))
+        applied = {r["weight_version"] for r in outside.records("weights-applied") if r["outcome"] == "applied"}
+        assert NUM_STEPS in applied
+
+
+def dead_letter_headers(topic: str, partition: int, offset: int) -> dict[str, str]:
+    return {
+        "original.topic": topic,
+        "original.partition": str(partition),
+        "original.offset": str(offset),
+        "original.timestamp": "0",
+        "consumer.group": f"{topic.removesuffix('.prompts')}.generators",
+        "error.class": "DecodeError",
+        "error.message": "unknown schema id",
+        "attempts": "1",
+        "failed_at": "2026-03-01T12:00:00+00:00",
+        "schema_id": "1",
+    }
+
+
+def test_without_spread_prompts_keep_flowing_and_without_a_trainer_they_stop_at_the_credit(
+    run: Run, model: Path
+) -> None:
+    with a_loop(run, model, correct_ratio=1.0, token_seconds=0.0) as loop:
+        loop.start()
+        loop.until_account(lambda account: account.dropped["no_spread"] >= 5 * SHARE, "five times the credit")
+        loop.supervisor.stop("trainer")
+        stopped = loop.until_account(
+            lambda account: len(account.open_groups) == SHARE and not account.unfinished, "the credit to be used up"
+        )
+        time.sleep(3)
+        later = loop.outside.account()
+        assert later.prompts.keys() == stopped.prompts.keys()
+        assert len(later.rollouts) == len(stopped.rollouts)
+        loop.start("trainer")
+        account = loop.until_account(lambda account: len(account.prompts) > len(later.prompts) + SHARE, "more prompts")
+        assert set(account.dropped) == {"no_spread"}
+        assert account.steps == 0
