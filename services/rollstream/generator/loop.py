@@ -57,13 +57,14 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     # Nothing is generated under this label: the newest published version is loaded before the first prompt.
     await engine.start(weight_version=0)
     try:
-        await _run_on(engine, settings, health, stop)
+        await run_on(engine, settings, health, stop)
     finally:
         await engine.close()
         health.close()
 
 
-async def _run_on(engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop) -> None:
+async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop) -> None:
+    """Run the stage on an engine that is live already; see `run_generator`."""
     identity = _identity(engine, settings)
     gate = EvaluationGate()
     async with _publisher(settings, identity.generator_id) as publisher:

@@ -1,0 +1,248 @@
+"""`rollstream bench generator`: the stage, Kafka in and out, against the same live engine asked directly."""
+
+import asyncio
+import itertools
+import json
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, Final
+
+import click
+import psutil
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import BrokenWorldError
+from rollstream.bus.health import Health
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.settings import KafkaSettings
+from rollstream.bus.stop import Stop
+from rollstream.bus.weight_store import open_weight_store
+from rollstream.engines.protocol import Engine
+from rollstream.engines.settings import EngineSettings
+from rollstream.generator.loop import run_on
+from rollstream.generator.settings import GeneratorSettings
+from rollstream.local.bench.live_engine import (
+    MAX_NUM_SEQS,
+    SHAPES,
+    DirectLoad,
+    Shape,
+    prompts,
+    started_engine,
+    take_engine_cores,
+    write_model,
+)
+from rollstream.local.stack import LocalStack
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.topics import PROMPTS, ROLLOUTS, WEIGHTS
+from rollstream.schemas.weights import WeightsPublished
+
+_CONCURRENCIES: Final = (64, 128, 256)
+_WARM_UP_SECONDS: Final = 3.0
+_START_SECONDS: Final = 60.0
+_SPARE: Final = 1.5
+"""How many times the prompts are submitted that the engine alone would answer meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Side:
+    """What one side did within its window; CPU of this process and the engine's, the broker's excluded."""
+
+    tokens_per_second: float
+    cpu_microseconds_per_token: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """What both sides share."""
+
+    engine: Engine
+    processes: Sequence[psutil.Process]
+    stack: LocalStack
+    directory: Path
+    shape: Shape
+    seconds: float
+
+    @property
+    def kafka(self) -> KafkaSettings:
+        """The bench's own broker."""
+        return KafkaSettings(bootstrap_servers=self.stack.kafka.bootstrap_servers)
+
+    def cpu_seconds(self) -> float:
+        """Used so far by this process and the engine's."""
+        times = [process.cpu_times() for process in self.processes]
+        return float(sum(one.user + one.system for one in times))
+
+
+@click.command("generator")
+@click.option("--shape", default="10m", show_default=True, type=click.Choice(sorted(SHAPES)), help="Model and lengths.")
+@click.option("--pairs", default=7, show_default=True, type=click.IntRange(min=1), help="Interleaved; medians count.")
+@click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(min=1), help="Measured on each side.")
+def command(shape: str, pairs: int, seconds: float) -> None:
+    """Tokens a second of the stage ÷ the engine's, asked directly at its best concurrency.
+
+    Targets: 0.95 for 10 M parameters and 200 tokens, 0.8 for the demo's model, lengths and groups.
+    """
+    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
+        report = asyncio.run(_measure(Path(name), SHAPES[shape], pairs, seconds))
+    settings = {"shape": shape, **asdict(SHAPES[shape]), "pairs": pairs, "seconds": seconds, "brokers": 1}
+    click.echo(json.dumps({**report, "settings": settings}, indent=2))
+
+
+async def _measure(directory: Path, shape: Shape, pairs: int, seconds: float) -> dict[str, Any]:
+    cores = take_engine_cores()
+    write_model(directory / "model", shape)
+    engine = await started_engine(directory / "model", max_model_len=shape.max_model_len)
+    myself = psutil.Process()
+    processes = (myself, *myself.children(recursive=True))
+    stack = LocalStack(directory / "stack", placement=replace(cores.rest, dies_with_parent=True))
+    try:
+        stack.up()
+        bench = Bench(
+            engine=engine, processes=processes, stack=stack, directory=directory, shape=shape, seconds=seconds
+        )
+        return await _compare(bench, pairs)
+    finally:
+        stack.down()
+        await engine.close()
+
+
+async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
+    await _direct(bench, _CONCURRENCIES[-1])  # the first window is slow: code and caches are cold
+    sweep = {concurrency: await _direct(bench, concurrency) for concurrency in _CONCURRENCIES}
+    best = max(sweep, key=lambda concurrency: sweep[concurrency].tokens_per_second)
+    found: list[tuple[Side, Side]] = []
+    for number in range(pairs):
+        num_prompts = _num_prompts(bench, sweep[best].tokens_per_second)
+        if number % 2:
+            staged = await _staged(bench, f"bench-{number}", num_prompts)
+            found.append((staged, await _direct(bench, best)))
+        else:
+            direct = await _direct(bench, best)
+            found.append((await _staged(bench, f"bench-{number}", num_prompts), direct))
+    return _report(bench, found, best, sweep)
+
+
+def _num_prompts(bench: Bench, tokens_per_second: float) -> int:
+    tokens = tokens_per_second * (_WARM_UP_SECONDS + bench.seconds) * _SPARE
+    shortest = bench.shape.max_tokens or 4
+    return int(tokens / (shortest * bench.shape.group_size)) + MAX_NUM_SEQS
+
+
+async def _direct(bench: Bench, concurrency: int) -> Side:
+    async with DirectLoad(engine=bench.engine, shape=bench.shape, concurrency=concurrency) as load:
+        await asyncio.sleep(_WARM_UP_SECONDS)
+        began, tokens, cpu = time.monotonic(), load.num_tokens, bench.cpu_seconds()
+        await asyncio.sleep(bench.seconds)
+        elapsed, tokens, cpu = time.monotonic() - began, load.num_tokens - tokens, bench.cpu_seconds() - cpu
+    return Side(tokens_per_second=tokens / elapsed, cpu_microseconds_per_token=1e6 * cpu / tokens)
+
+
+async def _staged(bench: Bench, run: str, num_prompts: int) -> Side:
+    """Run the stage on prompts submitted beforehand; what counts is what the broker stamped within the window."""
+    _submit(bench, run, num_prompts)
+    stop = Stop()
+    stage = asyncio.create_task(run_on(bench.engine, _settings(bench, run), Health(), stop))
+    try:
+        await _first_sample(bench, stage)
+        await asyncio.sleep(_WARM_UP_SECONDS)
+        began, cpu = time.time(), bench.cpu_seconds()
+        await asyncio.sleep(bench.seconds)
+        ended, cpu = time.time(), bench.cpu_seconds() - cpu
+        if stage.done() or not bench.engine.in_flight:
+            raise BrokenWorldError(
+                f"the stage ran out of its {num_prompts} prompts, or ended, within {bench.seconds} s"
+            )
+    finally:
+        stage.cancel()
+        await asyncio.wait([stage])
+    tokens = _tokens_between(bench, run, began, ended)
+    KafkaAdmin(bench.kafka).delete_topics(run)
+    return Side(tokens_per_second=tokens / (ended - began), cpu_microseconds_per_token=1e6 * cpu / tokens)
+
+
+async def _first_sample(bench: Bench, stage: "asyncio.Task[None]") -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while not bench.engine.in_flight:
+        if stage.done():
+            stage.result()
+        if time.monotonic() > deadline:
+            raise BrokenWorldError(f"the stage asked the engine nothing within {_START_SECONDS} s")
+        await asyncio.sleep(0.05)
+
+
+def _settings(bench: Bench, run: str) -> GeneratorSettings:
+    return GeneratorSettings(
+        run=run,
+        kafka=bench.kafka,
+        redis_url=bench.stack.redis.url,
+        weight_store=bench.directory / "weights" / run,
+        engine=EngineSettings(model_path=bench.directory / "model"),
+        # Twice what the engine runs side by side: the next prompt is there when a sample ends.
+        max_tokens_in_flight=2 * MAX_NUM_SEQS * bench.shape.longest,
+    )
+
+
+def _submit(bench: Bench, run: str, num_prompts: int) -> None:
+    """Publish version 0 and the prompts."""
+    KafkaAdmin(bench.kafka).create_topics(run)
+    stored = open_weight_store(bench.directory / "weights" / run).write(
+        0, "bench", lambda path: _copy(bench.directory / "model", path)
+    )
+    version = WeightsPublished(
+        model="policy", weight_version=0, uri=stored.uri, files=stored.files, step=0, created_at=utc_now()
+    )
+    publisher = Publisher(bench.kafka, client_id="bench")
+    publisher.publish_soon(OutRecord(topic=WEIGHTS.of(run), key=b"policy", value=AvroCodec(WEIGHTS).encode(version)))
+    codec = AvroCodec(PROMPTS)
+    for prompt in itertools.islice(prompts(bench.shape, run), num_prompts):
+        publisher.publish_soon(
+            OutRecord(topic=PROMPTS.of(run), key=prompt.group_id.encode(), value=codec.encode(prompt))
+        )
+    publisher.close(60.0)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source, target, dirs_exist_ok=True)
+
+
+def _tokens_between(bench: Bench, run: str, began: float, ended: float) -> int:
+    codec = AvroCodec(ROLLOUTS)
+    with TopicReader(bench.kafka, [ROLLOUTS.of(run)]) as reader:
+        messages = reader.read_to_end()
+    return sum(
+        codec.decode(message.value).num_completion_tokens
+        for message in messages
+        if began <= message.timestamp_ms / 1000 < ended
+    )
+
+
+def _report(bench: Bench, found: list[tuple[Side, Side]], best: int, sweep: dict[int, Side]) -> dict[str, Any]:
+    ratios = [staged.tokens_per_second / direct.tokens_per_second for staged, direct in found]
+    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
+    return {
+        "bench": "generator",
+        "ratio": round(middle, 3),
+        "target": bench.shape.target,
+        "ratio_quartiles": [round(low, 3), round(high, 3)],
+        "ratios": [round(ratio, 3) for ratio in ratios],
+        "stage": _medians([staged for staged, _ in found]),
+        "direct": {**_medians([direct for _, direct in found]), "concurrency": best},
+        "direct_tokens_per_second_by_concurrency": {
+            str(concurrency): round(side.tokens_per_second) for concurrency, side in sweep.items()
+        },
+    }
+
+
+def _medians(sides: list[Side]) -> dict[str, float]:
+    return {
+        "tokens_per_second": round(median(side.tokens_per_second for side in sides)),
+        "cpu_microseconds_per_token": round(median(side.cpu_microseconds_per_token for side in sides), 1),
+    }

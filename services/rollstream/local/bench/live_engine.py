@@ -1,0 +1,164 @@
+"""One live vLLM engine and what it is asked, as the benches of generation share them."""
+
+import asyncio
+import itertools
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollstream.engines.build import build_engine
+from rollstream.engines.protocol import Engine, GenerationRequest
+from rollstream.engines.settings import EngineSettings
+from rollstream.environments.sort_digits import SortDigits
+from rollstream.local.cores import CoreDivision, divide_cores, thread_environment
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.schemas.ids import group_id
+from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.record import utc_now
+
+MAX_NUM_SEQS: Final = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """A model and how long it answers: `max_tokens` tokens, or, where None, the digits and a stop token."""
+
+    group_size: int
+    max_tokens: int | None
+    max_model_len: int
+    target: float
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    ffn: int = 512
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of an answer."""
+        return self.max_tokens or SortDigits.sampling.max_tokens
+
+
+SHAPES: Final = {
+    "demo": Shape(group_size=16, max_tokens=None, max_model_len=32, target=0.8),
+    "10m": Shape(
+        group_size=8,
+        max_tokens=200,
+        max_model_len=256,
+        target=0.95,
+        hidden=384,
+        layers=6,
+        heads=6,
+        ffn=1024,
+    ),
+}
+
+
+def take_engine_cores() -> CoreDivision:
+    """Put this process where the engine runs in a local run; the bench's broker belongs on `rest`."""
+    cores = divide_cores()
+    assert cores.engine.cores is not None
+    os.environ.update(thread_environment(cores.engine))
+    os.sched_setaffinity(0, cores.engine.cores)
+    return cores
+
+
+async def started_engine(model: Path, *, max_model_len: int) -> Engine:
+    """vLLM on `model`, live."""
+    engine = build_engine(EngineSettings(model_path=model, max_model_len=max_model_len, max_num_seqs=MAX_NUM_SEQS))
+    await engine.start(weight_version=0)
+    return engine
+
+
+def write_model(path: Path, shape: Shape, *, seed: int = 0) -> None:
+    """A random model without a stop token, so that every answer has exactly the length asked for.
+
+    Written by a process of its own: the engine must start before torch is used in this one.
+    """
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
+        other.submit(
+            write_tiny_model,
+            path,
+            seed=seed,
+            hidden=shape.hidden,
+            layers=shape.layers,
+            heads=shape.heads,
+            ffn=shape.ffn,
+        ).result()
+    for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+        file = path / name
+        document = json.loads(file.read_text())
+        file.write_text(json.dumps({key: value for key, value in document.items() if not key.startswith("eos_token")}))
+
+
+def prompts(shape: Shape, run: str) -> Iterator[PromptSubmitted]:
+    """Endless prompts, the same in every run. The first are cut to lengths that grow evenly, so that the samples side
+    by side don't end together."""
+    first_groups = MAX_NUM_SEQS // shape.group_size
+    for row, task in enumerate(SortDigits().tasks("train", 0)):
+        length = shape.max_tokens or len(task.reference_answer or "") + 1
+        if row < first_groups:
+            length = max(1, length * (row + 1) // first_groups)
+        yield PromptSubmitted(
+            prompt_id=task.task_id,
+            group_id=group_id(run, task.task_id, 0),
+            purpose=Purpose.TRAIN,
+            environment="sort_digits",
+            messages=task.messages,
+            reference_answer=task.reference_answer,
+            sampling=Sampling(max_tokens=length),
+            group_size=shape.group_size,
+            submitted_at=utc_now(),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class DirectLoad:
+    """Keeps `concurrency` requests of a shape in an engine, without anything around it."""
+
+    engine: Engine
+    shape: Shape
+    concurrency: int
+    num_tokens: int = 0
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list)
+
+    async def __aenter__(self) -> "DirectLoad":
+        requests = self._requests()
+        self._tasks = [asyncio.create_task(self._work(requests)) for _ in range(self.concurrency)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        for ended in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(ended, Exception):
+                raise ended
+
+    async def _work(self, requests: Iterator[GenerationRequest]) -> None:
+        while True:
+            answer = await self.engine.generate(next(requests))
+            self.num_tokens += len(answer.token_ids)
+
+    def _requests(self) -> Iterator[GenerationRequest]:
+        names = (f"direct-{time.monotonic_ns()}-{number}" for number in itertools.count())
+        tokens: dict[str, NDArray[np.int32]] = {}
+        for prompt in prompts(self.shape, "direct"):
+            text = prompt.messages[0].content
+            if text not in tokens:
+                tokens[text] = self.engine.tokenize(prompt.messages, prompt.tools)
+            for _ in range(prompt.group_size):
+                yield GenerationRequest(
+                    request_id=next(names),
+                    prompt_token_ids=tokens[text],
+                    sampling=prompt.sampling,
+                    max_tokens=prompt.sampling.max_tokens,
+                    seed=None,
+                )
