@@ -83,7 +83,7 @@ def bare_tokens_per_second(shape: dict[str, int]) -> float:
     num_samples = shape["groups_per_step"] * shape["group_size"]
     length = _PROMPT_TOKENS + shape["tokens"]
     samples = torch.randint(3, len(VOCABULARY), (num_samples, length), generator=torch.Generator().manual_seed(0))
-    microbatches = samples.split(max(1, _MICROBATCH_TOKENS // length))
+    microbatches = torch.split(samples, max(1, _MICROBATCH_TOKENS // length))
     for _ in range(_WARM_UP_STEPS):
         _step(model, optimizer, microbatches)
     began = time.perf_counter()
