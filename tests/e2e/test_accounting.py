@@ -1,0 +1,125 @@
+"""That the outside client's accounting can say no: each kind of damage to a sound account is found."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import numpy as np
+import pytest
+
+from tests.e2e.accounting import Account, Fields, Place
+
+NUM_TOKENS = 3
+
+
+def a_record(sample: str, attempt: str) -> Fields:
+    turn = {
+        "token_ids": np.arange(NUM_TOKENS, dtype="<i4").tobytes(),
+        "behavior_logprobs": np.full(NUM_TOKENS, -0.5, dtype="<f4").tobytes(),
+        "weight_spans": [
+            {"weight_version": 0, "start": 0, "end": 1},
+            {"weight_version": 1, "start": 1, "end": NUM_TOKENS},
+        ],
+    }
+    rollout = {"rollout_id": sample, "attempt_id": attempt, "group_id": "a", "status": "completed", "turns": [turn]}
+    return {"rollout": rollout, "scoring": {"reward": 1.0}}
+
+
+def an_entry(kind: str, version: int, parent: int | None, step: int) -> Fields:
+    is_step = kind == "step"
+    named = [{"rollout_id": f"a-{n}", "attempt_id": f"try-{n}", "partition": 0, "offset": n} for n in range(2)]
+    closed = [{"group_id": "a", "outcome": "trained", "reason": ""}]
+    return {
+        "kind": kind,
+        "weight_version": version,
+        "parent_version": parent,
+        "step": step,
+        "trained": named if is_step else [],
+        "closed": closed if is_step else [],
+    }
+
+
+def an_account() -> Account:
+    """Version 1 was trained, cut by a restart, and trained again as version 3; group b is in flight."""
+    return Account(
+        ledger=[
+            an_entry("restart", 0, None, 0),
+            an_entry("step", 1, 0, 1),
+            an_entry("restart", 2, 0, 0),
+            an_entry("step", 3, 2, 1),
+        ],
+        scored={(0, n): a_record(f"a-{n}", f"try-{n}") for n in range(2)},
+        rollouts=[],
+        prompts={group: {"purpose": "train", "group_size": 2} for group in "ab"},
+    )
+
+
+def test_a_sound_account_holds() -> None:
+    account = an_account()
+    account.check()
+    assert (account.steps, account.num_trained, account.open_groups) == (1, 1, {"b"})
+    assert account.unfinished == {"b"}
+
+
+def trains_twice(account: Account) -> None:
+    account.ledger[3]["trained"].append(account.ledger[3]["trained"][0])
+
+
+def closes_twice(account: Account) -> None:
+    account.ledger[3]["closed"] *= 2
+
+
+def forgets_to_cut(account: Account) -> None:
+    account.ledger[2]["parent_version"] = 1
+
+
+def names_another_attempt(account: Account) -> None:
+    account.scored[0, 1]["rollout"]["attempt_id"] = "other"
+
+
+def trains_what_is_served(account: Account) -> None:
+    account.prompts["a"]["purpose"] = "serve"
+
+
+def loses_a_group(account: Account) -> None:
+    account.ledger[3]["closed"].append({"group_id": "b", "outcome": "dropped", "reason": "lost"})
+
+
+def closes_a_stranger(account: Account) -> None:
+    account.ledger[3]["closed"].append({"group_id": "z", "outcome": "dropped", "reason": "no_spread"})
+
+
+def leaves_a_gap_between_spans(account: Account) -> None:
+    account.scored[0, 0]["rollout"]["turns"][0]["weight_spans"][1]["start"] = 2
+
+
+def misses_a_logprob(account: Account) -> None:
+    turn = account.scored[0, 0]["rollout"]["turns"][0]
+    turn["behavior_logprobs"] = turn["behavior_logprobs"][:-4]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        trains_twice,
+        closes_twice,
+        forgets_to_cut,
+        names_another_attempt,
+        trains_what_is_served,
+        loses_a_group,
+        closes_a_stranger,
+        leaves_a_gap_between_spans,
+        misses_a_logprob,
+    ],
+)
+def test_damage_is_found(damage: Callable[[Account], None]) -> None:
+    account = deepcopy(an_account())
+    damage(account)
+    with pytest.raises(AssertionError):
+        account.check()
+
+
+def test_a_step_that_names_a_place_where_nothing_lies_is_found() -> None:
+    account = an_account()
+    places: dict[Place, Fields] = {place: record for place, record in account.scored.items() if place != (0, 1)}
+    with pytest.raises(KeyError):
+        Account(ledger=account.ledger, scored=places, rollouts=[], prompts=account.prompts).check()
