@@ -57,8 +57,7 @@ class PoisonGuard:
         key = f"{self._group_id}:starts:{message.topic}:{message.partition}:{message.offset}"
         previous = await self._ask("GET", key)
         async with self._gate.passing(alone=previous >= ALONE_AFTER):
-            await self._ask("INCR", key)
-            await self._ask("EXPIRE", key, _EXPIRE_SECONDS)
+            await self._ask("SET", key, previous + 1, "EX", _EXPIRE_SECONDS)
             try:
                 yield Attempt(number=previous + 1, is_given_up=previous >= GIVEN_UP_AFTER)
             except (Exception, asyncio.CancelledError):

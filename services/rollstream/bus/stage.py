@@ -233,7 +233,9 @@ class _Work:
 
     async def _confirmed(self, route: Route[Any, Any], reports: list[Future[Delivery]]) -> None:
         for report in reports:
-            await asyncio.wrap_future(report)
+            if not report.done():
+                await asyncio.wrap_future(report)
+            report.result()
         metrics.PUBLISHED.labels(route.output).inc(len(reports))
 
     async def _fail(self, taken: InFlight, attempt: Attempt, record: Record, error: Exception) -> None:

@@ -26,11 +26,17 @@ class ChatTokenizer:
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"engine.model_path {model_path} has no readable tokenizer: {error}") from error
         self._template = self._tokenizer.chat_template or _PLAIN_TEMPLATE
+        self._last: tuple[Sequence[Message], Sequence[str], NDArray[np.int32]] | None = None
         self.sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """See `Engine.tokenize`."""
+        """See `Engine.tokenize`. The samples of a group ask for the same prompt, one after another: it is kept."""
+        if self._last is None or self._last[0] is not messages or self._last[1] is not tools:
+            self._last = (messages, tools, self._tokenized(messages, tools))
+        return self._last[2]
+
+    def _tokenized(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         from jinja2 import TemplateError
 
         try:
@@ -44,7 +50,9 @@ class ChatTokenizer:
             )
         except TemplateError as error:
             raise ValueError(f"the chat template does not take these messages: {error}") from error
-        return np.array(token_ids, dtype=np.int32)
+        found = np.array(token_ids, dtype=np.int32)
+        found.flags.writeable = False
+        return found
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         """See `Engine.detokenize`."""
