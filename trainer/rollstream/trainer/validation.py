@@ -58,7 +58,7 @@ class Validation:
         input_ids = torch.zeros(len(prompts), longest, dtype=torch.long)
         mask = torch.zeros_like(input_ids)
         for row, prompt in enumerate(prompts):
-            input_ids[row, longest - len(prompt) :] = torch.from_numpy(prompt)
+            input_ids[row, longest - len(prompt) :] = torch.tensor(prompt)
             mask[row, longest - len(prompt) :] = 1
         sampling = self.environment.sampling
         token_ids = model.generate(
