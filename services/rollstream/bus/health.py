@@ -71,13 +71,7 @@ class Health:
 
     def serve(self, port: int, host: str = "0.0.0.0") -> int:
         """Answer /metrics, /livez and /readyz (with ?verbose as JSON); port 0 takes a free one. Returns the port."""
-        health = self
-
-        class Handler(_Handler):
-            def checks(self, path: str) -> dict[str, Check]:
-                return health.liveness() if path == "/livez" else health.readiness()
-
-        self._server = ThreadingHTTPServer((host, port), Handler)
+        self._server = ThreadingHTTPServer((host, port), type("_OwnHandler", (_Handler,), {"health": self}))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True).start()
         actual = int(self._server.server_address[1])
@@ -92,15 +86,15 @@ class Health:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    def checks(self, path: str) -> dict[str, Check]:
-        raise NotImplementedError
+    health: Health
 
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         if url.path == "/metrics":
             self._answer(HTTPStatus.OK, generate_latest(), CONTENT_TYPE_LATEST)
         elif url.path in ("/livez", "/readyz"):
-            self._answer_checks(self.checks(url.path), is_verbose="verbose" in url.query)
+            checks = self.health.liveness() if url.path == "/livez" else self.health.readiness()
+            self._answer_checks(checks, is_verbose="verbose" in url.query)
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", _TEXT)
 
