@@ -93,14 +93,6 @@ class TopicReader:
         """Fetch these again."""
         self._consumer.resume([TopicPartition(*partition) for partition in partitions])
 
-    def end_offsets(self) -> dict[Partition, int]:
-        """The end of each partition, transaction markers included."""
-        return {partition: self._watermarks(partition)[1] for partition in self._partitions}
-
-    def start_offsets(self) -> dict[Partition, int]:
-        """The first offset that retention has left in each partition."""
-        return {partition: self._watermarks(partition)[0] for partition in self._partitions}
-
     def commit_for_monitoring(self, offsets: Mapping[Partition, int]) -> None:
         """Commit offsets for lag monitors alone; nothing of ours reads them back."""
         if offsets:
@@ -142,10 +134,6 @@ class TopicReader:
 
     def _behind(self) -> list[str]:
         return [f"{topic}/{number}" for topic, number in self._partitions if (topic, number) not in self._at_end]
-
-    def _watermarks(self, partition: Partition) -> tuple[int, int]:
-        low, high = self._consumer.get_watermark_offsets(TopicPartition(*partition), timeout=_METADATA_TIMEOUT_SECONDS)
-        return low, high
 
     def _discover(self, topics: Sequence[str]) -> tuple[Partition, ...]:
         found: list[Partition] = []
