@@ -15,13 +15,14 @@ from pathlib import Path
 from rich.console import Console
 
 from rollstream.bus.errors import BrokenWorldError
+from rollstream.bus.ledger import surviving
 from rollstream.bus.settings import StageSettings
 from rollstream.local.cores import divide_cores
 from rollstream.local.demo import options, prepare
 from rollstream.local.demo.facts import RunFacts, read_facts
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.demo.picture import draw
-from rollstream.local.demo.summary import Measured, Summary, summarize
+from rollstream.local.demo.summary import Measured, Summary, num_incomplete, summarize
 from rollstream.local.demo.table import plain_line
 from rollstream.local.demo.view import View
 from rollstream.local.demo.watch import LoopState, LoopWatch
@@ -190,13 +191,8 @@ class _Conductor:
         deadline = time.monotonic() + _DRY_SECONDS
         while time.monotonic() < deadline:
             facts = read_facts(self._settings)
-            closed = {group.group_id for entry in facts.ledger for group in entry.closed}
-            sizes = {sample.group_id: sample.group_size for sample in facts.samples}
-            seen: dict[str, set[str]] = {}
-            for sample in facts.samples:
-                seen.setdefault(sample.group_id, set()).add(sample.rollout_id)
-            open_groups = facts.submitted - closed
-            if all(len(seen.get(group, ())) >= sizes.get(group, 1) for group in open_groups):
+            open_groups = facts.submitted - set(surviving(facts.ledger).closed)
+            if num_incomplete(facts.samples, open_groups) == 0:
                 return
             self._look()
 

@@ -3,7 +3,7 @@
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from datetime import datetime
 from pathlib import Path
 
@@ -149,15 +149,17 @@ def _drop_reasons(closed: Mapping[str, ClosedGroup]) -> dict[str, int]:
     return dict(sorted(reasons.items()))
 
 
-def _lost(
-    samples: Iterable[SampleFact], open_groups: frozenset[str] | set[str], closed: Mapping[str, ClosedGroup]
-) -> int:
-    """Groups that the trainer closed as lost, and open ones that will never have all their samples."""
+def num_incomplete(samples: Iterable[SampleFact], open_groups: Set[str]) -> int:
+    """Open groups that do not have all their samples on `scored`."""
     seen: dict[str, set[str]] = {group: set() for group in open_groups}
     sizes: dict[str, int] = {}
     for sample in samples:
         if sample.group_id in seen:
             seen[sample.group_id].add(sample.rollout_id)
             sizes[sample.group_id] = sample.group_size
-    incomplete = sum(1 for group, rollouts in seen.items() if len(rollouts) < sizes.get(group, 1))
-    return incomplete + sum(1 for group in closed.values() if group.reason == "lost")
+    return sum(1 for group, rollouts in seen.items() if len(rollouts) < sizes.get(group, 1))
+
+
+def _lost(samples: Iterable[SampleFact], open_groups: Set[str], closed: Mapping[str, ClosedGroup]) -> int:
+    """Groups that the trainer closed as lost, and open ones that will never have all their samples."""
+    return num_incomplete(samples, open_groups) + sum(1 for group in closed.values() if group.reason == "lost")

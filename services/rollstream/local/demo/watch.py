@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rollstream.bus.ledger import surviving
+from rollstream.bus.ledger import Survivors, surviving
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
@@ -58,15 +58,19 @@ class LoopWatch:
     @property
     def surviving_steps(self) -> list[LedgerEntry]:
         """The steps that count, in order."""
-        return [entry for entry in surviving(self._entries).chain if entry.kind is EntryKind.STEP]
+        return _steps(surviving(self._entries))
 
     def _note_entry(self, entry: LedgerEntry) -> None:
         self._entries.append(entry)
         survivors = surviving(self._entries)
-        state, steps = self.state, self.surviving_steps
+        state, steps = self.state, _steps(survivors)
         state.step = survivors.step
         state.version_published = survivors.current_version
         state.last = steps[-1] if steps else None
         state.rewards = tuple(step.metrics["reward_mean"] for step in steps)
         state.groups_trained = sum(1 for group in survivors.closed.values() if group.outcome is GroupOutcome.TRAINED)
         state.groups_dropped = len(survivors.closed) - state.groups_trained
+
+
+def _steps(survivors: Survivors) -> list[LedgerEntry]:
+    return [entry for entry in survivors.chain if entry.kind is EntryKind.STEP]
