@@ -1,11 +1,15 @@
 """A user's environment, loaded by its dotted path, whose reward function does what a prompt's metadata orders."""
 
 import ctypes
+import math
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
 
 from rollstream.environments.protocol import Split, Task
 from rollstream.rewards.rubric import RewardInput, Rubric, WeightedReward
@@ -27,6 +31,8 @@ def obey(sample: RewardInput) -> float:
             sys.stdout.write("a reward function may print\n")
         case ["exit"]:
             os._exit(3)
+        case ["leave"]:
+            sys.exit("as ordered")
         case ["segfault"]:
             ctypes.string_at(0)
         case ["kill", "scorer"]:
@@ -45,6 +51,29 @@ class Unruly:
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """See `Environment.tasks`."""
         return iter(())
+
+
+class Muddled:
+    """An environment of which a user wrote the rubric too: it gives whatever a prompt's metadata names."""
+
+    name = "muddled"
+    sampling = Sampling()
+
+    @property
+    def rubric(self) -> Any:
+        """Itself, which scores."""
+        return self
+
+    def score(self, sample: RewardInput) -> Any:
+        """Anything but a float and a map of floats."""
+        given = {
+            "nothing": (None, {}),
+            "infinity": (math.inf, {}),
+            "a component of text": (1.0, {"color": "blue"}),
+            "no pair": 1.0,
+            "a surrogate": (np.float32(0.5), {"lone \udc80": np.float32(0.5)}),
+        }
+        return given[sample.metadata["order"]]
 
 
 def hanging_to_load() -> Unruly:

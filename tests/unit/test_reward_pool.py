@@ -10,7 +10,11 @@ import psutil
 from rollstream.rewards.pool import PoolBounds, ScoringPool
 from rollstream.rewards.rubric import RewardInput
 from rollstream.rewards.verdicts import Sample, Verdict
+from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.rollout import Status
+from rollstream.schemas.topics import SCORED
+from rollstream.scorer.handler import ScorerIdentity, annotated
+from tests.builders import NOON, a_generated
 from tests.unruly_environment import PATH
 
 
@@ -42,9 +46,9 @@ def test_each_sample_gets_its_own_verdict_in_order_over_several_processes() -> N
 
 
 def test_a_reward_function_that_hangs_exits_crashes_or_raises_costs_only_its_own_sample() -> None:
-    orders = ["give 1", "sleep 3600", "give 2", "exit", "give 3", "segfault", "print", "raise", "give 4"]
+    orders = ["give 1", "sleep 3600", "give 2", "exit", "give 3", "segfault", "print", "raise", "leave", "give 4"]
     verdicts = scored(ordered(*orders), sample_seconds=1.0)
-    assert [verdict.reward for verdict in verdicts] == [1.0, None, 2.0, None, 3.0, None, 1.0, None, 4.0]
+    assert [verdict.reward for verdict in verdicts] == [1.0, None, 2.0, None, 3.0, None, 1.0, None, None, 4.0]
     unresolved = [verdict for verdict in verdicts if verdict.reward is None]
     assert {verdict.status for verdict in unresolved} == {Status.UNRESOLVED}
     assert [verdict.error for verdict in unresolved] == [
@@ -52,7 +56,24 @@ def test_a_reward_function_that_hangs_exits_crashes_or_raises_costs_only_its_own
         "crash: scoring this sample ended its process with exit code 3",
         "crash: scoring this sample ended its process with exit code -11",
         "reward 'obeyed' raised RuntimeError: as ordered",
+        "reward 'obeyed' raised SystemExit: as ordered",
     ]
+
+
+def test_whatever_a_users_own_rubric_gives_can_be_written_as_a_result() -> None:
+    orders = ["nothing", "infinity", "a component of text", "no pair", "a surrogate"]
+    verdicts = scored(ordered(*orders, environment="tests.unruly_environment.Muddled"))
+    assert [verdict.error for verdict in verdicts] == [
+        "the rubric's reward is None (NoneType), not a finite number",
+        "the rubric's reward is inf (float), not a finite number",
+        "component 'color' is 'blue' (str), not a finite number",
+        "the rubric raised TypeError: cannot unpack non-iterable float object",
+        None,
+    ]
+    assert (verdicts[-1].reward, verdicts[-1].components) == (0.5, {"lone ?": 0.5})
+    codec = AvroCodec(SCORED)
+    for verdict in verdicts:
+        codec.encode(annotated(a_generated(), verdict, ScorerIdentity(scorer_id="one", version="0"), NOON))
 
 
 def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_another() -> None:

@@ -1,8 +1,12 @@
 """A rubric adds up weighted components, and never makes up a number."""
 
+import asyncio
 import math
+from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from rollstream.environments.load import UnknownEnvironmentError, load_environment
 from rollstream.rewards.rubric import RewardError, RewardInput, Rubric, WeightedReward
@@ -39,10 +43,51 @@ def test_a_function_that_raises_is_no_reward_of_zero() -> None:
         Rubric(WeightedReward("broken", broken)).score(an_answer())
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_reward_that_is_no_finite_number_is_refused(value: float) -> None:
-    with pytest.raises(RewardError, match="not a finite number"):
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
+def test_what_would_end_the_process_is_an_error_of_the_reward(error: BaseException) -> None:
+    def leaving(_sample: RewardInput) -> float:
+        raise error
+
+    with pytest.raises(RewardError, match=f"reward 'leaving' raised {type(error).__name__}"):
+        Rubric(WeightedReward("leaving", leaving)).score(an_answer())
+
+
+def test_a_person_may_still_interrupt() -> None:
+    def interrupted(_sample: RewardInput) -> float:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Rubric(WeightedReward("interrupted", interrupted)).score(an_answer())
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        (math.nan, "is nan \\(float\\), not a finite number"),
+        (math.inf, "is inf \\(float\\), not a finite number"),
+        (None, "is None \\(NoneType\\), not a finite number"),
+        ("0.5", "is '0.5' \\(str\\), not a finite number"),
+        (10**400, "\\(int\\), which is no number: int too large"),
+        (np.zeros(2), "\\(ndarray\\), which is no number: "),
+    ],
+    ids=["nan", "inf", "None", "text", "huge", "array"],
+)
+def test_a_reward_that_is_no_finite_number_is_refused(value: Any, why: str) -> None:
+    with pytest.raises(RewardError, match=f"reward 'odd' .*{why}"):
         Rubric(WeightedReward("odd", lambda _sample: value)).score(an_answer())
+
+
+@pytest.mark.parametrize("value", [True, 1, np.bool_(True), np.float32(1), np.int64(1), torch.tensor(1.0)], ids=repr)
+def test_any_number_is_a_reward_and_becomes_a_float(value: Any) -> None:
+    reward, components = Rubric(WeightedReward("one", lambda _sample: value)).score(an_answer())
+    assert (reward, components) == (1.0, {"one": 1.0})
+    assert {type(reward), type(components["one"])} == {float}
+
+
+def test_a_weighted_sum_that_overflows_is_refused_with_its_components() -> None:
+    rubric = Rubric(WeightedReward("length", length, 1e308), WeightedReward("is_blue", is_blue))
+    with pytest.raises(RewardError, match=r"the weighted sum of .*'length': 4.0.* is inf"):
+        rubric.score(an_answer())
 
 
 def test_two_rewards_of_one_name_are_refused() -> None:

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Final
 
 from rollstream.environments.load import UnknownEnvironmentError, load_environment
 from rollstream.environments.protocol import Environment
-from rollstream.rewards.rubric import RewardError, RewardInput
+from rollstream.rewards.rubric import RewardError, RewardInput, finite
 from rollstream.rewards.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
 from rollstream.schemas.rollout import Status
 
@@ -63,11 +63,23 @@ def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment |
 def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
     try:
         reward, components = environment.rubric.score(answer)
+        # A rubric may be a user's own class: nothing but plain numbers leaves this process.
+        return Verdict(
+            status=Status.COMPLETED,
+            reward=finite(reward, "the rubric's reward"),
+            components={_writable(name): finite(value, f"component {name!r}") for name, value in components.items()},
+        )
     except RewardError as error:
         return Verdict(status=Status.UNRESOLVED, error=str(error))
-    except Exception as error:  # noqa: BLE001 (a user's rubric may raise anything)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 (a user's rubric may raise anything)
         return Verdict(status=Status.UNRESOLVED, error=f"the rubric raised {type(error).__name__}: {error}")
-    return Verdict(status=Status.COMPLETED, reward=reward, components=components)
+
+
+def _writable(name: str) -> str:
+    # Lone surrogates are text to Python, and nothing that a UTF-8 record can hold.
+    return name.encode("utf-8", "replace").decode()
 
 
 def _read(reader: BinaryIO) -> Any:

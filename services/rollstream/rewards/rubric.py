@@ -1,9 +1,12 @@
 """A rubric: named reward functions and their weights; the reward is the weighted sum, the components are kept."""
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import SupportsFloat
 
+from rollstream.bus.errors import RollstreamError
 from rollstream.schemas.prompt import Message
 
 
@@ -22,7 +25,7 @@ class RewardInput:
 RewardFn = Callable[[RewardInput], float]
 
 
-class RewardError(Exception):
+class RewardError(RollstreamError):
     """A reward function did not give a number: the rollout is unresolved, never a reward of 0."""
 
 
@@ -45,16 +48,33 @@ class Rubric:
         self.rewards = rewards
 
     def score(self, sample: RewardInput) -> tuple[float, dict[str, float]]:
-        """The weighted sum and the unweighted components; raises `RewardError` naming the function."""
+        """The weighted sum and the unweighted components; raises `RewardError` saying what gave no number."""
         components = {reward.name: _called(reward, sample) for reward in self.rewards}
-        return sum(reward.weight * components[reward.name] for reward in self.rewards), components
+        total = sum(reward.weight * components[reward.name] for reward in self.rewards)
+        return finite(total, f"the weighted sum of {components}"), components
+
+
+def finite(value: object, what: str) -> float:
+    """`value` as a float: any number, one of numpy or torch too, but no text; raises `RewardError` naming `what`."""
+    try:
+        number = float(value) if isinstance(value, SupportsFloat) else math.nan
+    except Exception as error:
+        raise RewardError(f"{what} is {_shown(value)}, which is no number: {error}") from error
+    if not math.isfinite(number):
+        raise RewardError(f"{what} is {_shown(value)}, not a finite number")
+    return number
 
 
 def _called(reward: WeightedReward, sample: RewardInput) -> float:
     try:
-        value = float(reward.function(sample))
-    except Exception as error:
+        value = reward.function(sample)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # sys.exit in a reward function must not end the process that called it.
         raise RewardError(f"reward {reward.name!r} raised {type(error).__name__}: {error}") from error
-    if not math.isfinite(value):
-        raise RewardError(f"reward {reward.name!r} gave {value}, not a finite number")
-    return value
+    return finite(value, f"reward {reward.name!r}")
+
+
+def _shown(value: object) -> str:
+    return f"{reprlib.repr(value)} ({type(value).__name__})"
