@@ -75,6 +75,10 @@ class Muddled:
         }
         return given[sample.metadata["order"]]
 
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """See `Environment.tasks`."""
+        return iter(())
+
 
 def hanging_to_load() -> Unruly:
     """An environment that never gets ready."""

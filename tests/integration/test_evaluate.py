@@ -4,8 +4,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.errors import ConfigurationError
@@ -13,6 +15,7 @@ from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import KafkaSettings
+from rollstream.cli.main import cli
 from rollstream.producers.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
@@ -120,3 +123,24 @@ def test_the_newest_version_of_the_model_is_found(settings: ProducerSettings) ->
         publisher.publish_soon(OutRecord(topic=WEIGHTS.of(settings.run), value=value)).result(DEADLINE_SECONDS)
     publisher.close()
     assert newest_version(settings) == 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ("no_such", "neither one of sort_digits, word_count"),
+        ("tests.unruly_environment.raising_to_load", "no data set"),
+    ],
+)
+def test_an_environment_that_cannot_be_loaded_is_for_a_person_to_mend(
+    settings: ProducerSettings, environment: str, why: str, tmp_path: Path
+) -> None:
+    config = tmp_path / "rollstream.toml"
+    config.write_text(
+        f'run = "{settings.run}"\n[kafka]\nbootstrap_servers = "{settings.kafka.bootstrap_servers}"\n'
+        '[producer]\nenvironment = "sort_digits"\n'
+    )
+    words = ["evaluate", "--version", "1", "--environment", environment, "--config", str(config)]
+    result = CliRunner().invoke(cli, words)
+    assert isinstance(result.exception, ConfigurationError), result.output
+    assert why in str(result.exception)

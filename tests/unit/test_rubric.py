@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from rollstream.environments.load import UnknownEnvironmentError, load_environment
 from rollstream.rewards.rubric import RewardError, RewardInput, Rubric, WeightedReward
 
 
@@ -93,29 +92,3 @@ def test_a_weighted_sum_that_overflows_is_refused_with_its_components() -> None:
 def test_two_rewards_of_one_name_are_refused() -> None:
     with pytest.raises(ValueError, match="different names"):
         Rubric(WeightedReward("one", length), WeightedReward("one", is_blue))
-
-
-class Colors:
-    """An environment of a user's own."""
-
-    name = "colors"
-
-    def __init__(self, favorite: str = "blue") -> None:
-        self.favorite = favorite
-
-
-def test_a_users_environment_is_loaded_by_its_dotted_path() -> None:
-    loaded = load_environment(f"{__name__}.Colors", {"favorite": "red"})
-    assert isinstance(loaded, Colors)
-    assert loaded.favorite == "red"
-
-
-@pytest.mark.parametrize("name", ["no_such", "no.such.Thing", f"{__name__}.Missing", ""])
-def test_an_unknown_environment_is_refused_with_what_there_is(name: str) -> None:
-    with pytest.raises(UnknownEnvironmentError, match="sort_digits, word_count"):
-        load_environment(name)
-
-
-def test_options_that_an_environment_does_not_take_are_refused() -> None:
-    with pytest.raises(UnknownEnvironmentError, match="does not take"):
-        load_environment("sort_digits", {"size": "3"})

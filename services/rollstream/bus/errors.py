@@ -2,8 +2,7 @@
 
     RollstreamError                 exit code
     ├── BadMessageError             -      one message is bad: dead letter, counted, go on
-    │   ├── PoisonError             -      the process died on this record too often (poison.py)
-    │   └── UnknownEnvironmentError -      no environment has this name (environments/load.py)
+    │   └── PoisonError             -      the process died on this record too often (poison.py)
     ├── BrokenWorldError            70     broker, disk, GPU: raise, exit, let the supervisor restart
     │   ├── BrokerError             70     the Kafka client gave up
     │   ├── StuckRecordError        70     a record is unfinished beyond its bound
@@ -16,6 +15,8 @@
     ├── RewardError                 70     a reward is no number (rewards/rubric.py): a scorer's sample is unresolved
     ├── FencedError                 75     another process took over: supervisors don't restart this one
     └── ConfigurationError          78     settings or environment must be changed by a person
+        ├── UnknownEnvironmentError 78     no environment has this name (environments/load.py)
+        └── BrokenEnvironmentError  78     an environment's own code raised while it was loaded (environments/load.py)
 
 `rollstream.schemas.codec.DecodeError` (bytes that are no record) is treated like `BadMessageError`.
 Exit codes follow sysexits(3): EX_SOFTWARE 70, EX_TEMPFAIL 75, EX_CONFIG 78.

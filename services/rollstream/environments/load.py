@@ -4,37 +4,73 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
-from rollstream.bus.errors import BadMessageError
+from rollstream.bus.errors import ConfigurationError
 from rollstream.environments.protocol import Environment
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.environments.word_count import WordCount
 
 _BY_NAME: Final[Mapping[str, Callable[..., Environment]]] = {"sort_digits": SortDigits, "word_count": WordCount}
+_PARTS: Final = ("name", "rubric", "sampling", "tasks")
 
 
-class UnknownEnvironmentError(BadMessageError):
+class UnknownEnvironmentError(ConfigurationError):
     """No environment has this name, or it cannot be made with these options."""
+
+
+class BrokenEnvironmentError(ConfigurationError):
+    """The environment's own code raised while it was imported or made."""
 
 
 def load_environment(name: str, options: Mapping[str, str] | None = None) -> Environment:
     """The environment called `name`: one of ours, or `package.module.Class` (a class or a function that makes one).
 
-    Raises `UnknownEnvironmentError` saying what there is.
+    Raises `UnknownEnvironmentError` saying what there is, and `BrokenEnvironmentError` saying what its code raised.
     """
     make = _BY_NAME.get(name) or _imported(name)
     try:
-        return make(**(options or {}))
-    except (TypeError, ValueError) as error:
-        raise UnknownEnvironmentError(f"environment {name!r} does not take {dict(options or {})}: {error}") from error
+        made = make(**(options or {}))
+        missing = [part for part in _PARTS if not hasattr(made, part)]
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if options and isinstance(error, TypeError | ValueError):
+            raise UnknownEnvironmentError(f"environment {name!r} does not take {dict(options)}: {error}") from error
+        raise _broken(name, error) from error
+    if missing:
+        raise UnknownEnvironmentError(
+            f"environment {name!r} is a {type(made).__name__} without {', '.join(missing)}; "
+            "rollstream.environments.protocol says what an environment has"
+        )
+    return made
 
 
 def _imported(path: str) -> Callable[..., Environment]:
     module, _, attribute = path.rpartition(".")
-    known = ", ".join(sorted(_BY_NAME))
+    if not module or module.startswith("."):
+        raise _unknown(path, "it names no module")
     try:
-        found: Callable[..., Environment] = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UnknownEnvironmentError(
-            f"environment {path!r} is neither one of {known} nor an importable dotted path: {error}"
-        ) from error
+        loaded = import_module(module)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        # What is missing may also be something that the environment's module imports.
+        if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
+            raise _unknown(path, str(error)) from error
+        raise _broken(path, error) from error
+    if not hasattr(loaded, attribute):
+        raise _unknown(path, f"module {module!r} has no {attribute!r}")
+    found: Callable[..., Environment] = getattr(loaded, attribute)
     return found
+
+
+def _unknown(path: str, why: str) -> UnknownEnvironmentError:
+    known = ", ".join(sorted(_BY_NAME))
+    return UnknownEnvironmentError(
+        f"environment {path!r} is neither one of {known} nor an importable dotted path: {why}"
+    )
+
+
+def _broken(name: str, error: BaseException) -> BrokenEnvironmentError:
+    return BrokenEnvironmentError(
+        f"environment {name!r} raised {type(error).__name__} while loading: {error}; mend its code, or name another one"
+    )

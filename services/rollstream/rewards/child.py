@@ -11,7 +11,7 @@ import socket
 import sys
 from typing import Any, BinaryIO, Final
 
-from rollstream.environments.load import UnknownEnvironmentError, load_environment
+from rollstream.environments.load import BrokenEnvironmentError, UnknownEnvironmentError, load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.rewards.rubric import RewardError, RewardInput, finite
 from rollstream.rewards.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
@@ -55,9 +55,8 @@ def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment |
         return environments[name]
     except UnknownEnvironmentError as error:
         return Verdict(status=Status.FAILED, error=f"unknown_environment: {error}")
-    except Exception as error:  # noqa: BLE001 (a user's module may raise anything while it is imported)
-        why = f"environment {name!r} raised {type(error).__name__} while loading: {error}"
-        return Verdict(status=Status.UNRESOLVED, error=why)
+    except BrokenEnvironmentError as error:
+        return Verdict(status=Status.UNRESOLVED, error=str(error))
 
 
 def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
