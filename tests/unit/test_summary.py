@@ -97,6 +97,27 @@ def test_lag_counts_steps_between_the_oldest_version_and_the_one_the_step_starte
     assert (summary.policy_lag_max, summary.policy_lag_mean) == (1, 0.25)
 
 
+def test_lag_across_a_restart_counts_the_steps_that_were_cut() -> None:
+    start = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
+    restart = an_entry(EntryKind.RESTART, step=0, weight_version=3, parent_version=0)
+    facts = RunFacts(
+        submitted=frozenset("ac"),
+        started_at=NOON,
+        samples=(a_sample("a", 0, 1.0, (0,), 0), a_sample("c", 0, 1.0, (0, 2), 1), a_sample("c", 1, 1.0, (0,), 2)),
+        ledger=(
+            start,
+            a_step(1, "a", (0, 0)),
+            a_step(2, "a", (0, 0)),
+            restart,
+            a_step(1, "c", (1, 2), weight_version=4, parent_version=3),
+        ),
+        published=frozenset(range(5)),
+        applied=frozenset(range(5)),
+        dead_letters=0,
+    )
+    assert summarize(facts, MEASURED).policy_lag_max == 2
+
+
 def test_versions_duplicates_and_rates() -> None:
     summary = a_summary()
     assert (summary.weight_versions_published, summary.weight_versions_applied) == (3, 2)

@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollstream.bus.ledger import InconsistentLedgerError, LedgerFold, VersionTree, surviving
+from rollstream.bus.ledger import InconsistentLedgerError, LedgerFold, surviving
+from rollstream.bus.versions import VersionTree
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -134,6 +135,18 @@ def test_lag_counts_steps_on_the_path_and_not_restarts() -> None:
     assert versions.lag(3, 5) == 3
     assert versions.lag(5, 3) == 3
     assert versions.lag(6, 5) is None
+
+
+def test_the_lag_of_a_sample_is_that_of_its_farthest_version_not_of_its_smallest_number() -> None:
+    tree = VersionTree()
+    tree.add(3, None, is_step=False)
+    tree.add(4, 3, is_step=True)
+    tree.add(5, 4, is_step=True)
+    tree.add(6, 3, is_step=False)
+    assert tree.policy_lag([3], 6) == 0
+    assert tree.policy_lag([3, 5], 6) == 2
+    assert tree.policy_lag([3, 9], 6) is None
+    assert tree.policy_lag([], 6) is None
 
 
 def test_lag_of_a_long_ledger_needs_no_recursion() -> None:

@@ -1,4 +1,4 @@
-"""The fold of the ledger: what survives restarts and rollbacks, and how far two weight versions lie apart. Pure.
+"""The fold of the ledger: what survives restarts and rollbacks. Pure.
 
 The ledger is append-only and has one writer at a time (a second trainer is fenced), yet history branches: a trainer
 that restores a checkpoint, or an operator who rolls back, continues from an older version. The entry they write
@@ -10,52 +10,16 @@ again. Example, versions in brackets, (c) names a checkpoint:
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from rollstream.bus.errors import BrokenWorldError
+from rollstream.bus.versions import VersionTree
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
 
 
 class InconsistentLedgerError(BrokenWorldError):
     """An entry contradicts those before it: more than one trainer wrote, or the topic was tampered with."""
-
-
-@dataclass(slots=True)
-class VersionTree:
-    """Every version ever published, with its parent; a `step` edge is one optimizer step, the others none."""
-
-    _parents: dict[int, int] = field(default_factory=dict)
-    _depths: dict[int, int] = field(default_factory=dict)
-
-    def __contains__(self, version: object) -> bool:
-        return version in self._depths
-
-    def add(self, version: int, parent: int | None, *, is_step: bool) -> None:
-        """Add a version; its parent must be there, and be smaller, since versions only grow."""
-        if parent is None:
-            self._depths[version] = 0
-        else:
-            self._parents[version] = parent
-            self._depths[version] = self._depths[parent] + int(is_step)
-
-    def parent(self, version: int) -> int | None:
-        """The version that this one was trained or restored from; None for the first and for unknown ones."""
-        return self._parents.get(version)
-
-    def lag(self, sampled: int, trainer: int) -> int | None:
-        """Optimizer steps on the path between the two versions; None if either is unknown."""
-        if sampled not in self._depths or trainer not in self._depths:
-            return None
-        one, other = sampled, trainer
-        while one != other:
-            # A parent's number is below its child's, so climbing from the larger one meets at the common ancestor.
-            if one < other:
-                one, other = other, one
-            if one not in self._parents:
-                return None
-            one = self._parents[one]
-        return self._depths[sampled] + self._depths[trainer] - 2 * self._depths[one]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +46,7 @@ class Survivors:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Link:
+class SurvivingEntry:
     """What the incremental fold keeps of a surviving entry; `closed`: the groups that it was the first to close."""
 
     kind: EntryKind
@@ -108,7 +72,7 @@ class LedgerFold:
     """
 
     def __init__(self) -> None:
-        self._chain: list[Link] = []
+        self._chain: list[SurvivingEntry] = []
         self._closed: set[str] = set()
         self._positions: dict[int, int] = {}
         self._checkpoints: list[int] = []
@@ -118,7 +82,7 @@ class LedgerFold:
     def add(self, entry: LedgerEntry) -> LedgerChange:
         """Fold in the next entry; raises `InconsistentLedgerError` and changes nothing if it does not fit."""
         self._check(entry)
-        cut: list[Link] = []
+        cut: list[SurvivingEntry] = []
         if entry.kind in (EntryKind.RESTART, EntryKind.ROLLBACK) and entry.parent_version is not None:
             cut = self._cut(self._positions[entry.parent_version] + 1)
         if entry.kind is not EntryKind.DROPS:
@@ -130,7 +94,7 @@ class LedgerFold:
         closed = tuple(dict.fromkeys(g.group_id for g in entry.closed if g.group_id not in self._closed))
         self._closed.update(closed)
         self._chain.append(
-            Link(
+            SurvivingEntry(
                 kind=entry.kind,
                 weight_version=entry.weight_version,
                 step=entry.step,
@@ -138,11 +102,11 @@ class LedgerFold:
                 closed=closed,
             )
         )
-        reopened = tuple(group for link in cut for group in link.closed)
+        reopened = tuple(group for gone in cut for group in gone.closed)
         return LedgerChange(closed=closed, reopened=reopened, num_cut=len(cut))
 
     @property
-    def chain(self) -> Sequence[Link]:
+    def chain(self) -> Sequence[SurvivingEntry]:
         """The surviving entries in order; live."""
         return self._chain
 
@@ -172,7 +136,7 @@ class LedgerFold:
         return self._chain[-1].step if self._chain else 0
 
     @property
-    def checkpoint(self) -> Link | None:
+    def checkpoint(self) -> SurvivingEntry | None:
         """The newest surviving entry that names a checkpoint."""
         return self._chain[self._checkpoints[-1]] if self._checkpoints else None
 
@@ -203,14 +167,14 @@ class LedgerFold:
         elif entry.kind is EntryKind.STEP and parent != self.current_version:
             raise InconsistentLedgerError(f"{what}: a step's parent must be {self.current_version}, not {parent}")
 
-    def _cut(self, length: int) -> list[Link]:
+    def _cut(self, length: int) -> list[SurvivingEntry]:
         """Shorten the chain to `length` entries; returns the rest."""
         cut = self._chain[length:]
         del self._chain[length:]
-        for link in cut:
-            self._closed.difference_update(link.closed)
-            if link.kind is not EntryKind.DROPS:
-                del self._positions[link.weight_version]
+        for gone in cut:
+            self._closed.difference_update(gone.closed)
+            if gone.kind is not EntryKind.DROPS:
+                del self._positions[gone.weight_version]
         while self._checkpoints and self._checkpoints[-1] >= length:
             self._checkpoints.pop()
         return cut

@@ -162,8 +162,6 @@ def _trained_lag(
 
 
 def _lag(rollout: RolloutGenerated, step: LedgerEntry, survivors: Survivors) -> int | None:
-    if step.parent_version is None or not rollout.weight_versions:
+    if step.parent_version is None:
         return None
-    lags = [survivors.versions.lag(version, step.parent_version) for version in rollout.weight_versions]
-    known = [lag for lag in lags if lag is not None]
-    return max(known) if len(known) == len(lags) else None
+    return survivors.versions.policy_lag(rollout.weight_versions, step.parent_version)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollstream.bus.health import Health
-from rollstream.bus.ledger import VersionTree
 from rollstream.bus.stop import Stop
+from rollstream.bus.versions import VersionTree
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics
 from rollstream.trainer.admission import Admitted

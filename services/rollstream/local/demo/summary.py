@@ -124,12 +124,12 @@ def _mean_reward(samples: Iterable[SampleFact], groups: set[str]) -> float:
 def _lags(
     steps: Iterable[LedgerEntry], samples: Mapping[tuple[int, int], SampleFact], survivors: Survivors
 ) -> list[int]:
-    """policy_lag of each trained rollout: steps between its oldest version and the one that its step started from."""
+    """policy_lag of each trained rollout, seen from the version that its step started from; -1 if it is unknown."""
     lags = []
     for entry in steps:
         for rollout in entry.trained:
-            oldest = min(samples[rollout.partition, rollout.offset].weight_versions)
-            lag = survivors.versions.lag(oldest, entry.parent_version or 0)
+            versions = samples[rollout.partition, rollout.offset].weight_versions
+            lag = survivors.versions.policy_lag(versions, entry.parent_version or 0)
             lags.append(-1 if lag is None else lag)
     return lags
 

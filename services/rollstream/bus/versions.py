@@ -1,0 +1,55 @@
+"""The tree of weight versions, and policy lag: optimizer steps on a path in it, never a difference of numbers. Pure.
+
+A trainer that restores version 3 while version 5 exists goes on as version 6, whose parent is 3:
+
+    3 ── step ── 4 ── step ── 5
+    └─ restart ─ 6
+
+Seen from version 6, a sample of version 3 has lag 0, one of version 5 has lag 2, and one that spans both has lag 2.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class VersionTree:
+    """Every version ever published, with its parent; a `step` edge is one optimizer step, the others none."""
+
+    _parents: dict[int, int] = field(default_factory=dict)
+    _depths: dict[int, int] = field(default_factory=dict)
+
+    def __contains__(self, version: object) -> bool:
+        return version in self._depths
+
+    def add(self, version: int, parent: int | None, *, is_step: bool) -> None:
+        """Add a version; its parent must be there, and be smaller, since versions only grow."""
+        if parent is None:
+            self._depths[version] = 0
+        else:
+            self._parents[version] = parent
+            self._depths[version] = self._depths[parent] + int(is_step)
+
+    def parent(self, version: int) -> int | None:
+        """The version that this one was trained or restored from; None for the first and for unknown ones."""
+        return self._parents.get(version)
+
+    def policy_lag(self, sampled: Iterable[int], trainer: int) -> int | None:
+        """Of a sample whose tokens came from these versions: the largest; None without any or if one is unknown."""
+        lags = [self.lag(version, trainer) for version in sampled]
+        known = [lag for lag in lags if lag is not None]
+        return max(known) if known and len(known) == len(lags) else None
+
+    def lag(self, sampled: int, trainer: int) -> int | None:
+        """Optimizer steps on the path between the two versions; None if either is unknown."""
+        if sampled not in self._depths or trainer not in self._depths:
+            return None
+        one, other = sampled, trainer
+        while one != other:
+            # A parent's number is below its child's, so climbing from the larger one meets at the common ancestor.
+            if one < other:
+                one, other = other, one
+            if one not in self._parents:
+                return None
+            one = self._parents[one]
+        return self._depths[sampled] + self._depths[trainer] - 2 * self._depths[one]
