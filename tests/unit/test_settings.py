@@ -1,12 +1,13 @@
 """Settings come from one file and the environment; what is not understood is refused with what to change."""
 
 import logging
+import pkgutil
 from pathlib import Path
 
 import pytest
 
 from rollstream.bus.errors import ConfigurationError
-from rollstream.bus.settings import KafkaSettings, StageSettings
+from rollstream.bus.settings import STAGES, KafkaSettings, StageSettings
 from rollstream.producers.settings import ProducerSettings
 
 FILE = """
@@ -56,6 +57,16 @@ def test_an_unknown_variable_is_refused_for_a_stage_and_none_of_peoples_business
     with pytest.raises(ConfigurationError, match=r"ROLLSTREAM_SHAER names no setting; did you mean share\?"):
         ProducerSettings.load(config)
     assert StageSettings.load(config).run == "demo"
+
+
+def test_a_variable_of_another_stage_is_let_pass(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLSTREAM_NUM_STEPS", "7")
+    monkeypatch.setenv("ROLLSTREAM_ENGINE__KIND", "scripted")
+    assert ProducerSettings.load(config).share == 12
+
+
+def test_every_stage_is_listed_with_its_settings() -> None:
+    assert {name: pkgutil.resolve_name(path).table for name, path in STAGES.items()} == {name: name for name in STAGES}
 
 
 @pytest.mark.parametrize("run", ["", "Upper", "with.dot", "x" * 61])

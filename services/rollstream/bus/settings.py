@@ -1,16 +1,18 @@
 """Settings that every stage shares; each stage adds its own class on top.
 
 One TOML file describes a run: shared keys at the top, `[kafka]`, and one table per stage. Environment variables
-`ROLLSTREAM_<FIELD>` (nested: `ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS`) win over the file.
+`ROLLSTREAM_<FIELD>` (nested: `ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS`) win over the file, in every stage that has the
+field; a variable that no stage knows is refused.
 """
 
 import difflib
 import logging
 import os
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -22,7 +24,15 @@ from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
 _LOG = logging.getLogger(__name__)
 _PREFIX = "ROLLSTREAM_"
 _CREDENTIALS = re.compile(r"://[^@/\"]*@")
-STAGE_TABLES = ("producer", "generator", "scorer", "trainer")
+RUN_FILE: Final = "rollstream.toml"
+Stage = Literal["producer", "generator", "scorer", "trainer"]
+# By name: the bus is below the stages, and only a variable that one stage lacks asks for the others' fields.
+STAGES: Final[dict[Stage, str]] = {
+    "producer": "rollstream.producers.settings:ProducerSettings",
+    "generator": "rollstream.generator.settings:GeneratorSettings",
+    "scorer": "rollstream.scorer.settings:ScorerSettings",
+    "trainer": "rollstream.trainer.settings:TrainerSettings",
+}
 # Read by the tests' crash points and by the people's commands, not by a stage's settings.
 _OTHER_VARIABLES = frozenset({"ROLLSTREAM_CRASH_AT", "ROLLSTREAM_CONFIG"})
 
@@ -129,7 +139,7 @@ def _file_values(config: Path, table: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
     own = document.get(table, {}) if table else {}
-    shared = {key: value for key, value in document.items() if key not in STAGE_TABLES}
+    shared = {key: value for key, value in document.items() if key not in STAGES}
     return {**shared, **own}
 
 
@@ -138,8 +148,12 @@ def _refuse_unknown_environment(fields: set[str]) -> None:
         if not name.startswith(_PREFIX) or name in _OTHER_VARIABLES:
             continue
         field = name.removeprefix(_PREFIX).split("__")[0].lower()
-        if field not in fields:
-            raise ConfigurationError(f"environment variable {name} names no setting{_nearest(field, fields)}")
+        if field in fields:
+            continue
+        # One environment is handed to all stages, so another stage's field is no mistake.
+        known = {known for stage in STAGES.values() for known in pkgutil.resolve_name(stage).model_fields}
+        if field not in known:
+            raise ConfigurationError(f"environment variable {name} names no setting{_nearest(field, known)}")
 
 
 def _nearest(name: str, fields: set[str]) -> str:

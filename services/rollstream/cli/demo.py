@@ -5,32 +5,33 @@ from pathlib import Path
 
 import click
 
-_STAGES = ("producer", "generator", "scorer", "trainer")
+from rollstream.bus.settings import STAGES
+from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, DemoOptions
 
 
 @click.command()
 @click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: runs/demo-<time>.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of model and tasks.")
-@click.option("--steps", type=click.IntRange(min=10), help="Optimizer steps.  [default: as many as the reward needs]")
-@click.option("--learning-rate", type=click.FloatRange(min=0), help="0 changes nothing, to compare with.")
-@click.option("--kill", type=click.Choice(_STAGES), help="kill -9 this stage in mid-run; nothing is lost.")
+@click.option("--steps", type=click.IntRange(min=10), default=NUM_STEPS, show_default=True, help="Optimizer steps.")
+@click.option(
+    "--learning-rate", type=click.FloatRange(min=0), default=LEARNING_RATE, show_default=True,
+    help="0 changes nothing, to compare with.",
+)  # fmt: skip
+@click.option("--kill", type=click.Choice(list(STAGES)), help="kill -9 this stage in mid-run; nothing is lost.")
 @click.option("--down", is_flag=True, help="Stop Kafka and Redis at the end.")
-def command(
-    run_dir: Path | None, seed: int, steps: int | None, learning_rate: float | None, kill: str | None, down: bool
-) -> None:
+def command(run_dir: Path | None, seed: int, steps: int, learning_rate: float, kill: str | None, down: bool) -> None:
     """Run the whole loop: Kafka, Redis, a tiny model, producer, generator, scorer and trainer.
 
     The reward visibly rises within minutes. Everything is kept in the run directory.
     """
-    from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, DemoOptions
     from rollstream.local.demo.show import show_demo
 
     show_demo(
         DemoOptions(
             run_dir=run_dir or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}",
             seed=seed,
-            num_steps=steps or NUM_STEPS,
-            learning_rate=LEARNING_RATE if learning_rate is None else learning_rate,
+            num_steps=steps,
+            learning_rate=learning_rate,
             kill=kill,  # type: ignore[arg-type]  # click.Choice has checked it
             keep_up=not down,
         )

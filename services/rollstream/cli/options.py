@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from rollstream.bus.errors import ConfigurationError
-from rollstream.bus.settings import StageSettings
+from rollstream.bus.settings import RUN_FILE, StageSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-CONFIG_NAME = "rollstream.toml"
-_HELP = f"The run's {CONFIG_NAME}. Default: ./{CONFIG_NAME}, else the newest runs/*/{CONFIG_NAME}."
+_HELP = f"The run's {RUN_FILE}. Default: ./{RUN_FILE}, else the newest runs/*/{RUN_FILE}."
 
 
 def find_config(given: Path | None = None) -> Path | None:
@@ -23,15 +22,15 @@ def find_config(given: Path | None = None) -> Path | None:
     """
     if given is not None:
         return given
-    if Path(CONFIG_NAME).is_file():
-        return Path(CONFIG_NAME)
-    runs = list(Path("runs").glob(f"*/{CONFIG_NAME}"))
+    if Path(RUN_FILE).is_file():
+        return Path(RUN_FILE)
+    runs = list(Path("runs").glob(f"*/{RUN_FILE}"))
     if runs:
         return max(runs, key=lambda path: path.stat().st_mtime)
     if "ROLLSTREAM_RUN" in os.environ:
         return None
     raise ConfigurationError(
-        f"no run found: there is no ./{CONFIG_NAME} and no runs/*/{CONFIG_NAME}; "
+        f"no run found: there is no ./{RUN_FILE} and no runs/*/{RUN_FILE}; "
         "name one with --config, or make one with `rollstream demo`"
     )
 

@@ -6,9 +6,8 @@ import json
 import re
 from pathlib import Path
 
+from rollstream.bus.settings import RUN_FILE
 from rollstream.local.stack import LocalStack
-
-RUN_FILE = "rollstream.toml"
 
 
 def ensure_run_file(run_dir: Path, stack: LocalStack) -> Path:

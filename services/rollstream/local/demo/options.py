@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
-Stage = Literal["producer", "generator", "scorer", "trainer"]
-STAGES: Final[tuple[Stage, ...]] = ("producer", "generator", "scorer", "trainer")
+from rollstream.bus.settings import Stage
 
 ENVIRONMENT: Final = "sort_digits"
 GROUPS_PER_STEP: Final = 32
@@ -16,7 +15,7 @@ NUM_STEPS: Final = 200
 LEARNING_RATE: Final = 1e-4
 CHECKPOINT_EVERY: Final = 10
 EVAL_PROMPTS: Final = 512
-# Sampled; greedy answers are then right 0.35 to 0.5 of the time. Above 0.8 nothing would be left to show.
+# Sampled; greedy answers are then right 0.3 to 0.5 of the time. Above 0.8 nothing would be left to show.
 WARM_UP_ACCURACY: Final = 0.15
 
 

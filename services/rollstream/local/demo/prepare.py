@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.errors import BrokenWorldError
-from rollstream.bus.settings import KafkaSettings
+from rollstream.bus.settings import RUN_FILE, KafkaSettings
 from rollstream.local.demo import options
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.run_file import run_name
@@ -56,7 +56,7 @@ def _sft_arguments(demo: DemoOptions, model: Path) -> list[str]:
 
 def write_run_file(demo: DemoOptions, stack: LocalStack) -> Path:
     """Write `<run_dir>/rollstream.toml`: the settings of every stage, for this run and as an example."""
-    path = demo.run_dir / "rollstream.toml"
+    path = demo.run_dir / RUN_FILE
     path.write_text(_run_file(demo, stack))
     return path
 
@@ -72,7 +72,7 @@ def _run_file(demo: DemoOptions, stack: LocalStack) -> str:
     share = (options.MAX_POLICY_LAG + 1) * options.GROUPS_PER_STEP
     quoted = json.dumps
     return f"""\
-# Settings of this run; every stage reads it: rollstream <stage> --config {directory / "rollstream.toml"}
+# Settings of this run; every stage reads it: rollstream <stage> --config {directory / RUN_FILE}
 run = {quoted(run_name(demo.run_dir))}
 redis_url = {quoted(stack.redis.url)}
 weight_store = {quoted(str(directory / "weights"))}
