@@ -173,16 +173,16 @@ class _Conductor:
         if report.num_completed < options.EVAL_PROMPTS:
             raise BrokenWorldError(f"version {version} was not evaluated: {dict(report.errors)}")
         self._console.print(
-            f"    version {version}: {_mean(report):.3f} of {report.num_completed} held-out prompts right, greedy"
+            f"    version {version}: mean reward {_mean(report):.3f} on {report.num_completed} held-out prompts, greedy"
         )
         return report
 
     def _show_answers(self, before: EvaluationReport, after: EvaluationReport) -> None:
-        pairs = list(zip(before.prompts, after.prompts, strict=True))
-        one, other = next((pair for pair in pairs if pair[0].reward == 0 and pair[1].reward == 1), pairs[0])
+        pairs = zip(before.prompts, after.prompts, strict=True)
+        one, other = max(pairs, key=lambda pair: (pair[1].reward or 0.0) - (pair[0].reward or 0.0))
         self._console.print(
             f"    {one.prompt.messages[-1].content!r}: before {one.answer!r}, after {other.answer!r}, "
-            f"right is {one.prompt.reference_answer!r}",
+            f"reference answer {one.prompt.reference_answer!r}",
             highlight=False,
         )
 
