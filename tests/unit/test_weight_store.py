@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -87,18 +89,55 @@ def test_a_save_that_fails_leaves_nothing(store: DirectoryWeightStore, stored: S
     assert [path.name for path in (tmp_path / "weights").iterdir()] == ["3-abc"]
 
 
-def test_a_writer_killed_in_mid_write_leaves_no_version(tmp_path: Path) -> None:
+def test_what_a_writer_killed_in_mid_write_leaves_is_no_version_and_is_swept(tmp_path: Path) -> None:
+    with a_writer_in_mid_write(tmp_path) as writer:
+        writer.kill()
+        writer.wait(10)
+    assert not (tmp_path / "5-abc").exists()
+    [half] = tmp_path.iterdir()
+    assert half.name.startswith(".writing-5-abc-")
+    (tmp_path / ".deleted-4-abc-0").mkdir()
+    DirectoryWeightStore(tmp_path).sweep()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_is_only_stopped_finishes_its_version(tmp_path: Path) -> None:
+    with a_writer_in_mid_write(tmp_path) as writer:
+        writer.send_signal(signal.SIGSTOP)
+        DirectoryWeightStore(tmp_path).sweep()
+        writer.send_signal(signal.SIGCONT)
+        writer.communicate(b"go on\n", timeout=10)
+        assert writer.returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["5-abc"]
+
+
+def test_sweeping_leaves_versions_and_what_is_nobody_elses_alone(store: DirectoryWeightStore, tmp_path: Path) -> None:
+    store.sweep()  # before anything is there
+    stored = store.write(3, "abc", save_small)
+    (tmp_path / "weights" / "notes.txt").write_text("a person's")
+    store.sweep()
+    store.fetch(stored.uri, stored.files)
+    assert (tmp_path / "weights" / "notes.txt").exists()
+
+
+@contextmanager
+def a_writer_in_mid_write(root: Path) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that has written half a version, and writes the rest when it is given a line."""
     script = (
-        "import os, signal, sys; from pathlib import Path\n"
+        "import sys; from pathlib import Path\n"
         "from rollstream.bus.weight_store import DirectoryWeightStore\n"
         "def save(directory):\n"
-        "    (directory / 'model.safetensors').write_bytes(b'half'); os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    (directory / 'model.safetensors').write_bytes(b'half'); print('half', flush=True); sys.stdin.readline()\n"
         "DirectoryWeightStore(Path(sys.argv[1])).write(5, 'abc', save)\n"
     )
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False, timeout=60)
-    assert killed.returncode == -signal.SIGKILL
-    assert not (tmp_path / "5-abc").exists()
-    assert all(path.name.startswith(".writing-") for path in tmp_path.iterdir())
+    command = [sys.executable, "-c", script, str(root)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"half\n"
+        try:
+            yield writer
+        finally:
+            writer.kill()
 
 
 def test_a_full_disk_says_where_and_what_to_do(store: DirectoryWeightStore) -> None:

@@ -1,12 +1,14 @@
 """Where weight versions lie as files: written so that half a version is never seen, verified whenever they are read."""
 
 import errno
+import fcntl
 import hashlib
+import logging
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -15,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from rollstream.bus.errors import BrokenWorldError, ConfigurationError, RollstreamError
 from rollstream.schemas.weights import WeightFile
 
+_LOG = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEARLY_FULL_BYTES = 2**20
 
@@ -50,6 +53,10 @@ class WeightStore(Protocol):
         """Delete a version that `incarnation` wrote; absent is fine; another's raises `WeightStoreError`."""
         ...
 
+    def sweep(self) -> None:
+        """Remove what killed processes left half-written; what a living one writes stays."""
+        ...
+
 
 class DirectoryWeightStore:
     """Versions as directories `<version>-<incarnation>/` below a root that trainer and generators share."""
@@ -78,10 +85,11 @@ class DirectoryWeightStore:
                 f"{directory} was not written below {self._root} by {incarnation}: only its writer deletes it"
             )
         if directory.exists():
-            # The rename first: a reader sees the whole version or none, even if this process dies half-way.
-            doomed = self._root / f".deleted-{directory.name}-{uuid.uuid4().hex[:8]}"
-            directory.rename(doomed)
-            shutil.rmtree(doomed)
+            delete_at_once(directory)
+
+    def sweep(self) -> None:
+        """See `WeightStore.sweep`."""
+        sweep(self._root)
 
     def _directory(self, uri: str) -> Path:
         parts = urlsplit(uri)
@@ -106,19 +114,56 @@ def write_durably(final: Path, save: Callable[[Path], None]) -> tuple[WeightFile
     hidden = final.parent / f".writing-{final.name}-{uuid.uuid4().hex[:8]}"
     with _explaining(final.parent):
         hidden.mkdir(parents=True)
-        try:
-            save(hidden)
-            files = tuple(_sealed(hidden, path) for path in sorted(hidden.rglob("*")) if path.is_file())
-            for directory in (hidden, *(path for path in hidden.rglob("*") if path.is_dir())):
-                _fsync(directory)
-            if final.exists():
-                raise WeightStoreError(f"{final} exists already: a version is written once by an incarnation")
-            hidden.rename(final)
-        except BaseException:
-            shutil.rmtree(hidden, ignore_errors=True)
-            raise
+        with _held(hidden):
+            try:
+                save(hidden)
+                files = tuple(_sealed(hidden, path) for path in sorted(hidden.rglob("*")) if path.is_file())
+                for directory in (hidden, *(path for path in hidden.rglob("*") if path.is_dir())):
+                    _fsync(directory)
+                if final.exists():
+                    raise WeightStoreError(f"{final} exists already: a version is written once by an incarnation")
+                hidden.rename(final)
+            except BaseException:
+                shutil.rmtree(hidden, ignore_errors=True)
+                raise
         _fsync(final.parent)
     return files
+
+
+def delete_at_once(directory: Path) -> None:
+    """Delete `directory`: a reader sees all of it or nothing, even if this process dies half-way."""
+    doomed = directory.parent / f".deleted-{directory.name}-{uuid.uuid4().hex[:8]}"
+    directory.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def sweep(root: Path) -> None:
+    """Remove what processes that died left below `root` while they wrote or deleted.
+
+    What is being written is locked by its writer, and stays: also that of one that is only stopped, which must get as
+    far as to be told that it is fenced.
+    """
+    for hidden in (*root.glob(".writing-*"), *root.glob(".deleted-*")):
+        with suppress(OSError):  # locked, or gone meanwhile, or a file system that can't tell who lives
+            descriptor = os.open(hidden, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(hidden)
+                _LOG.info("removed %s, which a process that died had left", hidden)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def _held(directory: Path) -> Iterator[None]:
+    """Lock `directory` for as long as the block runs and this process lives."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # where there are no locks, nothing is swept either
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

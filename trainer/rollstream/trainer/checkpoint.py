@@ -1,7 +1,5 @@
 """Checkpoints: the backend's state and where the trainer stood in the topics, in a directory written once."""
 
-import shutil
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -11,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import Partition
-from rollstream.bus.weight_store import write_durably
+from rollstream.bus.weight_store import delete_at_once, sweep, write_durably
 
 _POSITION: Final = "position.json"
 _STATE: Final = "state"
@@ -76,10 +74,11 @@ class CheckpointStore:
     def prune(self, keep: int) -> None:
         """Delete all but the newest `keep` of those that this process wrote; others' are never touched."""
         while len(self._written) > keep:
-            oldest = self._written.pop(0)
-            doomed = self._root / f".deleted-{oldest.name}-{uuid.uuid4().hex[:8]}"
-            oldest.rename(doomed)
-            shutil.rmtree(doomed)
+            delete_at_once(self._written.pop(0))
+
+    def sweep(self) -> None:
+        """Remove what killed processes left half-written."""
+        sweep(self._root)
 
 
 def read_position(uri: str) -> Position:

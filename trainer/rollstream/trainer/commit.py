@@ -81,6 +81,8 @@ class Commits:
     def restart(self, *, version: int, parent: int | None, step: int, save_weights: Save) -> LedgerEntry:
         """The first act: the restored weights as a new version."""
         started = utc_now()
+        self._weights.sweep()
+        self._checkpoints.sweep()
         published = self._store(version, parent, step, save_weights)
         return self._commit(self._entry(EntryKind.RESTART, published, started_at=started), published)
 
