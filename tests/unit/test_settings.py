@@ -8,7 +8,9 @@ import pytest
 
 from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.settings import STAGES, KafkaSettings, StageSettings
+from rollstream.producers.loop import idle_engine_warning
 from rollstream.producers.settings import ProducerSettings
+from rollstream.trainer.settings import TrainerSettings
 
 FILE = """
 run = "demo"
@@ -67,6 +69,21 @@ def test_a_variable_of_another_stage_is_let_pass(config: Path, monkeypatch: pyte
 
 def test_every_stage_is_listed_with_its_settings() -> None:
     assert {name: pkgutil.resolve_name(path).table for name, path in STAGES.items()} == {name: name for name in STAGES}
+
+
+def test_the_default_share_is_what_the_trainers_defaults_allow() -> None:
+    max_policy_lag, groups_per_step = (
+        TrainerSettings.model_fields[name].default for name in ("max_policy_lag", "groups_per_step")
+    )
+    assert ProducerSettings.model_fields["share"].default == (max_policy_lag + 1) * groups_per_step
+
+
+def test_a_share_that_cannot_fill_the_engine_is_warned_of(config: Path) -> None:
+    assert idle_engine_warning(ProducerSettings.load(config)) is None
+    config.write_text(FILE + '[generator.engine]\nmodel_path = "model"\nmax_num_seqs = 96\n')
+    assert idle_engine_warning(ProducerSettings.load(config)) is None
+    config.write_text(config.read_text().replace("96", "97"))
+    assert "share 12 x group_size 8 = 96 samples" in (idle_engine_warning(ProducerSettings.load(config)) or "")
 
 
 @pytest.mark.parametrize("run", ["", "Upper", "with.dot", "x" * 61])

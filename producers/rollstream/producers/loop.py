@@ -17,6 +17,7 @@ from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.records import readable, up_to_the_end
 from rollstream.bus.stop import Stop
+from rollstream.engines.settings import EngineSettings
 from rollstream.producers import metrics
 from rollstream.producers.credit import Credit
 from rollstream.producers.posing import last_sequence, numbered_rows, posed
@@ -135,9 +136,28 @@ class Producer:
         metrics.SEQUENCE.set(self._next_sequence)
 
 
+def idle_engine_warning(settings: ProducerSettings) -> str | None:
+    """What to say at start when the share can't fill one engine as the run's file describes it."""
+    engine = settings.table_of("generator").get("engine")
+    num_samples = settings.share * settings.group_size
+    if settings.purpose != "train" or not isinstance(engine, dict):
+        return None
+    wanted = engine.get("max_num_seqs", EngineSettings.model_fields["max_num_seqs"].default)
+    if num_samples >= wanted:
+        return None
+    return (
+        f"share {settings.share} x group_size {settings.group_size} = {num_samples} samples in flight at most, the "
+        f"engine runs {wanted} side by side: raise groups_per_step or max_policy_lag and the share with them, or lower "
+        "max_num_seqs"
+    )
+
+
 def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     """Build a producer and its health endpoint, run it, close both."""
     settings.log_resolved()
+    warning = idle_engine_warning(settings)
+    if warning:
+        _LOG.warning(warning)
     health = Health()
     health.serve(settings.health_port)
     try:

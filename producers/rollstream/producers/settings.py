@@ -37,10 +37,10 @@ class ProducerSettings(StageSettings):
     sampling: Sampling | None = Field(default=None, description="How to sample; default: as the environment says")
     agent: AgentChoice = Field(default_factory=AgentChoice, description="How a prompt becomes turns")
     share: int = Field(
-        default=160,
+        default=40,  # for the trainer's own defaults: (4 + 1) x 8
         ge=1,
         description="Most groups of this producer that are submitted and not closed; the shares of all producers "
-        "add up to (max_policy_lag + 1) x groups per step",
+        "add up to (max_policy_lag + 1) x groups_per_step of the trainer, which bounds the lag",
     )
     wait_until_closed: bool = Field(
         default=True, description="A finite producer of training prompts ends when its groups are closed, not before"

@@ -14,7 +14,7 @@ import tomllib
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from rollstream.bus.errors import ConfigurationError
@@ -87,6 +87,7 @@ class StageSettings(BaseSettings):
     health_port: int = Field(
         default=0, ge=0, le=65535, description="Port of /metrics, /livez, /readyz; 0 takes a free one"
     )
+    _document: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @field_validator("run")
     @classmethod
@@ -108,14 +109,23 @@ class StageSettings(BaseSettings):
     @classmethod
     def load(cls, config: Path | None = None) -> Self:
         """Read the file and the environment; raises `ConfigurationError` naming the key, the bound and the mend."""
-        values = _file_values(config, cls.table) if config else {}
+        document = _document(config) if config else {}
+        shared = {key: value for key, value in document.items() if key not in STAGES}
+        own = document.get(cls.table, {}) if cls.table else {}
         if cls.table:
             # People's commands run beside stages, whose variables are none of their business.
             _refuse_unknown_environment(set(cls.model_fields))
         try:
-            return cls(**values)
+            settings = cls(**{**shared, **own})
         except ValidationError as error:
             raise ConfigurationError(_explain(error, config, cls)) from error
+        settings._document = document
+        return settings
+
+    def table_of(self, stage: Stage) -> dict[str, Any]:
+        """What the file says of another stage, unchecked, for warnings of what does not fit together; maybe nothing."""
+        table = self._document.get(stage)
+        return table if isinstance(table, dict) else {}
 
     def log_resolved(self) -> None:
         """Log what is in force, secrets and the credentials in addresses masked."""
@@ -131,16 +141,13 @@ class StageSettings(BaseSettings):
         return ConfluentRegistry(self.registry_url, run=self.run)
 
 
-def _file_values(config: Path, table: str) -> dict[str, Any]:
+def _document(config: Path) -> dict[str, Any]:
     try:
-        document = tomllib.loads(config.read_text())
+        return tomllib.loads(config.read_text())
     except OSError as error:
         raise ConfigurationError(f"cannot read {config}: {error.strerror}; name another file with --config") from error
     except tomllib.TOMLDecodeError as error:
         raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
-    own = document.get(table, {}) if table else {}
-    shared = {key: value for key, value in document.items() if key not in STAGES}
-    return {**shared, **own}
 
 
 def _refuse_unknown_environment(fields: set[str]) -> None:
