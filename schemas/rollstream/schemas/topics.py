@@ -1,6 +1,8 @@
 """The topics of a run, as code: name, record, retention, and who writes and reads them.
 
-A run is a topic prefix: many runs share a cluster, and deleting the prefix ends the run.
+A run is a topic prefix: many runs share a cluster, and deleting the prefix ends the run. Names in backquotes are
+commands of people. Not repeated at each topic: `tail`, `lineage` and the demo's summary read any of them, and
+`dead-letters replay` writes a message back to the topic that it came from.
 """
 
 from dataclasses import dataclass
@@ -41,7 +43,7 @@ class Topic(Generic[R]):
 
 PROMPTS: Final = Topic(
     name="prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
-    written_by="producers", read_by="generators, trainer",
+    written_by="producers, `prompt`", read_by="generators, trainer; producers at start",
 )  # fmt: skip
 ROLLOUTS: Final = Topic(
     name="rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
@@ -49,23 +51,24 @@ ROLLOUTS: Final = Topic(
 )  # fmt: skip
 SCORED: Final = Topic(
     name="scored", record=RolloutScored, key="group_id", retention="time_and_size",
-    written_by="scorers", read_by="trainer, archive, viewer",
+    written_by="scorers", read_by="trainer, `prompt`",
 )  # fmt: skip
 WEIGHTS: Final = Topic(
     name="weights", record=WeightsPublished, key="model", retention="everything", single_partition=True,
-    written_by="trainer", read_by="every generator, without a group",
+    written_by="trainer, `weights rollback`",
+    read_by="every generator, without a group; trainer at start, `evaluate`, `weights`, `status`",
 )  # fmt: skip
 WEIGHTS_APPLIED: Final = Topic(
     name="weights-applied", record=WeightsApplied, key="generator_id", retention="compacted",
-    written_by="generators", read_by="status, dashboards",
+    written_by="generators", read_by="`status`",
 )  # fmt: skip
 LEDGER: Final = Topic(
     name="ledger", record=LedgerEntry, key="run", retention="everything", single_partition=True,
-    written_by="trainer", read_by="producers, lineage, status",
+    written_by="trainer, `weights rollback`", read_by="producers; trainer at start, `weights`, `status`",
 )  # fmt: skip
 EVAL_PROMPTS: Final = Topic(
     name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
-    written_by="producers", read_by="generators",
+    written_by="`evaluate`", read_by="generators",
 )  # fmt: skip
 EVAL_ROLLOUTS: Final = Topic(
     name="eval-rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
@@ -73,11 +76,11 @@ EVAL_ROLLOUTS: Final = Topic(
 )  # fmt: skip
 EVAL_SCORED: Final = Topic(
     name="eval-scored", record=RolloutScored, key="group_id", retention="time_and_size",
-    written_by="scorers", read_by="producers",
+    written_by="scorers", read_by="`evaluate`",
 )  # fmt: skip
 DEAD_LETTERS: Final[Topic[Record]] = Topic(
     name="dead-letters", record=None, key="as the original", retention="long",
-    written_by="any stage", read_by="people",
+    written_by="generators, scorers, trainer", read_by="`dead-letters`",
 )  # fmt: skip
 
 TOPICS: Final[tuple[Topic[Any], ...]] = (
