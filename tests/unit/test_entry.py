@@ -1,0 +1,98 @@
+"""How a stage's process ends, and what it logs: by the exit code supervisors act, by the lines people search."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+_PROGRAM = """
+import logging, time
+from rollstream.bus.entry import run_process
+from rollstream.bus.errors import *
+from rollstream.schemas.errors import RegistryError
+
+def fail(error):
+    def main(stop):
+        raise error
+    return main
+
+def ended(stop):
+    pass
+
+def waiting(stop):
+    print("ready", flush=True)
+    while not stop.is_asked:
+        time.sleep(0.01)
+
+def stubborn(stop):
+    waiting(stop)
+    print("asked", flush=True)
+    time.sleep(60)
+
+def logging_odd_things(stop):
+    try:
+        raise ValueError("two\\nlines \\udc80")
+    except ValueError as error:
+        said = {"group_id": "g", "offset": object()}
+        logging.error("lone \\udc80,\\nnew line %s", b"\\xff", exc_info=error, extra=said)
+
+async def in_the_loop(stop):
+    raise FencedError("another trainer")
+
+run_process("trainer", {main})
+"""
+
+
+def a_process(main: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", _PROGRAM.replace("{main}", main)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize(
+    ("main", "code"),
+    [
+        ("ended", 0),
+        ("fail(BrokerError('the broker is gone'))", 70),
+        ("fail(RegistryError('the registry is gone'))", 70),
+        ("fail(FencedError('another trainer'))", 75),
+        ("in_the_loop", 75),
+        ("fail(ConfigurationError('no such topic'))", 78),
+        ("fail(KeyboardInterrupt())", 130),
+        ("fail(ZeroDivisionError('a defect'))", 1),
+    ],
+)
+def test_the_exit_code_says_what_kind_of_end_it_was(main: str, code: int) -> None:
+    with a_process(main) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert {line["stage"] for line in lines} <= {"trainer"}
+    # A traceback only where a person has to look into the code.
+    assert any("exception" in line for line in lines) == (code in (1, 70))
+
+
+def test_a_signal_asks_for_an_end_and_a_second_one_ends_at_once() -> None:
+    with a_process("waiting") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+    with a_process("stubborn") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stdout.readline() == "asked\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+
+
+def test_a_log_line_is_one_json_object_whatever_is_logged() -> None:
+    with a_process("logging_odd_things") as process:
+        _, err = process.communicate(timeout=60)
+    assert err.isascii()
+    shown = json.loads(err.splitlines()[0])
+    assert shown["message"] == "lone \udc80,\nnew line b'\\xff'"
+    assert (shown["level"], shown["stage"], shown["group_id"]) == ("error", "trainer", "g")
+    assert shown["exception"].endswith("ValueError: two\nlines \udc80")
