@@ -1,9 +1,19 @@
-"""The producer: keeps its share of groups in flight.
+"""The producer stage: prompts out, as many groups in flight as its share allows. That bounds policy lag (`credit.py`).
 
-Consumes `ledger`: which groups are closed. Produces `prompts`. Waits for credit, i.e. for its groups to close.
-Unblocked by the trainer, which closes every group, trained on or dropped.
+Consumes   `ledger`: which groups are closed; at the start also its own `prompts`.
+Produces   `prompts`.
+Waits for  credit, i.e. for its groups to close.
+Unblocked  by the trainer, which closes every group, trained on or dropped.
 
-Nothing is kept on disk: after a restart the sequence number and the credit are rebuilt from `prompts` and `ledger`.
+What happens when …
+  … this process is killed: it keeps nothing on disk; the next one rebuilds its sequence number and its credit from
+    `prompts` and `ledger` and goes on behind the last prompt that it finds there.
+  … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
+    and counts once against the share.
+  … a record of `prompts` or `ledger` can't be read: it is passed over; the generators dead-letter the prompt.
+  … the trainer stops, or falls behind: the share is used up, and nothing is submitted that would grow too old.
+  … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open and count again.
+  … the broker takes no more records: the process ends, non-zero.
 """
 
 import logging

@@ -1,4 +1,6 @@
-"""The one consume → handle → produce → commit loop; generators run on it, the scorer's stream has its faust twin.
+"""The consume → handle → produce → commit loop that generators run on, and any stage that ends records out of order.
+
+The scorer has its twin on Faust (`scorer/app.py`, `scorer/batch.py`); the trainer commits with its ledger instead.
 
 Consumes   records of the topics in `Stage.routes`, as a member of one consumer group.
 Produces   what each record's handler yields, at once, on the route's output topic; dead letters.
@@ -98,6 +100,7 @@ async def run_stage(stage: Stage, stop: Stop) -> None:
         beating.cancel()
         await work.cancel_all()
         await stage.consumer.close()
+        await stage.poison.close()
 
 
 class _Work:

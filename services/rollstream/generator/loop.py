@@ -6,6 +6,18 @@ Waits for  the engine; room below `max_tokens_in_flight`; a weight version, and 
 Unblocked  by samples that end, and by the trainer's next version.
 
 Order at start: engine (it may fork, so before Kafka's threads exist) → clients → newest version loaded → subscribe.
+
+What happens when … (the loop itself is `bus/stage.py`)
+  … this process is killed: prompts without a committed offset go to another generator, all their samples are drawn
+    again, under the same rollout ids and new attempt ids.
+  … a prompt comes twice: its samples are drawn twice; the trainer takes one attempt of each.
+  … a prompt can't be read: it goes to dead-letters. One that can be read never does: its samples end as failed (it
+    can't be posed) or unresolved (deadline, engine, a prompt that kills the process each time), and say why.
+  … the engine dies, or the process is told to stop: unfinished samples are not published, see “killed”.
+  … a new version is published: it is loaded under the running samples, whose spans say which tokens are whose
+    (`engines/spans.py`); evaluation samples hold it back for a bounded time (`evaluation_gate.py`).
+  … a version can't be loaded: the old one goes on, the load is retried with backoff (`weights.py`).
+  … this generator is more than max_policy_lag steps behind: it takes no prompts and is not ready (`_LagKeeper`).
 """
 
 import asyncio

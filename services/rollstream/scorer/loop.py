@@ -7,9 +7,11 @@ Unblocked  by the deadlines of a sample (its process is killed), of a batch and 
 
 What happens when …
   … this process is killed, or its world breaks: the batch is not committed, whoever comes next scores it again.
+  … a rollout comes twice: it is scored twice; the trainer takes one attempt of each sample.
   … a reward function raises, hangs or kills its process: its sample is unresolved and says why, the others go on.
   … a message can't be read: it goes to dead-letters, confirmed, and the batch goes on.
   … a record kills this process each time: it runs alone, then it is given up and goes to dead-letters (`starts.py`).
+  … weights are late: nothing; scoring knows no versions.
 """
 
 import asyncio

@@ -1,12 +1,28 @@
-"""The trainer: turns scored groups into optimizer steps, weight versions and ledger entries.
+"""The trainer stage: scored groups in, optimizer steps, weight versions and ledger entries out.
 
-Consumes `prompts` (which groups there are) and `scored` (their samples), by assignment, from the checkpoint's offsets.
-Produces `weights` and `ledger`, in one transaction a step; unreadable samples go to `dead-letters`.
-Waits for groups_per_step admitted groups. Unblocked by scorers that publish samples, hence by producers, whose
-credit is the groups that this loop closes.
+Consumes   `prompts` (which groups there are) and `scored` (their samples), from the checkpoint's offsets.
+Produces   `weights` and `ledger`, in one transaction a step; `dead-letters` for samples that can't be read.
+Waits for  groups_per_step admitted groups.
+Unblocked  by scorers that publish samples, hence by producers, whose credit is the groups that this loop closes.
 
 One thread: poll → assemble → admit → train → commit. It belongs to no consumer group, so a step may take as long as
 it likes; while it trains it doesn't read, which is its back-pressure.
+
+What happens when …
+  … this process is killed: only what a transaction put on `weights` and `ledger` counts (`commit.py`). The next
+    trainer restores the newest checkpoint that the ledger names; steps after it are cut, their groups open again.
+  … a record comes twice: within an open group a completed attempt beats the others, else the first wins; for a closed
+    group it is discarded, however old it is (`assembler.py`). So no rollout counts in two surviving steps.
+  … a sample can't be read: it goes to dead-letters, and its group, which lacks it, closes as `lost` (`aging.py`). An
+    unreadable prompt opens no group; the generators dead-letter it.
+  … a readable sample can't be trained on: its group closes with a reason (`DropReason`). No starts are counted here as
+    they are for generators and scorers.
+  … a sample is late: more than max_policy_lag steps behind now, its group closes as `too_old` (`admission.py`).
+  … samples never come: their group closes as `lost` once generators and scorers are done with it; no stop of any stage
+    makes a group age.
+  … a loss or gradient is not finite: the step is skipped, its groups close as `non_finite`; three in a row end the
+    process.
+  … another trainer takes the run over: this one is fenced by its next transaction and exits with 75.
 """
 
 import logging
