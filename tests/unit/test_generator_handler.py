@@ -9,7 +9,7 @@ import pytest
 from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
-from rollstream.generator.evaluation_gate import EvaluationGate
+from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, SampleBounds, sample_seed, weight_in_tokens, without_tokens
 from rollstream.schemas.codec import RecordTooLargeError
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
@@ -41,11 +41,11 @@ def handled(
 ) -> list[RolloutGenerated]:
     async def run() -> list[RolloutGenerated]:
         await engine.start(weight_version=0)
-        gate = EvaluationGate()
-        async with gate.changing(0, 1.0):
+        current = CurrentVersion()
+        async with current.changing(0, 1.0):
             pass
         bounds = SampleBounds(deadline_seconds=deadline_seconds, max_attempts=max_attempts)
-        handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, gate=gate)
+        handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=current)
         return [sample async for sample in handler.handle(prompt)]
 
     return asyncio.run(run())
@@ -97,7 +97,7 @@ def test_a_dead_engine_is_no_sample_but_a_broken_world(tmp_path: Path) -> None:
 def test_a_prompt_that_is_given_up_ends_as_unresolved_samples(tmp_path: Path) -> None:
     bounds = SampleBounds(deadline_seconds=1.0, max_attempts=1)
     engine = ScriptedEngine(settings(tmp_path))
-    handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, gate=EvaluationGate())
+    handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=CurrentVersion())
     samples = list(handler.give_up(a_prompt(group_size=3), RuntimeError("died 5 times")))
     assert [(sample.status, sample.error) for sample in samples] == [(Status.UNRESOLVED, "given_up: died 5 times")] * 3
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
-from rollstream.engines.checkpoint import longest_sequence, refuse_misfit, stored_dtype, tensor_shapes
+from rollstream.engines.model_directory import longest_sequence, refuse_misfit, stored_dtype, tensor_shapes
 from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rollstream.bus.errors import ConfigurationError
 from rollstream.engines.bounds import refuse_impossible
-from rollstream.engines.checkpoint import (
+from rollstream.engines.model_directory import (
     Shapes,
     longest_sequence,
     read_config,

@@ -11,7 +11,7 @@ from rollstream.agents.load import load_agent
 from rollstream.agents.protocol import TaskCannotBePosedError
 from rollstream.engines.protocol import Engine, EngineDeadError, EngineError
 from rollstream.generator import metrics
-from rollstream.generator.evaluation_gate import EvaluationGate, VersionGoneError
+from rollstream.generator.current_version import CurrentVersion, VersionGoneError
 from rollstream.schemas.codec import RecordTooLargeError
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
@@ -31,12 +31,12 @@ class GeneratorHandler:
     """Runs a prompt's agent group_size times side by side."""
 
     def __init__(
-        self, engine: Engine, *, identity: GeneratorIdentity, bounds: SampleBounds, gate: EvaluationGate
+        self, engine: Engine, *, identity: GeneratorIdentity, bounds: SampleBounds, current: CurrentVersion
     ) -> None:
         self._engine = engine
         self._identity = identity
         self._bounds = bounds
-        self._gate = gate
+        self._current = current
 
     async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         """Each sample as it ends; closing the iterator cancels those that run."""
@@ -52,21 +52,21 @@ class GeneratorHandler:
     def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
         """group_size unresolved samples: a prompt that can be read is never dead-lettered."""
         for index in range(prompt.group_size):
-            yield self._ended(prompt, index, utc_now(), status=Status.UNRESOLVED, error=f"given_up: {error}")
+            yield self._record(prompt, index, utc_now(), status=Status.UNRESOLVED, error=f"given_up: {error}")
 
     async def _sample(self, prompt: PromptSubmitted, index: int) -> RolloutGenerated:
         started = utc_now()
-        status, error, turns = await self._turns(prompt, index)
-        record = self._ended(prompt, index, started, status=status, error=error, turns=turns)
+        status, error, turns = await self._outcome(prompt, index)
+        record = self._record(prompt, index, started, status=status, error=error, turns=turns)
         metrics.SAMPLES.labels(status=record.status.value).inc()
         metrics.TOKENS.inc(record.num_completion_tokens)
         return record
 
-    async def _turns(self, prompt: PromptSubmitted, index: int) -> tuple[Status, str | None, tuple[Turn, ...]]:
+    async def _outcome(self, prompt: PromptSubmitted, index: int) -> tuple[Status, str | None, tuple[Turn, ...]]:
         try:
             _refuse_truncated_distribution(prompt)
             async with asyncio.timeout(self._bounds.deadline_seconds):
-                turns = await self._tried(prompt, index)
+                turns = await self._turns_with_retries(prompt, index)
         except (TaskCannotBePosedError, VersionGoneError) as error:
             return Status.FAILED, str(error), ()
         except TimeoutError:
@@ -77,14 +77,14 @@ class GeneratorHandler:
             return Status.UNRESOLVED, f"engine: {error}", ()
         return Status.COMPLETED, None, turns
 
-    async def _tried(self, prompt: PromptSubmitted, index: int) -> tuple[Turn, ...]:
+    async def _turns_with_retries(self, prompt: PromptSubmitted, index: int) -> tuple[Turn, ...]:
         agent = load_agent(prompt.agent)
         for attempt in range(self._bounds.max_attempts):
             request_id = f"{rollout_id(prompt.group_id, index)}-{new_attempt_id()}"
             try:
                 async with AsyncExitStack() as stack:
                     if prompt.purpose is Purpose.EVALUATE and prompt.weight_version is not None:
-                        await stack.enter_async_context(self._gate.on_version(prompt.weight_version))
+                        await stack.enter_async_context(self._current.on_version(prompt.weight_version))
                     seed = sample_seed(prompt.sampling, index)
                     turns = await agent.run(prompt, self._engine, request_id=request_id, seed=seed)
                 _refuse_other_version(prompt, turns)
@@ -97,7 +97,7 @@ class GeneratorHandler:
                     raise
         raise AssertionError("max_attempts is at least 1")
 
-    def _ended(  # the parts of one record
+    def _record(  # the parts of one record
         self,
         prompt: PromptSubmitted,
         index: int,

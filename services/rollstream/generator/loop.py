@@ -15,7 +15,7 @@ What happens when … (the loop itself is `bus/stage.py`)
     can't be posed) or unresolved (deadline, engine, a prompt that kills the process each time), and say why.
   … the engine dies, or the process is told to stop: unfinished samples are not published, see “killed”.
   … a new version is published: it is loaded under the running samples, whose spans say which tokens are whose
-    (`engines/spans.py`); evaluation samples hold it back for a bounded time (`evaluation_gate.py`).
+    (`engines/vllm.py`); evaluation samples hold it back for a bounded time (`current_version.py`).
   … a version can't be loaded: the old one goes on, the load is retried with backoff (`weights.py`).
   … this generator is more than max_policy_lag steps behind: it takes no prompts and is not ready (`_LagKeeper`).
 """
@@ -38,7 +38,7 @@ from rollstream.bus.weight_store import open_weight_store
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
-from rollstream.generator.evaluation_gate import EvaluationGate
+from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, SampleBounds, weight_in_tokens, without_tokens
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WatcherParts, WeightWatcher
@@ -78,15 +78,15 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
 async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop) -> None:
     """Run the stage on an engine that is live already; see `run_generator`."""
     identity = _identity(engine, settings)
-    gate = EvaluationGate()
+    current = CurrentVersion()
     async with _publisher(settings, identity.generator_id) as publisher:
-        watcher = _watcher(engine, settings, gate, publisher, identity.generator_id)
+        watcher = _watcher(engine, settings, current, publisher, identity.generator_id)
         health.check("weights", False, "no version is loaded yet")
         await _first_to_end(watcher.load_first(), stop.asked())
         if stop.is_asked:
             return
         consumer = _consumer(settings, health)
-        handler = GeneratorHandler(engine, identity=identity, bounds=_bounds(settings), gate=gate)
+        handler = GeneratorHandler(engine, identity=identity, bounds=_bounds(settings), current=current)
         stage = Stage(
             consumer=consumer,
             publisher=publisher,
@@ -100,7 +100,7 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
         await _first_to_end(
             run_stage(stage, stop),
             watcher.follow(keeper.note),
-            _beat(fleet, identity.generator_id, engine, gate),
+            _beat(fleet, identity.generator_id, engine, current),
         )
 
 
@@ -159,7 +159,7 @@ def _consumer(settings: GeneratorSettings, health: Health) -> GroupConsumer:
 
 
 def _watcher(
-    engine: Engine, settings: GeneratorSettings, gate: EvaluationGate, publisher: Publisher, generator_id: str
+    engine: Engine, settings: GeneratorSettings, current: CurrentVersion, publisher: Publisher, generator_id: str
 ) -> WeightWatcher:
     return WeightWatcher(
         WatcherParts(
@@ -170,7 +170,7 @@ def _watcher(
             publisher=publisher,
             store=open_weight_store(settings.weight_store),
             engine=engine,
-            gate=gate,
+            current=current,
             generator_id=generator_id,
             evaluation_hold_seconds=settings.evaluation_hold_seconds,
         )
@@ -215,14 +215,14 @@ async def _first_to_end(*side_by_side: Coroutine[None, None, None]) -> None:
         task.result()
 
 
-async def _beat(fleet: Fleet, generator_id: str, engine: Engine, gate: EvaluationGate) -> None:
+async def _beat(fleet: Fleet, generator_id: str, engine: Engine, current: CurrentVersion) -> None:
     before = metrics.num_tokens()
     while True:
         await asyncio.sleep(_BEAT_SECONDS)
         now = metrics.num_tokens()
         state = {
             "stage": "generator",
-            "weight_version": gate.version,
+            "weight_version": current.version,
             "in_flight": engine.in_flight,
             "tokens_per_second": (now - before) / _BEAT_SECONDS,
         }

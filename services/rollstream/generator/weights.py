@@ -17,7 +17,7 @@ from rollstream.bus.reader import TopicReader
 from rollstream.bus.weight_store import CorruptWeightsError, WeightStore
 from rollstream.engines.protocol import Engine, EngineDeadError, EngineError
 from rollstream.generator import metrics
-from rollstream.generator.evaluation_gate import EvaluationGate
+from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.record import utc_now
@@ -40,7 +40,7 @@ class WatcherParts:
     publisher: Publisher
     store: WeightStore
     engine: Engine
-    gate: EvaluationGate
+    current: CurrentVersion
     generator_id: str
     evaluation_hold_seconds: float
 
@@ -57,7 +57,7 @@ class WeightWatcher:
 
     async def load_first(self) -> None:
         """Wait for a version to be published and load the newest that loads, walking to the parents."""
-        while self._parts.gate.version is None:
+        while self._parts.current.version is None:
             await self._read()
             if self._known.newest is None or not self._parts.reader.at_end():
                 continue
@@ -79,7 +79,7 @@ class WeightWatcher:
 
     def behind(self) -> int | None:
         """Optimizer steps between the engine's version and the newest one."""
-        version = self._parts.gate.version
+        version = self._parts.current.version
         return None if version is None else self._known.behind(version)
 
     async def _read(self) -> None:
@@ -90,7 +90,7 @@ class WeightWatcher:
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
 
     def _is_due(self) -> bool:
-        return self._known.newest != self._parts.gate.version and time.monotonic() >= self._retry_at
+        return self._known.newest != self._parts.current.version and time.monotonic() >= self._retry_at
 
     def _next_backoff(self) -> float:
         backoff = self._backoff
@@ -103,7 +103,7 @@ class WeightWatcher:
         version = record.weight_version
         try:
             path = await asyncio.to_thread(self._parts.store.fetch, record.uri, record.files)
-            async with self._parts.gate.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
+            async with self._parts.current.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
                 report = await self._parts.engine.load_weights(version, path)
         except EngineDeadError:
             raise

@@ -4,29 +4,29 @@ import asyncio
 
 import pytest
 
-from rollstream.generator.evaluation_gate import EvaluationGate, VersionGoneError
+from rollstream.generator.current_version import CurrentVersion, VersionGoneError
 
 DEADLINE_SECONDS = 5.0
 
 
-async def load(gate: EvaluationGate, version: int, hold_seconds: float = DEADLINE_SECONDS) -> None:
-    async with gate.changing(version, hold_seconds):
+async def load(current: CurrentVersion, version: int, hold_seconds: float = DEADLINE_SECONDS) -> None:
+    async with current.changing(version, hold_seconds):
         pass
 
 
 def test_an_evaluation_waits_for_the_version_it_names() -> None:
     async def scenario() -> None:
-        gate = EvaluationGate()
+        current = CurrentVersion()
         entered = asyncio.Event()
 
         async def evaluation() -> None:
-            async with gate.on_version(1):
+            async with current.on_version(1):
                 entered.set()
 
         task = asyncio.create_task(evaluation())
-        await load(gate, 0)
+        await load(current, 0)
         assert not entered.is_set()
-        await load(gate, 1)
+        await load(current, 1)
         await asyncio.wait_for(task, DEADLINE_SECONDS)
         assert entered.is_set()
 
@@ -35,10 +35,10 @@ def test_an_evaluation_waits_for_the_version_it_names() -> None:
 
 def test_a_version_that_has_passed_is_gone() -> None:
     async def scenario() -> None:
-        gate = EvaluationGate()
-        await load(gate, 2)
+        current = CurrentVersion()
+        await load(current, 2)
         with pytest.raises(VersionGoneError, match="version 1 was asked for, 2 is loaded"):
-            async with gate.on_version(1):
+            async with current.on_version(1):
                 pass
 
     asyncio.run(scenario())
@@ -46,38 +46,38 @@ def test_a_version_that_has_passed_is_gone() -> None:
 
 def test_a_newer_version_waits_for_running_evaluations() -> None:
     async def scenario() -> None:
-        gate = EvaluationGate()
-        await load(gate, 0)
-        async with gate.on_version(0):
-            loading = asyncio.create_task(load(gate, 1))
+        current = CurrentVersion()
+        await load(current, 0)
+        async with current.on_version(0):
+            loading = asyncio.create_task(load(current, 1))
             await asyncio.sleep(0)
-            assert gate.version == 0
+            assert current.version == 0
         await asyncio.wait_for(loading, DEADLINE_SECONDS)
-        assert gate.version == 1
+        assert current.version == 1
 
     asyncio.run(scenario())
 
 
 def test_a_newer_version_waits_no_longer_than_its_bound() -> None:
     async def scenario() -> None:
-        gate = EvaluationGate()
-        await load(gate, 0)
-        async with gate.on_version(0):
-            await asyncio.wait_for(load(gate, 1, hold_seconds=0.01), DEADLINE_SECONDS)
-            assert gate.version == 1
+        current = CurrentVersion()
+        await load(current, 0)
+        async with current.on_version(0):
+            await asyncio.wait_for(load(current, 1, hold_seconds=0.01), DEADLINE_SECONDS)
+            assert current.version == 1
 
     asyncio.run(scenario())
 
 
 def test_a_load_that_fails_leaves_the_old_version() -> None:
     async def scenario() -> None:
-        gate = EvaluationGate()
-        await load(gate, 0)
+        current = CurrentVersion()
+        await load(current, 0)
         with pytest.raises(OSError, match="disk"):
-            async with gate.changing(1, DEADLINE_SECONDS):
+            async with current.changing(1, DEADLINE_SECONDS):
                 raise OSError("disk")
-        assert gate.version == 0
-        async with gate.on_version(0):
+        assert current.version == 0
+        async with current.on_version(0):
             pass
 
     asyncio.run(scenario())

@@ -13,8 +13,8 @@ class VersionGoneError(Exception):
     """The version that an evaluation prompt names is no longer loaded."""
 
 
-class EvaluationGate:
-    """Lets evaluation samples run on the version they name, and holds a newer one back until they end.
+class CurrentVersion:
+    """Holds the version that the engine runs; evaluation samples, which name theirs, hold a newer one back a while.
 
     `version` is None until the first version is loaded.
     """
