@@ -23,11 +23,16 @@ _LOG = logging.getLogger(__name__)
 
 ALONE_AFTER: Final = 3
 GIVEN_UP_AFTER: Final = 5
+ANSWERS: Final = "it answers"
+GONE: Final = "it is gone: starts are not counted until it is back"
 _EXPIRE_SECONDS: Final = 24 * 3600
 _TIMEOUT_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
 _WAIT_SECONDS: Final = 30.0
 _REST_SECONDS: Final = 5.0
+# A record may have two owners while its partition moves: each counts its own start, and takes back no more than that.
+_START: Final = "local n = redis.call('INCR', KEYS[1]) redis.call('EXPIRE', KEYS[1], ARGV[1]) return n"
+_TAKE_BACK: Final = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('DECR', KEYS[1]) end"
 
 
 class PoisonError(BadMessageError):
@@ -49,6 +54,8 @@ class PoisonGuard:
         self._group_id = group_id
         self._gate = _Gate()
         self._resting_until = 0.0
+        self.redis_state = ""
+        """How Redis was when it was last asked, for people."""
         self._redis = _connection(redis_url) if redis_url else None
 
     @asynccontextmanager
@@ -57,11 +64,11 @@ class PoisonGuard:
         key = f"{self._group_id}:starts:{message.topic}:{message.partition}:{message.offset}"
         previous = await self._ask("GET", key)
         async with self._gate.passing(alone=previous >= ALONE_AFTER):
-            await self._ask("SET", key, previous + 1, "EX", _EXPIRE_SECONDS)
+            number = await self._ask("EVAL", _START, 1, key, _EXPIRE_SECONDS) or previous + 1
             try:
-                yield Attempt(number=previous + 1, is_given_up=previous >= GIVEN_UP_AFTER)
+                yield Attempt(number=number, is_given_up=number > GIVEN_UP_AFTER)
             except (Exception, asyncio.CancelledError):
-                await self._ask("DECR", key)
+                await self._ask("EVAL", _TAKE_BACK, 1, key)
                 raise
             await self._ask("DEL", key)
 
@@ -77,8 +84,10 @@ class PoisonGuard:
             return 0
         try:
             answer = await self._redis.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
+            self.redis_state = ANSWERS
             return int(answer or 0)
         except redis.RedisError as error:
+            self.redis_state = GONE
             if now >= self._resting_until:
                 _LOG.warning("Redis is gone, starts are not counted until it is back: %s", error)
             self._resting_until = asyncio.get_running_loop().time() + _REST_SECONDS

@@ -1,0 +1,70 @@
+"""Starts of records, counted in a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import redis
+
+from rollstream.bus.message import Message
+from rollstream.bus.poison import GIVEN_UP_AFTER, PoisonGuard
+
+RECORD = Message(topic="demo.prompts", partition=0, offset=7, key=b"g", value=b"")
+
+
+@asynccontextmanager
+async def a_guard(redis_url: str, group: str) -> AsyncIterator[PoisonGuard]:
+    guard = PoisonGuard(redis_url, group)
+    try:
+        yield guard
+    finally:
+        await guard.close()
+
+
+def starts(redis_url: str, group: str) -> tuple[int | None, int]:
+    """The count and the seconds until it expires; None and -2 when there is none."""
+    key = f"{group}:starts:demo.prompts:0:7"
+    with redis.Redis.from_url(redis_url) as client:
+        count = client.get(key)
+        return None if count is None else int(count), client.ttl(key)
+
+
+def test_each_start_without_an_end_counts_until_the_record_is_given_up(redis_url: str, topic_prefix: str) -> None:
+    async def died() -> tuple[int, bool]:
+        async with a_guard(redis_url, topic_prefix) as guard:
+            attempt = await guard.attempt(RECORD).__aenter__()  # never left, as by a process that dies
+            return attempt.number, attempt.is_given_up
+
+    attempts = [asyncio.run(died()) for _ in range(GIVEN_UP_AFTER + 1)]
+    assert attempts == [(1, False), (2, False), (3, False), (4, False), (5, False), (6, True)]
+    assert starts(redis_url, topic_prefix)[1] > 3600
+
+
+def test_an_owner_that_gives_a_record_back_leaves_the_start_of_the_next_owner(
+    redis_url: str, topic_prefix: str
+) -> None:
+    async def moved() -> int | None:
+        async with a_guard(redis_url, topic_prefix) as old, a_guard(redis_url, topic_prefix) as new:
+            revoked = old.attempt(RECORD)
+            await revoked.__aenter__()
+            async with new.attempt(RECORD):
+                error = asyncio.CancelledError()
+                await revoked.__aexit__(type(error), error, None)
+                return starts(redis_url, topic_prefix)[0]
+
+    assert asyncio.run(moved()) == 1
+    assert starts(redis_url, topic_prefix) == (None, -2)
+
+
+def test_giving_back_what_was_done_elsewhere_leaves_no_count_behind(redis_url: str, topic_prefix: str) -> None:
+    async def moved() -> None:
+        async with a_guard(redis_url, topic_prefix) as old, a_guard(redis_url, topic_prefix) as new:
+            revoked = old.attempt(RECORD)
+            await revoked.__aenter__()
+            async with new.attempt(RECORD):
+                pass
+            error = asyncio.CancelledError()
+            await revoked.__aexit__(type(error), error, None)
+
+    asyncio.run(moved())
+    assert starts(redis_url, topic_prefix) == (None, -2)
