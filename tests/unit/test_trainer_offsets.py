@@ -13,7 +13,8 @@ from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.admission import AdmissionRules
 from rollstream.trainer.aging import Aging, Upstream
-from rollstream.trainer.assembler import Assembler, Group, Place, PlacedSample
+from rollstream.trainer.assembler import Assembler
+from rollstream.trainer.groups import Group, Place, PlacedSample
 from rollstream.trainer.intake import Intake
 from tests.builders import a_group, a_prompt, a_rollout, a_turn
 
@@ -202,9 +203,9 @@ def a_group_of_length(num_tokens: int) -> Group:
 def test_groups_too_old_are_counted_by_quartile_of_length() -> None:
     intake = an_intake_that_lacks_a_sample()
     for length in (4, 5, 6, 7, 8, 9, 10, 11):
-        intake.lag_by_length.note(a_group_of_length(length), is_too_old=False)
-    intake.lag_by_length.note(a_group_of_length(4), is_too_old=True)
-    intake.lag_by_length.note(a_group_of_length(40), is_too_old=True)
+        intake.lag_by_length.note(a_group_of_length(length))
+    intake.lag_by_length.note_too_old(a_group_of_length(4))
+    intake.lag_by_length.note_too_old(a_group_of_length(40))
     assert intake.lag_by_length.take() == {
         "too_old_length_quartile/1": 1.0,
         "too_old_length_quartile/2": 0.0,

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rollstream.bus.errors import BadMessageError
 from rollstream.schemas.rollout import Status, Turn
 from rollstream.trainer.advantages import group_advantages, has_spread
-from rollstream.trainer.assembler import DropReason, Group, PlacedSample
+from rollstream.trainer.groups import DropReason, Group, PlacedSample
 from rollstream.trainer.samples import TrainingSample, is_truncated, training_sample
 
 LagScope = Literal["group", "token"]

@@ -9,7 +9,7 @@ of any stage loses nothing.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rollstream.trainer.assembler import Group
+from rollstream.trainer.groups import Group
 
 _LONGEST_TICK_SECONDS = 2.0
 

@@ -10,7 +10,8 @@ import numpy as np
 from rollstream.bus.message import Partition
 from rollstream.trainer.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.aging import Aging, Upstream
-from rollstream.trainer.assembler import Assembler, DropReason, Group
+from rollstream.trainer.assembler import Assembler
+from rollstream.trainer.groups import DropReason, Group
 
 LagOf = Callable[[int], int | None]
 _REMEMBERED_LENGTHS: Final = 1024
@@ -23,14 +24,15 @@ class LagByLength:
     _lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_LENGTHS))
     _too_old: Counter[int] = field(default_factory=Counter)
 
-    def note(self, group: Group, *, is_too_old: bool) -> None:
-        """Take in a complete group; its length is that of its longest sample."""
-        length = max(sample.scored.rollout.num_completion_tokens for sample in group.samples.values())
-        if is_too_old:
-            bounds = np.quantile(np.array([*self._lengths, length]), (0.25, 0.5, 0.75))
-            self._too_old[int(np.searchsorted(bounds, length, side="left")) + 1] += 1
-        else:
-            self._lengths.append(length)
+    def note(self, group: Group) -> None:
+        """Take in a group that became complete."""
+        self._lengths.append(_length(group))
+
+    def note_too_old(self, group: Group) -> None:
+        """Take in that a group, noted before, is dropped for its age."""
+        length = _length(group)
+        bounds = np.quantile(np.array([*self._lengths, length]), (0.25, 0.5, 0.75))
+        self._too_old[int(np.searchsorted(bounds, length, side="left")) + 1] += 1
 
     def take(self) -> dict[str, float]:
         """Groups dropped as too old since the last call, by quartile of length; empty without any."""
@@ -38,6 +40,11 @@ class LagByLength:
         is_any = bool(self._too_old)
         self._too_old.clear()
         return counts if is_any else {}
+
+
+def _length(group: Group) -> int:
+    """Completion tokens of its longest sample."""
+    return max(sample.scored.rollout.num_completion_tokens for sample in group.samples.values())
 
 
 class Intake:
@@ -62,6 +69,7 @@ class Intake:
     def settle(self, lag: LagOf) -> None:
         """Sort the groups that became complete: refused ones are dropped at once."""
         for group in self.assembler.take_completed():
+            self.lag_by_length.note(group)
             if self._admit(group, lag) is not None:
                 self._ready.append(group)
 
@@ -97,7 +105,8 @@ class Intake:
         if self.assembler.is_closed(group.group_id):
             return None
         verdict = admit(group, self._rules, lag)
-        self.lag_by_length.note(group, is_too_old=verdict is DropReason.TOO_OLD)
+        if verdict is DropReason.TOO_OLD:
+            self.lag_by_length.note_too_old(group)
         if isinstance(verdict, Admitted):
             return verdict
         self.assembler.drop(group.group_id, verdict)

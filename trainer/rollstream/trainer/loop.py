@@ -37,10 +37,10 @@ from rollstream.bus.versions import VersionTree
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics
 from rollstream.trainer.admission import Admitted
-from rollstream.trainer.assembler import DroppedGroup, DropReason
 from rollstream.trainer.backends.protocol import TrainingBackend
 from rollstream.trainer.checkpoint import Position, as_next_offsets
 from rollstream.trainer.commit import CheckpointRequest, Commits, StepRecord
+from rollstream.trainer.groups import DroppedGroup, DropReason
 from rollstream.trainer.intake import Intake
 from rollstream.trainer.reading import RolloutReader
 from rollstream.trainer.reporting import StepClock, drop_metrics, step_metrics
@@ -122,7 +122,7 @@ class Trainer:
         polled = time.perf_counter()
         if not messages:
             self._clock.waiting_seconds += polled - began
-        self._parts.reader.hand_over(messages, self._assembler)
+        self._parts.reader.assemble(messages, self._assembler)
         self._parts.intake.settle(self._lag)
         self._age()
         self._clock.assembling_seconds += time.perf_counter() - (polled if not messages else began)

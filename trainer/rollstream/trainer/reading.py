@@ -15,7 +15,8 @@ from rollstream.schemas.codec import AvroCodec, DecodeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
 from rollstream.trainer import metrics
-from rollstream.trainer.assembler import Assembler, Place
+from rollstream.trainer.assembler import Assembler
+from rollstream.trainer.groups import Place
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class RolloutReader:
         """Whether both topics are read to their end."""
         return self._reader.at_end()
 
-    def hand_over(self, messages: list[Message], assembler: Assembler) -> None:
+    def assemble(self, messages: list[Message], assembler: Assembler) -> None:
         """Decode and assemble; a sample that can't be read goes to dead-letters, and its group will lack it."""
         for message in messages:
             place = Place((message.topic, message.partition), message.offset)
@@ -83,7 +84,7 @@ class RolloutReader:
             self._publisher.publish_soon(record).result(DELIVERY_TIMEOUT_SECONDS)
         except TimeoutError as late:
             raise BrokerError(f"no delivery report from {self._dead_letters} in {DELIVERY_TIMEOUT_SECONDS} s") from late
-        NUM_DEAD_LETTERS.labels(message.topic, type(error).__name__).inc()
+        NUM_DEAD_LETTERS.labels(message.topic, "unreadable").inc()
         _LOG.warning("unreadable sample: %s", error, extra={
             "topic": message.topic, "partition": message.partition, "offset": message.offset,
         })  # fmt: skip

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from rollstream.schemas.record import utc_now
 from rollstream.trainer.admission import Admitted
-from rollstream.trainer.assembler import DroppedGroup, DropReason
 from rollstream.trainer.backends.protocol import StepReport
+from rollstream.trainer.groups import DroppedGroup, DropReason
 from rollstream.trainer.step_metrics import group_metrics, lag_metrics, rollout_metrics, throughput_metrics
 
 

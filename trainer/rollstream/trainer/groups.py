@@ -1,0 +1,107 @@
+"""A group of scored samples while it is open, and every reason why one closes without being trained on."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from rollstream.bus.message import Partition
+from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
+from rollstream.schemas.rollout import Status
+from rollstream.schemas.scored import RolloutScored
+
+
+class DropReason(StrEnum):
+    """Why a group closed without being trained on; the `reason` of a dropped group in the ledger."""
+
+    NOT_FOR_TRAINING = "not_for_training"
+    """Its prompt's purpose is not `train`."""
+    CONFLICT = "conflict"
+    """Its records disagree on what was asked or on how many samples there are."""
+    OVERFLOW = "overflow"
+    """Incomplete groups took more memory than their bound; this was the oldest."""
+    LOST = "lost"
+    """Every stage before this one is done with it, and samples are missing."""
+    EXPIRED = "expired"
+    """Its records fell out of the log before they were read, and a person accepted the loss."""
+    FAILED = "failed"
+    """More than half of its samples are not completed, most of these failed."""
+    UNRESOLVED = "unresolved"
+    """More than half of its samples are not completed, most of these unresolved."""
+    UNSUPPORTED_SAMPLING = "unsupported_sampling"
+    """It was to be sampled from a truncated distribution, whose logprobs are not the policy's."""
+    TOKENIZER_MISMATCH = "tokenizer_mismatch"
+    """A generator's tokenizer or chat template is not the trainer's."""
+    UNKNOWN_VERSION = "unknown_version"
+    """A span names a weight version that this run never published."""
+    TOO_OLD = "too_old"
+    """Its policy lag exceeds max_policy_lag."""
+    UNTRAINABLE = "untrainable"
+    """Its turns branch, it has no tokens, or it was sampled at temperature 0."""
+    ALL_TRUNCATED = "all_truncated"
+    """Every completed sample ran into its token limit."""
+    NO_SPREAD = "no_spread"
+    """Its samples all have the same reward: no advantage, no gradient."""
+    NON_FINITE = "non_finite"
+    """Its step had a non-finite loss or gradient and was skipped."""
+
+
+class Place(NamedTuple):
+    """Where a record lies."""
+
+    partition: Partition
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedSample:
+    """A scored sample, where it lies in `scored`, and its size there in bytes."""
+
+    scored: RolloutScored
+    place: Place
+    num_bytes: int
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether it has a reward."""
+        return self.scored.scoring.status is Status.COMPLETED
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """An open group. `samples`: sample_index → the best attempt so far; `places`: every record that belongs to it.
+
+    A group that is only expected has no hash and size 0 until one of its records comes.
+    """
+
+    group_id: str
+    content_hash: str
+    group_size: int
+    prompt_place: Place | None = None
+    samples: dict[int, PlacedSample] = field(default_factory=dict)
+    places: list[Place] = field(default_factory=list)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sample is there, whatever its status."""
+        return 0 < self.group_size == len(self.samples)
+
+    @property
+    def num_bytes(self) -> int:
+        """Encoded size of its samples."""
+        return sum(sample.num_bytes for sample in self.samples.values())
+
+    def in_order(self) -> list[PlacedSample]:
+        """Its samples by sample_index."""
+        return [self.samples[index] for index in sorted(self.samples)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DroppedGroup:
+    """A group that closed without being trained on, with what was there of it."""
+
+    group: Group
+    reason: DropReason
+
+    def closed(self) -> ClosedGroup:
+        """What the ledger says of it."""
+        return ClosedGroup(group_id=self.group.group_id, outcome=GroupOutcome.DROPPED, reason=self.reason.value)
