@@ -23,8 +23,7 @@ from rollstream.local.demo.facts import RunFacts, read_facts
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.demo.picture import draw
 from rollstream.local.demo.summary import Measured, Summary, num_incomplete, summarize
-from rollstream.local.demo.table import plain_line
-from rollstream.local.demo.view import View
+from rollstream.local.demo.view import View, plain_line
 from rollstream.local.demo.watch import LoopState, LoopWatch
 from rollstream.local.processes import Placement
 from rollstream.local.stack import LocalStack

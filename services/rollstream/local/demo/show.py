@@ -1,14 +1,15 @@
-"""What the demo tells a person around the run: what will happen, what happened, and what to try next."""
+"""The demo on a terminal: run it, then the table of what happened and what to try next."""
 
 import logging
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
 
 from rollstream.environments import sort_digits
 from rollstream.local.demo.conduct import DemoResult, run_demo
 from rollstream.local.demo.options import DemoOptions
-from rollstream.local.demo.table import final_table
+from rollstream.local.demo.summary import Summary
 from rollstream.local.doctor import list_gpus
 
 
@@ -26,13 +27,35 @@ def show_demo(demo: DemoOptions) -> None:
     except KeyboardInterrupt:
         console.print(f"\nstopped; nothing runs any more. Logs: {demo.run_dir / 'logs'}")
         raise SystemExit(130) from None
-    console.print(final_table(result.summary))
+    console.print(_final_table(result.summary))
     if demo.kill:
         console.print(
             f"{demo.kill} was killed in mid-run: {result.summary.groups_lost} groups lost, "
             f"{result.summary.rollouts_trained_twice} rollouts trained twice"
         )
     _say_what_next(demo, result, console)
+
+
+def _final_table(summary: Summary) -> Table:
+    """What the run did."""
+    table = Table(title="What happened", show_header=False, title_justify="left")
+    rows = {
+        "mean held-out reward (greedy)": f"{summary.eval_before:.3f} → {summary.eval_after:.3f}",
+        "training reward (first, last tenth)": f"{summary.reward_first:.3f} → {summary.reward_last:.3f}",
+        "optimizer steps": f"{summary.steps} ({summary.steps_per_minute:.1f} a minute)",
+        "groups": f"{summary.groups_submitted} submitted = {summary.groups_trained} trained + "
+        f"{sum(summary.groups_dropped.values())} dropped + {summary.groups_in_flight} in flight",
+        "dropped because": ", ".join(f"{reason} {count}" for reason, count in summary.groups_dropped.items()) or "-",
+        "lost / trained twice": f"{summary.groups_lost} / {summary.rollouts_trained_twice}",
+        "policy lag (mean, max)": f"{summary.policy_lag_mean:.2f}, {summary.policy_lag_max}",
+        "weight versions": f"{summary.weight_versions_published} published, {summary.weight_versions_applied} applied",
+        "rollouts across an update": str(summary.rollouts_with_two_versions),
+        "completion tokens/s": f"{summary.tokens_per_second:.0f}",
+        "dead letters": str(summary.dead_letters),
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    return table
 
 
 def _say_what_next(demo: DemoOptions, result: DemoResult, console: Console) -> None:

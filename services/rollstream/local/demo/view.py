@@ -1,17 +1,22 @@
-"""Shows the loop while it runs: a live table on a terminal, a line every few seconds elsewhere."""
+"""What a person sees while the loop runs: a live table on a terminal, a line every few seconds elsewhere."""
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-from rollstream.local.demo.table import live_table, plain_line
 from rollstream.local.demo.watch import LoopState
-from rollstream.local.supervisor import Supervisor
+from rollstream.local.supervisor import StageState, StageStatus, Supervisor
 
 _LINE_EVERY_SECONDS = 10.0
+_BARS = "▁▂▃▄▅▆▇█"
+_COLORS = {StageState.RUNNING: "green", StageState.WAITING: "yellow", StageState.FINISHED: "blue"}
 
 
 class View:
@@ -38,7 +43,63 @@ class View:
     def show(self, state: LoopState) -> None:
         """Show where the loop stands."""
         if self._live:
-            self._live.update(live_table(state, self._supervisor.statuses(), self._num_steps), refresh=True)
+            self._live.update(_live_table(state, self._supervisor.statuses(), self._num_steps), refresh=True)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_SECONDS
             self._console.print(plain_line(state, self._num_steps), highlight=False, soft_wrap=True)
+
+
+def _live_table(state: LoopState, stages: Sequence[StageStatus], num_steps: int) -> Group:
+    """Progress, the loop's figures and the four processes."""
+    return Group(
+        ProgressBar(total=num_steps, completed=state.step, width=60), _figures(state, num_steps), _stages(stages)
+    )
+
+
+def plain_line(state: LoopState, num_steps: int) -> str:
+    """The same in one line, for logs."""
+    recent = state.rewards[-5:]
+    reward = sum(recent) / len(recent) if recent else float("nan")
+    lag = state.metric("policy_lag_mean")
+    return (
+        f"step {state.step}/{num_steps}  reward {reward:.3f}  lag {lag if lag is not None else float('nan'):.1f}  "
+        f"version {state.version_published} published, {state.version_applied} applied  "
+        f"groups {state.groups_trained} trained, {state.groups_dropped} dropped"
+    )
+
+
+def _sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Values between 0 and 1 as bars, averaged into at most `width` of them."""
+    if not values:
+        return ""
+    size = -(-len(values) // width)
+    chunks = [values[start : start + size] for start in range(0, len(values), size)]
+    means = [min(1.0, max(0.0, sum(chunk) / len(chunk))) for chunk in chunks]
+    return "".join(_BARS[min(len(_BARS) - 1, int(mean * len(_BARS)))] for mean in means)
+
+
+def _figures(state: LoopState, num_steps: int) -> Table:
+    table = Table(show_header=False, box=None)
+    recent = state.rewards[-5:]
+    reward = f"{sum(recent) / len(recent):.3f}" if recent else "-"
+    table.add_row("step", f"{state.step} of {num_steps}")
+    table.add_row("reward", f"{reward}  {_sparkline(state.rewards)}")
+    table.add_row("policy lag", _number(state.metric("policy_lag_mean"), ".2f"))
+    table.add_row("tokens/s", _number(state.metric("generated_tokens_per_second"), ".0f"))
+    table.add_row("weight version", f"{state.version_published} published, {state.version_applied} applied")
+    table.add_row("groups", f"{state.groups_trained} trained, {state.groups_dropped} dropped")
+    return table
+
+
+def _stages(stages: Sequence[StageStatus]) -> Table:
+    table = Table(box=None)
+    for title in ("stage", "state", "pid", "restarts", "log"):
+        table.add_column(title)
+    for stage in stages:
+        state = Text(stage.state.value, style=_COLORS.get(stage.state, "red"))
+        table.add_row(stage.name, state, str(stage.pid or "-"), str(stage.restarts), str(stage.log))
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
