@@ -3,7 +3,12 @@
 A group ages once a chain of facts holds: the generators committed its prompt (so its samples are in `rollouts`), the
 scorers committed what `rollouts` held then (so they are in `scored`, or in dead-letters), and the trainer has read
 `scored` to its end since. Time in which the trainer trains, is behind or stands still doesn't count, so a long stop
-of any stage loses nothing.
+of any stage loses nothing. Example, a group whose prompt is `prompts`/0 @ 7, bound 60 s:
+
+    generators committed 7 of `prompts`/0                   it may still be generated: no clock runs
+    generators committed 8, `rollouts`/0 ends at 40         its samples lie below 40, or nowhere
+    scorers committed 40 of `rollouts`/0                    theirs lie in `scored`, or in dead-letters: the clock starts
+    60 s of polls that found `scored` read to its end       whatever is missing now never comes: lost
 """
 
 from collections.abc import Iterable, Mapping

@@ -122,8 +122,13 @@ class Commits:
     def hand_over(self, checkpoint: CheckpointRequest) -> LedgerEntry:
         """Before a graceful end: a checkpoint of the current weights, so that the next trainer repeats nothing.
 
-        Only an entry that makes a version can name a checkpoint. This one cuts back to its parent, the current
-        version, and so repeats the drops since then; the files are the parent's.
+        Only an entry that makes a version can name a checkpoint, so one is made that differs from its parent, the
+        current version, in nothing. Like any restart it cuts what follows its parent, hence it closes again what the
+        drops since then had closed. Versions in brackets, (c) names a checkpoint:
+
+            step[7](c) step[8] drops{g}                              asked to end
+            step[7](c) step[8] restart[9 ← 8](c, closed: g)          after this entry; 9's files are 8's
+            step[7](c) step[8] restart[9 ← 8](c) restart[10 ← 9]     the next trainer's first act: step 8 stays
         """
         if self._published is None:
             raise RuntimeError("hand_over comes after restart")
