@@ -45,7 +45,7 @@ from rollstream.trainer.intake import Intake
 from rollstream.trainer.reading import RolloutReader
 from rollstream.trainer.reporting import StepClock, drop_metrics, step_metrics
 from rollstream.trainer.settings import TrainerSettings
-from rollstream.trainer.upstream import UpstreamWatcher
+from rollstream.trainer.upstream import Clock, UpstreamWatcher
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Parts:
     versions: VersionTree
     restored: Position
     health: Health
+    clock: Clock
 
 
 class Trainer:
@@ -131,7 +132,7 @@ class Trainer:
         """Groups of which nothing more can come are given up whenever there is news from the other stages."""
         parts = self._parts
         at_end = parts.reader.at_end() and parts.upstream.is_fresh
-        parts.intake.tick(time.monotonic(), at_end=at_end)
+        parts.intake.tick(parts.clock(), at_end=at_end)
         if parts.upstream.latest is not self._upstream:
             self._upstream = parts.upstream.latest
             parts.intake.give_up_lost(self._upstream, prompts_read=at_end)

@@ -1,6 +1,7 @@
 """How a trainer comes up: load, take over the run, restore, publish the first act; then the loop."""
 
 import logging
+import time
 import uuid
 from contextlib import ExitStack
 
@@ -31,13 +32,13 @@ from rollstream.trainer.restart import (
     reading_start,
 )
 from rollstream.trainer.settings import TrainerSettings
-from rollstream.trainer.upstream import UpstreamWatcher
+from rollstream.trainer.upstream import Clock, UpstreamWatcher
 
 _LOG = logging.getLogger(__name__)
 
 
-def run_trainer(settings: TrainerSettings, stop: Stop) -> None:
-    """Serve health, load the model, take over the run and train."""
+def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monotonic) -> None:
+    """Serve health, load the model, take over the run and train; `clock` says by what groups age."""
     settings.log_resolved()
     if settings.max_policy_lag == 0:
         _LOG.warning("max_policy_lag 0: whatever is generated during a step is dropped; 1 or more lets both overlap")
@@ -46,12 +47,14 @@ def run_trainer(settings: TrainerSettings, stop: Stop) -> None:
     try:
         # The slow part comes before the takeover: a predecessor trains on until this one is able to.
         backend = _load_backend(settings)
-        train(settings, backend, stop, health)
+        train(settings, backend, stop, health, clock)
     finally:
         health.close()
 
 
-def train(settings: TrainerSettings, backend: TrainingBackend, stop: Stop, health: Health) -> None:
+def train(
+    settings: TrainerSettings, backend: TrainingBackend, stop: Stop, health: Health, clock: Clock = time.monotonic
+) -> None:
     """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over."""
     publisher = TransactionalPublisher(settings.kafka, f"{settings.run}.trainer")
     publisher.init()
@@ -80,12 +83,12 @@ def train(settings: TrainerSettings, backend: TrainingBackend, stop: Stop, healt
     )
     with ExitStack() as stack:
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
-        upstream = UpstreamWatcher(settings.kafka, settings.rollouts_run)
+        upstream = UpstreamWatcher(settings.kafka, settings.rollouts_run, clock)
         stack.callback(upstream.close)
         reader = stack.enter_context(RolloutReader(settings, start.offsets))
         parts = Parts(
             backend=backend, commits=commits, intake=intake, reader=reader, upstream=upstream,
-            versions=fold.versions, restored=restored, health=health,
+            versions=fold.versions, restored=restored, health=health, clock=clock,
         )  # fmt: skip
         Trainer(settings, parts).run(stop)
 

@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Final
 
 from rollstream.bus.admin import KafkaAdmin
@@ -10,6 +11,9 @@ from rollstream.bus.errors import RollstreamError
 from rollstream.bus.settings import KafkaSettings
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from rollstream.trainer.aging import Upstream
+
+Clock = Callable[[], float]
+"""Seconds that never run backwards, from any origin."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -21,11 +25,12 @@ _JOIN_SECONDS: Final = 2.0
 class UpstreamWatcher:
     """The newest answer; while the broker is away the last one stays, and is soon no longer fresh."""
 
-    def __init__(self, kafka: KafkaSettings, run: str) -> None:
+    def __init__(self, kafka: KafkaSettings, run: str, clock: Clock = time.monotonic) -> None:
         self._kafka = kafka
         self._run = run
         self._latest = Upstream()
-        self._asked_at = -_FRESH_SECONDS
+        self._clock = clock
+        self._asked_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._ask_for_ever, name="upstream", daemon=True)
         self._thread.start()
@@ -38,7 +43,7 @@ class UpstreamWatcher:
     @property
     def is_fresh(self) -> bool:
         """Whether the broker answered lately, so that an end of a topic that was seen is still its end."""
-        return time.monotonic() - self._asked_at < _FRESH_SECONDS
+        return self._asked_at is not None and self._clock() - self._asked_at < _FRESH_SECONDS
 
     def close(self) -> None:
         """Ask no more."""
@@ -48,7 +53,7 @@ class UpstreamWatcher:
     def _ask_for_ever(self) -> None:
         admin = KafkaAdmin(self._kafka)
         while not self._closing.wait(ASK_EVERY_SECONDS):
-            asked_at = time.monotonic()
+            asked_at = self._clock()
             try:
                 self._latest = _ask(admin, self._run)
             except RollstreamError as error:
