@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
+
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
@@ -45,6 +47,11 @@ class StageProcess:
 
     process: "subprocess.Popen[bytes]"
     log: Path
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a SIGSTOP took effect."""
+        return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
 
     def kill(self) -> None:
         """kill -9."""

@@ -4,10 +4,13 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+
+import psutil
 
 from tests.running import DEADLINE_SECONDS, Run
 
@@ -28,6 +31,11 @@ class TrainerProcess:
     process: ForkServerProcess
     log: Path
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a SIGSTOP took effect."""
+        return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
         assert self.process.pid is not None
@@ -46,20 +54,31 @@ class TrainerProcess:
         self.process.join(10)
 
 
-def start_trainer(run: Run, *options: str, **environment: str) -> TrainerProcess:
-    """Start `rollstream trainer` with the run's settings; the caller sees to its end."""
+def start_trainer(run: Run, *options: str, clock: Path | None = None, **environment: str) -> TrainerProcess:
+    """Start `rollstream trainer` with the run's settings, or `tests.later_trainer`; the caller sees to its end."""
     log = run.directory / "trainer.log"
-    process = _CONTEXT.Process(target=_rollstream_trainer, args=(run.config, log, options, environment), daemon=True)
+    main = partial(_rollstream_trainer, run.config, options) if clock is None else partial(_later, run.config, clock)
+    process = _CONTEXT.Process(target=_logged, args=(log, main, environment), daemon=True)
     process.start()
     return TrainerProcess(process=process, log=log)
 
 
-def _rollstream_trainer(config: Path, log: Path, options: Sequence[str], environment: Mapping[str, str]) -> None:
+def _logged(log: Path, main: Callable[[], None], environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
     with log.open("ab") as output:
         os.dup2(output.fileno(), sys.stdout.fileno())
         os.dup2(output.fileno(), sys.stderr.fileno())
+    main()
+
+
+def _rollstream_trainer(config: Path, options: Sequence[str]) -> None:
     from rollstream.cli.main import main
 
     sys.argv = ["rollstream", "trainer", "--config", str(config), *options]
     main()
+
+
+def _later(config: Path, clock: Path) -> None:
+    from tests.later_trainer import main
+
+    main(config, clock)

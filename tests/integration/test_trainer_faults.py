@@ -1,133 +1,57 @@
 """The trainer on a real broker, killed wherever it hurts: nothing is lost, nothing is trained on twice."""
 
 import signal
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.crash_points import CRASH_AT
-from rollstream.bus.ledger import Survivors, surviving
 from rollstream.bus.rollback import roll_back
 from rollstream.bus.settings import StageSettings
-from rollstream.local.tiny_model import write_tiny_model
-from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
-from rollstream.schemas.prompt import PromptSubmitted, Purpose
-from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import LEDGER, SCORED, WEIGHTS
-from tests.builders import a_generator, a_prompt, a_rollout, a_turn
-from tests.running import Run, a_run, wait_until
-from tests.trainer_process import TrainerProcess, start_trainer
-
-GROUP_SIZE = 4
-GROUPS_PER_STEP = 2
-
-Start = Callable[..., TrainerProcess]
+from rollstream.schemas.prompt import Purpose
+from rollstream.schemas.topics import WEIGHTS
+from tests.builders import a_prompt
+from tests.running import Run, wait_until
+from tests.trainer_process import start_trainer
+from tests.trainer_runs import (
+    GROUP_SIZE,
+    GROUPS_PER_STEP,
+    Start,
+    a_scored,
+    a_trainer_run,
+    check_nothing_lost_or_twice,
+    commit_all,
+    configure,
+    ends,
+    ledger,
+    num_trained,
+    put_scored,
+    scored,
+    submitted,
+    survivors,
+    trainers,
+    weight_directories,
+    write_model,
+)
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("model")
-    write_tiny_model(path, seed=0, hidden=32, layers=1, heads=2, ffn=64)
-    return path
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
 def run(kafka: str, topic_prefix: str, tmp_path: Path, model: Path) -> Iterator[Run]:
-    with a_run(kafka, topic_prefix, tmp_path) as fresh:
-        fresh.tables["trainer"] = {
-            "model_path": model,
-            "checkpoints": tmp_path / "checkpoints",
-            "groups_per_step": GROUPS_PER_STEP,
-            "max_policy_lag": 15,
-            "learning": {"learning_rate": 0.01, "threads": 1},
-        }
+    with a_trainer_run(kafka, topic_prefix, tmp_path, model) as fresh:
         yield fresh
 
 
 @pytest.fixture
 def start(run: Run) -> Iterator[Start]:
-    """Start a trainer of the run, with options and environment; what still runs at the end is killed."""
-    started: list[TrainerProcess] = []
-
-    def start_one(*options: str, **environment: str) -> TrainerProcess:
-        started.append(start_trainer(run, *options, **environment))
-        return started[-1]
-
-    yield start_one
-    for trainer in started:
-        trainer.kill()
-
-
-def configure(run: Run, **settings: object) -> None:
-    run.tables["trainer"] = {**run.tables["trainer"], **settings}
-
-
-def submitted(run: Run, num_groups: int, *, first: int = 0) -> list[PromptSubmitted]:
-    """Prompts of the run, on `prompts`."""
-    prompts = [a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in range(first, first + num_groups)]
-    run.submit(*prompts)
-    return prompts
-
-
-def scored(run: Run, prompts: Sequence[PromptSubmitted], *, version: int = 0, samples: int = GROUP_SIZE) -> None:
-    """Their samples with spread in the rewards, sampled by `version`, on `scored`."""
-    put_scored(run, [a_scored(prompt, index, version) for prompt in prompts for index in range(samples)])
-
-
-def a_scored(prompt: PromptSubmitted, index: int, version: int, *, reward: float | None = None) -> RolloutScored:
-    turn = a_turn(spans=[(version, 0, 6)])
-    generator = a_generator(tokenizer_sha256="", chat_template_sha256="")
-    value = float(index % 2) if reward is None else reward
-    return a_rollout(value, index, prompt=prompt, turns=(turn,), generator=generator)
-
-
-def put_scored(run: Run, rollouts: Sequence[RolloutScored]) -> None:
-    codec = AvroCodec(SCORED)
-    run.publish("scored", [(rollout.rollout.group_id, codec.encode(rollout)) for rollout in rollouts])
-
-
-def ledger(run: Run) -> list[LedgerEntry]:
-    return run.records(LEDGER)
-
-
-def survivors(run: Run) -> Survivors:
-    return surviving(ledger(run))
-
-
-def check_nothing_lost_or_twice(run: Run, prompts: Sequence[PromptSubmitted]) -> Survivors:
-    """Every prompt is closed on the surviving branch, and no rollout or group counts in two surviving entries."""
-    found = survivors(run)
-    closed = Counter(group.group_id for entry in found.chain for group in entry.closed)
-    trained = Counter(rollout.rollout_id for entry in found.chain for rollout in entry.trained)
-    assert closed == Counter(prompt.group_id for prompt in prompts)
-    assert set(trained.values()) <= {1}
-    return found
-
-
-def weight_directories(run: Run) -> set[str]:
-    return {path.name for path in (run.directory / "weights").glob("[0-9]*")}
-
-
-def ends(run: Run, topic: str) -> list[TopicPartition]:
-    """The end of each partition of a topic."""
-    name = f"{run.name}.{topic}"
-    consumer = Consumer({**run.kafka.client_config(), "group.id": "ends"})
-    partitions = [TopicPartition(name, number) for number in consumer.list_topics(name).topics[name].partitions]
-    found = [TopicPartition(p.topic, p.partition, consumer.get_watermark_offsets(p)[1]) for p in partitions]
-    consumer.close()
-    return found
-
-
-def commit_as_generators(run: Run) -> None:
-    """Say that the generators are done with every prompt there is."""
-    consumer = Consumer({**run.kafka.client_config(), "group.id": f"{run.name}.generators"})
-    consumer.commit(offsets=ends(run, "prompts"), asynchronous=False)
-    consumer.close()
+    with trainers(run) as start_one:
+        yield start_one
 
 
 def truncate(run: Run, topic: str) -> None:
@@ -135,10 +59,6 @@ def truncate(run: Run, topic: str) -> None:
     admin = AdminClient(run.kafka.client_config())
     for future in admin.delete_records(ends(run, topic)).values():
         future.result(30)
-
-
-def num_trained(found: Survivors) -> int:
-    return sum(group.outcome is GroupOutcome.TRAINED for group in found.closed.values())
 
 
 def test_a_trainer_killed_at_each_crash_point_loses_nothing_and_trains_nothing_twice(run: Run, start: Start) -> None:
@@ -229,7 +149,7 @@ def test_groups_that_are_not_trained_on_close_with_a_reason_while_no_step_is_due
     serve = a_prompt(1, run=run.name, purpose=Purpose.SERVE, group_size=GROUP_SIZE)
     no_spread, lost, unknown, unfinished = (a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in range(2, 6))
     run.submit(serve, no_spread, lost, unknown)
-    commit_as_generators(run)
+    commit_all(run, "generators", "prompts")
     run.submit(unfinished)
     scored(run, [serve])
     put_scored(run, [a_scored(no_spread, index, 0, reward=1.0) for index in range(GROUP_SIZE)])
@@ -257,17 +177,6 @@ def test_a_sample_that_cannot_be_read_goes_to_dead_letters_and_the_partition_mov
     assert sorted(message.value or b"" for message in run.messages("dead-letters")) == [b"", b"garbage"]
 
 
-def test_a_checkpoint_of_another_cluster_is_refused(run: Run, start: Start) -> None:
-    configure(run, num_steps=1)
-    scored(run, submitted(run, GROUPS_PER_STEP))
-    assert start().wait() == 0
-    (position,) = (run.directory / "checkpoints").glob("*/position.json")
-    position.write_text(position.read_text().replace('"cluster_id": "', '"cluster_id": "another-'))
-    refused = start()
-    assert refused.wait() == 78
-    assert "belongs to cluster another-" in refused.log.read_text()
-
-
 def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run: Run, start: Start) -> None:
     configure(run, num_steps=1, lost_after_seconds=1.0)
     open_group, expired = (a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in (50, 51))
@@ -280,7 +189,7 @@ def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run
     wait_until(lambda: len(survivors(run).closed) == len(serve), "the trainer to have read every prompt")
     scored(run, submitted(run, GROUPS_PER_STEP))
     assert trainer.wait() == 0
-    commit_as_generators(run)
+    commit_all(run, "generators", "prompts")
     truncate(run, "prompts")
     truncate(run, "scored")
     scored(run, [open_group])
@@ -308,13 +217,12 @@ def test_a_trainer_goes_on_from_the_version_that_an_operator_rolled_back_to(run:
 
 
 def test_a_second_trainer_learns_from_the_same_rollouts_as_a_run_of_its_own(
-    run: Run, start: Start, kafka: str, tmp_path: Path
+    run: Run, start: Start, kafka: str, tmp_path: Path, model: Path
 ) -> None:
     prompts = submitted(run, GROUPS_PER_STEP)
     scored(run, prompts, version=7)
-    (tmp_path / "other").mkdir()
-    with a_run(kafka, f"{run.name}-b", tmp_path / "other") as other:
-        other.tables["trainer"] = {**run.tables["trainer"], "source_run": run.name, "num_steps": 1}
+    with a_trainer_run(kafka, f"{run.name}-b", tmp_path / "other", model) as other:
+        configure(other, source_run=run.name, num_steps=1)
         assert start_trainer(other).wait() == 0
         assert check_nothing_lost_or_twice(other, prompts).step == 1
     assert ledger(run) == []

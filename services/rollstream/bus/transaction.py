@@ -5,6 +5,7 @@ the producer is never used again: Kafka's transaction protocol allows torn trans
 later one (Jepsen, Bufstream 0.1.0; KIP-890).
 """
 
+import time
 from collections.abc import Sequence
 
 import confluent_kafka
@@ -24,6 +25,10 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 )
+
+
+class ExpiredTransactionError(BrokerError):
+    """The broker refuses a transaction that was open for too long: it aborted it, or another process took over."""
 
 
 class TransactionalPublisher:
@@ -51,6 +56,7 @@ class TransactionalPublisher:
 
     def commit(self, records: Sequence[OutRecord]) -> None:
         """Publish all of `records` or none."""
+        began = time.monotonic()
         try:
             self._producer.begin_transaction()
             for record in records:
@@ -59,11 +65,17 @@ class TransactionalPublisher:
             crash_point("transaction_sent")
             self._producer.commit_transaction(TRANSACTION_TIMEOUT_SECONDS)
         except confluent_kafka.KafkaException as error:
-            raise self._explained(error, "committing") from error
+            raise self._explained(error, "committing", time.monotonic() - began) from error
         crash_point("transaction_committed")
 
-    def _explained(self, error: confluent_kafka.KafkaException, doing: str) -> RollstreamError:
+    def _explained(self, error: confluent_kafka.KafkaException, doing: str, seconds: float = 0.0) -> RollstreamError:
         cause: KafkaError = error.args[0]
+        if cause.code() in _FENCED and seconds >= TRANSACTION_TIMEOUT_SECONDS:
+            # The broker fences a producer whose transaction it aborts, so this may be nobody else's doing.
+            return ExpiredTransactionError(
+                f"transaction of {self._id} was refused after {seconds:.0f} s, the bound is "
+                f"{TRANSACTION_TIMEOUT_SECONDS:g} s: {cause.str()}"
+            )
         if cause.code() in _FENCED:
             return FencedError(f"another process took over {self._id} while {doing}: {cause.str()}")
         return BrokerError(f"transaction of {self._id} failed while {doing}: {cause.str()} ({cause.name()})")

@@ -3,14 +3,16 @@
 import logging
 import time
 import uuid
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import FencedError
 from rollstream.bus.health import Health
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.stop import Stop
-from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.bus.transaction import ExpiredTransactionError, TransactionalPublisher
 from rollstream.bus.weight_store import open_weight_store
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics
@@ -82,6 +84,7 @@ def train(
         expired_before=ends if start.is_loss_accepted else {},
     )
     with ExitStack() as stack:
+        stack.enter_context(_fenced_if_taken_over(settings, commits))
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
         upstream = UpstreamWatcher(settings.kafka, settings.rollouts_run, clock)
         stack.callback(upstream.close)
@@ -91,6 +94,18 @@ def train(
             versions=fold.versions, restored=restored, health=health, clock=clock,
         )  # fmt: skip
         Trainer(settings, parts).run(stop)
+
+
+@contextmanager
+def _fenced_if_taken_over(settings: TrainerSettings, commits: Commits) -> Iterator[None]:
+    """A transaction that was open for too long looks fenced in any case; who took over shows on the ledger."""
+    try:
+        yield
+    except ExpiredTransactionError as error:
+        fold, _ = read_ledger(settings.kafka, settings.run, settings.registry())
+        if fold.max_version > commits.weight_version:
+            raise FencedError(f"another process took over: the ledger is at version {fold.max_version}") from error
+        raise
 
 
 def _commits(settings: TrainerSettings, publisher: TransactionalPublisher) -> Commits:

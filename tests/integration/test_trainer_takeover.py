@@ -1,0 +1,227 @@
+"""A trainer that comes back late, to another cluster, or to topics made anew: it does no harm and says what to do."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.crash_points import CRASH_AT
+from rollstream.bus.presence import is_trainer_present
+from rollstream.bus.settings import KafkaSettings
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
+from tests.e2e.accounting import Account, OutsideClient
+from tests.running import Run, wait_until
+from tests.trainer_process import TrainerProcess
+from tests.trainer_runs import (
+    GROUPS_PER_STEP,
+    Start,
+    a_trainer_run,
+    configure,
+    ledger,
+    scored,
+    submitted,
+    survivors,
+    trainers,
+    weight_directories,
+    write_model,
+)
+
+# Both are in the second step, all of whose files are written: with its transaction open, and before any.
+STOP_POINTS = {"open": "transaction_sent:3:SIGSTOP", "before": "checkpoint_written:2:SIGSTOP"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def run(kafka: str, topic_prefix: str, tmp_path: Path, model: Path) -> Iterator[Run]:
+    with a_trainer_run(kafka, topic_prefix, tmp_path, model) as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def start(run: Run) -> Iterator[Start]:
+    with trainers(run) as start_one:
+        yield start_one
+
+
+def has_open_transaction(run: Run) -> bool:
+    """Whether something on the ledger is neither committed nor aborted."""
+    admin = AdminClient(run.kafka.client_config())
+    partition = TopicPartition(LEDGER.of(run.name), 0)
+
+    def end(isolation: IsolationLevel) -> int:
+        asked = admin.list_offsets({partition: OffsetSpec.latest()}, isolation_level=isolation)
+        return int(asked[partition].result(30).offset)
+
+    return end(IsolationLevel.READ_COMMITTED) < end(IsolationLevel.READ_UNCOMMITTED)
+
+
+def is_given_up(run: Run) -> bool:
+    """Whether the broker has done with a trainer that says nothing any more: its transaction and its membership."""
+    return not has_open_transaction(run) and not is_trainer_present(run.kafka, run.name)
+
+
+def account_of(run: Run) -> Account:
+    account = OutsideClient(run.kafka.bootstrap_servers, run.name).account()
+    account.check()
+    return account
+
+
+def checkpoints(run: Run) -> set[str]:
+    return {path.name for path in (run.directory / "checkpoints").glob("[0-9]*")}
+
+
+def check_orphans(run: Run, incarnation: str) -> None:
+    """One version and one checkpoint of its are on the disk that nothing on the topics names."""
+    named = {Path(record.uri).name for record in run.records(WEIGHTS)}
+    (orphan,) = weight_directories(run) - named
+    assert orphan == f"2-{incarnation}"
+    named = {Path(entry.checkpoint).name for entry in ledger(run) if entry.checkpoint}
+    (orphan,) = checkpoints(run) - named
+    assert incarnation in orphan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Takeover:
+    """A run whose first trainer is to be stopped while another takes over."""
+
+    run: Run
+    start: Start
+    first: TrainerProcess
+    prompts: list[PromptSubmitted]
+
+
+def begin(run: Run, start: Start, crash_at: str) -> Takeover:
+    configure(run, checkpoint_every=1, keep_checkpoints=9, num_steps=4)
+    prompts = submitted(run, 3 * GROUPS_PER_STEP)
+    scored(run, prompts)
+    return Takeover(run=run, start=start, first=start(**{CRASH_AT: crash_at}), prompts=prompts)
+
+
+def finish(takeover: Takeover) -> None:
+    """Another trainer takes over and trains on; then the first goes on, finds out and changes nothing."""
+    run = takeover.run
+    second = takeover.start()
+    wait_until(lambda: survivors(run).step == 3, "the second trainer's steps")
+    takeover.first.signal(signal.SIGCONT)
+    assert takeover.first.wait() == 75
+    more = submitted(run, GROUPS_PER_STEP, first=100)
+    scored(run, more)
+    assert second.wait() == 0
+    account = account_of(run)
+    assert (account.steps, account.open_groups, account.dropped.total()) == (4, set(), 0)
+    assert account.closed.keys() == {prompt.group_id for prompt in [*takeover.prompts, *more]}
+    check_orphans(run, ledger(run)[0].incarnation)
+
+
+def take_over_from_stopped_trainers(
+    kafka: str, name: str, directory: Path, model: Path, *, for_seconds: float = 0.0
+) -> None:
+    """One trainer for each point where it is stopped, past every timeout."""
+    with ExitStack() as stack:
+        takeovers = []
+        for place, crash_at in STOP_POINTS.items():
+            run = stack.enter_context(a_trainer_run(kafka, f"{name}-{place}", directory / place, model))
+            takeovers.append(begin(run, stack.enter_context(trainers(run)), crash_at))
+        for takeover in takeovers:
+            wait_until(lambda: takeover.first.is_stopped, "the first trainer to stop")  # noqa: B023
+        stopped_at = time.monotonic()
+        wait_until(lambda: time.monotonic() - stopped_at > for_seconds, "the time to pass", for_seconds + 1)
+        for takeover in takeovers:
+            wait_until(lambda: is_given_up(takeover.run), "the broker to give the first trainer up")  # noqa: B023
+        for takeover in takeovers:
+            finish(takeover)
+
+
+def test_a_trainer_stopped_past_every_timeout_of_the_broker_is_fenced_and_its_directories_count_for_nothing(
+    kafka: str, topic_prefix: str, tmp_path: Path, model: Path
+) -> None:
+    take_over_from_stopped_trainers(kafka, topic_prefix, tmp_path, model)
+
+
+@pytest.mark.slow
+def test_a_trainer_stopped_past_every_timeout_of_its_client_is_fenced_too(
+    kafka: str, topic_prefix: str, tmp_path: Path, model: Path
+) -> None:
+    # librdkafka's longest is the socket's, 60 s.
+    take_over_from_stopped_trainers(kafka, topic_prefix, tmp_path, model, for_seconds=75.0)
+
+
+def test_a_trainer_stopped_for_too_long_without_a_successor_is_started_again_and_loses_nothing(
+    run: Run, start: Start
+) -> None:
+    """The broker aborted its transaction, which looks fenced; 75 would keep the supervisor from starting it again."""
+    takeover = begin(run, start, STOP_POINTS["open"])
+    wait_until(lambda: takeover.first.is_stopped, "the trainer to stop")
+    wait_until(lambda: not has_open_transaction(run), "the broker to abort its transaction")
+    takeover.first.signal(signal.SIGCONT)
+    assert takeover.first.wait() == 70
+    configure(run, num_steps=3)
+    assert start().wait() == 0
+    account = account_of(run)
+    assert (account.steps, account.open_groups, account.dropped.total()) == (3, set(), 0)
+
+
+def mirror(run: Run, copy: Run) -> None:
+    """Every record of the run in the copy's cluster, as a mirroring tool would leave it there."""
+    for topic in (PROMPTS, SCORED, WEIGHTS, LEDGER):
+        records = [((message.key or b"").decode(), message.value) for message in run.messages(topic.name)]
+        copy.publish(topic.name, records)
+
+
+def test_a_trainer_refuses_another_cluster_that_holds_a_copy_of_its_run(
+    run: Run, start: Start, tmp_path: Path, model: Path
+) -> None:
+    configure(run, num_steps=1)
+    scored(run, submitted(run, GROUPS_PER_STEP))
+    assert start().wait() == 0
+    with ExitStack() as stack:
+        cluster = KafkaCluster(tmp_path / "other", plan_cluster(1))
+        stack.callback(cluster.stop)
+        cluster.start()
+        copy = stack.enter_context(a_trainer_run(cluster.bootstrap_servers, run.name, tmp_path, model))
+        configure(copy, num_steps=2)
+        mirror(run, copy)
+        refused = stack.enter_context(trainers(copy))()
+        assert refused.wait() == 78
+        there, here = (KafkaAdmin(one.kafka).identity([]).cluster_id for one in (run, copy))
+        assert f"belongs to cluster {there}, this is {here}" in refused.log.read_text()
+        assert "connect to the old one or start a new run" in refused.log.read_text()
+        assert len(ledger(copy)) == len(ledger(run)), "it wrote nothing"
+
+
+def make_anew(kafka: KafkaSettings, run: str, topic: str) -> None:
+    """Delete a topic and create it again under its name."""
+    admin, client = KafkaAdmin(kafka), AdminClient(kafka.client_config())
+    for future in client.delete_topics([topic]).values():
+        future.result(30)
+    wait_until(lambda: topic not in admin.topic_names(), "the topic to be gone")
+    wait_until(lambda: topic in admin.create_topics(run, partitions=2), "the topic to be there again")
+
+
+def test_a_trainer_refuses_topics_that_were_deleted_and_made_again(run: Run, start: Start) -> None:
+    configure(run, num_steps=1)
+    scored(run, submitted(run, GROUPS_PER_STEP))
+    assert start().wait() == 0
+    configure(run, num_steps=2)
+    before = len(ledger(run))
+    make_anew(run.kafka, run.name, SCORED.of(run.name))
+    scored(run, submitted(run, GROUPS_PER_STEP, first=100))
+    refused = start()
+    assert refused.wait() == 78
+    assert f"topic {SCORED.of(run.name)} was deleted and made again" in refused.log.read_text()
+    assert "start a new run" in refused.log.read_text()
+    assert len(ledger(run)) == before, "it wrote nothing"

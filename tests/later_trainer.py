@@ -1,0 +1,31 @@
+"""The trainer with a clock that a test moves: python -m tests.later_trainer CONFIG CLOCK, a file of seconds to add."""
+
+import sys
+import time
+from pathlib import Path
+
+from rollstream.bus.entry import run_process
+from rollstream.trainer.settings import TrainerSettings
+from rollstream.trainer.start import run_trainer
+
+HOUR = 3600.0
+
+
+def move_clock(clock: Path, seconds: float) -> None:
+    """From now on it is so many seconds later than it is; the trainer never sees a half-written number."""
+    written = clock.with_suffix(".new")
+    written.write_text(str(seconds))
+    written.rename(clock)
+
+
+def main(config: Path, clock: Path) -> None:
+    """The process."""
+    settings = TrainerSettings.load(config)
+    run_process(
+        "trainer",
+        lambda stop: run_trainer(settings, stop, clock=lambda: time.monotonic() + float(clock.read_text())),
+    )
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
