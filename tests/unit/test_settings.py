@@ -96,9 +96,23 @@ def test_a_run_name_that_topics_cannot_carry_is_refused_with_the_value_and_the_b
 def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot read"):
         StageSettings.load(tmp_path / "absent.toml")
-    (tmp_path / "broken.toml").write_text("run = ")
-    with pytest.raises(ConfigurationError, match="not valid TOML"):
-        StageSettings.load(tmp_path / "broken.toml")
+    for broken in (b"run = ", b'run = "\xff"'):
+        (tmp_path / "broken.toml").write_bytes(broken)
+        with pytest.raises(ConfigurationError, match="not valid TOML"):
+            StageSettings.load(tmp_path / "broken.toml")
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ('run = "demo"\nproducer = 3', "producer must be a table: .* got 3"),
+        ('run = "demo"\n[producer]\nenvironment = "sort_digits"\nshare = "many"', "share: .*integer.*, got 'many'"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named_with_what_it_is(content: str, why: str, config: Path) -> None:
+    config.write_text(content)
+    with pytest.raises(ConfigurationError, match=why):
+        ProducerSettings.load(config)
 
 
 def test_only_security_settings_pass_through_to_the_client() -> None:

@@ -112,6 +112,10 @@ class StageSettings(BaseSettings):
         document = _document(config) if config else {}
         shared = {key: value for key, value in document.items() if key not in STAGES}
         own = document.get(cls.table, {}) if cls.table else {}
+        if not isinstance(own, dict):
+            raise ConfigurationError(
+                f"{config}: {cls.table} must be a table: [{cls.table}], settings below; got {own!r}"
+            )
         if cls.table:
             # People's commands run beside stages, whose variables are none of their business.
             _refuse_unknown_environment(set(cls.model_fields))
@@ -146,7 +150,7 @@ def _document(config: Path) -> dict[str, Any]:
         return tomllib.loads(config.read_text())
     except OSError as error:
         raise ConfigurationError(f"cannot read {config}: {error.strerror}; name another file with --config") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # of the text or of its encoding
         raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
 
 
