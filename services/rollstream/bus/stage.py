@@ -91,7 +91,7 @@ async def run_stage(stage: Stage, stop: Stop) -> None:
     """Run until `stop` is asked, then drain, commit and leave the group; raises what broke the world."""
     work = _Work(stage)
     await stage.consumer.start(weigh=work.weigh, on_dropped=work.cancel_dropped)
-    beating = asyncio.create_task(_beat(stage.health))
+    beating = asyncio.create_task(_beat(stage))
     try:
         await work.run_until(stop)
         stage.health.draining()
@@ -279,9 +279,12 @@ class _Work:
             ) from error
 
 
-async def _beat(health: Health) -> None:
+async def _beat(stage: Stage) -> None:
     while True:
-        health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
+        stage.health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
+        if stage.poison.redis_state:
+            # Ready in any case: it holds only what may be lost.
+            stage.health.check("redis", True, stage.poison.redis_state)
         await asyncio.sleep(1.0)
 
 

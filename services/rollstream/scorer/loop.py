@@ -20,7 +20,7 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.metadata import version
 from typing import Any, Final
@@ -61,16 +61,18 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
         starts = BatchStarts(settings.redis_url, _group(settings))
         stack.push_async_callback(starts.close)
         scorer = BatchScorer(_parts(settings, pool, publisher, starts))
-        await serve_stream(settings, scorer.score, stop)
+        await serve_stream(settings, scorer.score, stop, lambda: starts.redis_state)
 
 
-async def serve_stream(settings: ScorerSettings, handle: Handle, stop: Stop) -> None:
+async def serve_stream(
+    settings: ScorerSettings, handle: Handle, stop: Stop, redis_state: Callable[[], str] = lambda: ""
+) -> None:
     """Hand the run's batches to `handle` until `stop` is asked; what `handle` raises ends the process, uncommitted."""
     for chatty in ("faust", "mode", "aiokafka"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     health = Health()
     health.serve(settings.health_port)
-    beating = asyncio.create_task(_beat(health))
+    beating = asyncio.create_task(_beat(health, redis_state))
     try:
         with tempfile.TemporaryDirectory(prefix="rollstream-scorer-") as directory:
             await _run_app(settings, handle, directory, health, stop)
@@ -111,9 +113,12 @@ async def _until_stopped(app: Any, stop: Stop) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _beat(health: Health) -> None:
+async def _beat(health: Health, redis_state: Callable[[], str]) -> None:
     while True:
         health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
+        if redis_state():
+            # Ready in any case: it holds only what may be lost.
+            health.check("redis", True, redis_state())
         # Aiokafka's thread keeps the membership of a process whose loop hangs; this ends it, with all tracebacks.
         faulthandler.dump_traceback_later(_LOOP_HANGS_AFTER_SECONDS, exit=True)
         await asyncio.sleep(1.0)

@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 
 from rollstream.bus.errors import RollstreamError
 from rollstream.bus.message import Message
+from rollstream.bus.poison import ANSWERS, GONE
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ class BatchStarts:
     def __init__(self, redis_url: str | None, group_id: str) -> None:
         self._prefix = f"{{{group_id}}}:starts"  # the braces keep a group's keys on one node of a Redis cluster
         self._resting_until = 0.0
+        self.redis_state = ""
+        """How Redis was when it was last asked, for people."""
         self._redis = (
             redis.asyncio.Redis.from_url(
                 redis_url,
@@ -73,8 +76,11 @@ class BatchStarts:
         if self._redis is None or time.monotonic() < self._resting_until:
             return None
         try:
-            return await self._redis.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
+            answer = await self._redis.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
+            self.redis_state = GONE
             self._resting_until = time.monotonic() + _REST_SECONDS
             _LOG.warning("Redis is gone, starts are not counted until it is back: %s", error)
             return None
+        self.redis_state = ANSWERS
+        return answer
