@@ -1,13 +1,15 @@
 """The generator stage as a process, with the scripted engine, on the real broker."""
 
 import json
-from collections.abc import Iterator
+import signal
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rollstream.bus.crash_points import CRASH_AT
-from rollstream.schemas.prompt import AgentChoice, Message, Purpose, Sampling
+from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied
@@ -30,6 +32,13 @@ def scripted(run: Run, token_seconds: float = 0.0, **settings: object) -> None:
 
 def rollouts(run: Run) -> list[RolloutGenerated]:
     return run.records(ROLLOUTS)
+
+
+def submitted(run: Run, rows: Iterable[int]) -> list[PromptSubmitted]:
+    """Prompts, on their topic."""
+    prompts = [a_prompt(row, run=run.name) for row in rows]
+    run.submit(*prompts)
+    return prompts
 
 
 def wait_for_samples(run: Run, count: int) -> list[RolloutGenerated]:
@@ -115,6 +124,32 @@ def test_a_killed_generator_loses_no_sample(run: Run, crash_at: str | None) -> N
     assert 0 < len(before) < 80
     assert before < {sample.rollout_id for sample in samples}
     assert len({(sample.rollout_id, sample.attempt_id) for sample in samples}) == len(samples)
+
+
+def test_a_generator_stopped_past_its_session_publishes_nothing_of_what_another_took_over(run: Run) -> None:
+    scripted(run, token_seconds=1.0)
+    run.publish_weights(0)
+    stopped = run.start("generator", ROLLSTREAM_GENERATOR_ID="stopped")
+    taken = submitted(run, range(10))
+    wait_until(lambda: in_flight(run) == 40, "every sample in flight")
+    stopped.process.send_signal(signal.SIGSTOP)
+    scripted(run)
+    run.start("generator", ROLLSTREAM_GENERATOR_ID="heir")
+    wait_until(lambda: run.committed("generators", "prompts") == 10, "the heir to do everything")
+
+    stopped.process.send_signal(signal.SIGCONT)
+    prompts = list(taken)
+
+    def works_again() -> bool:
+        prompts.extend(submitted(run, range(len(prompts), len(prompts) + 4)))
+        return any(sample.generator.generator_id == "stopped" for sample in rollouts(run))
+
+    wait_until(works_again, "the stopped one to have a share again")
+    wait_until(lambda: run.committed("generators", "prompts") == len(prompts), "everything to be committed")
+    samples = rollouts(run)
+    ids = {prompt.group_id for prompt in taken}
+    assert {sample.generator.generator_id for sample in samples if sample.group_id in ids} == {"heir"}
+    assert Counter(sample.group_id for sample in samples) == {prompt.group_id: 4 for prompt in prompts}
 
 
 def test_an_update_in_mid_sample_gives_the_sample_two_spans(run: Run) -> None:
