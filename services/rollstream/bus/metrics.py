@@ -30,4 +30,4 @@ LAG: Final = Gauge(
 REBALANCES: Final = Counter(
     "rollstream_bus_rebalances_total", "Partitions assigned, revoked and lost, by event", ["group", "event"]
 )
-PAUSED: Final = Gauge("rollstream_bus_paused_ratio", "1 while no records are taken, else 0", ["group"])
+PAUSED: Final = Gauge("rollstream_bus_paused_ratio", "1 while fetching is paused for a full backlog, else 0", ["group"])

@@ -22,10 +22,6 @@ class Stop:
         """Ask for the end; safe in a signal handler."""
         self._asked.set()
 
-    def wait(self, timeout_seconds: float) -> bool:
-        """Block for at most `timeout_seconds`; says whether the end was asked for."""
-        return self._asked.wait(timeout_seconds)
-
     async def asked(self) -> None:
         """Return once the end is asked for."""
         while not self.is_asked:

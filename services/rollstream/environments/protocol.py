@@ -27,7 +27,7 @@ class Environment(Protocol):
 
     @property
     def name(self) -> str:
-        """The name that prompts carry."""
+        """Its short name, for messages and dataset ids; prompts carry the name or dotted path of the settings."""
         ...
 
     @property

@@ -1,6 +1,6 @@
-"""Count the words of a text: the environment of the `word_count` study, with its three rewards and its parser.
+"""Count the words of a text: `word_count` as written for the verifiers library, its three rewards and its parser.
 
-`num_examples` texts of `min_words` to `max_words` times "word", drawn as the original draws them; the answer is
+`num_examples` texts of `min_words` to `max_words` times "word", drawn as verifiers' one draws them; the answer is
 expected as `<word_count>12</word_count>`. Reachable rewards: 1.3, 0.3, 0.25, 0.22, 0.2 and 0.
 """
 
@@ -60,7 +60,7 @@ def _answer(sample: RewardInput) -> str | None:
 
 
 class WordCount:
-    """A finite data set. Every text is in `train`: the original has one split."""
+    """A finite data set. Every text is in `train`: verifiers' one has one split."""
 
     name = "word_count"
     rubric = Rubric(
@@ -76,7 +76,7 @@ class WordCount:
         self._bounds = (int(min_words), int(max_words))
 
     def counts(self) -> list[int]:
-        """The number of words of each text, in the original's order."""
+        """The number of words of each text, in the order of verifiers' data set."""
         chooser = random.Random(self._seed)
         return [chooser.randint(*self._bounds) for _ in range(self._num_examples)]
 
