@@ -5,6 +5,7 @@
     │   └── PoisonError             -      the process died on this record too often (poison.py)
     ├── BrokenWorldError            70     broker, disk, GPU: raise, exit, let the supervisor restart
     │   ├── BrokerError             70     the Kafka client gave up
+    │   │   └── ExpiredTransactionError 70 a transaction was open for too long (transaction.py)
     │   ├── StuckRecordError        70     a record is unfinished beyond its bound
     │   ├── TooManyFailuresError    70     handlers keep failing: a world, not a message, is broken
     │   ├── InconsistentLedgerError 70     an entry contradicts those before it (ledger.py)
