@@ -43,7 +43,7 @@ from rollstream.trainer.commit import CheckpointRequest, Commits, StepRecord
 from rollstream.trainer.groups import DroppedGroup, DropReason
 from rollstream.trainer.intake import Intake
 from rollstream.trainer.reading import RolloutReader
-from rollstream.trainer.reporting import StepClock, drop_metrics, step_metrics
+from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.settings import TrainerSettings
 from rollstream.trainer.upstream import Clock, UpstreamWatcher
 
@@ -159,7 +159,7 @@ class Trainer:
             trained=_trained(batch),
             closed=(*closed, *(drop.closed() for drop in drops)),
             metrics={
-                **step_metrics(batch, drops, report, self._clock, publishing_seconds=self._publishing_seconds),
+                **metrics_of_step(batch, drops, report, self._clock, publishing_seconds=self._publishing_seconds),
                 **parts.intake.lag_by_length.take(),
             },
             started_at=self._clock.started_at,
@@ -219,7 +219,7 @@ class Trainer:
         """Publish drops until at most `leave` are left."""
         while self._assembler.num_drops > leave:
             drops = self._take_drops()
-            values = {**drop_metrics(drops), **self._parts.intake.lag_by_length.take()}
+            values = {**metrics_of_drops(drops), **self._parts.intake.lag_by_length.take()}
             metrics.export(self._parts.commits.drops([drop.closed() for drop in drops], values))
 
     def _take_drops(self) -> tuple[DroppedGroup, ...]:

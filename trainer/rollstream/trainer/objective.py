@@ -10,13 +10,14 @@ from rollstream.trainer.losses import SURROGATES, Clip, TokenBatch, TokenLoss, i
 from rollstream.trainer.policy_forward import DeviceBatch, TokenStatistics
 from rollstream.trainer.step_metrics import LearningTotals
 
+_SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")
 _MAX_LOG_RATIO = 20.0  # keeps the reported sums finite when a token was all but impossible
 
 
 def objective(
     batch: DeviceBatch, statistics: TokenStatistics, proximal_logprobs: Tensor | None, settings: LearningSettings
 ) -> tuple[Tensor, Tensor]:
-    """The share of the minibatch's loss (a scalar with gradient) and the totals, in the order of `LearningTotals`.
+    """The share of the minibatch's loss (a scalar with gradient) and its totals, for `add_totals`.
 
     `proximal_logprobs` [N] of the policy before the step; None: the current ones, of the only minibatch.
     """
@@ -39,8 +40,8 @@ def objective(
 def add_totals(totals: list[Tensor]) -> LearningTotals:
     """The totals of a minibatch from those of its micro-batches; the one place that waits for the device."""
     stacked = torch.stack(totals)
-    values = [*stacked[:, :-1].sum(dim=0).tolist(), float(stacked[:, -1].max())]
-    return LearningTotals(**dict(zip((field.name for field in fields(LearningTotals)), values, strict=True)))
+    sums = dict(zip(_SUMS, stacked[:, :-1].sum(dim=0).tolist(), strict=True))
+    return LearningTotals(**sums, weight_max=float(stacked[:, -1].max()))
 
 
 @torch.no_grad()
@@ -52,18 +53,20 @@ def _totals(
     weights = torch.ones_like(raw) if cap is None else raw.clamp(max=cap)
     mismatch = raw - 1 - log_ratio
     lagged = batch.lagged.float()
-    rows = (
-        torch.ones_like(raw),
-        statistics.entropies,
-        token_loss.clipped_low.float(),
-        token_loss.clipped_high.float(),
-        weights,
-        torch.zeros_like(raw) if cap is None else (raw > cap).float(),
-        raw,
-        raw.square(),
-        1 - lagged,
-        mismatch * (1 - lagged),
-        lagged,
-        mismatch * lagged,
-    )
-    return torch.cat([torch.stack(rows).double().sum(dim=1), weights.max().double()[None]])
+    rows = {
+        "tokens": torch.ones_like(raw),
+        "entropy": statistics.entropies,
+        "clipped_low": token_loss.clipped_low.float(),
+        "clipped_high": token_loss.clipped_high.float(),
+        "weight": weights,
+        "capped": torch.zeros_like(raw) if cap is None else (raw > cap).float(),
+        "raw_weight": raw,
+        "raw_weight_squared": raw.square(),
+        "tokens_lag_0": 1 - lagged,
+        "mismatch_lag_0": mismatch * (1 - lagged),
+        "tokens_lagged": lagged,
+        "mismatch_lagged": mismatch * lagged,
+    }
+    # One tensor, so that the sums are one kernel and the device is asked for them once a minibatch.
+    sums = torch.stack([rows[name] for name in _SUMS]).double().sum(dim=1)
+    return torch.cat([sums, weights.max().double()[None]])

@@ -30,13 +30,13 @@ class StepClock:
         return time.perf_counter() - self._began
 
 
-def drop_metrics(drops: Sequence[DroppedGroup]) -> dict[str, float]:
+def metrics_of_drops(drops: Sequence[DroppedGroup]) -> dict[str, float]:
     """Of an entry that only closes groups."""
     scored = [sample.scored for drop in drops for sample in drop.group.samples.values()]
     return {**rollout_metrics(scored), **_group_counts(0, drops)}
 
 
-def step_metrics(
+def metrics_of_step(
     batch: Sequence[Admitted],
     drops: Sequence[DroppedGroup],
     report: StepReport,
