@@ -5,10 +5,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.errors import FencedError
 from rollstream.bus.health import Health
+from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.stop import Stop
@@ -60,40 +62,66 @@ def train(
     """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over."""
     publisher = TransactionalPublisher(settings.kafka, f"{settings.run}.trainer")
     publisher.init()
-    fold, newest_published = read_ledger(settings.kafka, settings.run, settings.registry())
-    plan = plan_restart(fold, newest_published)
-    restored = _restored_position(settings, plan)
-    start, ends = _where_to_read(settings, restored)
-    if 0 < settings.num_steps <= plan.step:
-        _LOG.info("step %d of %d is there already, nothing is left to do", plan.step, settings.num_steps)
+    found = _look_up(settings)
+    if 0 < settings.num_steps <= found.plan.step:
+        _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
         return
-    if plan.checkpoint is not None:
-        backend.load_state(state_directory(plan.checkpoint))
     commits = _commits(settings, publisher)
-    entry = commits.restart(version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights)
-    fold.add(entry)
-    metrics.export(entry)
-    _LOG.info("goes on at step %d", plan.step, extra={"weight_version": entry.weight_version})
-    assembler = Assembler(closed=fold.closed, offsets=start.offsets, incomplete_bytes=settings.incomplete_bytes)
-    if start.is_loss_accepted:
-        assembler.expect(restored.open_groups)
-    intake = Intake(
-        assembler,
-        Aging(settings.lost_after_seconds),
-        _rules(settings, backend),
-        expired_before=ends if start.is_loss_accepted else {},
-    )
+    _act_first(found, backend, commits)
     with ExitStack() as stack:
         stack.enter_context(_fenced_if_taken_over(settings, commits))
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
         upstream = UpstreamWatcher(settings.kafka, settings.rollouts_run, clock)
         stack.callback(upstream.close)
-        reader = stack.enter_context(RolloutReader(settings, start.offsets))
+        reader = stack.enter_context(RolloutReader(settings, found.start.offsets))
         parts = Parts(
-            backend=backend, commits=commits, intake=intake, reader=reader, upstream=upstream,
-            versions=fold.versions, restored=restored, health=health, clock=clock,
+            backend=backend, commits=commits, intake=_intake(settings, backend, found), reader=reader,
+            upstream=upstream, versions=found.fold.versions, restored=found.restored, health=health, clock=clock,
         )  # fmt: skip
         Trainer(settings, parts).run(stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """The run as it was found: its ledger, what to restore, where to read on, and where everything ended then."""
+
+    fold: LedgerFold
+    plan: RestartPlan
+    restored: Position
+    start: ReadingStart
+    ends: dict[Partition, int]
+
+
+def _look_up(settings: TrainerSettings) -> _Found:
+    fold, newest_published = read_ledger(settings.kafka, settings.run, settings.registry())
+    plan = plan_restart(fold, newest_published)
+    restored = _restored_position(settings, plan)
+    start, ends = _where_to_read(settings, restored)
+    return _Found(fold=fold, plan=plan, restored=restored, start=start, ends=ends)
+
+
+def _act_first(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
+    """Restore, and publish the restored weights as a new version."""
+    plan = found.plan
+    if plan.checkpoint is not None:
+        backend.load_state(state_directory(plan.checkpoint))
+    entry = commits.restart(version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights)
+    found.fold.add(entry)
+    metrics.export(entry)
+    _LOG.info("goes on at step %d", plan.step, extra={"weight_version": entry.weight_version})
+
+
+def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) -> Intake:
+    start = found.start
+    assembler = Assembler(closed=found.fold.closed, offsets=start.offsets, incomplete_bytes=settings.incomplete_bytes)
+    if start.is_loss_accepted:
+        assembler.expect(found.restored.open_groups)
+    return Intake(
+        assembler,
+        Aging(settings.lost_after_seconds),
+        _rules(settings, backend),
+        expired_before=found.ends if start.is_loss_accepted else {},
+    )
 
 
 @contextmanager
