@@ -77,10 +77,12 @@ class StageSettings(BaseSettings):
     run: str = Field(description="Name of the run: prefix of topics, groups and transactional ids, [a-z0-9-]{1,60}")
     kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="How to reach the cluster")
     registry_url: str | None = Field(
-        default=None, description="Confluent-compatible registry; default: packaged schemas"
+        default=None, pattern=r"^https?://", description="Confluent-compatible registry; default: packaged schemas"
     )
     redis_url: str | None = Field(
-        default=None, description="Redis, for what may be lost; without it everything goes on"
+        default=None,
+        pattern=r"^(redis|rediss|unix)://",
+        description="Redis, for what may be lost; without it everything goes on",
     )
     weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
     model: str = Field(default="policy", description="Name of the model, key of its weight versions")

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from rollstream.bus.settings import STAGES
+from rollstream.cli.options import made_directory
 from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, DemoOptions
 
 
@@ -28,7 +29,7 @@ def command(run_dir: Path | None, seed: int, steps: int, learning_rate: float, k
 
     show_demo(
         DemoOptions(
-            run_dir=run_dir or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}",
+            run_dir=made_directory(run_dir or Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"),
             seed=seed,
             num_steps=steps,
             learning_rate=learning_rate,

@@ -1,5 +1,6 @@
 """Options that people's commands share: which run, found without being asked where one can be."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -33,6 +34,19 @@ def find_config(given: Path | None = None) -> Path | None:
         f"no run found: there is no ./{RUN_FILE} and no runs/*/{RUN_FILE}; "
         "name one with --config, or make one with `rollstream demo`"
     )
+
+
+def made_directory(path: Path) -> Path:
+    """`path`, made if it is not there; raises `ConfigurationError` if nothing can be written there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write to {path}: {error.strerror}; choose another directory with --run-dir"
+        ) from error
+    return path
 
 
 def config_option(command: F) -> F:

@@ -7,8 +7,22 @@ import click
 from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import find_config
 from rollstream.schemas.compatibility import check_packaged
+from rollstream.schemas.ids import checked_run
 from rollstream.schemas.registry import manifest
 from rollstream.schemas.update import IncompatibleSchemaError, write_schemas
+
+
+def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not value.startswith(("http://", "https://")):
+        raise click.BadParameter(f"{value!r} does not begin with http:// or https://")
+    return value
+
+
+def _checked_run(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    try:
+        return None if value is None else checked_run(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
 
 
 @click.group()
@@ -41,8 +55,13 @@ def update() -> None:
 
 
 @command.command()
-@click.option("--url", required=True, help="Confluent-compatible registry, for example http://127.0.0.1:8081.")
-@click.option("--run", help="Whose topics.  [default: the run of the configuration file]")
+@click.option(
+    "--url",
+    required=True,
+    callback=_checked_url,
+    help="Confluent-compatible registry, for example http://127.0.0.1:8081.",
+)
+@click.option("--run", callback=_checked_run, help="Whose topics.  [default: the run of the configuration file]")
 def register(url: str, run: str | None) -> None:
     """Register the schemas of a run's topics, a deploy step: the stages only look them up."""
     from rollstream.schemas.registry_url import ConfluentRegistry

@@ -16,7 +16,7 @@ from rollstream.schemas.topics import TOPICS, topic_named
 
 
 @click.command()
-@click.argument("topic", type=click.Choice([topic.name for topic in TOPICS]))
+@click.argument("topic", metavar="TOPIC", type=click.Choice([topic.name for topic in TOPICS]))
 @click.option(
     "-n", "--lines", default=10, show_default=True, type=click.IntRange(min=1), help="Newest records to show."
 )

@@ -7,6 +7,8 @@ from typing import Literal, cast
 
 import click
 
+from rollstream.cli.options import made_directory
+
 
 @click.command()
 @click.option("--brokers", type=click.Choice(["1", "3"]), help="Kafka brokers of a new stack.  [default: 1]")
@@ -24,7 +26,7 @@ def command(brokers: str | None, run_dir: Path) -> None:
     from rollstream.local.stack import LocalStack
 
     number = cast("Literal[1, 3] | None", int(brokers) if brokers else None)
-    stack = LocalStack(run_dir, brokers=number, placement=Placement(dies_with_parent=False))
+    stack = LocalStack(made_directory(run_dir), brokers=number, placement=Placement(dies_with_parent=False))
     click.echo(f"starting Kafka and Redis in {run_dir} (the first start fetches 45 MB of jars)", err=True)
     stack.up()
     for service in stack.status():

@@ -1,0 +1,46 @@
+"""Wrong input to commands ends in one sentence that says what to change, before anything is started."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollstream.bus.errors import ConfigurationError
+from rollstream.cli.main import cli
+
+
+@pytest.mark.parametrize("command", ["up", "demo"])
+def test_a_run_directory_that_cannot_be_written_is_refused(command: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    result = CliRunner().invoke(cli, [command, "--run-dir", str(tmp_path / "file" / "run")])
+    assert isinstance(result.exception, ConfigurationError), result.output
+    assert "Not a directory; choose another directory with --run-dir" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["--url", "127.0.0.1:8081", "--run", "demo"], "does not begin with http:// or https://"),
+        (["--url", "http://127.0.0.1:8081", "--run", "My Run"], "must match [a-z0-9-]{1,60}"),
+    ],
+)
+def test_a_registry_or_run_that_makes_no_sense_is_refused(words: list[str], why: str) -> None:
+    result = CliRunner().invoke(cli, ["schemas", "register", *words])
+    assert (result.exit_code, why in result.output) == (2, True), result.output
+
+
+@pytest.mark.parametrize("line", ['redis_url = "localhost:6379"', 'registry_url = "localhost:8081"'])
+def test_an_address_without_its_scheme_is_refused(line: str, tmp_path: Path) -> None:
+    config = tmp_path / "rollstream.toml"
+    config.write_text(f'run = "demo"\n{line}\n')
+    result = CliRunner().invoke(cli, ["status", "--config", str(config)])
+    assert isinstance(result.exception, ConfigurationError), result.output
+    assert "should match pattern" in str(result.exception)
+
+
+def test_a_command_without_a_run_names_the_ways_to_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ROLLSTREAM_RUN", raising=False)
+    result = CliRunner().invoke(cli, ["status"])
+    assert isinstance(result.exception, ConfigurationError), result.output
+    assert "name one with --config, or make one with `rollstream demo`" in str(result.exception)
