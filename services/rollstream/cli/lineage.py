@@ -41,7 +41,10 @@ _OF_A_GROUP: Final = (PROMPTS, ROLLOUTS, SCORED, EVAL_PROMPTS, EVAL_ROLLOUTS, EV
 @json_option
 @settings_option
 def command(what: str, as_json: bool, settings: StageSettings) -> None:
-    """Trace a rollout (prompt, attempts, reward, step, version) or the rollouts of an optimizer step."""
+    """Trace a rollout (prompt, attempts, reward, step, version) or the rollouts of an optimizer step.
+
+    Reads the run's whole ledger, and for a rollout all its topics: moments at first, minutes after weeks.
+    """
     source = _Source(settings)
     story = source.step(int(what)) if what.isdecimal() else source.rollout(what)
     if as_json:
