@@ -11,6 +11,7 @@ from rollstream.bus.message import Partition
 from rollstream.bus.offsets import Assignment, OffsetTracker
 
 PARTITIONS: list[Partition] = [("prompts", 0), ("prompts", 1), ("eval-prompts", 0)]
+WEIGHTS = dict(zip(PARTITIONS, (1, 5, 7), strict=True))
 
 
 def test_nothing_is_committable_before_the_first_record() -> None:
@@ -51,7 +52,7 @@ def test_weights_add_up_over_what_is_unfinished() -> None:
     for partition in PARTITIONS:
         assert assignment.start(partition, 0, now=0, weight=7) is not None
     assignment.remove(PARTITIONS[:1])
-    assert (assignment.num_unfinished(), assignment.weight) == (2, 14)
+    assert (assignment.num_unfinished, assignment.weight) == (2, 14)
 
 
 def test_a_result_from_before_a_loss_does_not_count_after_the_partition_came_back() -> None:
@@ -107,7 +108,7 @@ class Member(RuleBasedStateMachine):
         partition = choice.choice(sorted(self.positions))
         offset = next((one for one in self.log[partition] if one >= self.positions[partition]), None)
         if offset is not None:
-            epoch = self.assignment.start(partition, offset, now=0.0)
+            epoch = self.assignment.start(partition, offset, now=0.0, weight=WEIGHTS[partition])
             assert epoch is not None
             self.taken.append((partition, offset, epoch))
             self.positions[partition] = offset + 1
@@ -152,6 +153,12 @@ class Member(RuleBasedStateMachine):
             ]
             if unfinished:
                 assert self.assignment.committable(partition) == min(unfinished)
+
+    @invariant()
+    def the_running_totals_are_those_of_what_is_unfinished(self) -> None:
+        unfinished = [one for one, _, epoch in self.taken if self.assignment.is_current(one, epoch)]
+        assert self.assignment.num_unfinished == len(unfinished) == self.assignment.num_unfinished_in(PARTITIONS)
+        assert self.assignment.weight == sum(WEIGHTS[one] for one in unfinished)
 
     @invariant()
     def commits_never_move_back(self) -> None:

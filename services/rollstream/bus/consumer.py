@@ -6,8 +6,9 @@ for a bounded time. What it polls goes to a backlog, from which the event loop s
 backlog is bounded by pausing, never by not polling; it also hides that a paused partition takes up to a second to
 come back, since it is refilled well before it is empty.
 
-Every call of the Kafka client is made by that thread. `_lock` guards the backlog and the assignment, which both sides
-use. A record counts as taken when it is started, so what waits in the backlog is never committed.
+Every call of the Kafka client is made by that thread. `_lock` guards the assignment, which both sides use, and every
+use of the backlog but that thread's appending. A record counts as taken when it is started, so what waits in the
+backlog is never committed.
 """
 
 import asyncio
@@ -38,8 +39,8 @@ _LOG = logging.getLogger(__name__)
 
 _BACKLOG_HIGH: Final = 128
 _BACKLOG_LOW: Final = 64
+_BATCH: Final = 64
 _FULL_SECONDS: Final = 0.5
-_FULL_SLEEP_SECONDS: Final = 0.005
 _POLL_SECONDS: Final = 0.05
 _HARD_EXIT_SECONDS: Final = 8.0
 _DENIED: Final = (
@@ -75,7 +76,7 @@ class ConsumerSettings(BaseModel):
         return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class InFlight:
     """One record taken and not finished; `epoch` is the ownership of the partition in which it was taken."""
 
@@ -107,6 +108,7 @@ class GroupConsumer:
     ) -> None:
         self.group_id = group_id
         self._topics = list(topics)
+        self._consumed = {topic: metrics.CONSUMED.labels(topic) for topic in topics}
         self._settings = settings
         self._health = health
         self._client = confluent_kafka.Consumer(
@@ -119,13 +121,15 @@ class GroupConsumer:
         self._lock = threading.Lock()
         self._assignment = Assignment()
         self._backlog: deque[Message] = deque()
+        self._needs_more = threading.Event()
         self._reasons: set[str] = set()
         self._is_paused = False
         self._full_since: float | None = None
         self._is_committing = False
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
-        self._queue: asyncio.Queue[InFlight | None] = asyncio.Queue()
+        self._taken: deque[InFlight] = deque()
+        self._has_news = asyncio.Event()
         self._last_resort: threading.Timer | None = None
         health.check("assignment", False, "not a member yet")
 
@@ -138,13 +142,17 @@ class GroupConsumer:
         self._on_dropped = on_dropped
         self._loop = asyncio.get_running_loop()
         self._polling = self._loop.run_in_executor(self._thread, self._run)
-        self._polling.add_done_callback(lambda _: self._queue.put_nowait(None))
+        self._polling.add_done_callback(lambda _: self._has_news.set())
 
     async def records(self) -> AsyncIterator[InFlight]:
         """Records as they come, until `close`; raises what ended the polling thread."""
-        while (taken := await self._queue.get()) is not None:
-            if taken.is_current:
-                yield taken
+        while not self._polling.done():
+            await self._has_news.wait()
+            self._has_news.clear()
+            while self._taken:
+                taken = self._taken.popleft()
+                if taken.is_current:
+                    yield taken
         await self._polling
 
     def pause_for(self, reason: str) -> None:
@@ -168,8 +176,7 @@ class GroupConsumer:
 
     def is_current(self, taken: InFlight) -> bool:
         """See `InFlight.is_current`."""
-        with self._lock:
-            return self._assignment.is_current(_partition(taken.message), taken.epoch)
+        return self._assignment.is_current(_partition(taken.message), taken.epoch)
 
     def finish(self, taken: InFlight) -> None:
         """See `InFlight.done`."""
@@ -186,13 +193,17 @@ class GroupConsumer:
                     _partition(message), message.offset, now=time.monotonic(), weight=self._weigh(message)
                 )
                 if epoch is not None:
-                    metrics.CONSUMED.labels(message.topic).inc()
-                    self._queue.put_nowait(InFlight(message=message, epoch=epoch, consumer=self))
+                    self._consumed[message.topic].inc()
+                    self._taken.append(InFlight(message=message, epoch=epoch, consumer=self))
+        if self._taken:
+            self._has_news.set()
+        if len(self._backlog) < _BACKLOG_LOW and not self._needs_more.is_set():
+            self._needs_more.set()
 
     def _has_room(self) -> bool:
         return (
             not self._reasons
-            and self._assignment.num_unfinished() < self._settings.max_in_flight
+            and self._assignment.num_unfinished < self._settings.max_in_flight
             and self._assignment.weight < self._settings.max_weight
         )
 
@@ -200,7 +211,7 @@ class GroupConsumer:
     def num_in_flight(self) -> int:
         """Records taken and not finished."""
         with self._lock:
-            return self._assignment.num_unfinished()
+            return self._assignment.num_unfinished
 
     # The polling thread's side.
 
@@ -234,24 +245,21 @@ class GroupConsumer:
                 next_tick = time.monotonic() + self._settings.commit_interval_seconds
 
     def _fill_backlog(self) -> None:
+        self._needs_more.clear()
         if len(self._backlog) >= _BACKLOG_HIGH and not self._is_paused:
-            time.sleep(_FULL_SLEEP_SECONDS)
+            self._needs_more.wait(_POLL_SECONDS)
             return
-        # One poll a record: a batch call could return records from before a rebalance that it served meanwhile.
-        polled = self._client.poll(_POLL_SECONDS)
-        has_new = False
-        while polled is not None:
+        first = self._client.poll(_POLL_SECONDS)
+        if first is None:
+            return
+        # Each poll gives the interpreter away, and a busy event loop keeps it for milliseconds: so the rest in one
+        # call. It waits for nothing, so within it a partition can go, but not come back, which takes the coordinator.
+        for polled in [first, *self._client.consume(_BATCH, 0.0)]:
             if polled.error() is not None:
                 self._note(polled.error())
-            else:
-                with self._lock:
-                    self._backlog.append(plain_message(polled))
-                has_new = True
-            if len(self._backlog) >= _BACKLOG_HIGH:
-                break
-            polled = self._client.poll(0)
-        if has_new:
-            self._loop.call_soon_threadsafe(self._start_records)
+            elif self._assignment.owns((polled.topic(), polled.partition())):
+                self._backlog.append(plain_message(polled))
+        self._loop.call_soon_threadsafe(self._start_records)
 
     def _pause_or_resume(self) -> None:
         # Hysteresis in size and time, since a pause throws away what the client has fetched, and the first record
@@ -310,7 +318,7 @@ class GroupConsumer:
 
     def _drop(self, partitions: list[Partition], event: str) -> None:
         with self._lock:
-            num_unfinished = self._assignment.num_unfinished(partitions)
+            num_unfinished = self._assignment.num_unfinished_in(partitions)
             self._assignment.remove(partitions)
         metrics.REBALANCES.labels(self.group_id, event).inc(len(partitions))
         _LOG.info("%s: %s %s, %d records unfinished", self.group_id, event, partitions, num_unfinished)
@@ -318,7 +326,7 @@ class GroupConsumer:
 
     def _num_unfinished(self, partitions: list[Partition]) -> int:
         with self._lock:
-            return self._assignment.num_unfinished(partitions)
+            return self._assignment.num_unfinished_in(partitions)
 
     # Commits.
 
@@ -367,7 +375,7 @@ class GroupConsumer:
 
     def _measure(self) -> None:
         with self._lock:
-            records, weight = self._assignment.num_unfinished(), self._assignment.weight
+            records, weight = self._assignment.num_unfinished, self._assignment.weight
             oldest = self._assignment.oldest_started()
             next_offsets = {one: self._assignment.committable(one) for one in self._assignment.partitions}
         metrics.IN_FLIGHT.labels(self.group_id).set(records)

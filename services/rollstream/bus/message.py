@@ -1,14 +1,14 @@
 """Messages as they come from Kafka and go to it, without the client's types."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 Headers = tuple[tuple[str, bytes], ...]
 Partition = tuple[str, int]
 """(topic, partition)"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(NamedTuple):
     """One consumed message; `timestamp_ms` is the broker's append time."""
 
     topic: str
@@ -30,8 +30,7 @@ class OutRecord:
     headers: Headers = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class Delivery(NamedTuple):
     """Where a published message lies, once every in-sync replica has it."""
 
     topic: str

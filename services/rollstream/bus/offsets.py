@@ -1,13 +1,12 @@
 """Which offsets may be committed: never past the lowest unfinished one. Pure; the consumer's thread drives it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from rollstream.bus.message import Partition
 
 
-@dataclass(frozen=True, slots=True)
-class _Unfinished:
+class _Unfinished(NamedTuple):
     started: float
     weight: int
 
@@ -22,6 +21,7 @@ class OffsetTracker:
     def __init__(self) -> None:
         self._unfinished: dict[int, _Unfinished] = {}
         self._next: int | None = None
+        self._weight = 0
 
     def start(self, offset: int, *, now: float, weight: int = 1) -> None:
         """The record at `offset` was taken; raises ValueError if offsets went back, which would lose records."""
@@ -29,10 +29,13 @@ class OffsetTracker:
             raise ValueError(f"offset {offset} came after {self._next - 1}: the log was truncated or read again")
         self._unfinished[offset] = _Unfinished(now, weight)
         self._next = offset + 1
+        self._weight += weight
 
-    def finish(self, offset: int) -> None:
-        """The effects of `offset` are confirmed; raises KeyError if it is not unfinished."""
-        del self._unfinished[offset]
+    def finish(self, offset: int) -> int:
+        """The effects of `offset` are confirmed; returns its weight, raises KeyError if it is not unfinished."""
+        weight = self._unfinished.pop(offset).weight
+        self._weight -= weight
+        return weight
 
     def committable(self) -> int | None:
         """The lowest unfinished offset, or the one after the last if all are finished; None before the first."""
@@ -46,7 +49,7 @@ class OffsetTracker:
     @property
     def weight(self) -> int:
         """Sum of the unfinished records' weights."""
-        return sum(record.weight for record in self._unfinished.values())
+        return self._weight
 
     def oldest_started(self) -> float | None:
         """When the record that is unfinished for longest was taken."""
@@ -66,11 +69,19 @@ class Assignment:
         self._epochs: dict[Partition, int] = {}
         self._committed: dict[Partition, int] = {}
         self._last_epoch = 0
+        self.num_unfinished = 0
+        """Records taken and not finished, in all partitions."""
+        self.weight = 0
+        """Sum of those records' weights."""
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """What is owned now."""
         return tuple(self._trackers)
+
+    def owns(self, partition: Partition) -> bool:
+        """Whether it is owned now."""
+        return partition in self._trackers
 
     def add(self, partitions: Iterable[Partition]) -> None:
         """These are ours from now on."""
@@ -82,22 +93,28 @@ class Assignment:
     def remove(self, partitions: Iterable[Partition]) -> None:
         """These are not ours any more: whatever is unfinished there can no longer count."""
         for partition in partitions:
-            self._trackers.pop(partition, None)
+            if tracker := self._trackers.pop(partition, None):
+                self.num_unfinished -= tracker.num_unfinished
+                self.weight -= tracker.weight
             self._epochs.pop(partition, None)
             self._committed.pop(partition, None)
 
     def start(self, partition: Partition, offset: int, *, now: float, weight: int = 1) -> int | None:
         """A record was taken; returns the epoch of this ownership, None if the partition is not ours."""
-        if partition not in self._trackers:
+        tracker = self._trackers.get(partition)
+        if tracker is None:
             return None
-        self._trackers[partition].start(offset, now=now, weight=weight)
+        tracker.start(offset, now=now, weight=weight)
+        self.num_unfinished += 1
+        self.weight += weight
         return self._epochs[partition]
 
     def finish(self, partition: Partition, offset: int, epoch: int) -> bool:
         """Finish a record, unless it was taken in an earlier ownership; says whether it counted."""
         if not self.is_current(partition, epoch):
             return False
-        self._trackers[partition].finish(offset)
+        self.weight -= self._trackers[partition].finish(offset)
+        self.num_unfinished -= 1
         return True
 
     def is_current(self, partition: Partition, epoch: int) -> bool:
@@ -124,15 +141,9 @@ class Assignment:
         tracker = self._trackers.get(partition)
         return None if tracker is None else tracker.committable()
 
-    def num_unfinished(self, partitions: Iterable[Partition] | None = None) -> int:
-        """Unfinished records in these partitions, in all by default."""
-        wanted = self.partitions if partitions is None else partitions
-        return sum(self._trackers[one].num_unfinished for one in wanted if one in self._trackers)
-
-    @property
-    def weight(self) -> int:
-        """Sum of the unfinished records' weights."""
-        return sum(tracker.weight for tracker in self._trackers.values())
+    def num_unfinished_in(self, partitions: Iterable[Partition]) -> int:
+        """Unfinished records in these partitions."""
+        return sum(self._trackers[one].num_unfinished for one in partitions if one in self._trackers)
 
     def oldest_started(self) -> float | None:
         """When the record that is unfinished for longest was taken."""

@@ -1,10 +1,11 @@
 """The one way to put records on topics: idempotent, acknowledged by every in-sync replica, never dropped."""
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 import confluent_kafka
@@ -90,16 +91,16 @@ class Publisher:
         if self._fatal:
             raise self._fatal
         future: Future[Delivery] = Future()
-        # From here on it cannot be cancelled, so that a report never meets a future that someone gave up meanwhile.
-        future.set_running_or_notify_cancel()
 
         def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            if error is not None:
-                future.set_exception(BrokerError(f"delivery to {record.topic} failed: {error.str()} ({error.name()})"))
-            else:
-                future.set_result(
-                    Delivery(topic=message.topic(), partition=message.partition(), offset=message.offset())
-                )
+            # Whoever waited may have been cancelled, and the future with it.
+            with contextlib.suppress(InvalidStateError):
+                if error is None:
+                    future.set_result(Delivery(message.topic(), message.partition(), message.offset()))
+                else:
+                    future.set_exception(
+                        BrokerError(f"delivery to {record.topic} failed: {error.str()} ({error.name()})")
+                    )
 
         try:
             self._producer.produce(
