@@ -4,70 +4,27 @@ import asyncio
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import AsyncGenerator, Iterator
+from typing import Literal
 
 import pytest
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.dead_letters import list_dead_letters, replay
 from rollstream.bus.errors import BrokenWorldError, ConfigurationError, StuckRecordError, TooManyFailuresError
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import KafkaSettings
 from rollstream.bus.stage import MAX_FAILURES_A_MINUTE, Stage
 from rollstream.bus.stop import Stop
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
-from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS, Topic
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
 from tests.builders import a_generated, a_prompt
 from tests.echo_stage import build_stage, run_built
-
-ROOT = Path(__file__).parents[2]
-DEADLINE_SECONDS = 30.0
-
-
-@dataclass(frozen=True)
-class Bus:
-    """One run's topics on the test broker, as an outside client sees them."""
-
-    kafka: KafkaSettings
-    run: str
-    publisher: Publisher
-
-    def put(self, *values: bytes | None, topic: Topic[Any] = PROMPTS) -> None:
-        for value in values:
-            self.publisher.publish_soon(OutRecord(topic=topic.of(self.run), value=value)).result(10)
-
-    def submit(self, rows: Iterable[int], order: str = "", *, topic: Topic[Any] = PROMPTS) -> None:
-        codec: AvroCodec[PromptSubmitted] = AvroCodec(topic)
-        self.put(*(codec.encode(a_prompt(row, metadata={"order": order})) for row in rows), topic=topic)
-
-    def samples(self, topic: Topic[Any] = ROLLOUTS) -> list[RolloutGenerated]:
-        codec: AvroCodec[RolloutGenerated] = AvroCodec(topic)
-        return [codec.decode(message.value) for message in self.read(topic)]
-
-    def read(self, topic: Topic[Any]) -> list[Message]:
-        with TopicReader(self.kafka, [topic.of(self.run)]) as reader:
-            return reader.read_to_end()
-
-    def rows(self, topic: Topic[Any] = ROLLOUTS) -> Counter[int]:
-        """Samples published of each prompt."""
-        return Counter(sample.prompt.source.row for sample in self.samples(topic))
-
-    def committed(self, topic: Topic[Any] = PROMPTS) -> int:
-        """Sum over the partitions."""
-        return sum(KafkaAdmin(self.kafka).committed_offsets(f"{self.run}.generators", topic.of(self.run)).values())
-
-    def stage(self, *arguments: Any, **options: Any) -> Stage:
-        return build_stage(self.kafka, self.run, *arguments, **options)
+from tests.stage_runs import DEADLINE_SECONDS, ROOT, Bus, process, run, running, until
 
 
 @pytest.fixture(params=["consumer"])
@@ -82,46 +39,6 @@ def bus(kafka: str, topic_prefix: str, protocol: Literal["consumer", "classic"])
     publisher = Publisher(settings, client_id="test")
     yield Bus(settings, topic_prefix, publisher)
     publisher.close()
-
-
-@asynccontextmanager
-async def running(stage: Stage) -> AsyncGenerator[asyncio.Task[None], None]:
-    """The stage runs for as long as the block, then ends gracefully; what broke it is raised."""
-    stop = Stop()
-    task = asyncio.create_task(run_built(stage, stop))
-    try:
-        yield task
-    finally:
-        stop.ask()
-        await task
-
-
-async def until(condition: Callable[[], bool], task: asyncio.Task[None] | None = None) -> None:
-    """Wait for the condition, in a thread since it reads topics; fails past the deadline or when the stage ended."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        if task is not None and task.done():
-            task.result()
-            pytest.fail("the stage ended early")
-        await asyncio.sleep(0.05)
-
-
-def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, 2 * DEADLINE_SECONDS))
-
-
-@contextmanager
-def process(bus: Bus, *, redis_url: str = "", record_deadline_seconds: str = "") -> Iterator[subprocess.Popen[str]]:
-    """The stage as a process of its own."""
-    command = [sys.executable, "-m", "tests.echo_stage", bus.kafka.bootstrap_servers, bus.run]
-    options = [redis_url, record_deadline_seconds]
-    started = subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.PIPE, text=True)
-    try:
-        yield started
-    finally:
-        started.kill()
-        started.communicate()
 
 
 @pytest.mark.parametrize("protocol", ["consumer", "classic"], indirect=True)
