@@ -1,0 +1,55 @@
+"""The loop while its trainer is away: generation stops at the credit, and nothing of it is dropped for its age."""
+
+import sys
+from pathlib import Path
+
+from rollstream.local.supervisor import StageProcess
+from tests.e2e.accounting import Account
+from tests.e2e.loops import SHARE, Loop, a_loop
+from tests.later_trainer import HOUR, move_clock
+from tests.running import Run
+
+STEPS_BEFORE = 6
+NUM_STEPS = 40
+
+
+def start_trainer(loop: Loop, clock: Path) -> None:
+    """The trainer, by a clock of ours."""
+    command = (sys.executable, "-m", "tests.later_trainer", str(loop.run.config), str(clock))
+    loop.supervisor.start(StageProcess(name="trainer", command=command))
+
+
+def is_credit_used_up(account: Account) -> bool:
+    """Every group that the producer may have open is there, and scored."""
+    return len(account.open_groups) == SHARE and not account.unfinished
+
+
+def check_only_dropped_for_lag_or_want_of_spread(account: Account) -> None:
+    assert account.dropped.keys() <= {"too_old", "no_spread"}
+    for group, closed in account.closed.items():
+        if closed["reason"] == "no_spread":
+            assert len({sample["scoring"]["reward"] for sample in account.samples(group)}) == 1
+
+
+def test_a_trainer_that_starts_again_after_an_hour_trains_what_the_credit_let_through(
+    run: Run, model: Path, tmp_path: Path
+) -> None:
+    clock = tmp_path / "clock"
+    move_clock(clock, 0.0)
+    with a_loop(run, model, num_steps=NUM_STEPS) as loop:
+        # Far more than a group takes, far less than an hour.
+        loop.configure("trainer", lost_after_seconds=30.0)
+        loop.start("generator", "scorer", "producer")
+        start_trainer(loop, clock)
+        loop.until_step(STEPS_BEFORE)
+        loop.supervisor.stop("trainer")
+        stopped = loop.until_account(is_credit_used_up, "the credit to be used up")
+        later = loop.until_account(is_credit_used_up, "the credit to be used up still")
+        assert later.prompts.keys() == stopped.prompts.keys()
+        assert len(later.rollouts) == len(stopped.rollouts)
+
+        move_clock(clock, HOUR)
+        start_trainer(loop, clock)
+        account = loop.finish(NUM_STEPS)
+        check_only_dropped_for_lag_or_want_of_spread(account)
+        assert stopped.open_groups <= account.closed.keys()
