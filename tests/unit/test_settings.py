@@ -106,6 +106,7 @@ def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
     ("content", "why"),
     [
         ('run = "demo"\nproducer = 3', "producer must be a table: .* got 3"),
+        ('run = "demo"', r"toml\): source=environment needs `environment`, e.g. environment = 'sort_digits'$"),
         ('run = "demo"\n[producer]\nenvironment = "sort_digits"\nshare = "many"', "share: .*integer.*, got 'many'"),
     ],
 )

@@ -177,6 +177,9 @@ def _nearest(name: str, fields: set[str]) -> str:
 def _explain(error: ValidationError, config: Path | None, settings: type[StageSettings]) -> str:
     lines = []
     for problem in error.errors(include_url=False):
+        if not problem["loc"]:  # what several fields together must be; the message names them
+            lines.append(problem["msg"].removeprefix("Value error, "))
+            continue
         name = ".".join(str(part) for part in problem["loc"])
         value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
         hint = _nearest(name, set(settings.model_fields)) if problem["type"] == "extra_forbidden" else ""

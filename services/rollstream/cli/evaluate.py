@@ -12,7 +12,13 @@ from rollstream.cli.options import config_option, json_option
 @click.option("--version", type=click.IntRange(min=0), help="Weight version; default: the newest.")
 @click.option("--environment", help="Environment to pose; default: the producer's.")
 @click.option("--num-prompts", default=512, show_default=True, type=click.IntRange(min=1), help="Held-out prompts.")
-@click.option("--deadline", default=600.0, show_default=True, help="Seconds to wait for the last answer.")
+@click.option(
+    "--deadline",
+    default=600.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Seconds to wait for the last answer.",
+)
 @json_option
 def command(
     config: Path | None, version: int | None, environment: str | None, num_prompts: int, deadline: float, as_json: bool

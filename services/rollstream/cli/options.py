@@ -43,9 +43,7 @@ def made_directory(path: Path) -> Path:
         if not os.access(path, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise ConfigurationError(
-            f"cannot write to {path}: {error.strerror}; choose another directory with --run-dir"
-        ) from error
+        raise ConfigurationError(f"cannot write to {path}: {error.strerror}; choose another directory") from error
     return path
 
 

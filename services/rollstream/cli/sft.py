@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from rollstream.bus.logs import configure_logging
+from rollstream.cli.options import made_directory
 
 
 @click.command("sft")
@@ -18,7 +19,13 @@ from rollstream.bus.logs import configure_logging
     "--max-steps", type=click.IntRange(1), default=1000, show_default=True, help="Stop after this many steps."
 )
 @click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Demonstrations per step.")
-@click.option("--learning-rate", type=float, default=1e-3, show_default=True, help="AdamW, constant after warm-up.")
+@click.option(
+    "--learning-rate",
+    type=click.FloatRange(0, min_open=True),
+    default=1e-3,
+    show_default=True,
+    help="AdamW, constant after warm-up.",
+)
 @click.option("--threads", type=click.IntRange(1), help="CPU threads; default: torch's own choice.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights, order and sampling.")
 def command(model: Path | None, tiny_model: bool, output: Path, environment: str, **settings: float | None) -> None:
@@ -30,6 +37,7 @@ def command(model: Path | None, tiny_model: bool, output: Path, environment: str
     from rollstream.trainer.sft_settings import SftSettings
 
     configure_logging("sft")
+    made_directory(output)
     with tempfile.TemporaryDirectory() as scratch:
         start = model or Path(scratch)
         if model is None:
