@@ -37,7 +37,7 @@ class Loop:
     def start(self, *stages: str, name: str = "") -> None:
         """Start stages (default: all four); `name` tells a second process of a stage from the first."""
         for stage in stages or STAGES:
-            env = {"ROLLSTREAM_GENERATOR_ID": name} if name else {}
+            env = {f"ROLLSTREAM_{stage.upper()}_ID": name} if name else {}
             self.supervisor.start(stage_process(stage, self.run.config, name=name, env=env))
 
     def configure(self, stage: str, **settings: object) -> None:

@@ -1,5 +1,7 @@
 """Long campaigns with the whole loop: what the default tests show once, for minutes."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -98,6 +100,24 @@ def test_a_second_generator_joins_late_and_the_first_leaves(run: Run, model: Pat
             if record["generator_id"] == "second" and record["outcome"] == "applied"
         }
         assert min(versions) >= 10, "the joiner starts on the newest version"
+        finish_now(loop)
+
+
+@pytest.mark.parametrize("stage", ["generator", "scorer"])
+def test_a_stage_is_stopped_past_its_session_and_comes_back(run: Run, model: Path, stage: str) -> None:
+    with a_loop(run, model) as loop:
+        loop.start()
+        for round_number in range(3):
+            loop.until_step(loop.outside.steps() + 5)
+            stopped = loop.supervisor.status(stage).pid
+            assert stopped is not None
+            os.kill(stopped, signal.SIGSTOP)
+            heir = f"heir-{round_number}"
+            loop.start(stage, name=heir)
+            loop.until_step(loop.outside.steps() + 10)
+            os.kill(stopped, signal.SIGCONT)
+            loop.until_step(loop.outside.steps() + 10)
+            loop.supervisor.stop(heir)
         finish_now(loop)
 
 
