@@ -127,6 +127,7 @@ async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
         else:
             direct = await _direct(bench, best)
             found.append((await _staged(bench, f"bench-{number}", num_prompts), direct))
+        click.echo(f"pair {number + 1} of {pairs}: {_ratio(*found[-1]):.3f}", err=True)
     return _report(bench, found, best, sweep)
 
 
@@ -156,14 +157,14 @@ async def _staged(bench: Bench, run: str, num_prompts: int) -> Side:
         began, cpu = time.time(), bench.cpu_seconds()
         await asyncio.sleep(bench.seconds)
         ended, cpu = time.time(), bench.cpu_seconds() - cpu
-        if stage.done() or not bench.engine.in_flight:
-            raise BrokenWorldError(
-                f"the stage ran out of its {num_prompts} prompts, or ended, within {bench.seconds} s"
-            )
+        if stage.done():
+            stage.result()
     finally:
         stage.cancel()
         await asyncio.wait([stage])
-    tokens = _tokens_between(bench, run, began, ended)
+    tokens, num_samples = _between(bench, run, began, ended)
+    if num_samples >= num_prompts * bench.shape.group_size:
+        raise BrokenWorldError(f"the stage ran out of its {num_prompts} prompts within {bench.seconds} s")
     KafkaAdmin(bench.kafka).delete_topics(run)
     return Side(tokens_per_second=tokens / (ended - began), cpu_microseconds_per_token=1e6 * cpu / tokens)
 
@@ -213,19 +214,21 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True)
 
 
-def _tokens_between(bench: Bench, run: str, began: float, ended: float) -> int:
+def _between(bench: Bench, run: str, began: float, ended: float) -> tuple[int, int]:
+    """Tokens of the samples that came within the window, and how many samples came until its end."""
     codec = AvroCodec(ROLLOUTS)
     with TopicReader(bench.kafka, [ROLLOUTS.of(run)]) as reader:
-        messages = reader.read_to_end()
-    return sum(
-        codec.decode(message.value).num_completion_tokens
-        for message in messages
-        if began <= message.timestamp_ms / 1000 < ended
-    )
+        messages = [message for message in reader.read_to_end() if message.timestamp_ms / 1000 < ended]
+    within = (codec.decode(message.value) for message in messages if message.timestamp_ms / 1000 >= began)
+    return sum(rollout.num_completion_tokens for rollout in within), len(messages)
+
+
+def _ratio(staged: Side, direct: Side) -> float:
+    return staged.tokens_per_second / direct.tokens_per_second
 
 
 def _report(bench: Bench, found: list[tuple[Side, Side]], best: int, sweep: dict[int, Side]) -> dict[str, Any]:
-    ratios = [staged.tokens_per_second / direct.tokens_per_second for staged, direct in found]
+    ratios = [_ratio(*pair) for pair in found]
     low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
     return {
         "bench": "generator",
