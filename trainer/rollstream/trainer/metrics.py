@@ -39,6 +39,7 @@ _STEP_GAUGES: Final = {
         "mismatch_kl_lagged": "Engine against trainer at policy lag above 0",
         "reward_mean": "Over the completed samples of the groups that the step closed",
         "completion_tokens_mean": "Per completed sample",
+        "rollout_seconds_p99": "99th percentile of the time that a completed sample took to generate",
         "truncated_ratio": "Completed samples that hit the length limit",
         "zero_std_ratio": "Closed groups without spread",
         "dropped_ratio": "Closed groups that were not trained on",

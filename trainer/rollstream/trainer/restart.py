@@ -1,7 +1,9 @@
 """Taking over a run: what the surviving ledger says, which checkpoint to restore, where to read on."""
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rollstream.bus.admin import ClusterIdentity
 from rollstream.bus.errors import BrokenWorldError, ConfigurationError
@@ -10,9 +12,12 @@ from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.registry import SchemaRegistry
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.trainer.checkpoint import Position
+
+_LATEST_STEPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +41,17 @@ class ReadingStart:
     is_loss_accepted: bool
 
 
-def read_ledger(kafka: KafkaSettings, run: str, registry: SchemaRegistry) -> tuple[LedgerFold, int]:
-    """The whole ledger, folded, and the largest version on `weights` (-1: none).
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundLedger:
+    """The whole ledger, folded; the largest version on `weights` (-1: none); the latest step entries, cut ones too."""
+
+    fold: LedgerFold
+    newest_published: int
+    latest_steps: Sequence[LedgerEntry]
+
+
+def read_ledger(kafka: KafkaSettings, run: str, registry: SchemaRegistry) -> FoundLedger:
+    """What trainers before this one left behind.
 
     Call it after the transactional id was taken over: nobody else can append any more, and an open transaction of a
     predecessor is aborted. Raises `BrokerError`, `InconsistentLedgerError`.
@@ -45,18 +59,22 @@ def read_ledger(kafka: KafkaSettings, run: str, registry: SchemaRegistry) -> tup
     ledger, weights = AvroCodec(LEDGER, registry), AvroCodec(WEIGHTS, registry)
     fold = LedgerFold()
     newest = -1
+    latest: deque[LedgerEntry] = deque(maxlen=_LATEST_STEPS)
     with TopicReader(kafka, [LEDGER.of(run), WEIGHTS.of(run)]) as reader:
         for message in reader.read_to_end():
             try:
                 if message.topic == LEDGER.of(run):
-                    fold.add(ledger.decode(message.value))
+                    entry = ledger.decode(message.value)
+                    fold.add(entry)
+                    if entry.kind is EntryKind.STEP:
+                        latest.append(entry)
                 else:
                     newest = max(newest, weights.decode(message.value).weight_version)
             except DecodeError as error:
                 raise BrokenWorldError(
                     f"{_at(message)} is not readable, and only trainers write there: {error}"
                 ) from error
-    return fold, newest
+    return FoundLedger(fold=fold, newest_published=newest, latest_steps=latest)
 
 
 def plan_restart(fold: LedgerFold, newest_published: int) -> RestartPlan:

@@ -25,6 +25,7 @@ from rollstream.trainer.backends.protocol import TrainingBackend
 from rollstream.trainer.checkpoint import CheckpointStore, Position, read_position, state_directory
 from rollstream.trainer.commit import Commits, CommitSettings
 from rollstream.trainer.intake import Intake
+from rollstream.trainer.lag_bound import narrow_lag_bound
 from rollstream.trainer.loop import Parts, Trainer
 from rollstream.trainer.reading import RolloutReader
 from rollstream.trainer.restart import (
@@ -93,11 +94,13 @@ class _Found:
 
 
 def _look_up(settings: TrainerSettings) -> _Found:
-    fold, newest_published = read_ledger(settings.kafka, settings.run, settings.registry())
-    plan = plan_restart(fold, newest_published)
+    ledger = read_ledger(settings.kafka, settings.run, settings.registry())
+    if said := narrow_lag_bound(ledger.latest_steps, settings.max_policy_lag):
+        _LOG.warning(said)
+    plan = plan_restart(ledger.fold, ledger.newest_published)
     restored = _restored_position(settings, plan)
     start, ends = _where_to_read(settings, restored)
-    return _Found(fold=fold, plan=plan, restored=restored, start=start, ends=ends)
+    return _Found(fold=ledger.fold, plan=plan, restored=restored, start=start, ends=ends)
 
 
 def _act_first(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
@@ -130,9 +133,9 @@ def _fenced_if_taken_over(settings: TrainerSettings, commits: Commits) -> Iterat
     try:
         yield
     except ExpiredTransactionError as error:
-        fold, _ = read_ledger(settings.kafka, settings.run, settings.registry())
-        if fold.max_version > commits.weight_version:
-            raise FencedError(f"another process took over: the ledger is at version {fold.max_version}") from error
+        newest = read_ledger(settings.kafka, settings.run, settings.registry()).fold.max_version
+        if newest > commits.weight_version:
+            raise FencedError(f"another process took over: the ledger is at version {newest}") from error
         raise
 
 

@@ -61,7 +61,7 @@ def learning_metrics(totals: Sequence[LearningTotals]) -> dict[str, float]:
 
 
 def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
-    """Reward, its components and completion lengths over every completed sample of the groups that the step closes.
+    """Rewards, completion lengths and times over every completed sample of the groups that the step closes.
 
     Dropped groups belong to it: a mean over trained groups alone is biased, since those without spread are missing.
     """
@@ -70,6 +70,7 @@ def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
         return {}
     rewards = np.array([sample.scoring.reward for sample in completed], dtype=np.float64)
     lengths = np.array([sample.rollout.num_completion_tokens for sample in completed], dtype=np.float64)
+    seconds = [(sample.rollout.finished_at - sample.rollout.started_at).total_seconds() for sample in completed]
     components: dict[str, list[float]] = {}
     for sample in completed:
         for name, value in sample.scoring.components.items():
@@ -80,6 +81,7 @@ def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
         "completion_tokens_mean": float(lengths.mean()),
         "completion_tokens_max": float(lengths.max()),
         "generated_tokens": float(lengths.sum()),
+        "rollout_seconds_p99": float(np.quantile(seconds, 0.99)),
         "truncated_ratio": float(np.mean([is_truncated(sample.rollout) for sample in completed])),
         **{f"reward_component/{name}": float(np.mean(values)) for name, values in components.items()},
     }

@@ -1,0 +1,30 @@
+"""At its start the trainer warns of a lag bound that this run's longest rollouts would not meet."""
+
+from rollstream.schemas.ledger import LedgerEntry
+from rollstream.trainer.lag_bound import narrow_lag_bound
+from rollstream.trainer.step_metrics import rollout_metrics
+from tests.builders import a_rollout, an_entry
+
+
+def steps_that_took(rollout_seconds: float, step_seconds: float) -> list[LedgerEntry]:
+    metrics = {"rollout_seconds_p99": rollout_seconds, "step_seconds": step_seconds}
+    # One step after a pause must not decide.
+    pause = {"rollout_seconds_p99": rollout_seconds, "step_seconds": 3600.0}
+    return [an_entry(metrics=one) for one in (metrics, metrics, pause)]
+
+
+def test_rollouts_of_five_steps_need_a_lag_bound_of_five() -> None:
+    steps = steps_that_took(rollout_seconds=10.0, step_seconds=2.0)
+    assert narrow_lag_bound(steps, 5) is None
+    said = narrow_lag_bound(steps, 4)
+    assert said is not None
+    assert "max_policy_lag 4 is below 5.0" in said
+
+
+def test_a_run_without_steps_says_nothing() -> None:
+    assert narrow_lag_bound([], 0) is None
+    assert narrow_lag_bound([an_entry(metrics={})], 0) is None
+
+
+def test_a_step_reports_how_long_its_rollouts_took() -> None:
+    assert rollout_metrics([a_rollout(), a_rollout(sample_index=1)])["rollout_seconds_p99"] == 1.0
