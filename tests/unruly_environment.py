@@ -53,6 +53,20 @@ class Unruly:
         return iter(())
 
 
+class Generous:
+    """An environment whose option says what its only reward function gives."""
+
+    name = "generous"
+    sampling = Sampling()
+
+    def __init__(self, gift: str = "1") -> None:
+        self.rubric = Rubric(WeightedReward("gift", lambda _: float(gift)))
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """See `Environment.tasks`."""
+        return iter(())
+
+
 class Muddled:
     """An environment of which a user wrote the rubric too: it gives whatever a prompt's metadata names."""
 

@@ -101,6 +101,21 @@ def test_an_environment_that_hangs_while_loading_leaves_its_samples_unresolved()
     assert verdicts[0].error == f"timeout: loading the environment {name!r} took longer than 1 s"
 
 
+def test_an_environment_scores_with_the_options_that_the_run_gives_it() -> None:
+    name = "tests.unruly_environment.Generous"
+
+    async def score(options: dict[str, dict[str, str]]) -> list[Verdict]:
+        async with ScoringPool(PoolBounds(), options) as pool:
+            return await pool.score(ordered("", environment=name))
+
+    assert [verdict.reward for verdict in asyncio.run(score({name: {"gift": "7"}}))] == [7.0]
+    assert [verdict.reward for verdict in asyncio.run(score({}))] == [1.0]
+    refused = asyncio.run(score({name: {"size": "3"}}))[0]
+    assert refused.status is Status.FAILED
+    assert refused.error is not None
+    assert "does not take {'size': '3'}" in refused.error
+
+
 def test_a_process_killed_from_outside_between_batches_accuses_no_sample() -> None:
     async def score() -> list[Verdict]:
         async with ScoringPool(PoolBounds()) as pool:

@@ -10,6 +10,7 @@ from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.settings import STAGES, KafkaSettings, StageSettings
 from rollstream.producers.loop import idle_engine_warning
 from rollstream.producers.settings import ProducerSettings
+from rollstream.scorer.settings import ScorerSettings
 from rollstream.trainer.settings import TrainerSettings
 
 FILE = """
@@ -36,6 +37,12 @@ def config(tmp_path: Path) -> Path:
 def test_a_stage_reads_the_shared_keys_and_its_own_table(config: Path) -> None:
     settings = ProducerSettings.load(config)
     assert (settings.run, settings.share, settings.kafka.bootstrap_servers) == ("demo", 12, "broker:9092")
+
+
+def test_producer_and_scorer_read_the_same_options_of_an_environment(config: Path) -> None:
+    config.write_text(config.read_text() + '\n[environments."my.module.Task"]\ndigits = "6"\n')
+    options = {"my.module.Task": {"digits": "6"}}
+    assert ProducerSettings.load(config).environments == ScorerSettings.load(config).environments == options
 
 
 def test_the_environment_wins_over_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

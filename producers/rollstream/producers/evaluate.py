@@ -75,14 +75,14 @@ def request_for(
     num_prompts: int,
     deadline_seconds: float,
 ) -> EvaluationRequest:
-    """A request on the producer's environment, or on another one with its default options."""
+    """A request on the producer's environment, or on another one."""
     name = environment or settings.environment
     if not name:
         raise ConfigurationError("the producer has no environment: say which with --environment")
     return EvaluationRequest(
         environment=name,
         weight_version=weight_version,
-        environment_options=settings.environment_options if name == settings.environment else {},
+        environment_options=settings.environments.get(name, {}),
         num_prompts=num_prompts,
         deadline_seconds=deadline_seconds,
     )

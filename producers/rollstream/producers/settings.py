@@ -24,7 +24,6 @@ class ProducerSettings(StageSettings):
     environment: str = Field(
         default="", description="Environment whose rubric scores the samples; with source=environment also its tasks"
     )
-    environment_options: dict[str, str] = Field(default_factory=dict, description="Options of the environment")
     split: Split = Field(default="train", description="Split of the environment")
     path: Path | None = Field(default=None, description="The file of source=jsonl or source=parquet")
     seed: int = Field(default=0, ge=0, description="Seed of the environment's tasks and of the order in each epoch")

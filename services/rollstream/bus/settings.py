@@ -85,6 +85,10 @@ class StageSettings(BaseSettings):
         description="Redis, for what may be lost; without it everything goes on",
     )
     weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
+    environments: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="Options of environments, by the name that prompts carry; for who poses their tasks and who scores",
+    )
     model: str = Field(default="policy", description="Name of the model, key of its weight versions")
     health_port: int = Field(
         default=0, ge=0, le=65535, description="Port of /metrics, /livez, /readyz; 0 takes a free one"

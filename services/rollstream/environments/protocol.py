@@ -23,7 +23,8 @@ class Task:
 
 
 class Environment(Protocol):
-    """Tasks and rubric of one kind of problem; made by name or dotted path with string options."""
+    """Tasks and rubric of one kind of problem; made by name or dotted path, with the string options that the run's file
+    gives in `[environments.NAME]`, alike where tasks are posed and where answers are scored."""
 
     @property
     def name(self) -> str:

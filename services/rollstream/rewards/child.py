@@ -51,7 +51,7 @@ def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment |
     name = chunk.environment
     try:
         if name not in environments:
-            environments[name] = load_environment(name)
+            environments[name] = load_environment(name, chunk.options)
         return environments[name]
     except UnknownEnvironmentError as error:
         return Verdict(status=Status.FAILED, error=f"unknown_environment: {error}")

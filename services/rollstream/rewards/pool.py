@@ -7,7 +7,7 @@ it in its chunk goes to the end of the queue, behind the samples of better-behav
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -39,10 +39,11 @@ class _Lot:
 
 
 class ScoringPool:
-    """Scores batches, one at a time. `async with` starts its processes and kills them."""
+    """Scores batches, one at a time; `options` by environment. `async with` starts its processes and kills them."""
 
-    def __init__(self, bounds: PoolBounds) -> None:
+    def __init__(self, bounds: PoolBounds, options: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._bounds = bounds
+        self._options = options or {}
         self._processes = [
             ScoringProcess(sample_seconds=bounds.sample_seconds, load_seconds=bounds.load_seconds)
             for _ in range(bounds.num_processes)
@@ -93,7 +94,9 @@ class ScoringPool:
         while lots:
             lot = lots.popleft()
             chunk = Chunk(
-                environment=lot.environment, answers=tuple(samples[position].answer for position in lot.positions)
+                environment=lot.environment,
+                options=self._options.get(lot.environment, {}),
+                answers=tuple(samples[position].answer for position in lot.positions),
             )
             done = 0
             async for verdict in process.score(chunk):

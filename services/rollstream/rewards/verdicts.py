@@ -2,6 +2,7 @@
 
 import pickle
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ class Chunk:
     """Samples of one environment, sent at once; the verdicts come back one by one, in order."""
 
     environment: str
+    options: Mapping[str, str]
     answers: tuple[RewardInput, ...]
 
 

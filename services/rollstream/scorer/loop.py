@@ -56,7 +56,7 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
     settings.log_resolved()
     await asyncio.to_thread(_refuse_missing_topics, settings)
     async with AsyncExitStack() as stack:
-        pool = await stack.enter_async_context(ScoringPool(settings.pool_bounds()))
+        pool = await stack.enter_async_context(ScoringPool(settings.pool_bounds(), settings.environments))
         publisher = await stack.enter_async_context(_publisher(settings))
         starts = BatchStarts(settings.redis_url, _group(settings))
         stack.push_async_callback(starts.close)

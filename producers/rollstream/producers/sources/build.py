@@ -13,7 +13,7 @@ from rollstream.schemas.prompt import Sampling
 def environment_of(settings: ProducerSettings) -> Environment:
     """The environment that the settings name; raises `ConfigurationError` if there is no such one."""
     try:
-        return load_environment(settings.environment, settings.environment_options)
+        return load_environment(settings.environment, settings.environments.get(settings.environment))
     except UnknownEnvironmentError as error:
         raise ConfigurationError(f"settings of producer: {error}") from error
 
