@@ -9,8 +9,8 @@ from tests.e2e.loops import SHARE, Loop, a_loop
 from tests.later_trainer import HOUR, move_clock
 from tests.running import Run
 
-STEPS_BEFORE = 6
-NUM_STEPS = 40
+STEPS_BEFORE = 3
+NUM_STEPS = 14
 
 
 def start_trainer(loop: Loop, clock: Path) -> None:

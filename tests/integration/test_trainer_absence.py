@@ -41,9 +41,13 @@ def half_done(run: Run, first: int, version: int) -> list[PromptSubmitted]:
     commit_all(run, "generators", "prompts")
     commit_all(run, "scorers", "rollouts")
     wait_until(lambda: {m.group_id for m in markers} <= survivors(run).closed.keys(), "every prompt to be read")
-    read_at = time.monotonic()
-    wait_until(lambda: time.monotonic() > read_at + 2 * ASK_EVERY_SECONDS, "the trainer to have asked the others")
+    let_the_trainer_ask_the_other_stages()
     return groups
+
+
+def let_the_trainer_ask_the_other_stages() -> None:
+    began = time.monotonic()
+    wait_until(lambda: time.monotonic() > began + 2 * ASK_EVERY_SECONDS, "two rounds of questions")
 
 
 def complete(run: Run, groups: list[PromptSubmitted], version: int) -> None:
@@ -65,8 +69,9 @@ def test_a_trainer_that_was_away_for_an_hour_drops_nothing_but_what_the_lag_boun
         first = half_done(run, 100, 2)
         trainer.signal(signal.SIGSTOP)
         move_clock(clock, HOUR)
-        complete(run, first, 2)
         trainer.signal(signal.SIGCONT)
+        let_the_trainer_ask_the_other_stages()
+        complete(run, first, 2)
         wait_until(lambda: survivors(run).step == 3, "the half-done groups to train")
 
         second = half_done(run, 200, 3)
