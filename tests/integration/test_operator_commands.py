@@ -141,7 +141,10 @@ def test_tail_follow_prints_what_comes_and_ends_cleanly_on_ctrl_c(run: Run) -> N
         run.put(PROMPTS, a_prompt(2), key="b")
         assert a_prompt(2).group_id in process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 1
+        try:
+            assert process.wait(20) == 1
+        finally:
+            process.kill()
         assert "Traceback" not in process.stderr.read()
 
 
@@ -249,10 +252,15 @@ def test_status_counts_what_a_group_has_not_committed(run: Run) -> None:
     assert status["lag"][0] == {"group": "generators", "topic": "prompts", "num_records": 3}
 
 
-def test_status_of_a_run_without_topics_says_how_to_make_them(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [("status", "--once"), ("topics", "describe"), ("tail", "prompts"), ("weights", "list"), ("lineage", "3")]
+)
+def test_a_command_on_a_run_without_topics_says_how_to_make_them(
+    words: tuple[str, ...], kafka: str, topic_prefix: str, tmp_path: Path
+) -> None:
     config = tmp_path / "rollstream.toml"
     config.write_text(f'run = "{topic_prefix}"\n[kafka]\nbootstrap_servers = "{kafka}"\n')
-    result = CliRunner().invoke(cli, ["status", "--once", "--config", str(config)])
+    result = CliRunner().invoke(cli, [*words, "--config", str(config)])
     assert isinstance(result.exception, ConfigurationError)
     assert "rollstream topics create" in str(result.exception)
 

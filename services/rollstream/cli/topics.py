@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import json_option, settings_option
 
@@ -37,6 +38,8 @@ def create(partitions: int, settings: StageSettings) -> None:
 def describe(as_json: bool, settings: StageSettings) -> None:
     """Show the run's topics: partitions, replication, records."""
     topics = KafkaAdmin(settings.kafka).describe_topics(settings.run)
+    if not topics:
+        raise ConfigurationError(f"run {settings.run} has no topics; make them with `rollstream topics create`")
     if as_json:
         click.echo(json.dumps([asdict(topic) for topic in topics]))
         return
@@ -58,5 +61,8 @@ def delete(yes: bool, settings: StageSettings) -> None:
         typed = click.prompt(f"This deletes run {settings.run} for good. Type its name to go on", default="")
         if typed != settings.run:
             raise click.ClickException(f"{typed!r} is not {settings.run!r}: nothing was deleted")
-    for name in KafkaAdmin(settings.kafka).delete_topics(settings.run):
+    deleted = KafkaAdmin(settings.kafka).delete_topics(settings.run)
+    for name in deleted:
         click.echo(f"deleted {name}")
+    if not deleted:
+        click.echo(f"run {settings.run} has no topics")
