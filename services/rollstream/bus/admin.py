@@ -27,11 +27,18 @@ _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "compacted": {"cleanup.policy": "compact"},
     "long": {"cleanup.policy": "delete", "retention.ms": str(90 * _DAY_MS), "retention.bytes": "-1"},
 }
-_NO_LEADER: Final = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_NO_LEADER: Final = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+)
+_NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
+_IS_IT_UP: Final = "is Kafka up? `rollstream up` starts one"
 
 
 class NoLeaderError(BrokerError):
-    """A partition has no leader: it was just created, or moves to another broker."""
+    """A partition has no leader, or not the one that was asked: it was just created, or moves to another broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,8 @@ class KafkaAdmin:
     """Administration of one run's topics."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        self._config = kafka.client_config()
+        # Of a broker that is gone the client would print hundreds of lines; the error says it in one.
+        self._config = {**kafka.client_config(), "log_level": 0}
         self._client = AdminClient(self._config)
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
@@ -68,13 +76,13 @@ class KafkaAdmin:
         new = [_new_topic(topic, run, partitions, replication) for topic in TOPICS]
         created = []
         for name, future in self._client.create_topics(new, request_timeout=_TIMEOUT_SECONDS).items():
-            if self._is_new(name, future):
+            if _is_new(name, future):
                 created.append(name)
         return created
 
     def delete_topics(self, run: str) -> list[str]:
         """Delete every topic of the run; returns the names that were there."""
-        names = [topic.of(run) for topic in TOPICS if topic.of(run) in self.topic_names()]
+        names = self._existing(run)
         if names:
             for name, future in self._client.delete_topics(names, request_timeout=_TIMEOUT_SECONDS).items():
                 _result(future, f"deleting {name}")
@@ -85,12 +93,12 @@ class KafkaAdmin:
         try:
             return set(self._client.list_topics(timeout=_TIMEOUT_SECONDS).topics)
         except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"no broker answered: {error}; is Kafka up? `rollstream up` starts one") from error
+            raise BrokerError(f"no broker answered: {_said(error)}") from error
 
     def describe_topics(self, run: str) -> list[TopicDescription]:
         """The run's topics that exist."""
-        names = [topic.of(run) for topic in TOPICS if topic.of(run) in self.topic_names()]
-        return [self._describe(name, description) for name, description in self._descriptions(names).items()]
+        found = self._descriptions(self._existing(run))
+        return [self._describe(name, description) for name, description in found.items()]
 
     def identity(self, topics: list[str]) -> ClusterIdentity:
         """Cluster id and topic ids."""
@@ -105,7 +113,7 @@ class KafkaAdmin:
             numbers = client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
             found = _committed(client, [TopicPartition(topic, number) for number in numbers])
         except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"offsets of group {group}: {error}") from error
+            raise BrokerError(f"offsets of group {group}: {_said(error)}") from error
         finally:
             client.close()
         return {part.partition: part.offset for part in found if part.offset >= 0}
@@ -121,6 +129,10 @@ class KafkaAdmin:
         ends = self._offsets(topic, count, OffsetSpec.latest())
         return {number: (starts[number], ends[number]) for number in range(count)}
 
+    def _existing(self, run: str) -> list[str]:
+        there = self.topic_names()
+        return [topic.of(run) for topic in TOPICS if topic.of(run) in there]
+
     def _offsets(self, topic: str, num_partitions: int, spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(topic, number): spec for number in range(num_partitions)}
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -134,6 +146,8 @@ class KafkaAdmin:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)
+                # A client that has seen a leader change may go on asking with the old epoch for ever.
+                self._client = AdminClient(self._config)
 
     def _describe(self, name: str, description: Any) -> TopicDescription:
         count = len(description.partitions)
@@ -156,14 +170,18 @@ class KafkaAdmin:
     def _cluster(self) -> Any:
         return _result(self._client.describe_cluster(request_timeout=_TIMEOUT_SECONDS), "describing the cluster")
 
-    def _is_new(self, name: str, future: "Future[Any]") -> bool:
-        try:
-            future.result(_TIMEOUT_SECONDS)
-        except confluent_kafka.KafkaException as error:
-            if error.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS:
-                return False
-            raise BrokerError(f"creating {name}: {error}") from error
-        return True
+
+def _is_new(name: str, future: "Future[Any]") -> bool:
+    try:
+        _result(future, f"creating {name}")
+    except BrokerError as error:
+        cause = error.__cause__
+        if isinstance(cause, confluent_kafka.KafkaException) and (
+            cause.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
+        ):
+            return False
+        raise
+    return True
 
 
 def _committed(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
@@ -185,8 +203,15 @@ def _result(future: "Future[Any]", doing: str) -> Any:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ConfigurationError(f"{doing}: no such topic; make it with `rollstream topics create`") from error
         if error.args[0].code() in _NO_LEADER:
-            raise NoLeaderError(f"{doing}: {error}") from error
-        raise BrokerError(f"{doing}: {error}") from error
+            raise NoLeaderError(f"{doing}: {_said(error)}") from error
+        raise BrokerError(f"{doing}: {_said(error)}") from error
+    except TimeoutError as error:
+        raise BrokerError(f"{doing}: no broker answered within {_TIMEOUT_SECONDS:g} s; {_IS_IT_UP}") from error
+
+
+def _said(error: confluent_kafka.KafkaException) -> str:
+    said = str(error.args[0].str())
+    return f"{said}; {_IS_IT_UP}" if error.args[0].code() in _NO_ANSWER else said
 
 
 def _new_topic(topic: Topic[Any], run: str, partitions: int, replication: int) -> NewTopic:

@@ -69,7 +69,7 @@ class TrainerPresence:
 
 def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
     """Whether the run's trainer lives, or died less than `GONE_AFTER_SECONDS` ago; raises `BrokerError`."""
-    admin = AdminClient(kafka.client_config())
+    admin = AdminClient({**kafka.client_config(), "log_level": 0})  # what it would print, its errors say
     deadline = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
@@ -81,6 +81,10 @@ def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
                 return False
             if code not in _COORDINATOR_STARTS or time.monotonic() > deadline:
                 raise BrokerError(f"cannot ask who is in {_group(run)}: {error}") from error
+        except TimeoutError as error:
+            raise BrokerError(
+                f"cannot ask who is in {_group(run)}: no broker answered in {_ANSWER_SECONDS:g} s; is Kafka up?"
+            ) from error
         time.sleep(0.2)
 
 

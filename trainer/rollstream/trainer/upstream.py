@@ -58,8 +58,6 @@ class UpstreamWatcher:
                 self._latest = _ask(admin, self._run)
             except RollstreamError as error:
                 _LOG.warning("how far the other stages are is unknown for now: %s", error)
-                # A client that saw a leader change refuses for ever (FENCED_LEADER_EPOCH); a fresh one knows better.
-                admin = KafkaAdmin(self._kafka)
             else:
                 self._asked_at = asked_at
 

@@ -1,0 +1,79 @@
+"""What the admin client says when a cluster is gone or changes its leaders."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import ElectionType
+from confluent_kafka.admin import AdminClient
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.errors import BrokerError
+from rollstream.bus.presence import is_trainer_present
+from rollstream.bus.settings import KafkaSettings
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+from rollstream.schemas.topics import TOPICS
+from tests.running import wait_until
+
+NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: KafkaAdmin(NOWHERE).create_topics("demo"),
+        lambda: KafkaAdmin(NOWHERE).topic_names(),
+        lambda: KafkaAdmin(NOWHERE).bounds("demo.scored"),
+        lambda: KafkaAdmin(NOWHERE).end_offsets("demo.scored", 1),
+        lambda: KafkaAdmin(NOWHERE).committed_offsets("demo.trainer", "demo.scored"),
+        lambda: is_trainer_present(NOWHERE, "demo"),
+    ],
+    ids=["create", "names", "bounds", "ends", "committed", "presence"],
+)
+def test_without_a_broker_every_question_ends_in_one_sentence(
+    ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("rollstream.bus.admin._TIMEOUT_SECONDS", 0.5)
+    monkeypatch.setattr("rollstream.bus.presence._ANSWER_SECONDS", 0.5)
+    with pytest.raises(BrokerError, match="is Kafka up"):
+        ask()
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.slow
+def test_a_leader_that_was_away_for_a_while_is_asked_again(tmp_path: Path, topic_prefix: str) -> None:
+    cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(3))
+    try:
+        cluster.start()
+        admin = KafkaAdmin(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers))
+        admin.create_topics(topic_prefix, partitions=3)
+        wait_until(lambda: len(admin.describe_topics(topic_prefix)) == len(TOPICS), "every broker to know the topics")
+        name = f"{topic_prefix}.scored"
+        ends = admin.end_offsets(name, 3)
+        lead_elsewhere_and_come_back(cluster, name)
+        assert admin.end_offsets(name, 3) == ends
+    finally:
+        cluster.stop()
+
+
+def lead_elsewhere_and_come_back(cluster: KafkaCluster, topic: str) -> None:
+    """Pause broker 1 until it leads no partition, and make it the leader of the same ones again."""
+    others = ",".join(node.address for node in cluster.plan.nodes if node.node_id != 1)
+    client = AdminClient({"bootstrap.servers": others, "log_level": 0})
+
+    def partitions() -> list[Any]:
+        return list(client.list_topics(topic, timeout=30).topics[topic].partitions.values())
+
+    paused = cluster.processes[1].pid
+    os.kill(paused, signal.SIGSTOP)
+    try:
+        wait_until(lambda: {part.leader for part in partitions()} <= {2, 3}, "new leaders")
+    finally:
+        os.kill(paused, signal.SIGCONT)
+    wait_until(lambda: min(len(part.isrs) for part in partitions()) == 3, "broker 1 to catch up")
+    client.elect_leaders(ElectionType.PREFERRED).result(30)
+    wait_until(lambda: 1 in {part.leader for part in partitions()}, "broker 1 to lead")
