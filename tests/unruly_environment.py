@@ -53,6 +53,14 @@ class Unruly:
         return iter(())
 
 
+class Unposable(Unruly):
+    """Its tasks can't be read."""
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """See `Environment.tasks`."""
+        raise OSError("no disk")
+
+
 class Generous:
     """An environment whose option says what its only reward function gives."""
 

@@ -12,7 +12,7 @@ from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, SampleBounds, sample_seed, weight_in_tokens, without_tokens
 from rollstream.schemas.codec import RecordTooLargeError
-from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status
 from tests.builders import a_generated, a_generator, a_prompt
 
@@ -63,6 +63,13 @@ def test_max_tokens_are_clamped_to_what_fits_and_the_finish_reason_says_length(t
     (sample,) = handled(engine, a_prompt(group_size=1, sampling=Sampling(max_tokens=100)))
     assert len(sample.turns[0].token_ids) == 2
     assert sample.turns[0].finish_reason is FinishReason.LENGTH
+
+
+def test_an_agent_whose_code_raises_fails_its_samples_and_says_what_it_raised(tmp_path: Path) -> None:
+    agent = AgentChoice(name="tests.unruly_environment.raising_to_load")
+    (sample,) = handled(ScriptedEngine(settings(tmp_path)), a_prompt(group_size=1, agent=agent))
+    assert sample.status is Status.FAILED
+    assert (sample.error or "").endswith("RuntimeError: no data set")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(top_p=0.9), Sampling(top_k=5)])

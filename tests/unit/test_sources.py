@@ -143,6 +143,11 @@ def test_an_environment_without_tasks_in_a_split_is_refused() -> None:
         EnvironmentSource(load_environment("word_count"), split="evaluate", seed=0)
 
 
+def test_an_environment_whose_tasks_raise_is_named_with_what_they_raised() -> None:
+    with pytest.raises(ConfigurationError, match="unruly_environment.Unruly raised OSError while posing .* no disk"):
+        EnvironmentSource(load_environment("tests.unruly_environment.Unposable"), split="train", seed=0)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -16,9 +16,12 @@ def load_agent(choice: AgentChoice) -> Agent:
     module, _, attribute = choice.name.rpartition(".")
     try:
         agent: Agent = getattr(import_module(module), attribute)(**choice.options)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         known = ", ".join(_BY_NAME)
         raise TaskCannotBePosedError(
-            f"unknown_agent: {choice.name!r} is neither one of {known} nor an importable dotted path: {error}"
+            f"unknown_agent: {choice.name!r} is neither one of {known} nor an importable dotted path: "
+            f"{type(error).__name__}: {error}"
         ) from error
     return agent

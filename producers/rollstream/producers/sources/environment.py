@@ -20,7 +20,7 @@ class EnvironmentSource:
         self._environment = environment
         self._split = split
         self._seed = seed
-        first = list(islice(environment.tasks(split, seed), MOST_SHUFFLED_TASKS + 1))
+        first = _first_tasks(environment, split, seed)
         if not first:
             raise ConfigurationError(f"environment {environment.name} has no task in its split {split!r}")
         self._all = first if len(first) <= MOST_SHUFFLED_TASKS else None
@@ -54,3 +54,13 @@ class EnvironmentSource:
             reference_answer=task.reference_answer,
             metadata={**task.metadata, "task_id": task.task_id},
         )
+
+
+def _first_tasks(environment: Environment, split: Split, seed: int) -> list[Task]:
+    try:
+        return list(islice(environment.tasks(split, seed), MOST_SHUFFLED_TASKS + 1))
+    except Exception as error:
+        raise ConfigurationError(
+            f"environment {environment.name} raised {type(error).__name__} while posing the tasks of its split "
+            f"{split!r}: {error}; mend its code, or name another one"
+        ) from error
