@@ -24,7 +24,9 @@ _EXPIRE_SECONDS: Final = 24 * 3600
 _TIMEOUT_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 5.0
 _START: Final = "for _, key in ipairs(KEYS) do redis.call('INCR', key) redis.call('EXPIRE', key, ARGV[1]) end"
-_TAKE_BACK: Final = "for _, key in ipairs(KEYS) do redis.call('DECR', key) end"
+_TAKE_BACK: Final = (
+    "for _, key in ipairs(KEYS) do if redis.call('EXISTS', key) == 1 then redis.call('DECR', key) end end"
+)
 
 
 class BatchStarts:
