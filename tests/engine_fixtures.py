@@ -29,14 +29,17 @@ class Models:
 
 
 class EngineHosts:
-    """One host per name, started together at the first need."""
+    """One host per name, started together at the first need.
+
+    They run eagerly, which starts faster; a name that ends in `-compiled` runs as a generator does by default.
+    """
 
     def __init__(self, models: Models) -> None:
         self._models = models
         self._hosts: dict[str, EngineHost] = {}
 
     def get(self, name: str) -> EngineHost:
-        """The host of this name; `<engine>-<tied or untied>-<keep or recompute>`, or `scripted`."""
+        """The host of this name; `<engine>-<tied or untied>-<keep or recompute>[-compiled]`, or `scripted`."""
         if not self._hosts:
             for each in ("vllm-tied-keep", "vllm-untied-recompute", "scripted"):
                 self._hosts[each] = EngineHost(self._settings(each))
@@ -62,10 +65,10 @@ class EngineHosts:
         return EngineSettings(
             kind=kind,
             model_path=self.versions(name).old,
-            kv_after_update="recompute" if rest.endswith("recompute") else "keep",
+            kv_after_update="recompute" if "recompute" in rest else "keep",
             max_model_len=MAX_MODEL_LEN,
             kv_cache_bytes=2**26,
-            enforce_eager=True,
+            enforce_eager=not rest.endswith("compiled"),
             scripted=ScriptedSettings(token_seconds=0.002),
         )
 

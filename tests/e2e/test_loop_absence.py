@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pytest
+
 from rollstream.local.supervisor import StageProcess
 from tests.e2e.accounting import Account
 from tests.e2e.loops import SHARE, Loop, a_loop
@@ -31,6 +33,7 @@ def check_only_dropped_for_lag_or_want_of_spread(account: Account) -> None:
             assert len({sample["scoring"]["reward"] for sample in account.samples(group)}) == 1
 
 
+@pytest.mark.slow
 def test_a_trainer_that_starts_again_after_an_hour_trains_what_the_credit_let_through(
     run: Run, model: Path, tmp_path: Path
 ) -> None:
