@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.bus.errors import ConfigurationError
+from rollstream.bus.heap import spare_the_loaded
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.model_directory import (
     Shapes,
@@ -95,6 +97,7 @@ class VllmEngine:
             raise EngineDeadError(f"vLLM did not start with {self._settings.model_path}: {error}") from error
         await self._llm.collective_rpc("die_with_parent")
         await self._label(weight_version)
+        spare_the_loaded()
         self._is_open.set()
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -108,9 +111,13 @@ class VllmEngine:
             prompt = tokens_input(request.prompt_token_ids.tolist(), cache_salt=str(self._weight_version))
             with _as_engine_errors():
                 outputs = self._running().generate(prompt, _sampling_params(request), request.request_id)
-                return _generation([output async for output in outputs][-1])
+                answer = _answer([output async for output in outputs][-1])
+            return _generation(answer, answer.text if request.sampling.stop else self._text(answer))
         finally:
             self.in_flight -= 1
+
+    def _text(self, answer: Any) -> str:
+        return self._tokenizer.detokenize(np.array(answer.token_ids, dtype=np.int32))
 
     async def token_moments(self, request: GenerationRequest) -> AsyncIterator[float]:
         """When each of the request's tokens comes, monotonic seconds; to measure with, since it costs more."""
@@ -192,15 +199,21 @@ class VllmEngine:
 @contextmanager
 def _as_engine_errors() -> Iterator[None]:
     """Turn what vLLM raises into ours."""
+    dead, refused = _vllm_errors()
+    try:
+        yield
+    except dead as error:
+        raise EngineDeadError("vLLM's engine process is gone; start a new generator") from error
+    except (refused, ValueError) as error:
+        raise EngineError(f"vLLM refused the request: {error}") from error
+
+
+@cache
+def _vllm_errors() -> tuple[type[Exception], type[Exception]]:
     from vllm.exceptions import VLLMError
     from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
-    try:
-        yield
-    except VllmDeadError as error:
-        raise EngineDeadError("vLLM's engine process is gone; start a new generator") from error
-    except (VLLMError, ValueError) as error:
-        raise EngineError(f"vLLM refused the request: {error}") from error
+    return VllmDeadError, VLLMError
 
 
 def _distribution() -> str:
@@ -249,8 +262,7 @@ def _engine_config(settings: EngineSettings) -> Any:
 
 
 def _sampling_params(request: GenerationRequest) -> Any:
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(
         temperature=request.sampling.temperature,
@@ -261,14 +273,20 @@ def _sampling_params(request: GenerationRequest) -> Any:
         seed=request.seed,
         logprobs=0,  # the sampled token's alone
         flat_logprobs=True,
+        # Token by token, for the text and for each logprob's, a sixth of the thread's time; needed to find stop texts.
+        detokenize=bool(request.sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 
-def _generation(output: Any) -> Generation:
+def _answer(output: Any) -> Any:
     answer = output.outputs[0]
     if answer.finish_reason not in _FINISHED or answer.weight_versions is None:
         raise EngineError(f"vLLM ended the request with {answer.finish_reason!r}, spans {answer.weight_versions}")
+    return answer
+
+
+def _generation(answer: Any, text: str) -> Generation:
     logprobs = answer.logprobs
     return Generation(
         token_ids=np.array(answer.token_ids, dtype=np.int32),
@@ -279,5 +297,5 @@ def _generation(output: Any) -> Generation:
             if span.end > span.start
         ),
         finish_reason=_FINISHED[answer.finish_reason],
-        text=answer.text,
+        text=text,
     )

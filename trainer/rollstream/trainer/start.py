@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.errors import FencedError
 from rollstream.bus.health import Health
+from rollstream.bus.heap import spare_the_loaded
 from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
@@ -52,6 +53,7 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
     try:
         # The slow part comes before the takeover: a predecessor trains on until this one is able to.
         backend = _load_backend(settings)
+        spare_the_loaded()
         train(settings, backend, stop, health, clock)
     finally:
         health.close()
