@@ -28,6 +28,7 @@ from typing import Any, Final
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.errors import BrokenWorldError, ConfigurationError
 from rollstream.bus.health import Health
+from rollstream.bus.heap import spare_the_loaded
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.stop import Stop
 from rollstream.rewards.pool import ScoringPool
@@ -97,6 +98,7 @@ async def _run_app(settings: ScorerSettings, handle: Handle, directory: str, hea
     app = build_app(settings.kafka, stream, handle, note_assigned)
     try:
         await app.start()
+        spare_the_loaded()
         _LOG.info("scoring")
         await _until_stopped(app, stop)
         health.draining()
