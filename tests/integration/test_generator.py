@@ -126,6 +126,7 @@ def test_a_killed_generator_loses_no_sample(run: Run, crash_at: str | None) -> N
     assert len({(sample.rollout_id, sample.attempt_id) for sample in samples}) == len(samples)
 
 
+@pytest.mark.slow
 def test_a_generator_stopped_past_its_session_publishes_nothing_of_what_another_took_over(run: Run) -> None:
     scripted(run, token_seconds=1.0)
     run.publish_weights(0)

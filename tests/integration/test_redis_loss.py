@@ -42,7 +42,10 @@ def readiness(port: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("stage", "topic", "submit"),
-    [("generator", PROMPTS.name, submit_prompt), ("scorer", ROLLOUTS.name, submit_rollout)],
+    [
+        ("generator", PROMPTS.name, submit_prompt),
+        pytest.param("scorer", ROLLOUTS.name, submit_rollout, marks=pytest.mark.slow),
+    ],
 )
 def test_a_stage_goes_on_without_redis_says_so_and_takes_it_up_again(
     stage: str,

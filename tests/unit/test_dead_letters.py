@@ -82,7 +82,7 @@ def test_a_dead_letter_keeps_the_message_and_says_why() -> None:
     header=st.binary(max_size=10),
 )
 def test_any_message_comes_back_as_it_was(value: bytes | None, key: bytes | None, text: str, header: bytes) -> None:
-    message = replace(MESSAGE, value=value, key=key, headers=(("mine", header),))
+    message = MESSAGE._replace(value=value, key=key, headers=(("mine", header),))
     error = ValueError(text.encode("utf-8", "replace").decode())
     back, _ = replayed(parsed(a_letter(message, error=error)), dead_letters="demo.dead-letters", now=NOON)
     assert (back.topic, back.key, back.value) == ("demo.prompts", key, value)
@@ -124,7 +124,7 @@ def test_replays_are_counted_through_every_return_and_end_at_the_limit() -> None
         assert letter.replays == round_number
         check_replayable(letter)
         back, _ = replayed(letter, dead_letters="demo.dead-letters", now=NOON)
-        message = replace(consumed(back, 100 + round_number), partition=3)
+        message = consumed(back, 100 + round_number)._replace(partition=3)
     with pytest.raises(ConfigurationError, match="the limit is 3"):
         check_replayable(parsed(a_letter(message)))
 
@@ -137,7 +137,7 @@ def test_what_was_replayed_is_not_replayed_again() -> None:
 
 def test_a_message_without_our_headers_is_no_dead_letter() -> None:
     assert parse(MESSAGE) is None
-    assert parse(replace(MESSAGE, headers=(("original.partition", b"x"),))) is None
+    assert parse(MESSAGE._replace(headers=(("original.partition", b"x"),))) is None
 
 
 def test_a_long_error_is_cut() -> None:
