@@ -45,7 +45,9 @@ from rollstream.schemas.topics import PROMPTS, ROLLOUTS, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
 
 _CONCURRENCIES: Final = (64, 128, 256)
-_WARM_UP_SECONDS: Final = 3.0
+_WARM_UP_SECONDS: Final = 10.0
+_AHEAD: Final = 1.5
+"""How many samples the stage has in flight for each that the engine runs best: the next is there when one ends."""
 _START_SECONDS: Final = 60.0
 _SPARE: Final = 1.5
 """How many times the prompts are submitted that the engine alone would answer meanwhile."""
@@ -122,11 +124,11 @@ async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
     for number in range(pairs):
         num_prompts = _num_prompts(bench, sweep[best].tokens_per_second)
         if number % 2:
-            staged = await _staged(bench, f"bench-{number}", num_prompts)
+            staged = await _staged(bench, f"bench-{number}", num_prompts, best)
             found.append((staged, await _direct(bench, best)))
         else:
             direct = await _direct(bench, best)
-            found.append((await _staged(bench, f"bench-{number}", num_prompts), direct))
+            found.append((await _staged(bench, f"bench-{number}", num_prompts, best), direct))
         click.echo(f"pair {number + 1} of {pairs}: {_ratio(*found[-1]):.3f}", err=True)
     return _report(bench, found, best, sweep)
 
@@ -146,11 +148,11 @@ async def _direct(bench: Bench, concurrency: int) -> Side:
     return Side(tokens_per_second=tokens / elapsed, cpu_microseconds_per_token=1e6 * cpu / tokens)
 
 
-async def _staged(bench: Bench, run: str, num_prompts: int) -> Side:
+async def _staged(bench: Bench, run: str, num_prompts: int, best: int) -> Side:
     """Run the stage on prompts submitted beforehand; what counts is what the broker stamped within the window."""
     _submit(bench, run, num_prompts)
     stop = Stop()
-    stage = asyncio.create_task(run_on(bench.engine, _settings(bench, run), Health(), stop))
+    stage = asyncio.create_task(run_on(bench.engine, _settings(bench, run, best), Health(), stop))
     try:
         await _first_sample(bench, stage)
         await asyncio.sleep(_WARM_UP_SECONDS)
@@ -179,15 +181,14 @@ async def _first_sample(bench: Bench, stage: "asyncio.Task[None]") -> None:
         await asyncio.sleep(0.05)
 
 
-def _settings(bench: Bench, run: str) -> GeneratorSettings:
+def _settings(bench: Bench, run: str, best: int) -> GeneratorSettings:
     return GeneratorSettings(
         run=run,
         kafka=bench.kafka,
         redis_url=bench.stack.redis.url,
         weight_store=bench.directory / "weights" / run,
         engine=EngineSettings(model_path=bench.directory / "model"),
-        # Twice what the engine runs side by side: the next prompt is there when a sample ends.
-        max_tokens_in_flight=2 * MAX_NUM_SEQS * bench.shape.longest,
+        max_tokens_in_flight=int(_AHEAD * best * bench.shape.longest),
     )
 
 
