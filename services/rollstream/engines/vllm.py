@@ -112,12 +112,10 @@ class VllmEngine:
             with _as_engine_errors():
                 outputs = self._running().generate(prompt, _sampling_params(request), request.request_id)
                 answer = _answer([output async for output in outputs][-1])
-            return _generation(answer, answer.text if request.sampling.stop else self._text(answer))
+            token_ids = np.array(answer.token_ids, dtype=np.int32)
+            return _generation(answer, token_ids, answer.text if request.sampling.stop else self.detokenize(token_ids))
         finally:
             self.in_flight -= 1
-
-    def _text(self, answer: Any) -> str:
-        return self._tokenizer.detokenize(np.array(answer.token_ids, dtype=np.int32))
 
     async def token_moments(self, request: GenerationRequest) -> AsyncIterator[float]:
         """When each of the request's tokens comes, monotonic seconds; to measure with, since it costs more."""
@@ -156,11 +154,10 @@ class VllmEngine:
 
         Again and again, since a request that was just starting registers itself after the first time.
         """
-        from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
-
+        dead, _ = _vllm_errors()
         deadline = time.monotonic() + _CLOSE_SECONDS
         while self.in_flight and time.monotonic() < deadline:
-            llm.output_processor.propagate_error(VllmDeadError())
+            llm.output_processor.propagate_error(dead())
             await asyncio.sleep(0.01)
 
     def _running(self) -> Any:
@@ -286,10 +283,10 @@ def _answer(output: Any) -> Any:
     return answer
 
 
-def _generation(answer: Any, text: str) -> Generation:
+def _generation(answer: Any, token_ids: NDArray[np.int32], text: str) -> Generation:
     logprobs = answer.logprobs
     return Generation(
-        token_ids=np.array(answer.token_ids, dtype=np.int32),
+        token_ids=token_ids,
         behavior_logprobs=np.array([logprobs.logprobs[start] for start in logprobs.start_indices], dtype=np.float32),
         weight_spans=tuple(
             WeightSpan(weight_version=int(span.version), start=span.start, end=span.end)
