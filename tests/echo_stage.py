@@ -88,7 +88,6 @@ async def run_built(stage: Stage, stop: Stop) -> None:
         await run_stage(stage, stop)
     finally:
         stage.publisher.close()
-        await stage.poison.close()
 
 
 def main() -> None:
