@@ -38,14 +38,18 @@ class TokenTimes:
         gaps = np.diff(self.moments)
         return float(np.median(gaps[gaps > 0.1 * np.median(gaps)]))
 
+    async def one_after(self, moment: float) -> None:
+        """Wait for a token later than `moment`."""
+        async with asyncio.timeout(_DEADLINE_SECONDS):
+            while not self.moments or self.moments[-1] <= moment:
+                await asyncio.sleep(0.005)
+
     async def gap_around(self, began: float, ended: float) -> float:
         """The longest time without a token between the last before `began` and the first after `ended`."""
-        async with asyncio.timeout(_DEADLINE_SECONDS):
-            while not self.moments or self.moments[-1] <= ended:
-                await asyncio.sleep(0.005)
+        await self.one_after(ended)
         first = int(np.searchsorted(self.moments, began)) - 1
         last = int(np.searchsorted(self.moments, ended, side="right"))
-        return float(np.diff(self.moments[max(first, 0) : last + 1]).max())
+        return float(np.diff(self.moments[first : last + 1]).max())
 
 
 @click.command("reload")
@@ -102,6 +106,7 @@ async def _update(engine: Engine, versions: list[Path], times: TokenTimes, updat
     found = []
     for number in range(updates + 2):
         await asyncio.sleep(_SETTLE_SECONDS)
+        await times.one_after(0.0)  # a cold engine's first tokens take longer than that
         began = time.monotonic()
         report = await engine.load_weights(number + 1, versions[(number + 1) % 2])
         found.append((await times.gap_around(began, time.monotonic()), report.stall_seconds))
