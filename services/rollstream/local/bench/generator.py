@@ -6,11 +6,11 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median, quantiles
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import click
 import psutil
@@ -31,6 +31,7 @@ from rollstream.generator.settings import GeneratorSettings
 from rollstream.local.bench.live_engine import (
     MAX_NUM_SEQS,
     SHAPES,
+    Answered,
     DirectLoad,
     Shape,
     prompts,
@@ -46,6 +47,7 @@ from rollstream.schemas.weights import WeightsPublished
 
 _CONCURRENCIES: Final = (64, 128, 256)
 _WARM_UP_SECONDS: Final = 10.0
+_COLD_COOL_DOWN: Final = 30.0
 _AHEAD: Final = 1.5
 """How many samples the stage has in flight for each that the engine runs best: the next is there when one ends."""
 _START_SECONDS: Final = 60.0
@@ -59,6 +61,36 @@ class Side:
 
     tokens_per_second: float
     cpu_microseconds_per_token: float
+
+
+class Best(NamedTuple):
+    """What the engine alone answers best with, and how long samples in flight may take to end."""
+
+    concurrency: int
+    tokens_per_second: float
+    cool_down: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """What is measured, Unix seconds, and the CPU time used within it."""
+
+    began: float
+    ended: float
+    cpu_seconds: float
+
+    def tokens_of(self, answers: Iterable[Answered]) -> float:
+        """Tokens that fall in the window, of each answer in proportion to the time that it spent there.
+
+        A sample may live as long as the window, and a group's samples end together: counted whole where they end,
+        they would make the figure depend on where the window's edges fall.
+        """
+        return sum(
+            answer.num_tokens
+            * max(0.0, min(answer.ended, self.ended) - max(answer.began, self.began))
+            / (answer.ended - answer.began)
+            for answer in answers
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,58 +149,78 @@ async def _measure(directory: Path, shape: Shape, pairs: int, seconds: float) ->
 
 
 async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
-    await _direct(bench, _CONCURRENCIES[-1])  # the first window is slow: code and caches are cold
-    sweep = {concurrency: await _direct(bench, concurrency) for concurrency in _CONCURRENCIES}
-    best = max(sweep, key=lambda concurrency: sweep[concurrency].tokens_per_second)
+    cold = await _direct(bench, _CONCURRENCIES[0], _COLD_COOL_DOWN)  # its window is slow: code and caches are cold
+    sweep = {number: await _direct(bench, number, _cool_down(bench.shape, number, cold)) for number in _CONCURRENCIES}
+    number = max(sweep, key=lambda concurrency: sweep[concurrency].tokens_per_second)
+    best = Best(number, sweep[number].tokens_per_second, _cool_down(bench.shape, int(_AHEAD * number), sweep[number]))
     found: list[tuple[Side, Side]] = []
-    for number in range(pairs):
-        num_prompts = _num_prompts(bench, sweep[best].tokens_per_second)
-        if number % 2:
-            staged = await _staged(bench, f"bench-{number}", num_prompts, best)
-            found.append((staged, await _direct(bench, best)))
+    for pair in range(pairs):
+        if pair % 2:
+            staged = await _staged(bench, f"bench-{pair}", best)
+            direct = await _direct(bench, best.concurrency, best.cool_down)
         else:
-            direct = await _direct(bench, best)
-            found.append((await _staged(bench, f"bench-{number}", num_prompts, best), direct))
-        click.echo(f"pair {number + 1} of {pairs}: {_ratio(*found[-1]):.3f}", err=True)
-    return _report(bench, found, best, sweep)
+            direct = await _direct(bench, best.concurrency, best.cool_down)
+            staged = await _staged(bench, f"bench-{pair}", best)
+        found.append((staged, direct))
+        click.echo(f"pair {pair + 1} of {pairs}: {_ratio(*found[-1]):.3f}", err=True)
+    return _report(bench, found, best.concurrency, sweep)
 
 
-def _num_prompts(bench: Bench, tokens_per_second: float) -> int:
-    tokens = tokens_per_second * (_WARM_UP_SECONDS + bench.seconds) * _SPARE
+def _cool_down(shape: Shape, in_flight: int, side: Side) -> float:
+    """Seconds in which every sample in flight ends, so that it is counted with its share of the window."""
+    return 2.0 + 1.4 * shape.longest * in_flight / side.tokens_per_second
+
+
+def _num_prompts(bench: Bench, best: Best) -> int:
+    tokens = best.tokens_per_second * (_WARM_UP_SECONDS + bench.seconds + best.cool_down) * _SPARE
     shortest = bench.shape.max_tokens or 4
     return int(tokens / (shortest * bench.shape.group_size)) + MAX_NUM_SEQS
 
 
-async def _direct(bench: Bench, concurrency: int) -> Side:
+async def _direct(bench: Bench, concurrency: int, cool_down: float) -> Side:
     async with DirectLoad(engine=bench.engine, shape=bench.shape, concurrency=concurrency) as load:
-        await asyncio.sleep(_WARM_UP_SECONDS)
-        began, tokens, cpu = time.monotonic(), load.num_tokens, bench.cpu_seconds()
-        await asyncio.sleep(bench.seconds)
-        elapsed, tokens, cpu = time.monotonic() - began, load.num_tokens - tokens, bench.cpu_seconds() - cpu
-    return Side(tokens_per_second=tokens / elapsed, cpu_microseconds_per_token=1e6 * cpu / tokens)
+        window = await _window(bench)
+        await asyncio.sleep(cool_down)
+    return _side(window, load.answers, cool_down)
 
 
-async def _staged(bench: Bench, run: str, num_prompts: int, best: int) -> Side:
-    """Run the stage on prompts submitted beforehand; what counts is what the broker stamped within the window."""
+async def _staged(bench: Bench, run: str, best: Best) -> Side:
+    """Run the stage on prompts submitted beforehand; a sample has ended when the broker stamped it."""
+    num_prompts = _num_prompts(bench, best)
     _submit(bench, run, num_prompts)
-    stop = Stop()
-    stage = asyncio.create_task(run_on(bench.engine, _settings(bench, run, best), Health(), stop))
+    stage = asyncio.create_task(run_on(bench.engine, _settings(bench, run, best), Health(), Stop()))
     try:
         await _first_sample(bench, stage)
-        await asyncio.sleep(_WARM_UP_SECONDS)
-        began, cpu = time.time(), bench.cpu_seconds()
-        await asyncio.sleep(bench.seconds)
-        ended, cpu = time.time(), bench.cpu_seconds() - cpu
+        window = await _window(bench)
+        await asyncio.sleep(best.cool_down)
         if stage.done():
             stage.result()
     finally:
         stage.cancel()
         await asyncio.wait([stage])
-    tokens, num_samples = _between(bench, run, began, ended)
-    if num_samples >= num_prompts * bench.shape.group_size:
+    answers = _published(bench, run)
+    if len(answers) >= num_prompts * bench.shape.group_size:
         raise BrokenWorldError(f"the stage ran out of its {num_prompts} prompts within {bench.seconds} s")
     KafkaAdmin(bench.kafka).delete_topics(run)
-    return Side(tokens_per_second=tokens / (ended - began), cpu_microseconds_per_token=1e6 * cpu / tokens)
+    return _side(window, answers, best.cool_down)
+
+
+async def _window(bench: Bench) -> Window:
+    await asyncio.sleep(_WARM_UP_SECONDS)
+    began, cpu = time.time(), bench.cpu_seconds()
+    await asyncio.sleep(bench.seconds)
+    return Window(began=began, ended=time.time(), cpu_seconds=bench.cpu_seconds() - cpu)
+
+
+def _side(window: Window, answers: Sequence[Answered], cool_down: float) -> Side:
+    longest = max((answer.ended - answer.began for answer in answers), default=0.0)
+    if longest > cool_down:
+        raise BrokenWorldError(f"a sample took {longest:.1f} s, those of the window had {cool_down:.1f} s to end in")
+    tokens = window.tokens_of(answers)
+    return Side(
+        tokens_per_second=tokens / (window.ended - window.began),
+        cpu_microseconds_per_token=1e6 * window.cpu_seconds / tokens,
+    )
 
 
 async def _first_sample(bench: Bench, stage: "asyncio.Task[None]") -> None:
@@ -181,14 +233,14 @@ async def _first_sample(bench: Bench, stage: "asyncio.Task[None]") -> None:
         await asyncio.sleep(0.05)
 
 
-def _settings(bench: Bench, run: str, best: int) -> GeneratorSettings:
+def _settings(bench: Bench, run: str, best: Best) -> GeneratorSettings:
     return GeneratorSettings(
         run=run,
         kafka=bench.kafka,
         redis_url=bench.stack.redis.url,
         weight_store=bench.directory / "weights" / run,
         engine=EngineSettings(model_path=bench.directory / "model"),
-        max_tokens_in_flight=int(_AHEAD * best * bench.shape.longest),
+        max_tokens_in_flight=int(_AHEAD * best.concurrency * bench.shape.longest),
     )
 
 
@@ -215,13 +267,14 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True)
 
 
-def _between(bench: Bench, run: str, began: float, ended: float) -> tuple[int, int]:
-    """Tokens of the samples that came within the window, and how many samples came until its end."""
+def _published(bench: Bench, run: str) -> list[Answered]:
     codec = AvroCodec(ROLLOUTS)
     with TopicReader(bench.kafka, [ROLLOUTS.of(run)]) as reader:
-        messages = [message for message in reader.read_to_end() if message.timestamp_ms / 1000 < ended]
-    within = (codec.decode(message.value) for message in messages if message.timestamp_ms / 1000 >= began)
-    return sum(rollout.num_completion_tokens for rollout in within), len(messages)
+        samples = [(message.timestamp_ms / 1000, codec.decode(message.value)) for message in reader.read_to_end()]
+    return [
+        Answered(began=sample.started_at.timestamp(), ended=stamped, num_tokens=sample.num_completion_tokens)
+        for stamped, sample in samples
+    ]
 
 
 def _ratio(staged: Side, direct: Side) -> float:

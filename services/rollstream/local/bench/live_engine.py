@@ -26,6 +26,9 @@ from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
 
 MAX_NUM_SEQS: Final = 256
+_KV_CACHE_BYTES: Final = 2**31
+"""Room for all of them at their longest: with less the engine preempts, and runs best somewhere between the
+concurrencies that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +76,10 @@ def take_engine_cores() -> CoreDivision:
 
 async def started_engine(model: Path, *, max_model_len: int) -> Engine:
     """vLLM on `model`, live."""
-    engine = build_engine(EngineSettings(model_path=model, max_model_len=max_model_len, max_num_seqs=MAX_NUM_SEQS))
+    settings = EngineSettings(
+        model_path=model, max_model_len=max_model_len, max_num_seqs=MAX_NUM_SEQS, kv_cache_bytes=_KV_CACHE_BYTES
+    )
+    engine = build_engine(settings)
     await engine.start(weight_version=0)
     return engine
 
@@ -120,6 +126,15 @@ def prompts(shape: Shape, run: str) -> Iterator[PromptSubmitted]:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """One request that ended; Unix seconds."""
+
+    began: float
+    ended: float
+    num_tokens: int
+
+
 @dataclass(slots=True, kw_only=True)
 class DirectLoad:
     """Keeps `concurrency` requests of a shape in an engine, without anything around it."""
@@ -127,7 +142,7 @@ class DirectLoad:
     engine: Engine
     shape: Shape
     concurrency: int
-    num_tokens: int = 0
+    answers: list[Answered] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def __aenter__(self) -> "DirectLoad":
@@ -144,8 +159,9 @@ class DirectLoad:
 
     async def _work(self, requests: Iterator[GenerationRequest]) -> None:
         while True:
+            began = time.time()
             answer = await self.engine.generate(next(requests))
-            self.num_tokens += len(answer.token_ids)
+            self.answers.append(Answered(began=began, ended=time.time(), num_tokens=len(answer.token_ids)))
 
     def _requests(self) -> Iterator[GenerationRequest]:
         names = (f"direct-{time.monotonic_ns()}-{number}" for number in itertools.count())
