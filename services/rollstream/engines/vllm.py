@@ -147,6 +147,8 @@ class VllmEngine:
         self._is_open.set()
         if llm is not None:
             await self._end_requests(llm)
+            if llm.output_handler is not None:
+                llm.output_handler.cancel()  # else it logs the end of the engine's process as a failure
             await asyncio.to_thread(llm.shutdown)
 
     async def _end_requests(self, llm: Any) -> None:
@@ -249,6 +251,7 @@ def _engine_config(settings: EngineSettings) -> Any:
         kv_cache_memory_bytes=cache_bytes,
         enable_prefix_caching=True,
         enforce_eager=settings.enforce_eager,
+        use_tqdm_on_load=False,  # a progress bar in the log at every update
         logprobs_mode="processed_logprobs",
         worker_extension_cls="rollstream.engines.vllm_worker.ReloadExtension",
     ).create_engine_config()
