@@ -177,10 +177,11 @@ def test_a_producer_that_need_not_wait_ends_when_everything_is_submitted(run: Ru
     run.wait_for(3)
 
 
-def test_prompts_that_are_not_for_training_use_no_credit(run: Run) -> None:
-    with producing(run.settings(rows=9, epochs=1, purpose="serve", share=1)) as thread:
-        thread.join(DEADLINE_SECONDS)
-        assert not thread.is_alive()
+def test_prompts_that_are_not_for_training_use_no_credit_and_are_submitted_once(run: Run) -> None:
+    for _ in range(2):
+        with producing(run.settings(rows=9, epochs=1, purpose="serve", share=1)) as thread:
+            thread.join(DEADLINE_SECONDS)
+            assert not thread.is_alive()
     run.wait_for(9)
 
 
@@ -193,6 +194,17 @@ def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None
         thread.join(DEADLINE_SECONDS)
     run.wait_for(6)
     assert len({prompt.group_id for prompt in run.prompts}) == 6
+
+
+def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:
+    for row in (0, 1, 3):
+        written = a_prompt(run=run.name, producer="producer", prompt_id=f"tasks.jsonl/{row}", sequence=row)
+        run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(written))
+    with producing(run.settings(rows=5, num_prompts=5, wait_until_closed=False)) as thread:
+        thread.join(DEADLINE_SECONDS)
+    run.wait_for(5)
+    assert sorted(prompt.sequence for prompt in run.prompts) == list(range(5))
+    assert len(set(run.groups())) == 5
 
 
 def started(config: Path) -> "subprocess.Popen[bytes]":

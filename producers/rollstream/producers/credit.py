@@ -3,9 +3,10 @@
 Outstanding = submitted by this producer and not closed on the surviving branch. A group that is submitted twice, or
 closed by a branch that is cut later, counts once and as what it is now; a sum of events would drift.
 
-This is what bounds policy lag: with shares that add up to (max_policy_lag + 1) x groups_per_step, a prompt has at most
-that many groups before it, so in order of arrival it is trained on at most max_policy_lag steps after it was submitted.
-What arrives out of order and too late is dropped by the trainer (`admission.py`).
+This is what bounds policy lag, if the producers' shares add up to at most (max_policy_lag + 1) x groups_per_step: a
+prompt is one of at most that many open groups, so fewer are before it, and in order of arrival it is trained on at most
+max_policy_lag steps after it was submitted. Each share is set by hand, and nobody adds them up. What arrives out of
+order and too late is dropped by the trainer (`admission.py`).
 """
 
 from rollstream.bus.ledger import LedgerFold

@@ -7,10 +7,12 @@ Unblocked  by the trainer, which closes every group, trained on or dropped.
 
 What happens when …
   … this process is killed: it keeps nothing on disk; the next one rebuilds its sequence number and its credit from
-    `prompts` and `ledger` and goes on behind the last prompt that it finds there.
+    `prompts` and `ledger`, and goes on with what its last batch left out of the topic.
+  … it is told to stop: the batch that is being submitted is confirmed, then it ends.
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
-  … a record of `prompts` or `ledger` can't be read: it is passed over; the generators dead-letter the prompt.
+  … a record of `prompts` or `ledger` can't be read: it is passed over; the generators dead-letter the prompt. Had it
+    been a step or a restart, the next entry's parent is unknown: the process ends, non-zero.
   … the trainer stops, or falls behind: the share is used up, and nothing is submitted that would grow too old.
   … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open and count again.
   … the broker takes no more records: the process ends, non-zero.
@@ -52,7 +54,7 @@ class Producer:
         self._sampling = sampling
         self._health = health
         self._credit = Credit(settings.share)
-        self._elsewhere: set[str] = set()
+        self._uncounted: set[str] = set()
         self._next_sequence = 0
         registry = settings.registry()
         self._prompts = AvroCodec(PROMPTS, registry)
@@ -78,17 +80,20 @@ class Producer:
         self._report()
         self._health.check("credit", True, "rebuilt from prompts and ledger")
         _LOG.info(
-            "producer %s goes on at prompt %d with %d of %d groups outstanding",
+            "producer %s looks for prompts to submit from %d on, with %d of %d groups outstanding",
             self._settings.name, self._next_sequence, self._credit.num_outstanding, self._credit.share,
         )  # fmt: skip
 
     def _remember(self, prompt: PromptSubmitted) -> None:
         if prompt.producer != self._settings.name:
-            self._elsewhere.add(prompt.group_id)
+            self._uncounted.add(prompt.group_id)
             return
-        self._next_sequence = max(self._next_sequence, prompt.sequence + 1)
+        # A batch that was cut off by a kill may lack any of its prompts: those that are there are passed over.
+        self._next_sequence = max(self._next_sequence, prompt.sequence + 1 - _MOST_AT_ONCE)
         if self._needs_credit:
             self._credit.submitted(prompt.group_id)
+        else:
+            self._uncounted.add(prompt.group_id)
 
     def _submit_all(self, ledger: TopicReader, publisher: Publisher, stop: Stop) -> None:
         prompts = self._new_prompts()
@@ -123,7 +128,7 @@ class Producer:
         for numbered in numbered_rows(self._source, first=self._next_sequence, stop_before=stop_before):
             self._next_sequence = numbered.sequence + 1
             prompt = posed(numbered, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling)
-            if prompt.group_id in self._elsewhere or self._credit.is_known(prompt.group_id):
+            if prompt.group_id in self._uncounted or self._credit.is_known(prompt.group_id):
                 continue
             if self._needs_credit:
                 self._credit.submitted(prompt.group_id)
