@@ -193,6 +193,16 @@ def test_a_corrupt_version_is_reported_and_the_old_one_serves_until_the_next(run
     assert {sample.weight_versions for sample in wait_for_samples(run, 8)} == {(0,), (2,)}
 
 
+def test_an_unreadable_version_is_passed_over_by_joiners_and_runners(run: Run) -> None:
+    run.publish("weights", [("policy", b"garbage")])
+    run.publish_weights(0)
+    run.start("generator")
+    wait_for_applied(run, 0)
+    run.publish("weights", [("policy", None), ("policy", b"\0\0\0\0\x63abc")])
+    run.publish_weights(1)
+    wait_for_applied(run, 1)
+
+
 def test_a_joiner_starts_on_the_newest_version_and_one_leaving_loses_nothing(run: Run) -> None:
     scripted(run, token_seconds=0.01)
     for version in range(4):

@@ -2,7 +2,7 @@
 
 Consumes `weights` (no group, from its start). Produces `weights-applied`. Waits for a newer version, and for running
 evaluation samples to end. Unblocked by the trainer's next commit. A load that fails is retried with backoff while the
-old version goes on serving; the next version replaces it.
+old version goes on serving; the next version replaces it. So it does one whose record can't be read.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
+from rollstream.bus.records import readable
 from rollstream.bus.weight_store import CorruptWeightsError, WeightStore
 from rollstream.engines.protocol import Engine, EngineDeadError, EngineError
 from rollstream.generator import metrics
@@ -83,8 +84,8 @@ class WeightWatcher:
         return None if version is None else self._known.behind(version)
 
     async def _read(self) -> None:
-        for message in await asyncio.to_thread(self._parts.reader.poll, 500, _POLL_SECONDS):
-            record = self._parts.published.decode(message.value)
+        messages = await asyncio.to_thread(self._parts.reader.poll, 500, _POLL_SECONDS)
+        for record in readable(self._parts.published, messages):
             self._known.note(record)
             self._unreported.append(record.weight_version)
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
