@@ -15,7 +15,7 @@ from rollstream.trainer.step_metrics import group_metrics, lag_metrics, rollout_
 
 @dataclass(slots=True)
 class StepClock:
-    """Wall time since the step before, and what it went into."""
+    """Wall time since the step before ended training, its publishing included, and what it went into."""
 
     started_at: datetime = field(default_factory=utc_now)
     waiting_seconds: float = 0.0
@@ -26,7 +26,7 @@ class StepClock:
 
     @property
     def wall_seconds(self) -> float:
-        """Since the step before."""
+        """Since the step before ended training."""
         return time.perf_counter() - self._began
 
 
