@@ -32,8 +32,8 @@ def starts(redis_url: str, group: str) -> tuple[int | None, int]:
 def test_each_start_without_an_end_counts_until_the_record_is_given_up(redis_url: str, topic_prefix: str) -> None:
     async def died() -> tuple[int, bool]:
         async with a_guard(redis_url, topic_prefix) as guard:
-            attempt = await guard.attempt(RECORD).__aenter__()  # never left, as by a process that dies
-            return attempt.number, attempt.is_given_up
+            start = await guard.start(RECORD).__aenter__()  # never left, as by a process that dies
+            return start.number, start.is_given_up
 
     attempts = [asyncio.run(died()) for _ in range(GIVEN_UP_AFTER + 1)]
     assert attempts == [(1, False), (2, False), (3, False), (4, False), (5, False), (6, True)]
@@ -45,7 +45,7 @@ def test_an_owner_that_gives_a_record_back_leaves_the_start_of_the_next_owner(
 ) -> None:
     async def moved() -> int | None:
         async with a_guard(redis_url, topic_prefix) as old, a_guard(redis_url, topic_prefix) as new:
-            revoked, taken_over = old.attempt(RECORD), new.attempt(RECORD)
+            revoked, taken_over = old.start(RECORD), new.start(RECORD)
             await asyncio.gather(revoked.__aenter__(), taken_over.__aenter__())
             error = asyncio.CancelledError()
             await revoked.__aexit__(type(error), error, None)
@@ -57,9 +57,9 @@ def test_an_owner_that_gives_a_record_back_leaves_the_start_of_the_next_owner(
 def test_giving_back_what_was_done_elsewhere_leaves_no_count_behind(redis_url: str, topic_prefix: str) -> None:
     async def moved() -> None:
         async with a_guard(redis_url, topic_prefix) as old, a_guard(redis_url, topic_prefix) as new:
-            revoked = old.attempt(RECORD)
+            revoked = old.start(RECORD)
             await revoked.__aenter__()
-            async with new.attempt(RECORD):
+            async with new.start(RECORD):
                 pass
             error = asyncio.CancelledError()
             await revoked.__aexit__(type(error), error, None)

@@ -308,7 +308,7 @@ from rollstream.bus.poison import PoisonGuard
 async def die(redis_url, run):
     message = Message(topic=f"{run}.prompts", partition=0, offset=0, key=None, value=None)
     for _ in range(3):
-        await PoisonGuard(redis_url, f"{run}.generators").attempt(message).__aenter__()
+        await PoisonGuard(redis_url, f"{run}.generators").start(message).__aenter__()
     os.kill(os.getpid(), 9)
 
 asyncio.run(die(*sys.argv[1:]))

@@ -37,14 +37,14 @@ def settings(tmp_path: Path, token_seconds: float = 0.0) -> EngineSettings:
 
 
 def handled(
-    engine: ScriptedEngine, prompt: PromptSubmitted, *, deadline_seconds: float = 5.0, max_attempts: int = 2
+    engine: ScriptedEngine, prompt: PromptSubmitted, *, deadline_seconds: float = 5.0, max_tries: int = 2
 ) -> list[RolloutGenerated]:
     async def run() -> list[RolloutGenerated]:
         await engine.start(weight_version=0)
         current = CurrentVersion()
         async with current.changing(0, 1.0):
             pass
-        bounds = SampleBounds(deadline_seconds=deadline_seconds, max_attempts=max_attempts)
+        bounds = SampleBounds(deadline_seconds=deadline_seconds, max_tries=max_tries)
         handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=current)
         return [sample async for sample in handler.handle(prompt)]
 
@@ -102,7 +102,7 @@ def test_a_dead_engine_is_no_sample_but_a_broken_world(tmp_path: Path) -> None:
 
 
 def test_a_prompt_that_is_given_up_ends_as_unresolved_samples(tmp_path: Path) -> None:
-    bounds = SampleBounds(deadline_seconds=1.0, max_attempts=1)
+    bounds = SampleBounds(deadline_seconds=1.0, max_tries=1)
     engine = ScriptedEngine(settings(tmp_path))
     handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=CurrentVersion())
     samples = list(handler.give_up(a_prompt(group_size=3), RuntimeError("died 5 times")))

@@ -40,7 +40,7 @@ class PoisonError(BadMessageError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class Start:
     """One start of a record: `number` counts from 1."""
 
     number: int
@@ -59,14 +59,14 @@ class PoisonGuard:
         self._redis = _connection(redis_url) if redis_url else None
 
     @asynccontextmanager
-    async def attempt(self, message: Message) -> AsyncIterator[Attempt]:
+    async def start(self, message: Message) -> AsyncIterator[Start]:
         """Count a start of `message` for as long as the block runs; waits until it may run."""
         key = f"{self._group_id}:starts:{message.topic}:{message.partition}:{message.offset}"
         previous = await self._ask("GET", key)
         async with self._gate.passing(alone=previous >= ALONE_AFTER):
             number = await self._ask("EVAL", _START, 1, key, _EXPIRE_SECONDS) or previous + 1
             try:
-                yield Attempt(number=number, is_given_up=number > GIVEN_UP_AFTER)
+                yield Start(number=number, is_given_up=number > GIVEN_UP_AFTER)
             except (Exception, asyncio.CancelledError):
                 await self._ask("EVAL", _TAKE_BACK, 1, key)
                 raise

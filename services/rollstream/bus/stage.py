@@ -13,7 +13,7 @@ What happens when …
   … a record comes twice: it is handled twice; ids are deterministic, the ledger counts each once.
   … a message can't be read: it goes to dead-letters, confirmed; its offset is done; the partition moves on.
   … a handler raises: `Route.on_failure` says what to publish instead, else the message is dead-lettered. More than 20
-    a minute end the process: a world, not a message, is broken.
+    a minute end the process: a world, not a message, is broken. So does one `RollstreamError` but `BadMessageError`.
   … a record kills the process each time: it is started alone, then given up (`poison.py`).
   … partitions are revoked or lost, or the process is told to stop: handlers may finish for a bounded time (not when
     lost), then they are cancelled, and nothing they yield after that is published.
@@ -39,7 +39,7 @@ from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
 from rollstream.bus.health import Health
 from rollstream.bus.message import Delivery, Message, OutRecord
-from rollstream.bus.poison import Attempt, PoisonError, PoisonGuard
+from rollstream.bus.poison import PoisonError, PoisonGuard, Start
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.stop import Stop
 from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
@@ -184,30 +184,30 @@ class _Work:
     # One record, from its start to the confirmation of all its effects.
 
     async def _work_on(self, taken: InFlight) -> None:
-        async with self._stage.poison.attempt(taken.message) as attempt:
-            await self._decode_and_handle(taken, attempt)
+        async with self._stage.poison.start(taken.message) as start:
+            await self._decode_and_handle(taken, start)
         crash_point("effects_confirmed")
         taken.done()
 
-    async def _decode_and_handle(self, taken: InFlight, attempt: Attempt) -> None:
+    async def _decode_and_handle(self, taken: InFlight, start: Start) -> None:
         route = self._stage.routes[taken.message.topic]
         try:
             record = route.read.decode(taken.message.value)
         except DecodeError as error:
-            await self._dead_letter(taken, attempt, error, reason="unreadable")
+            await self._dead_letter(taken, start, error, reason="unreadable")
             return
         try:
-            if attempt.is_given_up:
-                raise PoisonError(f"the process died on this record {attempt.number - 1} times")
+            if start.is_given_up:
+                raise PoisonError(f"the process died on this record {start.number - 1} times")
             async with aclosing(route.handle(record)) as results:
                 await self._publish(taken, route, results)
         except BadMessageError as error:
-            await self._fail(taken, attempt, record, error)
+            await self._fail(taken, start, record, error)
         except RollstreamError:
             raise
         except Exception as error:  # noqa: BLE001 (the one place where any failure of a handler ends)
             self._count_failure(taken, error)
-            await self._fail(taken, attempt, record, error)
+            await self._fail(taken, start, record, error)
 
     async def _publish(self, taken: InFlight, route: Route[Any, Any], results: AsyncIterable[Record]) -> None:
         """Send each result as it comes, and wait for the reports of all, also if no more come for an error."""
@@ -241,17 +241,17 @@ class _Work:
             report.result()
         metrics.PUBLISHED.labels(route.output).inc(len(reports))
 
-    async def _fail(self, taken: InFlight, attempt: Attempt, record: Record, error: Exception) -> None:
+    async def _fail(self, taken: InFlight, start: Start, record: Record, error: Exception) -> None:
         route = self._stage.routes[taken.message.topic]
         if route.on_failure is None:
             reason = "poison" if isinstance(error, PoisonError) else "failed"
-            await self._dead_letter(taken, attempt, error, reason=reason)
+            await self._dead_letter(taken, start, error, reason=reason)
             return
         await self._confirmed(
             route, [await self._send(taken, route, result) for result in route.on_failure(record, error)]
         )
 
-    async def _dead_letter(self, taken: InFlight, attempt: Attempt, error: Exception, *, reason: str) -> None:
+    async def _dead_letter(self, taken: InFlight, start: Start, error: Exception, *, reason: str) -> None:
         if not taken.is_current:
             raise asyncio.CancelledError
         stage, message = self._stage, taken.message
@@ -260,7 +260,7 @@ class _Work:
             topic=stage.dead_letters,
             group=stage.consumer.group_id,
             error=error,
-            attempts=attempt.number,
+            attempts=start.number,
             failed_at=datetime.now(UTC),
         )
         await stage.publisher.publish(letter)

@@ -1,4 +1,4 @@
-"""One prompt in, group_size samples out, each as it ends; every sample ends, whatever happens."""
+"""One prompt in, group_size samples out, each as it ends; whatever the engine does, every sample ends."""
 
 import asyncio
 import hashlib
@@ -24,7 +24,7 @@ class SampleBounds:
     """How long and how often one sample is tried."""
 
     deadline_seconds: float
-    max_attempts: int
+    max_tries: int
 
 
 class GeneratorHandler:
@@ -52,21 +52,24 @@ class GeneratorHandler:
     def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
         """group_size unresolved samples: a prompt that can be read is never dead-lettered."""
         for index in range(prompt.group_size):
-            yield self._record(prompt, index, utc_now(), status=Status.UNRESOLVED, error=f"given_up: {error}")
+            why = f"given_up: {error}"
+            yield self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, error=why)
 
     async def _sample(self, prompt: PromptSubmitted, index: int) -> RolloutGenerated:
-        started = utc_now()
-        status, error, turns = await self._outcome(prompt, index)
-        record = self._record(prompt, index, started, status=status, error=error, turns=turns)
+        started, attempt_id = utc_now(), new_attempt_id()
+        status, error, turns = await self._outcome(prompt, index, attempt_id)
+        record = self._record(prompt, index, attempt_id, started, status=status, error=error, turns=turns)
         metrics.SAMPLES.labels(status=record.status.value).inc()
         metrics.TOKENS.inc(record.num_completion_tokens)
         return record
 
-    async def _outcome(self, prompt: PromptSubmitted, index: int) -> tuple[Status, str | None, tuple[Turn, ...]]:
+    async def _outcome(
+        self, prompt: PromptSubmitted, index: int, attempt_id: str
+    ) -> tuple[Status, str | None, tuple[Turn, ...]]:
         try:
             _refuse_truncated_distribution(prompt)
             async with asyncio.timeout(self._bounds.deadline_seconds):
-                turns = await self._turns_with_retries(prompt, index)
+                turns = await self._turns_with_retries(prompt, index, attempt_id)
         except (TaskCannotBePosedError, VersionGoneError) as error:
             return Status.FAILED, str(error), ()
         except TimeoutError:
@@ -77,10 +80,10 @@ class GeneratorHandler:
             return Status.UNRESOLVED, f"engine: {error}", ()
         return Status.COMPLETED, None, turns
 
-    async def _turns_with_retries(self, prompt: PromptSubmitted, index: int) -> tuple[Turn, ...]:
+    async def _turns_with_retries(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> tuple[Turn, ...]:
         agent = load_agent(prompt.agent)
-        for attempt in range(self._bounds.max_attempts):
-            request_id = f"{rollout_id(prompt.group_id, index)}-{new_attempt_id()}"
+        for number in range(self._bounds.max_tries):
+            request_id = f"{rollout_id(prompt.group_id, index)}-{attempt_id}-{number}"
             try:
                 async with AsyncExitStack() as stack:
                     if prompt.purpose is Purpose.EVALUATE and prompt.weight_version is not None:
@@ -93,14 +96,15 @@ class GeneratorHandler:
                 raise
             except EngineError:
                 metrics.ENGINE_ERRORS.inc()
-                if attempt + 1 == self._bounds.max_attempts:
+                if number + 1 == self._bounds.max_tries:
                     raise
-        raise AssertionError("max_attempts is at least 1")
+        raise AssertionError("max_tries is at least 1")
 
     def _record(  # the parts of one record
         self,
         prompt: PromptSubmitted,
         index: int,
+        attempt_id: str,
         started: datetime,
         *,
         status: Status,
@@ -109,7 +113,7 @@ class GeneratorHandler:
     ) -> RolloutGenerated:
         return RolloutGenerated(
             rollout_id=rollout_id(prompt.group_id, index),
-            attempt_id=new_attempt_id(),
+            attempt_id=attempt_id,
             group_id=prompt.group_id,
             sample_index=index,
             group_size=prompt.group_size,

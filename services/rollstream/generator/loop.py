@@ -13,10 +13,13 @@ What happens when … (the loop itself is `bus/stage.py`)
   … a prompt comes twice: its samples are drawn twice; the trainer takes one attempt of each.
   … a prompt can't be read: it goes to dead-letters. One that can be read never does: its samples end as failed (it
     can't be posed) or unresolved (deadline, engine, a prompt that kills the process each time), and say why.
-  … the engine dies, or the process is told to stop: unfinished samples are not published, see “killed”.
+  … an agent's own code raises: the prompt's samples all come as unresolved, those that had ended a second time.
+  … the engine dies: unfinished samples are not published, see “killed”.
+  … the process is told to stop: running prompts have 20 s to end; of the rest see “killed”.
   … a new version is published: it is loaded under the running samples, whose spans say which tokens are whose
     (`engines/vllm.py`); evaluation samples hold it back for a bounded time (`current_version.py`).
-  … a version can't be loaded: the old one goes on, the load is retried with backoff (`weights.py`).
+  … a version can't be loaded: the old one goes on, the load is retried with backoff (`weights.py`). If its record
+    can't be read, the next version replaces it.
   … this generator is more than max_policy_lag steps behind: it takes no prompts and is not ready (`_LagKeeper`).
 """
 
@@ -190,7 +193,7 @@ def _identity(engine: Engine, settings: GeneratorSettings) -> GeneratorIdentity:
 
 
 def _bounds(settings: GeneratorSettings) -> SampleBounds:
-    return SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_attempts=settings.max_attempts)
+    return SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
 
 
 @asynccontextmanager

@@ -21,7 +21,7 @@ class GeneratorSettings(StageSettings):
     sample_deadline_seconds: float = Field(
         default=600.0, gt=0, description="A sample that is not done by then ends as unresolved, seconds"
     )
-    max_attempts: int = Field(default=2, ge=1, le=10, description="Tries at a sample that the engine did not resolve")
+    max_tries: int = Field(default=2, ge=1, le=10, description="Tries at a sample that the engine did not resolve")
     max_policy_lag: int = Field(
         default=4, ge=0, description="More optimizer steps than this behind the newest version: take no prompts"
     )
