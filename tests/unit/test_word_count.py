@@ -45,6 +45,11 @@ def test_every_reachable_reward(completion: str, expected: float) -> None:
     assert reward(completion) == expected
 
 
+def test_no_answer_is_no_match_where_none_is_known() -> None:
+    untagged = RewardInput(completion="45", assistant_messages=("45",), reference_answer=None)
+    assert WordCount.rubric.score(untagged)[0] == 0.0
+
+
 @pytest.mark.parametrize(
     ("messages", "expected"),
     [

@@ -1,7 +1,8 @@
 """Count the words of a text: `word_count` as written for the verifiers library, its three rewards and its parser.
 
 `num_examples` texts of `min_words` to `max_words` times "word", drawn as verifiers' one draws them; the answer is
-expected as `<word_count>12</word_count>`. Reachable rewards: 1.3, 0.3, 0.25, 0.22, 0.2 and 0.
+expected as `<word_count>12</word_count>`. Reachable rewards of one turn: 1.3, 0.3, 0.25, 0.22, 0.2
+and 0.
 """
 
 import random
@@ -21,7 +22,10 @@ _FIELD: Final = re.compile(r"<word_count>\s*(.*?)\s*</word_count>", re.DOTALL)
 
 
 def parse_answer(completion: str) -> str | None:
-    """What stands inside the last pair of tags of a text; None without one."""
+    """What stands inside the last pair of tags of a text; None without one.
+
+    The parser's rule for bare texts, of which the rewards see none.
+    """
     found = _FIELD.findall(completion)
     return found[-1] if found else None
 
@@ -37,7 +41,7 @@ def parse_conversation(assistant_messages: list[str]) -> str | None:
 
 def exact_match(sample: RewardInput) -> float:
     """1 if the answer is the number, character by character."""
-    return float(_answer(sample) == sample.reference_answer)
+    return float(sample.reference_answer is not None and _answer(sample) == sample.reference_answer)
 
 
 def format_reward(sample: RewardInput) -> float:
