@@ -16,7 +16,7 @@ class EntryKind(StrEnum):
     DROPS = "drops"
     """Groups dropped while no step is due, so that credit comes back."""
     RESTART = "restart"
-    """A trainer took over: its version's parent is the restored version."""
+    """A trainer took over, or handed over at its end: its version's parent is the restored or the current version."""
     ROLLBACK = "rollback"
     """An operator went back: its version's parent is the older version."""
 

@@ -16,9 +16,9 @@ class Status(StrEnum):
     COMPLETED = "completed"
     """Whatever the policy's own tokens caused, wrong or unparseable answers included: it is scored."""
     FAILED = "failed"
-    """The task could not be posed: prompt too long, unknown environment. Never retried."""
+    """The task could not be posed or its answer not sent: prompt too long, unknown environment, record too large."""
     UNRESOLVED = "unresolved"
-    """Infrastructure: timeout, dead engine, verifier crash. Only this is retried."""
+    """Infrastructure: timeout, engine error (tried again before it is one), verifier crash. The record is final."""
 
 
 class FinishReason(StrEnum):
@@ -97,7 +97,7 @@ class RolloutGenerated(Record):
     """One attempt at one sample ended."""
 
     rollout_id: str = Field(description="group_id and sample_index")
-    attempt_id: str = Field(description="Fresh for each try")
+    attempt_id: str = Field(description="Fresh for each record; a redelivered prompt gives new ones")
     group_id: str = Field(description="Group of the prompt")
     sample_index: int = Field(ge=0, description="From 0 to group_size - 1")
     group_size: int = Field(ge=1, description="Samples in the group")

@@ -29,5 +29,5 @@ class Scoring(Record):
 class RolloutScored(Record):
     """A rollout was scored."""
 
-    rollout: RolloutGenerated = Field(description="As generated, untouched")
+    rollout: RolloutGenerated = Field(description="As generated; without its turns if too large with its scoring")
     scoring: Scoring = Field(description="What the scorer found")

@@ -19,7 +19,8 @@
         ├── UnknownEnvironmentError 78     no environment has this name (environments/load.py)
         └── BrokenEnvironmentError  78     an environment's own code raised while it was loaded (environments/load.py)
 
-`rollstream.schemas.codec.DecodeError` (bytes that are no record) is treated like `BadMessageError`.
+`rollstream.schemas.codec.DecodeError` (bytes that are no record) is treated like `BadMessageError`; but to a trainer
+that starts, an unreadable record of `weights` or `ledger` is a broken world.
 Exit codes follow sysexits(3): EX_SOFTWARE 70, EX_TEMPFAIL 75, EX_CONFIG 78.
 """
 

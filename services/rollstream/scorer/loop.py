@@ -10,7 +10,9 @@ What happens when …
   … a rollout comes twice: it is scored twice; the trainer takes one attempt of each sample.
   … a reward function raises, hangs or kills its process: its sample is unresolved and says why, the others go on.
   … a message can't be read: it goes to dead-letters, confirmed, and the batch goes on.
-  … a record kills this process each time: it runs alone, then it is given up and goes to dead-letters (`starts.py`).
+  … a record kills this process each time: it runs alone, then it is given up and goes to dead-letters (`starts.py`),
+    and its group closes as `lost`. (A generator answers such a prompt with unresolved samples: it can read whose.)
+  … it is told to stop: the batch that is being scored ends, confirmed and committed.
   … weights are late: nothing; scoring knows no versions.
 """
 

@@ -1,4 +1,8 @@
-"""Whether a complete group is trained on: status, tokenizer, lag, spread, length. Pure; every refusal has a reason."""
+"""Whether a complete group is trained on: status, tokenizer, lag, spread, length. Pure; every refusal has a reason.
+
+A group of which at least half of the samples completed trains on those. Of them, truncated ones count in the baseline
+alone.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -2,6 +2,8 @@
 
 One step, in this order: weights to a new path, checkpoint if due, one transaction {WeightsPublished, LedgerEntry}.
 A crash before the transaction leaves directories that no surviving entry names; a crash after it loses nothing.
+A step's version is the one before + 1; a restart's or rollback's is above all that were ever published, those of cut
+branches too (`restart.py`, `bus/rollback.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

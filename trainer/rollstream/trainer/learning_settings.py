@@ -23,7 +23,9 @@ class LearningSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    loss: LossName = Field(default="dapo", description="Surrogate by the name of its paper")
+    loss: LossName = Field(
+        default="dapo", description="Surrogate and normalization of this paper; std and clip are keys of their own"
+    )
     normalization: Normalization | None = Field(
         default=None, description="dapo: mean over tokens; grpo: mean of sequence means; default: the loss's own"
     )

@@ -5,8 +5,8 @@ Produces   `weights` and `ledger`, in one transaction a step; `dead-letters` for
 Waits for  groups_per_step admitted groups.
 Unblocked  by scorers that publish samples, hence by producers, whose credit is the groups that this loop closes.
 
-One thread: poll → assemble → admit → train → commit. It belongs to no consumer group, so a step may take as long as
-it likes; while it trains it doesn't read, which is its back-pressure.
+One thread: poll → assemble → admit → train → commit. It reads without a consumer group (what it commits is for lag
+monitors), so a step may take as long as it likes; while it trains it doesn't read, which is its back-pressure.
 
 What happens when …
   … this process is killed: only what a transaction put on `weights` and `ledger` counts (`commit.py`). The next
@@ -17,11 +17,14 @@ What happens when …
     unreadable prompt opens no group; the generators dead-letter it.
   … a readable sample can't be trained on: its group closes with a reason (`DropReason`). No starts are counted here as
     they are for generators and scorers.
-  … a sample is late: more than max_policy_lag steps behind now, its group closes as `too_old` (`admission.py`).
+  … a sample is late: more than max_policy_lag steps behind now, its group closes as `too_old` (`admission.py`);
+    with lag_scope = "token", its old tokens are masked.
   … samples never come: their group closes as `lost` once generators and scorers are done with it; no stop of any stage
     makes a group age.
   … a loss or gradient is not finite: the step is skipped, its groups close as `non_finite`; three in a row end the
     process.
+  … it is told to stop: the step that runs is committed, then a checkpoint is written and handed over (`commit.py`).
+  … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero; only trainers write there.
   … another trainer takes the run over: this one is fenced by its next transaction and exits with 75.
 """
 
@@ -152,7 +155,6 @@ class Trainer:
             self._publish_drops()
             return
         self._publish_drops(leave=_MOST_DROPS_PER_ENTRY)
-        began = time.perf_counter()
         closed = self._assembler.close_trained(admitted.group.group_id for admitted in batch)
         drops = self._take_drops()
         record = StepRecord(
@@ -164,6 +166,8 @@ class Trainer:
             },
             started_at=self._clock.started_at,
         )
+        self._clock = StepClock()  # publishing this step is time of the next one, whose metrics can still say so
+        began = time.perf_counter()
         checkpoint = self._checkpoint() if self._is_checkpoint_due(stop) else None
         entry = parts.commits.optimizer_step(record, parts.backend.save_weights, checkpoint)
         self._publishing_seconds = time.perf_counter() - began
@@ -173,7 +177,6 @@ class Trainer:
         self._parts.versions.add(entry.weight_version, entry.parent_version, is_step=True)
         if entry.checkpoint is not None:
             self._checkpointed_step = entry.step
-        self._clock = StepClock()
         metrics.export(entry)
         _LOG.info(
             "step %d: loss %.4g, reward %.3f, %d groups trained, %d dropped",

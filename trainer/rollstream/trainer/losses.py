@@ -1,4 +1,5 @@
-"""Policy-gradient surrogates by the name of their paper. Pure: tensors in, loss per token out.
+"""Policy-gradient surrogates by the name of their paper. Pure: tensors in, loss per token out; `objective.py` puts the
+loss together.
 
 `N`: the tokens of a micro-batch that train, all samples one after another. A surrogate gives what one token adds to
 the loss before normalization; `normalization.token_weights` says what each counts. The importance weight
@@ -60,7 +61,8 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
 
     PPO (arXiv 1707.06347) eq. 7 with low = high; GRPO, DeepSeekMath (arXiv 2402.03300) eq. 3, without its KL term;
     Dr. GRPO (arXiv 2503.20783) section 3.2; DAPO (arXiv 2503.14476) eq. 8 with high > low. They differ in their
-    normalization and in whether advantages are divided by the standard deviation.
+    normalization, which the loss's name chooses (`learning_settings.py`), and in whether advantages are divided by the
+    standard deviation, which is a setting of its own.
     """
     return _clipped(torch.exp(batch.policy_logprobs - batch.old_logprobs), batch, clip)
 
@@ -68,7 +70,8 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
 def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     """As `clipped`, with the ratio of whole sequences: r = exp(mean over the sequence of log policy - log old).
 
-    GSPO (arXiv 2507.18071) eqs. 5 and 7; its clip range is about a thousand times smaller than GRPO's (3e-4, 4e-4).
+    GSPO (arXiv 2507.18071) eqs. 5 and 7; the paper's clip range is about a thousand times smaller than GRPO's: set
+    `clip_low` and `clip_high` to 3e-4 and 4e-4.
     """
     log_ratio = batch.policy_logprobs - batch.old_logprobs
     sums = log_ratio.new_zeros(batch.num_samples).index_add(0, batch.samples, log_ratio)
