@@ -67,7 +67,10 @@ class DirectoryWeightStore:
     def write(self, version: int, incarnation: str, save: Callable[[Path], None]) -> StoredWeights:
         """See `WeightStore.write`."""
         final = self._root / f"{version}-{incarnation}"
-        return StoredWeights(uri=final.as_uri(), files=write_durably(final, save))
+        write_durably(final, save)
+        with _explaining(self._root):
+            files = tuple(_described(final, path) for path in sorted(final.rglob("*")) if path.is_file())
+        return StoredWeights(uri=final.as_uri(), files=files)
 
     def fetch(self, uri: str, files: Sequence[WeightFile]) -> Path:
         """See `WeightStore.fetch`."""
@@ -106,8 +109,8 @@ def open_weight_store(root: Path | str) -> WeightStore:
     return DirectoryWeightStore(Path(unquote(parts.path)) if parts.scheme else Path(root))
 
 
-def write_durably(final: Path, save: Callable[[Path], None]) -> tuple[WeightFile, ...]:
-    """Make the directory `final` from what `save` writes: hidden until every file is on disk; its files with sums.
+def write_durably(final: Path, save: Callable[[Path], None]) -> None:
+    """Make the directory `final` from what `save` writes: hidden until every file is on disk.
 
     Raises `WeightStoreError` if the disk is full or `final` exists.
     """
@@ -117,9 +120,8 @@ def write_durably(final: Path, save: Callable[[Path], None]) -> tuple[WeightFile
         with _held(hidden):
             try:
                 save(hidden)
-                files = tuple(_sealed(hidden, path) for path in sorted(hidden.rglob("*")) if path.is_file())
-                for directory in (hidden, *(path for path in hidden.rglob("*") if path.is_dir())):
-                    _fsync(directory)
+                for path in (hidden, *hidden.rglob("*")):
+                    _fsync(path)
                 if final.exists():
                     raise WeightStoreError(f"{final} exists already: a version is written once by an incarnation")
                 hidden.rename(final)
@@ -127,7 +129,6 @@ def write_durably(final: Path, save: Callable[[Path], None]) -> tuple[WeightFile
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
         _fsync(final.parent)
-    return files
 
 
 def delete_at_once(directory: Path) -> None:
@@ -185,8 +186,7 @@ def _room(root: Path) -> str:
     return f"{shutil.disk_usage(existing).free / 2**20:.0f} MiB are free"
 
 
-def _sealed(directory: Path, path: Path) -> WeightFile:
-    _fsync(path)
+def _described(directory: Path, path: Path) -> WeightFile:
     name = path.relative_to(directory).as_posix()
     return WeightFile(name=name, num_bytes=path.stat().st_size, sha256=_sha256(path))
 

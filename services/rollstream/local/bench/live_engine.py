@@ -20,7 +20,7 @@ from rollstream.engines.protocol import Engine, GenerationRequest
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.cores import CoreDivision, divide_cores, thread_environment
-from rollstream.local.tiny_model import write_tiny_model
+from rollstream.local.tiny_model import MODEL_SIZES, write_tiny_model
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
@@ -39,10 +39,7 @@ class Shape:
     max_tokens: int | None
     max_model_len: int
     target: float
-    hidden: int = 128
-    layers: int = 4
-    heads: int = 4
-    ffn: int = 512
+    model: str
 
     @property
     def longest(self) -> int:
@@ -51,17 +48,8 @@ class Shape:
 
 
 SHAPES: Final = {
-    "demo": Shape(group_size=16, max_tokens=None, max_model_len=32, target=0.8),
-    "10m": Shape(
-        group_size=8,
-        max_tokens=200,
-        max_model_len=256,
-        target=0.95,
-        hidden=384,
-        layers=6,
-        heads=6,
-        ffn=1024,
-    ),
+    "demo": Shape(group_size=16, max_tokens=None, max_model_len=32, target=0.8, model="demo"),
+    "10m": Shape(group_size=8, max_tokens=200, max_model_len=256, target=0.95, model="10m"),
 }
 
 
@@ -90,15 +78,7 @@ def write_model(path: Path, shape: Shape, *, seed: int = 0) -> None:
     Written by a process of its own: the engine must start before torch is used in this one.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
-        other.submit(
-            write_tiny_model,
-            path,
-            seed=seed,
-            hidden=shape.hidden,
-            layers=shape.layers,
-            heads=shape.heads,
-            ffn=shape.ffn,
-        ).result()
+        other.submit(write_tiny_model, path, seed=seed, **MODEL_SIZES[shape.model]).result()
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         file = path / name
         document = json.loads(file.read_text())

@@ -16,7 +16,7 @@ from rollstream.bus.settings import KafkaSettings
 from rollstream.local.bench import trainer_wait
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
-from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
+from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
 
 _TARGET: Final = 0.95
 _PROMPT_TOKENS: Final = 16
@@ -27,20 +27,22 @@ _WARM_UP_STEPS: Final = 5
 
 @click.command("trainer")
 @click.option("--pairs", default=5, show_default=True, type=click.IntRange(min=1), help="Interleaved; medians count.")
-@click.option("--steps", default=50, show_default=True, type=click.IntRange(min=5), help="Steps of a run.")
+@click.option("--model", default="10m", show_default=True, type=click.Choice(sorted(MODEL_SIZES)), help="Which model.")
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(min=5), help="Steps of a run.")
 @click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
 @click.option("--tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens of a completion.")
-def command(pairs: int, steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
+def command(pairs: int, model: str, steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
     """Trained tokens a second of the trainer, Kafka and published weights included ÷ a bare loop's; target: 0.95."""
     shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
     found = []
     for number in range(pairs):
         if number % 2:
-            bare = _bare(shape)
-            found.append((_ours(shape), bare))
+            bare = _bare(shape, model)
+            found.append((_ours(shape, model), bare))
         else:
-            found.append((_ours(shape), _bare(shape)))
+            found.append((_ours(shape, model), _bare(shape, model)))
+        click.echo(f"pair {number + 1} of {pairs}: {found[-1][0] / found[-1][1]:.3f}", err=True)
     report = {
         "bench": "trainer",
         "ratio": round(median(one / other for one, other in found), 3),
@@ -48,36 +50,42 @@ def command(pairs: int, steps: int, groups_per_step: int, group_size: int, token
         "ratios": [round(one / other, 3) for one, other in found],
         "trainer_tokens_per_second": round(median(one for one, _ in found)),
         "bare_tokens_per_second": round(median(other for _, other in found)),
-        "settings": {**shape, "pairs": pairs, "dtype": "float32", "microbatch_tokens": _MICROBATCH_TOKENS},
+        "settings": {
+            **shape,
+            "model": model,
+            "pairs": pairs,
+            "dtype": "float32",
+            "microbatch_tokens": _MICROBATCH_TOKENS,
+        },
     }
     click.echo(json.dumps(report, indent=2))
 
 
-def _ours(shape: dict[str, int]) -> float:
+def _ours(shape: dict[str, int], model: str) -> float:
     """Of `rollstream trainer` on topics filled beforehand, its waiting included."""
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
         cluster = KafkaCluster(Path(name) / "kafka", plan_cluster(1))
         try:
             cluster.start()
             kafka = KafkaSettings(bootstrap_servers=cluster.bootstrap_servers)
-            return float(trainer_wait.measure(kafka, Path(name), shape)["trained_tokens_per_second"])
+            return float(trainer_wait.measure(kafka, Path(name), shape, model=model)["trained_tokens_per_second"])
         finally:
             cluster.stop()
 
 
-def _bare(shape: dict[str, int]) -> float:
+def _bare(shape: dict[str, int], model: str) -> float:
     """Of the bare loop, in a process of its own, as the trainer is."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
-        return other.submit(bare_tokens_per_second, shape).result()
+        return other.submit(bare_tokens_per_second, shape, model).result()
 
 
-def bare_tokens_per_second(shape: dict[str, int]) -> float:
+def bare_tokens_per_second(shape: dict[str, int], model_size: str) -> float:
     """Forward, clipped surrogate, backward, gradient clipping and AdamW over random tokens that lie ready in memory."""
     import torch
     from transformers import AutoModelForCausalLM
 
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        write_tiny_model(Path(name), seed=0)
+        write_tiny_model(Path(name), seed=0, **MODEL_SIZES[model_size])
         model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
     num_samples = shape["groups_per_step"] * shape["group_size"]

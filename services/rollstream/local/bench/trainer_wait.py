@@ -19,7 +19,7 @@ from rollstream.bus.settings import KafkaSettings
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
-from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
+from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
@@ -43,18 +43,18 @@ def command(steps: int, groups_per_step: int, group_size: int, tokens: int) -> N
         cluster = KafkaCluster(directory / "kafka", plan_cluster(1))
         try:
             cluster.start()
-            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), directory, shape)
+            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), directory, shape, model="demo")
         finally:
             cluster.stop()
     click.echo(json.dumps(report, indent=2))
 
 
-def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int]) -> dict[str, Any]:
-    """Fill the topics, run `rollstream trainer` to its end, and add up what its ledger says."""
+def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, model: str) -> dict[str, Any]:
+    """Fill the topics, run `rollstream trainer` on a model of this size to its end, and add up what its ledger says."""
     num_steps = shape["steps"] + _WARM_UP_STEPS
     KafkaAdmin(kafka).create_topics(_RUN, partitions=4)
     _fill(kafka, num_steps * shape["groups_per_step"], shape)
-    write_tiny_model(directory / "model", seed=0)
+    write_tiny_model(directory / "model", seed=0, **MODEL_SIZES[model])
     command = [sys.executable, "-m", "rollstream.cli.main", "trainer", "--config"]
     log = directory / "trainer.log"
     with log.open("w") as output:
