@@ -23,6 +23,7 @@ from rollstream.bus.reader import TopicReader
 from rollstream.bus.settings import KafkaSettings
 from rollstream.bus.stop import Stop
 from rollstream.producers.loop import Producer
+from rollstream.producers.posing import numbered_rows, posed
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
@@ -197,10 +198,13 @@ def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None
 
 
 def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:
-    for row in (0, 1, 3):
-        written = a_prompt(run=run.name, producer="producer", prompt_id=f"tasks.jsonl/{row}", sequence=row)
-        run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(written))
-    with producing(run.settings(rows=5, num_prompts=5, wait_until_closed=False)) as thread:
+    settings = run.settings(rows=5, num_prompts=5, wait_until_closed=False)
+    source = build_source(settings)
+    for row in numbered_rows(source, first=0, stop_before=4):
+        if row.sequence != 2:
+            prompt = posed(row, settings=settings, dataset=source.dataset, sampling=sampling_of(settings))
+            run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(prompt))
+    with producing(settings) as thread:
         thread.join(DEADLINE_SECONDS)
     run.wait_for(5)
     assert sorted(prompt.sequence for prompt in run.prompts) == list(range(5))

@@ -100,7 +100,7 @@ def test_micro_batches_hold_every_training_token_once_within_the_budget(shapes, 
     found = sorted((a, t) for batch in batches for a, t in zip(batch.advantages, batch.targets, strict=True))
     expected = sorted((s.advantage, t) for s in samples for t in s.token_ids[s.loss_mask])
     assert found == expected
-    assert sum(batch.weights.sum() for batch in batches) == pytest.approx(1.0, abs=1e-5)
+    assert sum(batch.token_weights.sum() for batch in batches) == pytest.approx(1.0, abs=1e-5)
 
 
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 3))

@@ -2,7 +2,7 @@
 
 A record that was started 3 times without an end runs alone, so that the next crash accuses no other record; after 5
 starts it is given up. An orderly end (shutdown, revoke, a broken world) takes its start back. Without Redis nothing
-is counted and everything goes on.
+is counted and everything goes on, but a record that kills is started for ever.
 """
 
 import asyncio

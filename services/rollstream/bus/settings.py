@@ -82,7 +82,7 @@ class StageSettings(BaseSettings):
     redis_url: str | None = Field(
         default=None,
         pattern=r"^(redis|rediss|unix)://",
-        description="Redis, for what may be lost; without it everything goes on",
+        description="Redis, for what may be lost; without it all goes on, but a record that kills is started for ever",
     )
     weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
     environments: dict[str, dict[str, str]] = Field(

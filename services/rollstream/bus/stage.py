@@ -14,7 +14,7 @@ What happens when …
   … a message can't be read: it goes to dead-letters, confirmed; its offset is done; the partition moves on.
   … a handler raises: `Route.on_failure` says what to publish instead, else the message is dead-lettered. More than 20
     a minute end the process: a world, not a message, is broken. So does one `RollstreamError` but `BadMessageError`.
-  … a record kills the process each time: it is started alone, then given up (`poison.py`).
+  … a record kills the process each time: it is started alone, then given up, as Redis counts (`poison.py`).
   … partitions are revoked or lost, or the process is told to stop: handlers may finish for a bounded time (not when
     lost), then they are cancelled, and nothing they yield after that is published.
   … a record is unfinished beyond its bound: the process ends, non-zero.

@@ -13,7 +13,8 @@ What happens when … (the loop itself is `bus/stage.py`)
   … a prompt comes twice: its samples are drawn twice; the trainer takes one attempt of each.
   … a prompt can't be read: it goes to dead-letters. One that can be read never does: its samples end as failed (it
     can't be posed) or unresolved (deadline, engine, a prompt that kills the process each time), and say why.
-  … an agent's own code raises: the prompt's samples all come as unresolved, those that had ended a second time.
+  … an agent's own code raises: the prompt's samples all come as unresolved, those that had ended a second time; more
+    than 20 a minute end the process.
   … the engine dies: unfinished samples are not published, see “killed”.
   … the process is told to stop: running prompts have 20 s to end; of the rest see “killed”.
   … a new version is published: it is loaded under the running samples, whose spans say which tokens are whose

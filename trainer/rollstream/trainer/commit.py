@@ -58,7 +58,7 @@ class CheckpointRequest:
 
 
 class Commits:
-    """Appends to the ledger, the only writer of its run; any error ends the process."""
+    """Appends to the ledger, its only writer while it lives (else `bus/rollback.py`); any error ends the process."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ class DropReason(StrEnum):
     ALL_TRUNCATED = "all_truncated"
     """Every completed sample ran into its token limit."""
     NO_SPREAD = "no_spread"
-    """Its samples all have the same reward: no advantage, no gradient."""
+    """Its samples, truncated ones aside, all have the same reward: nothing to learn from."""
     NON_FINITE = "non_finite"
     """Its step had a non-finite loss or gradient and was skipped."""
 

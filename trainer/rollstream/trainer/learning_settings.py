@@ -27,12 +27,16 @@ class LearningSettings(BaseModel):
         default="dapo", description="Surrogate and normalization of this paper; std and clip are keys of their own"
     )
     normalization: Normalization | None = Field(
-        default=None, description="dapo: mean over tokens; grpo: mean of sequence means; default: the loss's own"
+        default=None,
+        description="dapo: mean over tokens; grpo: mean of sequence means; dr_grpo: sum ÷ all max_tokens; "
+        "default: the loss's own",
     )
     clip_low: float = Field(default=0.2, gt=0, lt=1, description="The importance ratio is clipped below 1 - clip_low")
     clip_high: float = Field(default=0.28, gt=0, description="The importance ratio is clipped above 1 + clip_high")
     old: Literal["proximal", "behavior"] = Field(
-        default="proximal", description="What the ratio divides by: the policy before the step, or the sampling policy"
+        default="proximal",
+        description="What the ratio divides by: the policy before the step, or the sampling policy; proximal with one "
+        "minibatch makes it 1, so that nothing clips",
     )
     importance_cap: float | None = Field(
         default=None, gt=0, description="Bound of the weight proximal / behavior, default 2; not with old=behavior"

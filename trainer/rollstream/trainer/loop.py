@@ -21,10 +21,11 @@ What happens when …
     with lag_scope = "token", its old tokens are masked.
   … samples never come: their group closes as `lost` once generators and scorers are done with it; no stop of any stage
     makes a group age.
-  … a loss or gradient is not finite: the step is skipped, its groups close as `non_finite`; three in a row end the
-    process.
+  … a loss or gradient is not finite: the rest of the step is skipped; if that is all of it, its groups close as
+    `non_finite`. Three such steps in a row end the process.
   … it is told to stop: the step that runs is committed, then a checkpoint is written and handed over (`commit.py`).
-  … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero; only trainers write there.
+  … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero; only trainers
+    and `weights rollback` write there.
   … another trainer takes the run over: this one is fenced by its next transaction and exits with 75.
 """
 

@@ -33,8 +33,8 @@ class MicroBatch:
     """[N] of the token's sample."""
     temperatures: npt.NDArray[np.float32]
     """[N] of the token's sample."""
-    weights: npt.NDArray[np.float32]
-    """[N] what the token's loss counts in the minibatch."""
+    token_weights: npt.NDArray[np.float32]
+    """[N] what the token's loss counts in the minibatch, see `normalization`."""
     lagged: npt.NDArray[np.bool_]
     """[N] whether an older version than the trainer's sampled any of the sample."""
 
@@ -104,6 +104,6 @@ def _microbatch(samples: Sequence[TrainingSample], weights: npt.NDArray[np.float
         behavior_logprobs=np.concatenate([sample.behavior_logprobs[sample.loss_mask] for sample in samples]),
         advantages=per_token([sample.advantage for sample in samples]),
         temperatures=per_token([sample.temperature for sample in samples]),
-        weights=per_token(weights),
+        token_weights=per_token(weights),
         lagged=np.repeat([sample.policy_lag > 0 for sample in samples], counts),
     )

@@ -33,7 +33,7 @@ def objective(
         num_samples=len(batch.input_ids),
     )
     token_loss = SURROGATES[settings.loss](tokens, Clip(low=settings.clip_low, high=settings.clip_high))
-    loss = (token_loss.loss * batch.weights).sum()
+    loss = (token_loss.loss * batch.token_weights).sum()
     return loss, _totals(batch, statistics, token_loss, proximal, cap)
 
 

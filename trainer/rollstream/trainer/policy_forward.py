@@ -54,7 +54,7 @@ class DeviceBatch:
     behavior_logprobs: Tensor
     advantages: Tensor
     temperatures: Tensor
-    weights: Tensor
+    token_weights: Tensor
     lagged: Tensor
 
     @classmethod

@@ -72,7 +72,7 @@ def read_ledger(kafka: KafkaSettings, run: str, registry: SchemaRegistry) -> Fou
                     newest = max(newest, weights.decode(message.value).weight_version)
             except DecodeError as error:
                 raise BrokenWorldError(
-                    f"{_at(message)} is not readable, and only trainers write there: {error}"
+                    f"{_at(message)} is not readable, and only trainers and rollbacks write there: {error}"
                 ) from error
     return FoundLedger(fold=fold, newest_published=newest, latest_steps=latest)
 
