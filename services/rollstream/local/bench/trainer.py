@@ -38,12 +38,9 @@ def command(pairs: int, model: str, steps: int, groups_per_step: int, group_size
     shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
     found = []
     for number in range(pairs):
-        if number % 2:
-            bare = _beside_a_broker(shape, model, _bare)
-            found.append((_beside_a_broker(shape, model, _ours), bare))
-        else:
-            ours = _beside_a_broker(shape, model, _ours)
-            found.append((ours, _beside_a_broker(shape, model, _bare)))
+        order = (_bare, _ours) if number % 2 else (_ours, _bare)
+        speed = {side: _beside_a_broker(shape, model, side) for side in order}
+        found.append((speed[_ours], speed[_bare]))
         click.echo(f"pair {number + 1} of {pairs}: {found[-1][0] / found[-1][1]:.3f}", err=True)
     report = {
         "bench": "trainer",
