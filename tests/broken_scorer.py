@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollstream.bus.entry import run_process
 from rollstream.bus.message import Message
+from rollstream.process.entry import run_process
 from rollstream.scorer.loop import serve_stream
 from rollstream.scorer.settings import ScorerSettings
 

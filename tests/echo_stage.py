@@ -12,13 +12,13 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
-from rollstream.bus.entry import run_process
-from rollstream.bus.health import Health
 from rollstream.bus.poison import PoisonGuard
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.settings import KafkaSettings
 from rollstream.bus.stage import Route, Stage, run_stage
-from rollstream.bus.stop import Stop
+from rollstream.process.entry import run_process
+from rollstream.process.health import Health
+from rollstream.process.settings import KafkaSettings
+from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated

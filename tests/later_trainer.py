@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from rollstream.bus.entry import run_process
+from rollstream.process.entry import run_process
 from rollstream.trainer.settings import TrainerSettings
 from rollstream.trainer.start import run_trainer
 

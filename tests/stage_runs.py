@@ -17,9 +17,9 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
 from rollstream.bus.stage import Stage
-from rollstream.bus.stop import Stop
+from rollstream.process.settings import KafkaSettings
+from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated

@@ -20,9 +20,9 @@ LIGHT = (
     "rollstream.schemas.topics",
     "rollstream.schemas.registry",
     "rollstream.schemas.compatibility",
-    "rollstream.bus.errors",
+    "rollstream.schemas.errors",
     "rollstream.bus.message",
-    "rollstream.bus.settings",
+    "rollstream.process.settings",
     "rollstream.bus.offsets",
     "rollstream.bus.ledger",
     "rollstream.bus.weight_store",
@@ -54,7 +54,7 @@ def test_help_imports_nothing_but_the_table_of_commands() -> None:
     imported = output.splitlines()[-1].split()
     assert _heavy(imported) == []
     assert [name for name in sorted(imported) if name.startswith("rollstream.") and name.count(".") == 2] == [
-        "rollstream.bus.errors",
+        "rollstream.schemas.errors",
         "rollstream.cli.main",
         "rollstream.schemas.errors",
     ]

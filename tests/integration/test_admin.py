@@ -11,11 +11,11 @@ from confluent_kafka import ElectionType
 from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import BrokerError
 from rollstream.bus.presence import is_trainer_present
-from rollstream.bus.settings import KafkaSettings
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import TOPICS
 from tests.running import wait_until
 

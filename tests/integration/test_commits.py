@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.settings import KafkaSettings
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.bus.weight_store import DirectoryWeightStore
+from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.registry import PackagedRegistry
 from rollstream.trainer.checkpoint import CheckpointStore
 from rollstream.trainer.commit import Commits, CommitSettings

@@ -10,15 +10,15 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
 from rollstream.cli.main import cli
+from rollstream.process.settings import KafkaSettings
 from rollstream.producers.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.bus.crash_points import CRASH_AT
+from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS_APPLIED

@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 from confluent_kafka.admin import AdminClient
 
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.doctor import command as doctor_command
 from rollstream.cli.down import command as down
 from rollstream.cli.up import command as up
@@ -20,6 +19,7 @@ from rollstream.local.doctor import Verdict
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import HOST, free_ports
 from rollstream.local.stack import STATE_FILE, LocalStack, StackState
+from rollstream.process.settings import StageSettings
 
 
 def test_up_starts_a_stack_that_its_settings_file_leads_to_and_down_stops_it(tmp_path: Path) -> None:

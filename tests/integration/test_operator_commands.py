@@ -16,15 +16,15 @@ from click.testing import CliRunner
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.dead_letters import dead_letter
-from rollstream.bus.errors import ConfigurationError, RollstreamError
 from rollstream.bus.message import Delivery, Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.redis_fleet import Fleet
-from rollstream.bus.settings import KafkaSettings
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.main import cli
+from rollstream.process.fleet import Fleet
+from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.errors import ConfigurationError, RollstreamError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.record import Record

@@ -4,7 +4,7 @@ import time
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.presence import TrainerPresence, is_trainer_present
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
 
 
 def test_a_trainer_is_present_exactly_while_it_runs(kafka: str, topic_prefix: str) -> None:

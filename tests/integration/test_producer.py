@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.health import Health
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
-from rollstream.bus.stop import Stop
+from rollstream.process.health import Health
+from rollstream.process.settings import KafkaSettings
+from rollstream.process.stop import Stop
 from rollstream.producers.loop import Producer
 from rollstream.producers.posing import numbered_rows, posed
 from rollstream.producers.settings import ProducerSettings

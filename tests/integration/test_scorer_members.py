@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.bus.crash_points import CRASH_AT
+from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored

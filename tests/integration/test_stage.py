@@ -12,13 +12,13 @@ import pytest
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.dead_letters import list_dead_letters, replay
-from rollstream.bus.errors import BrokenWorldError, ConfigurationError, StuckRecordError, TooManyFailuresError
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.settings import KafkaSettings
 from rollstream.bus.stage import MAX_FAILURES_A_MINUTE, Stage
-from rollstream.bus.stop import Stop
+from rollstream.process.settings import KafkaSettings
+from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, StuckRecordError, TooManyFailuresError
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS

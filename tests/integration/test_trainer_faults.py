@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from rollstream.bus.crash_points import CRASH_AT
 from rollstream.bus.rollback import roll_back
-from rollstream.bus.settings import StageSettings
+from rollstream.process.crash_points import CRASH_AT
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.topics import WEIGHTS
 from tests.builders import a_prompt

@@ -12,11 +12,11 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.crash_points import CRASH_AT
 from rollstream.bus.presence import is_trainer_present
-from rollstream.bus.settings import KafkaSettings
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
+from rollstream.process.crash_points import CRASH_AT
+from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
 from tests.e2e.accounting import Account, OutsideClient

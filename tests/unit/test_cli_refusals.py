@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.cli.main import cli
+from rollstream.schemas.errors import ConfigurationError
 
 
 @pytest.mark.parametrize("command", ["up", "demo"])

@@ -18,9 +18,9 @@ from rollstream.bus.dead_letters import (
     parse,
     replayed,
 )
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import Message, OutRecord
 from rollstream.schemas.codec import DecodeError
+from rollstream.schemas.errors import ConfigurationError
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MESSAGE = Message(

@@ -9,8 +9,8 @@ import pytest
 
 _PROGRAM = """
 import logging, time
-from rollstream.bus.entry import run_process
-from rollstream.bus.errors import *
+from rollstream.process.entry import run_process
+from rollstream.schemas.errors import *
 from rollstream.schemas.errors import RegistryError
 
 def fail(error):

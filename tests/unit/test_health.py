@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from rollstream.bus import metrics
-from rollstream.bus.health import Health
+from rollstream.process.health import Health
 
 
 class Clock:

@@ -9,10 +9,10 @@ from itertools import islice, product
 
 import pytest
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.producers.order import epoch_order
 from rollstream.producers.posing import last_sequence, numbered_rows
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.schemas.errors import ConfigurationError
 
 SIZES = (7, 1, 12)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.bus.errors import BadMessageError
+from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.rollout import FinishReason
 from rollstream.trainer.microbatches import microbatches, split_minibatches

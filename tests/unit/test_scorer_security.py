@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr
 
-from rollstream.bus.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.scorer.security import faust_credentials
 
 

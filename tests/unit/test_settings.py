@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.bus.errors import ConfigurationError
-from rollstream.bus.settings import STAGES, KafkaSettings, StageSettings
+from rollstream.process.settings import STAGES, KafkaSettings, StageSettings
 from rollstream.producers.loop import idle_engine_warning
 from rollstream.producers.settings import ProducerSettings
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.scorer.settings import ScorerSettings
 from rollstream.trainer.settings import TrainerSettings
 

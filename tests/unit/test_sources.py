@@ -10,7 +10,6 @@ import pyarrow.parquet
 import pytest
 from pydantic import ValidationError
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.environments.load import load_environment
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
@@ -18,6 +17,7 @@ from rollstream.producers.sources.environment import EnvironmentSource
 from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.producers.sources.protocol import Source
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Sampling
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.weight_store import (
     CorruptWeightsError,
     DirectoryWeightStore,
@@ -18,6 +17,7 @@ from rollstream.bus.weight_store import (
     WeightStoreError,
     open_weight_store,
 )
+from rollstream.schemas.errors import ConfigurationError
 
 
 def save_small(directory: Path) -> None:

@@ -12,16 +12,16 @@ from itertools import islice
 from statistics import fmean
 from time import monotonic
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import FROM_END, TopicReader
 from rollstream.bus.records import readable, up_to_the_end
-from rollstream.bus.settings import StageSettings
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
+from rollstream.process.settings import StageSettings
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose
 from rollstream.schemas.record import utc_now

@@ -22,14 +22,13 @@ import logging
 from collections.abc import Iterator
 from itertools import islice
 
-from rollstream.bus.errors import BrokerError
-from rollstream.bus.health import Health
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.records import readable, up_to_the_end
-from rollstream.bus.stop import Stop
 from rollstream.engines.settings import EngineSettings
+from rollstream.process.health import Health
+from rollstream.process.stop import Stop
 from rollstream.producers import metrics
 from rollstream.producers.credit import Credit
 from rollstream.producers.posing import last_sequence, numbered_rows, posed
@@ -37,6 +36,7 @@ from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
 from rollstream.schemas.topics import LEDGER, PROMPTS
 

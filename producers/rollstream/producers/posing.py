@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow, Source
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now

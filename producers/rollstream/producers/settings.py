@@ -5,8 +5,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rollstream.bus.settings import StageSettings
 from rollstream.environments.protocol import Split
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
 

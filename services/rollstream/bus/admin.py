@@ -9,9 +9,9 @@ import confluent_kafka
 from confluent_kafka import KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from rollstream.bus.errors import BrokerError, ConfigurationError
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES, TOPICS, Retention, Topic
 
 _TIMEOUT_SECONDS = 30.0

@@ -27,13 +27,13 @@ from confluent_kafka import KafkaError, TopicPartition
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.bus import metrics
-from rollstream.bus.errors import BrokerError, StuckRecordError
 from rollstream.bus.group_config import check_topics, group_config
-from rollstream.bus.health import Health
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.offsets import Assignment
 from rollstream.bus.reader import plain_message
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.health import Health
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError, StuckRecordError
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import Headers, Message, OutRecord
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import schema_id_of
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.topics import DEAD_LETTERS
 
 MAX_REPLAYS: Final = 3

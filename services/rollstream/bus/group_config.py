@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import confluent_kafka
 
-from rollstream.bus.errors import BrokerError, ConfigurationError
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 _LOG = logging.getLogger(__name__)
 

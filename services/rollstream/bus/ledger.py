@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from rollstream.bus.errors import BrokenWorldError
 from rollstream.bus.versions import VersionTree
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
 
 

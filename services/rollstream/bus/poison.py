@@ -16,8 +16,8 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from rollstream.bus.errors import BadMessageError
 from rollstream.bus.message import Message
+from rollstream.schemas.errors import BadMessageError
 
 _LOG = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from rollstream.bus.errors import BrokerError
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER
 
 _LOG = logging.getLogger(__name__)

@@ -10,9 +10,9 @@ from typing import Any
 
 import confluent_kafka
 
-from rollstream.bus.errors import BrokerError
 from rollstream.bus.message import Delivery, OutRecord
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import MAX_RECORD_BYTES
 
 _LOG = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from typing import Any, Final, Self
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-from rollstream.bus.errors import BrokerError, ConfigurationError
 from rollstream.bus.message import Message, Partition
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from rollstream.bus.errors import BrokerError
 from rollstream.bus.message import Message
 from rollstream.bus.reader import TopicReader
 from rollstream.schemas.codec import Codec, DecodeError
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.record import Record
 
 R = TypeVar("R", bound=Record)

@@ -34,15 +34,15 @@ from typing import Any, Final, Generic, TypeVar
 
 from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer, InFlight
-from rollstream.bus.crash_points import crash_point
 from rollstream.bus.dead_letters import dead_letter
-from rollstream.bus.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
-from rollstream.bus.health import Health
 from rollstream.bus.message import Delivery, Message, OutRecord
 from rollstream.bus.poison import PoisonError, PoisonGuard, Start
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.stop import Stop
+from rollstream.process.crash_points import crash_point
+from rollstream.process.health import Health
+from rollstream.process.stop import Stop
 from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
+from rollstream.schemas.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
 from rollstream.schemas.record import Record
 
 _LOG = logging.getLogger(__name__)

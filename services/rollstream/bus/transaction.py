@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import confluent_kafka
 from confluent_kafka import KafkaError
 
-from rollstream.bus.crash_points import crash_point
-from rollstream.bus.errors import BrokerError, FencedError, RollstreamError
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import producer_config
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.crash_points import crash_point
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError, FencedError, RollstreamError
 
 TRANSACTION_TIMEOUT_SECONDS = 10.0
 _INIT_TIMEOUT_SECONDS = 60.0

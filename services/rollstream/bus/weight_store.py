@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from rollstream.bus.errors import BrokenWorldError, ConfigurationError, RollstreamError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RollstreamError
 from rollstream.schemas.weights import WeightFile
 
 _LOG = logging.getLogger(__name__)

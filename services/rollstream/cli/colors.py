@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.engines.identity import tokenizer_sha256
 from rollstream.generator.settings import GeneratorSettings
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.rollout import RolloutGenerated, Turn
 
 Detokenize = Callable[[npt.NDArray[np.int32]], str]

@@ -7,11 +7,11 @@ from typing import Any
 import click
 
 from rollstream.bus.dead_letters import DeadLetter, list_dead_letters, replay
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import json_option, settings_option
 from rollstream.cli.rendering import dead_letter_line
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.errors import ConfigurationError
 
 
 @click.group()

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from rollstream.bus.settings import STAGES
 from rollstream.cli.options import made_directory
 from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, DemoOptions
+from rollstream.process.settings import STAGES
 
 
 @click.command()

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from rollstream.bus.settings import StageSettings
+from rollstream.process.settings import StageSettings
 from rollstream.producers.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
 
 _NUM_EXAMPLES = 5

@@ -14,8 +14,8 @@ def command(config: Path | None) -> None:
 
     Settings: the tables [generator] and [generator.engine] of the run's file, or ROLLSTREAM_… in the environment.
     """
-    from rollstream.bus.entry import run_process
     from rollstream.generator.loop import run_generator
     from rollstream.generator.settings import GeneratorSettings
+    from rollstream.process.entry import run_process
 
     run_process("generator", lambda stop: run_generator(GeneratorSettings.load(config), stop))

@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from rollstream.bus.errors import RollstreamError
-from rollstream.schemas.errors import RegistryError
+from rollstream.schemas.errors import RegistryError, RollstreamError
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Run the whole loop on this machine until the reward has visibly risen.",

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import click
 
-from rollstream.bus.errors import ConfigurationError
-from rollstream.bus.settings import RUN_FILE, StageSettings
+from rollstream.process.settings import RUN_FILE, StageSettings
+from rollstream.schemas.errors import ConfigurationError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import click
 
-from rollstream.bus.entry import run_process
 from rollstream.cli.options import config_option
+from rollstream.process.entry import run_process
 from rollstream.producers.settings import ProducerSettings
 
 

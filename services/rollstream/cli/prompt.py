@@ -11,16 +11,16 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from rollstream.bus.errors import BrokerError
 from rollstream.bus.message import OutRecord, Partition
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.colors import VersionColors
 from rollstream.cli.options import config_option, json_option
 from rollstream.cli.reading import Decoder, end_offsets
 from rollstream.cli.rendering import plain
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
 from rollstream.schemas.record import utc_now

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import BrokerError
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import StageSettings
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.record import Record
 from rollstream.schemas.topics import TOPICS, Topic
 

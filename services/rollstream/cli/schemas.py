@@ -4,8 +4,8 @@ from contextlib import closing
 
 import click
 
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import find_config
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.compatibility import check_packaged
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.registry import manifest

@@ -14,7 +14,7 @@ def command(config: Path | None) -> None:
 
     Settings: the table [scorer] of the run's file, or ROLLSTREAM_… in the environment.
     """
-    from rollstream.bus.entry import run_process
+    from rollstream.process.entry import run_process
     from rollstream.scorer.loop import run_scorer
     from rollstream.scorer.settings import ScorerSettings
 

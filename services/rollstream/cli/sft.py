@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from rollstream.bus.logs import configure_logging
 from rollstream.cli.options import made_directory
+from rollstream.process.logs import configure_logging
 
 
 @click.command("sft")

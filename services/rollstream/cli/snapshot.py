@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rollstream.bus.admin import KafkaAdmin, TopicDescription
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.redis_fleet import Fleet
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.reading import Decoder, last_messages, stream
 from rollstream.cli.rendering import plain
+from rollstream.process.fleet import Fleet
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import (
     EVAL_PROMPTS,

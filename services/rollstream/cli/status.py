@@ -12,11 +12,11 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from rollstream.bus.errors import BrokerError
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import json_option, settings_option
 from rollstream.cli.rendering import one_line
 from rollstream.cli.snapshot import Snapshot, StatusSource
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.errors import BrokerError
 
 _REFRESH_SECONDS: Final = 2.0
 _METRICS: Final = (

@@ -8,10 +8,10 @@ import click
 from rollstream.bus.dead_letters import parse
 from rollstream.bus.message import Partition
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import json_option, settings_option
 from rollstream.cli.reading import Decoded, Decoder, end_offsets, last_messages
 from rollstream.cli.rendering import clock, dead_letter_line, one_line, plain
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.topics import TOPICS, topic_named
 
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import ConfigurationError
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import json_option, settings_option
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.errors import ConfigurationError
 
 
 @click.group()

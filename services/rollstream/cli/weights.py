@@ -2,8 +2,8 @@
 
 import click
 
-from rollstream.bus.settings import StageSettings
 from rollstream.cli.options import json_option, settings_option
+from rollstream.process.settings import StageSettings
 
 
 @click.group("weights")

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.engines.protocol import EngineError
+from rollstream.schemas.errors import ConfigurationError
 
 Shapes = Mapping[str, tuple[int, ...]]
 _HEAD = "lm_head.weight"

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.bus.errors import RollstreamError
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.prompt import Message, Sampling
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 

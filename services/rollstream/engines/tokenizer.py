@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 
 _PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.bus.errors import ConfigurationError
-from rollstream.bus.heap import spare_the_loaded
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.model_directory import (
     Shapes,
@@ -33,6 +31,8 @@ from rollstream.engines.model_directory import (
 from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.process.heap import spare_the_loaded
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.environments.protocol import Environment
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.environments.word_count import WordCount
+from rollstream.schemas.errors import ConfigurationError
 
 _BY_NAME: Final[Mapping[str, Callable[..., Environment]]] = {"sort_digits": SortDigits, "word_count": WordCount}
 _PARTS: Final = ("name", "rubric", "sampling", "tasks")

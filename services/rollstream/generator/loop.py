@@ -31,13 +31,10 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
-from rollstream.bus.health import Health
 from rollstream.bus.poison import PoisonGuard
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.redis_fleet import Fleet
 from rollstream.bus.stage import Route, Stage, run_stage
-from rollstream.bus.stop import Stop
 from rollstream.bus.weight_store import open_weight_store
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
@@ -46,6 +43,9 @@ from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, SampleBounds, weight_in_tokens, without_tokens
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WatcherParts, WeightWatcher
+from rollstream.process.fleet import Fleet
+from rollstream.process.health import Health
+from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated

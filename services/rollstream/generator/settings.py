@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from rollstream.bus.settings import StageSettings
 from rollstream.engines.settings import EngineSettings
+from rollstream.process.settings import StageSettings
 
 
 class GeneratorSettings(StageSettings):

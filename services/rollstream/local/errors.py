@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rollstream.bus.errors import RollstreamError
+from rollstream.schemas.errors import RollstreamError
 
 
 class LocalStackError(RollstreamError):

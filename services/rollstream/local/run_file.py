@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from rollstream.bus.settings import RUN_FILE
 from rollstream.local.stack import LocalStack
+from rollstream.process.settings import RUN_FILE
 
 
 def ensure_run_file(run_dir: Path, stack: LocalStack) -> Path:

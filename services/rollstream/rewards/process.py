@@ -10,8 +10,8 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from rollstream.bus.errors import BrokenWorldError
 from rollstream.rewards.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.rollout import Status
 
 _START_SECONDS: Final = 60.0

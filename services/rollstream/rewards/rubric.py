@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
-from rollstream.bus.errors import RollstreamError
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.prompt import Message
 
 

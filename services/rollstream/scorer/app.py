@@ -20,10 +20,10 @@ from typing import Any, Final, NoReturn
 
 import faust
 
-from rollstream.bus.errors import BrokenWorldError, RollstreamError
 from rollstream.bus.message import Message
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokenWorldError, RollstreamError
 from rollstream.scorer.security import faust_credentials
 
 _LOG = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rollstream.bus.crash_points import crash_point
 from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.metrics import CONSUMED, DEAD_LETTERS, PUBLISHED
 from rollstream.bus.poison import ALONE_AFTER, GIVEN_UP_AFTER, PoisonError
 from rollstream.bus.publisher import Publisher
+from rollstream.process.crash_points import crash_point
 from rollstream.rewards.pool import ScoringPool
 from rollstream.rewards.verdicts import Sample, Verdict
 from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError

@@ -28,13 +28,13 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import BrokenWorldError, ConfigurationError
-from rollstream.bus.health import Health
-from rollstream.bus.heap import spare_the_loaded
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.stop import Stop
+from rollstream.process.health import Health
+from rollstream.process.heap import spare_the_loaded
+from rollstream.process.stop import Stop
 from rollstream.rewards.pool import ScoringPool
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic

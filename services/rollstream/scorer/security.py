@@ -7,7 +7,7 @@ from typing import Any, Final
 import faust
 from pydantic import SecretStr
 
-from rollstream.bus.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError
 
 _KNOWN: Final = (
     "security.protocol", "sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password", "ssl.ca.location",

@@ -4,7 +4,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from rollstream.bus.settings import StageSettings
+from rollstream.process.settings import StageSettings
 from rollstream.rewards.pool import PoolBounds
 
 

@@ -14,9 +14,9 @@ import redis.asyncio
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
-from rollstream.bus.errors import RollstreamError
 from rollstream.bus.message import Message
 from rollstream.bus.poison import ANSWERS, GONE
+from rollstream.schemas.errors import RollstreamError
 
 _LOG = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.bus.errors import BadMessageError
+from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import Status, Turn
 from rollstream.trainer.advantages import group_advantages, has_spread
 from rollstream.trainer.groups import DropReason, Group, PlacedSample

@@ -7,9 +7,9 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.bus.message import Partition
 from rollstream.bus.weight_store import delete_at_once, sweep, write_durably
+from rollstream.schemas.errors import ConfigurationError
 
 _POSITION: Final = "position.json"
 _STATE: Final = "state"

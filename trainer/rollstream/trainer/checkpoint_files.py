@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from rollstream.bus.errors import BrokenWorldError
+from rollstream.schemas.errors import BrokenWorldError
 
 _STATE = "training_state.pt"
 

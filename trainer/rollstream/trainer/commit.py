@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rollstream.bus.crash_points import crash_point
 from rollstream.bus.message import OutRecord
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.bus.weight_store import WeightStore
+from rollstream.process.crash_points import crash_point
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
 from rollstream.schemas.record import utc_now

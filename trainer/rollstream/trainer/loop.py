@@ -35,9 +35,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rollstream.bus.health import Health
-from rollstream.bus.stop import Stop
 from rollstream.bus.versions import VersionTree
+from rollstream.process.health import Health
+from rollstream.process.stop import Stop
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics
 from rollstream.trainer.admission import Admitted

@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from rollstream.bus.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.policy_forward import CausalModel
 
 _TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from rollstream.bus.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.microbatches import MicroBatch
 
 CHUNK_LOGITS = 1 << 27  # 512 MiB as float32

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollstream.bus.admin import ClusterIdentity
-from rollstream.bus.errors import BrokenWorldError, ConfigurationError
 from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.registry import SchemaRegistry
 from rollstream.schemas.topics import LEDGER, WEIGHTS

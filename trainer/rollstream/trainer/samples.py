@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.bus.errors import BadMessageError
+from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Turn
 from rollstream.schemas.scored import RolloutScored
 

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from rollstream.bus.settings import StageSettings
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.ids import checked_run
 from rollstream.trainer.admission import LagScope
 from rollstream.trainer.learning_settings import LearningSettings

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import AutoTokenizer
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.model_files import load_model, resolve_device, save_model
 from rollstream.trainer.sft_settings import SftSettings
 from rollstream.trainer.validation import Validation

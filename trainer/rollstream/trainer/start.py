@@ -8,15 +8,15 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import FencedError
-from rollstream.bus.health import Health
-from rollstream.bus.heap import spare_the_loaded
 from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
-from rollstream.bus.stop import Stop
 from rollstream.bus.transaction import ExpiredTransactionError, TransactionalPublisher
 from rollstream.bus.weight_store import open_weight_store
+from rollstream.process.health import Health
+from rollstream.process.heap import spare_the_loaded
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import FencedError
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics
 from rollstream.trainer.admission import AdmissionRules

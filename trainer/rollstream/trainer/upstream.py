@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import RollstreamError
-from rollstream.bus.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from rollstream.trainer.aging import Upstream
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.environments.protocol import Environment, Split, Task
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.schemas.errors import ConfigurationError
 
 MOST_SHUFFLED_TASKS: Final = 10_000
 """An environment with more tasks than this counts as endless: one epoch, in the environment's own seeded order."""

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 
 _OWN: Final = frozenset({"prompt", "messages", "reference_answer", "answer", "id", "tools", "metadata"})

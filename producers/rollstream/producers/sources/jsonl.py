@@ -5,10 +5,10 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.fields import row_from
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.schemas.errors import ConfigurationError
 
 
 class JsonlSource:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from rollstream.bus.errors import ConfigurationError
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.fields import row_from
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.schemas.errors import ConfigurationError
 
 
 class ParquetSource:

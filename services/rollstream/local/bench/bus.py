@@ -17,14 +17,14 @@ import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
-from rollstream.bus.errors import BrokerError
 from rollstream.bus.group_config import group_config
-from rollstream.bus.health import Health
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher, producer_config
-from rollstream.bus.settings import KafkaSettings
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
+from rollstream.process.health import Health
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import BrokerError
 
 _TARGET: Final = 0.8
 _PARTITIONS: Final = 4

@@ -16,13 +16,9 @@ import click
 import psutil
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import BrokenWorldError
-from rollstream.bus.health import Health
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
-from rollstream.bus.stop import Stop
 from rollstream.bus.weight_store import open_weight_store
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
@@ -40,7 +36,11 @@ from rollstream.local.bench.live_engine import (
     write_model,
 )
 from rollstream.local.stack import LocalStack
+from rollstream.process.health import Health
+from rollstream.process.settings import KafkaSettings
+from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished

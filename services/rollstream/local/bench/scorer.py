@@ -15,17 +15,17 @@ import numpy as np
 import psutil
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import BrokenWorldError
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
 from rollstream.environments.load import load_environment
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
+from rollstream.process.settings import KafkaSettings
 from rollstream.rewards.verdicts import Sample, Verdict
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import ROLLOUTS, SCORED

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import click
 
-from rollstream.bus.settings import KafkaSettings
 from rollstream.local.bench import trainer_wait
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
+from rollstream.process.settings import KafkaSettings
 
 _TARGET: Final = 0.95
 _PROMPT_TOKENS: Final = 16

@@ -11,16 +11,16 @@ import click
 import numpy as np
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import BrokenWorldError
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import KafkaSettings
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
+from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
 

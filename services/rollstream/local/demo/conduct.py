@@ -14,9 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rollstream.bus.errors import BrokenWorldError
 from rollstream.bus.ledger import surviving
-from rollstream.bus.settings import StageSettings
 from rollstream.local.cores import divide_cores
 from rollstream.local.demo import options, prepare
 from rollstream.local.demo.facts import RunFacts, read_facts
@@ -28,7 +26,9 @@ from rollstream.local.demo.watch import LoopState, LoopWatch
 from rollstream.local.processes import Placement
 from rollstream.local.stack import LocalStack
 from rollstream.local.supervisor import StageState, Supervisor, stage_process
+from rollstream.process.settings import StageSettings
 from rollstream.producers.evaluate import EvaluationReport, EvaluationRequest, evaluate
+from rollstream.schemas.errors import BrokenWorldError
 
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 240.0

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rollstream.bus.message import Message
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import StageSettings
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import Purpose

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.errors import BrokenWorldError
-from rollstream.bus.settings import RUN_FILE, KafkaSettings
 from rollstream.local.demo import options
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.run_file import run_name
 from rollstream.local.stack import LocalStack
+from rollstream.process.settings import RUN_FILE, KafkaSettings
+from rollstream.schemas.errors import BrokenWorldError
 
 _LOG = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_SECONDS = 300

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from rollstream.bus.ledger import Survivors, surviving
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.settings import StageSettings
+from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.topics import LEDGER, WEIGHTS_APPLIED

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollstream.bus.errors import BrokenWorldError
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.trainer.backends.protocol import StepReport
 from rollstream.trainer.checkpoint_files import read_state, write_state
 from rollstream.trainer.learning_settings import LearningSettings

@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, NoReturn
 
-from rollstream.bus.errors import ConfigurationError, FencedError, RollstreamError
-from rollstream.bus.logs import configure_logging
-from rollstream.bus.stop import Stop
-from rollstream.schemas.errors import RegistryError
+from rollstream.process.logs import configure_logging
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import ConfigurationError, FencedError, RegistryError, RollstreamError
 
 _LOG = logging.getLogger(__name__)
 

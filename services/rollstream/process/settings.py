@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from rollstream.bus.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
 
