@@ -12,9 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
-from rollstream.bus.poison import PoisonGuard
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.stage import Route, Stage, run_stage
 from rollstream.process.entry import run_process
 from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
@@ -23,6 +21,8 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
+from rollstream.stage.loop import Route, Stage, run_stage
+from rollstream.stage.starts import PoisonGuard
 from tests.builders import a_generated
 
 Handler = Callable[[PromptSubmitted], AsyncGenerator[RolloutGenerated, None]]

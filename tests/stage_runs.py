@@ -17,13 +17,13 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.stage import Stage
 from rollstream.process.settings import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS, Topic
+from rollstream.stage.loop import Stage
 from tests.builders import a_prompt
 from tests.echo_stage import build_stage, run_built
 

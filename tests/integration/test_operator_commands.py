@@ -15,7 +15,6 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.message import Delivery, Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
@@ -40,6 +39,7 @@ from rollstream.schemas.topics import (
     WEIGHTS_APPLIED,
     Topic,
 )
+from rollstream.stage.dead_letters import dead_letter
 from tests.builders import a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
 
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)

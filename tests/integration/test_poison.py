@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import redis
 
 from rollstream.bus.message import Message
-from rollstream.bus.poison import GIVEN_UP_AFTER, PoisonGuard
+from rollstream.stage.starts import GIVEN_UP_AFTER, PoisonGuard
 
 RECORD = Message(topic="demo.prompts", partition=0, offset=7, key=b"g", value=b"")
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
-from rollstream.bus.dead_letters import list_dead_letters
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
+from rollstream.stage.dead_letters import list_dead_letters
 from tests.builders import a_generated, a_prompt
 from tests.running import Run, StageProcess, a_run, wait_until
 from tests.unruly_environment import PATH

@@ -11,10 +11,8 @@ from typing import Literal
 import pytest
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.dead_letters import list_dead_letters, replay
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.stage import MAX_FAILURES_A_MINUTE, Stage
 from rollstream.process.settings import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
@@ -22,6 +20,8 @@ from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, Stuc
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
+from rollstream.stage.dead_letters import list_dead_letters, replay
+from rollstream.stage.loop import MAX_FAILURES_A_MINUTE, Stage
 from tests.builders import a_generated, a_prompt
 from tests.echo_stage import build_stage, run_built
 from tests.stage_runs import DEADLINE_SECONDS, ROOT, Bus, process, run, running, until
@@ -303,7 +303,7 @@ def test_records_in_flight_stay_within_the_weight_bound(bus: Bus) -> None:
 DIE_ON_THREE_STARTS = """
 import asyncio, os, sys
 from rollstream.bus.message import Message
-from rollstream.bus.poison import PoisonGuard
+from rollstream.stage.starts import PoisonGuard
 
 async def die(redis_url, run):
     message = Message(topic=f"{run}.prompts", partition=0, offset=0, key=None, value=None)

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.bus.dead_letters import (
+from rollstream.bus.message import Message, OutRecord
+from rollstream.schemas.codec import DecodeError
+from rollstream.schemas.errors import ConfigurationError
+from rollstream.stage.dead_letters import (
     MAX_REPLAYS,
     REPLAYS,
     DeadLetter,
@@ -18,9 +21,6 @@ from rollstream.bus.dead_letters import (
     parse,
     replayed,
 )
-from rollstream.bus.message import Message, OutRecord
-from rollstream.schemas.codec import DecodeError
-from rollstream.schemas.errors import ConfigurationError
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MESSAGE = Message(

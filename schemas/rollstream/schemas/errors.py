@@ -2,7 +2,7 @@
 
     RollstreamError                 exit code
     ├── BadMessageError             -      one message is bad: dead letter, counted, go on
-    │   └── PoisonError             -      the process died on this record too often (poison.py)
+    │   └── PoisonError             -      the process died on this record too often (stage/starts.py)
     ├── BrokenWorldError            70     broker, disk, GPU: raise, exit, let the supervisor restart
     │   ├── BrokerError             70     the Kafka client gave up
     │   │   └── ExpiredTransactionError 70 a transaction was open for too long (transaction.py)

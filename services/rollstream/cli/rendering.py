@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from rollstream.bus.dead_letters import DeadLetter
 from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.weights import WeightsApplied, WeightsPublished
+from rollstream.stage.dead_letters import DeadLetter
 
 _TEXT_WIDTH = 60
 

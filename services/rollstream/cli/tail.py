@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from rollstream.bus.dead_letters import parse
 from rollstream.bus.message import Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.cli.options import json_option, settings_option
@@ -13,6 +12,7 @@ from rollstream.cli.reading import Decoded, Decoder, end_offsets, last_messages
 from rollstream.cli.rendering import clock, dead_letter_line, one_line, plain
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.topics import TOPICS, topic_named
+from rollstream.stage.dead_letters import parse
 
 
 @click.command()

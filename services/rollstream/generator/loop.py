@@ -7,7 +7,7 @@ Unblocked  by samples that end, and by the trainer's next version.
 
 Order at start: engine (it may fork, so before Kafka's threads exist) → clients → newest version loaded → subscribe.
 
-What happens when … (the loop itself is `bus/stage.py`)
+What happens when … (the loop itself is `stage/loop.py`)
   … this process is killed: prompts without a committed offset go to another generator, all their samples are drawn
     again, under the same rollout ids and new attempt ids.
   … a prompt comes twice: its samples are drawn twice; the trainer takes one attempt of each.
@@ -31,10 +31,8 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
-from rollstream.bus.poison import PoisonGuard
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.stage import Route, Stage, run_stage
 from rollstream.bus.weight_store import open_weight_store
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
@@ -59,6 +57,8 @@ from rollstream.schemas.topics import (
     WEIGHTS_APPLIED,
     Topic,
 )  # fmt: skip
+from rollstream.stage.loop import Route, Stage, run_stage
+from rollstream.stage.starts import PoisonGuard
 
 _BEAT_SECONDS = 2.0
 _BEHIND = "weights"

@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.metrics import CONSUMED, DEAD_LETTERS, PUBLISHED
-from rollstream.bus.poison import ALONE_AFTER, GIVEN_UP_AFTER, PoisonError
 from rollstream.bus.publisher import Publisher
 from rollstream.process.crash_points import crash_point
 from rollstream.rewards.pool import ScoringPool
@@ -25,6 +23,8 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.scorer import metrics
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.starts import BatchStarts
+from rollstream.stage.dead_letters import dead_letter
+from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER, PoisonError
 
 _LOG = logging.getLogger(__name__)
 

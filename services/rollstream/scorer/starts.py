@@ -1,4 +1,4 @@
-"""The poison guard of batches: starts are counted in Redis as in `bus.poison`, but for a whole batch at once.
+"""The poison guard of batches: starts are counted in Redis as in `stage.starts`, but for a whole batch at once.
 
 A round trip per record would cost more than scoring it. A batch that kills the process accuses all its records; after
 3 starts each of them runs alone, which acquits the innocent, and after 5 the culprit is given up.
@@ -15,8 +15,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from rollstream.bus.message import Message
-from rollstream.bus.poison import ANSWERS, GONE
 from rollstream.schemas.errors import RollstreamError
+from rollstream.stage.starts import ANSWERS, GONE
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
@@ -14,6 +13,7 @@ from rollstream.schemas.codec import AvroCodec, DecodeError
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
+from rollstream.stage.dead_letters import dead_letter
 from rollstream.trainer import metrics
 from rollstream.trainer.assembler import Assembler
 from rollstream.trainer.groups import Place

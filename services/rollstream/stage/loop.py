@@ -14,7 +14,7 @@ What happens when …
   … a message can't be read: it goes to dead-letters, confirmed; its offset is done; the partition moves on.
   … a handler raises: `Route.on_failure` says what to publish instead, else the message is dead-lettered. More than 20
     a minute end the process: a world, not a message, is broken. So does one `RollstreamError` but `BadMessageError`.
-  … a record kills the process each time: it is started alone, then given up, as Redis counts (`poison.py`).
+  … a record kills the process each time: it is started alone, then given up, as Redis counts (`starts.py`).
   … partitions are revoked or lost, or the process is told to stop: handlers may finish for a bounded time (not when
     lost), then they are cancelled, and nothing they yield after that is published.
   … a record is unfinished beyond its bound: the process ends, non-zero.
@@ -34,9 +34,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer, InFlight
-from rollstream.bus.dead_letters import dead_letter
 from rollstream.bus.message import Delivery, Message, OutRecord
-from rollstream.bus.poison import PoisonError, PoisonGuard, Start
 from rollstream.bus.publisher import Publisher
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
@@ -44,6 +42,8 @@ from rollstream.process.stop import Stop
 from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
 from rollstream.schemas.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
 from rollstream.schemas.record import Record
+from rollstream.stage.dead_letters import dead_letter
+from rollstream.stage.starts import PoisonError, PoisonGuard, Start
 
 _LOG = logging.getLogger(__name__)
 
