@@ -18,7 +18,7 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.weight_store import DirectoryWeightStore
+from rollstream.history.weight_store import DirectoryWeightStore
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
 from rollstream.schemas.prompt import PromptSubmitted

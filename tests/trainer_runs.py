@@ -7,7 +7,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from rollstream.bus.ledger import Survivors, surviving
+from rollstream.history.ledger import Survivors, surviving
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import GroupOutcome, LedgerEntry

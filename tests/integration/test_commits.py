@@ -6,7 +6,7 @@ import pytest
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.bus.weight_store import DirectoryWeightStore
+from rollstream.history.weight_store import DirectoryWeightStore
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.registry import PackagedRegistry
 from rollstream.trainer.checkpoint import CheckpointStore

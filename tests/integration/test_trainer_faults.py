@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from rollstream.bus.rollback import roll_back
+from rollstream.history.rollback import roll_back
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.prompt import Purpose

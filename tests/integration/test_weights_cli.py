@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import OutRecord
 from rollstream.bus.presence import TrainerPresence, is_trainer_present
-from rollstream.bus.rollback import read_versions
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.bus.weight_store import CorruptWeightsError, open_weight_store
 from rollstream.cli.weights import command
+from rollstream.history.ledger import LedgerFold
+from rollstream.history.rollback import read_versions
+from rollstream.history.weight_store import CorruptWeightsError, open_weight_store
 from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, FencedError, RollstreamError

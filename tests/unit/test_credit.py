@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.bus.ledger import surviving
+from rollstream.history.ledger import surviving
 from rollstream.producers.credit import Credit
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from tests.builders import an_entry

@@ -1,8 +1,8 @@
 """Stories of rollouts and steps, put together from records."""
 
-from rollstream.bus.ledger import surviving
 from rollstream.cli.lineage_text import rollout_lines, step_lines
-from rollstream.cli.trace import Found, RolloutStory, surviving_step, trace_rollout, trace_step
+from rollstream.history.ledger import surviving
+from rollstream.history.lineage import Found, RolloutStory, surviving_step, trace_rollout, trace_step
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import Status

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollstream.bus.ledger import InconsistentLedgerError, LedgerFold, surviving
-from rollstream.bus.versions import VersionTree
+from rollstream.history.ledger import InconsistentLedgerError, LedgerFold, surviving
+from rollstream.history.versions import VersionTree
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.bus.weight_store import (
+from rollstream.history.weight_store import (
     CorruptWeightsError,
     DirectoryWeightStore,
     StoredWeights,
@@ -125,7 +125,7 @@ def a_writer_in_mid_write(root: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that has written half a version, and writes the rest when it is given a line."""
     script = (
         "import sys; from pathlib import Path\n"
-        "from rollstream.bus.weight_store import DirectoryWeightStore\n"
+        "from rollstream.history.weight_store import DirectoryWeightStore\n"
         "def save(directory):\n"
         "    (directory / 'model.safetensors').write_bytes(b'half'); print('half', flush=True); sys.stdin.readline()\n"
         "DirectoryWeightStore(Path(sys.argv[1])).write(5, 'abc', save)\n"

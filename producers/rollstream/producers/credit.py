@@ -9,7 +9,7 @@ max_policy_lag steps after it was submitted. Each share is set by hand, and nobo
 order and too late is dropped by the trainer (`admission.py`).
 """
 
-from rollstream.bus.ledger import LedgerFold
+from rollstream.history.ledger import LedgerFold
 from rollstream.schemas.ledger import LedgerEntry
 
 

@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import click
 
-from rollstream.bus.ledger import Survivors, surviving
 from rollstream.bus.message import Message
 from rollstream.bus.reader import TopicReader
 from rollstream.cli.lineage_text import rollout_lines, step_lines
 from rollstream.cli.options import json_option, settings_option
 from rollstream.cli.reading import Decoder, at_places, stream
 from rollstream.cli.rendering import plain
-from rollstream.cli.trace import Found, RolloutStory, StepStory, surviving_step, trace_rollout, trace_step
+from rollstream.history.ledger import Survivors, surviving
+from rollstream.history.lineage import Found, RolloutStory, StepStory, surviving_step, trace_rollout, trace_step
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from rollstream.cli.rendering import answer, one_line, quoted, versions
-from rollstream.cli.trace import Found, RolloutStory, StepStory
+from rollstream.history.lineage import Found, RolloutStory, StepStory
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated

@@ -1,6 +1,6 @@
 """What a generator knows of the published versions: their tree, the newest, and the recent records. Pure."""
 
-from rollstream.bus.versions import VersionTree
+from rollstream.history.versions import VersionTree
 from rollstream.schemas.weights import WeightsPublished
 
 _RECENT = 64

@@ -33,7 +33,6 @@ from contextlib import asynccontextmanager
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.weight_store import open_weight_store
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
@@ -41,6 +40,7 @@ from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, SampleBounds, weight_in_tokens, without_tokens
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WatcherParts, WeightWatcher
+from rollstream.history.weight_store import open_weight_store
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop

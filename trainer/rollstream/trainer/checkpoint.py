@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollstream.bus.message import Partition
-from rollstream.bus.weight_store import delete_at_once, sweep, write_durably
+from rollstream.history.weight_store import delete_at_once, sweep, write_durably
 from rollstream.schemas.errors import ConfigurationError
 
 _POSITION: Final = "position.json"

@@ -3,7 +3,7 @@
 One step, in this order: weights to a new path, checkpoint if due, one transaction {WeightsPublished, LedgerEntry}.
 A crash before the transaction leaves directories that no surviving entry names; a crash after it loses nothing.
 A step's version is the one before + 1; a restart's or rollback's is above all that were ever published, those of cut
-branches too (`restart.py`, `bus/rollback.py`).
+branches too (`restart.py`, `history/rollback.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rollstream.bus.message import OutRecord
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.bus.weight_store import WeightStore
+from rollstream.history.weight_store import WeightStore
 from rollstream.process.crash_points import crash_point
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
@@ -58,7 +58,7 @@ class CheckpointRequest:
 
 
 class Commits:
-    """Appends to the ledger, its only writer while it lives (else `bus/rollback.py`); any error ends the process."""
+    """Appends to the ledger, its only writer while it lives (else `history/rollback.py`); errors end the process."""
 
     def __init__(
         self,

@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rollstream.bus.versions import VersionTree
+from rollstream.history.versions import VersionTree
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout

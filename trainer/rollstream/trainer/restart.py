@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollstream.bus.admin import ClusterIdentity
-from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
+from rollstream.history.ledger import LedgerFold
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec, DecodeError
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError

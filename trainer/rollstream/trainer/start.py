@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.transaction import ExpiredTransactionError, TransactionalPublisher
-from rollstream.bus.weight_store import open_weight_store
+from rollstream.history.ledger import LedgerFold
+from rollstream.history.weight_store import open_weight_store
 from rollstream.process.health import Health
 from rollstream.process.heap import spare_the_loaded
 from rollstream.process.stop import Stop

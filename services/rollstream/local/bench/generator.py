@@ -19,11 +19,11 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.weight_store import open_weight_store
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
 from rollstream.generator.loop import run_on
 from rollstream.generator.settings import GeneratorSettings
+from rollstream.history.weight_store import open_weight_store
 from rollstream.local.bench.live_engine import (
     MAX_NUM_SEQS,
     SHAPES,

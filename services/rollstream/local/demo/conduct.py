@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from rollstream.bus.ledger import surviving
+from rollstream.history.ledger import surviving
 from rollstream.local.cores import divide_cores
 from rollstream.local.demo import options, prepare
 from rollstream.local.demo.facts import RunFacts, read_facts

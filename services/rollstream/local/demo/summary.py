@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollstream.bus.ledger import Survivors, surviving
+from rollstream.history.ledger import Survivors, surviving
 from rollstream.local.demo.facts import RunFacts, SampleFact
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from rollstream.bus.ledger import Survivors, surviving
 from rollstream.bus.reader import TopicReader
+from rollstream.history.ledger import Survivors, surviving
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry

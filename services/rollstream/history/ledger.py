@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 
-from rollstream.bus.versions import VersionTree
+from rollstream.history.versions import VersionTree
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
 

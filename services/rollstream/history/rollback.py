@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rollstream.bus.ledger import LedgerFold
 from rollstream.bus.message import OutRecord
 from rollstream.bus.presence import GONE_AFTER_SECONDS, is_trainer_present
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.records import up_to_the_end
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.bus.weight_store import open_weight_store
+from rollstream.history.ledger import LedgerFold
+from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError

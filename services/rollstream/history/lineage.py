@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from rollstream.bus.ledger import Survivors
+from rollstream.history.ledger import Survivors
 from rollstream.schemas.ids import group_of
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
 from rollstream.schemas.prompt import PromptSubmitted
