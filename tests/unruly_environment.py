@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from rollstream.environments.protocol import Split, Task
-from rollstream.rewards.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling
 
 PATH = "tests.unruly_environment.Unruly"

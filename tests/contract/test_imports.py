@@ -29,7 +29,7 @@ LIGHT = (
     "rollstream.engines.protocol",
     "rollstream.engines.settings",
     "rollstream.environments.protocol",
-    "rollstream.rewards.rubric",
+    "rollstream.environments.rubric",
     "rollstream.agents.protocol",
     "rollstream.generator.settings",
     "rollstream.generator.handler",

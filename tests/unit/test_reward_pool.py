@@ -7,13 +7,13 @@ import time
 
 import psutil
 
-from rollstream.rewards.pool import PoolBounds, ScoringPool
-from rollstream.rewards.rubric import RewardInput
-from rollstream.rewards.verdicts import Sample, Verdict
+from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated
+from rollstream.scorer.pool.pool import PoolBounds, ScoringPool
+from rollstream.scorer.pool.verdicts import Sample, Verdict
 from tests.builders import NOON, a_generated
 from tests.unruly_environment import PATH
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollstream.rewards.rubric import RewardError, RewardInput, Rubric, WeightedReward
+from rollstream.environments.rubric import RewardError, RewardInput, Rubric, WeightedReward
 
 
 def an_answer(completion: str = "blue") -> RewardInput:

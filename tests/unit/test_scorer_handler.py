@@ -4,11 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rollstream.rewards.verdicts import Sample, Verdict
 from rollstream.schemas.codec import AvroCodec, RecordTooLargeError
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
+from rollstream.scorer.pool.verdicts import Sample, Verdict
 from rollstream.scorer.settings import ScorerSettings
 from tests.builders import a_generated, a_prompt, a_rollout, a_turn
 

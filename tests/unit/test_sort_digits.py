@@ -2,8 +2,8 @@
 
 from itertools import islice
 
+from rollstream.environments.rubric import RewardInput
 from rollstream.environments.sort_digits import SortDigits
-from rollstream.rewards.rubric import RewardInput
 
 
 def contents(split: str, seed: int, count: int) -> set[str]:

@@ -3,8 +3,8 @@
 import pytest
 
 from rollstream.environments.load import load_environment
+from rollstream.environments.rubric import RewardInput
 from rollstream.environments.word_count import WordCount, parse_answer, parse_conversation
-from rollstream.rewards.rubric import RewardInput
 
 
 def reward(completion: str, answer: str = "45") -> float:

@@ -13,7 +13,7 @@
     ├── CorruptWeightsError         70     a version's file is not what was published; the old one serves on
     ├── EngineError                 70     the engine did not do what was asked (engines/protocol.py)
     │   └── EngineDeadError         70     it will never answer again: raise, exit
-    ├── RewardError                 70     a reward is no number (rewards/rubric.py): a scorer's sample is unresolved
+    ├── RewardError                 70     a reward is no number (environments/rubric.py): unresolved
     ├── FencedError                 75     another process took over: supervisors don't restart this one
     └── ConfigurationError          78     settings or environment must be changed by a person
         ├── UnknownEnvironmentError 78     no environment has this name (environments/load.py)

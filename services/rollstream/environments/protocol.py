@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from rollstream.rewards.rubric import Rubric
+from rollstream.environments.rubric import Rubric
 from rollstream.schemas.prompt import Message, Sampling
 
 Split = Literal["train", "validate", "evaluate"]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rollstream.environments.protocol import Split, Task
-from rollstream.rewards.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.prompt import Message, Sampling
 
 _SYSTEM_PROMPT: Final = (

@@ -14,14 +14,14 @@ from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.metrics import CONSUMED, DEAD_LETTERS, PUBLISHED
 from rollstream.bus.publisher import Publisher
 from rollstream.process.crash_points import crash_point
-from rollstream.rewards.pool import ScoringPool
-from rollstream.rewards.verdicts import Sample, Verdict
 from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 from rollstream.scorer import metrics
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
+from rollstream.scorer.pool.pool import ScoringPool
+from rollstream.scorer.pool.verdicts import Sample, Verdict
 from rollstream.scorer.starts import BatchStarts
 from rollstream.stage.dead_letters import dead_letter
 from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER, PoisonError

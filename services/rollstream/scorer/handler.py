@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from rollstream.rewards.rubric import RewardInput
-from rollstream.rewards.verdicts import Sample, Verdict
+from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.codec import RecordTooLargeError
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored, Scoring
+from rollstream.scorer.pool.verdicts import Sample, Verdict
 
 _MAX_ERROR_CHARACTERS: Final = 2000
 

@@ -32,7 +32,6 @@ from rollstream.bus.publisher import Publisher
 from rollstream.process.health import Health
 from rollstream.process.heap import spare_the_loaded
 from rollstream.process.stop import Stop
-from rollstream.rewards.pool import ScoringPool
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.rollout import RolloutGenerated
@@ -41,6 +40,7 @@ from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, 
 from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process
 from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
 from rollstream.scorer.handler import ScorerIdentity
+from rollstream.scorer.pool.pool import ScoringPool
 from rollstream.scorer.settings import ScorerSettings
 from rollstream.scorer.starts import BatchStarts
 

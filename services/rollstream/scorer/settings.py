@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from rollstream.process.settings import StageSettings
-from rollstream.rewards.pool import PoolBounds
+from rollstream.scorer.pool.pool import PoolBounds
 
 
 class ScorerSettings(StageSettings):

@@ -9,7 +9,7 @@ import torch
 
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Environment, Task
-from rollstream.rewards.rubric import RewardInput
+from rollstream.environments.rubric import RewardInput
 
 _ROWS = 256
 

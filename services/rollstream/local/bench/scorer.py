@@ -23,13 +23,13 @@ from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthet
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.settings import KafkaSettings
-from rollstream.rewards.verdicts import Sample, Verdict
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import ROLLOUTS, SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of
+from rollstream.scorer.pool.verdicts import Sample, Verdict
 
 _ENVIRONMENT: Final = "sort_digits"
 _TARGETS: Final = {1_000: 2_000.0, 130_000: 300.0}

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from rollstream.rewards.process import ScoringProcess
-from rollstream.rewards.verdicts import Chunk, Sample, Verdict
 from rollstream.schemas.rollout import Status
+from rollstream.scorer.pool.process import ScoringProcess
+from rollstream.scorer.pool.verdicts import Chunk, Sample, Verdict
 
 CHUNK_SAMPLES: Final = 64
 """Enough to make the round trip cheap, few enough to share a batch among processes."""

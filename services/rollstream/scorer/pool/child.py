@@ -1,4 +1,4 @@
-"""The scoring process: `python -m rollstream.rewards.child FD PARENT_PID`, started and killed by the pool.
+"""The scoring process: `python -m rollstream.scorer.pool.child FD PARENT_PID`, started and killed by the pool.
 
 It takes chunks from the socket FD, loads their environments and streams the verdicts back. It dies with its parent.
 """
@@ -13,9 +13,9 @@ from typing import Any, BinaryIO, Final
 
 from rollstream.environments.load import BrokenEnvironmentError, UnknownEnvironmentError, load_environment
 from rollstream.environments.protocol import Environment
-from rollstream.rewards.rubric import RewardError, RewardInput, finite
-from rollstream.rewards.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
+from rollstream.environments.rubric import RewardError, RewardInput, finite
 from rollstream.schemas.rollout import Status
+from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
 
 _PR_SET_PDEATHSIG: Final = 1
 

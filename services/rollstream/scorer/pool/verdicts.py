@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rollstream.rewards.rubric import RewardInput
+from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.rollout import Status
 
 LENGTH: Final = struct.Struct(">I")

@@ -10,9 +10,9 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any, Final
 
-from rollstream.rewards.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.rollout import Status
+from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
 
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
@@ -59,7 +59,7 @@ class ScoringProcess:
         own, other = socket.socketpair()
         with other:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "rollstream.rewards.child", str(other.fileno()), str(os.getpid()),
+                sys.executable, "-P", "-m", "rollstream.scorer.pool.child", str(other.fileno()), str(os.getpid()),
                 stdin=asyncio.subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
             )  # fmt: skip
         self._reader, self._writer = await asyncio.open_connection(sock=own)
