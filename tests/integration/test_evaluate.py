@@ -14,8 +14,8 @@ from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.cli.main import cli
+from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
 from rollstream.process.settings import KafkaSettings
-from rollstream.producers.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError

@@ -8,9 +8,9 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 
-from rollstream.cli.colors import VersionColors
 from rollstream.engines.identity import tokenizer_sha256
 from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.views.colors import VersionColors
 from tests.builders import a_generated, a_generator, a_turn
 
 STOP = 6
@@ -20,22 +20,20 @@ TEXT = "ce upon a"
 
 
 @pytest.fixture
-def config(tmp_path: Path) -> Path:
-    """A run's file whose generator has a tokenizer beside it."""
+def model_path(tmp_path: Path) -> Path:
+    """A model directory with a tokenizer."""
     tokenizer = Tokenizer(WordLevel(vocab=VOCABULARY, unk_token="<unk>"))
     tokenizer.decoder = Fuse()
     tokenizer.add_special_tokens([AddedToken("<eos>", special=True)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    path = tmp_path / "rollstream.toml"
-    path.write_text(f'run = "demo"\n[generator.engine]\nmodel_path = "{tmp_path}"\n')
-    return path
+    return tmp_path
 
 
-def an_answer(config: Path, *spans: tuple[int, int, int], text: str = TEXT, sha256: str = "") -> RolloutGenerated:
-    """One turn of these spans (version, start, end), by the tokenizer beside `config` or one of another hash."""
+def an_answer(model_path: Path, *spans: tuple[int, int, int], text: str = TEXT, sha256: str = "") -> RolloutGenerated:
+    """One turn of these spans (version, start, end), by the tokenizer of `model_path` or one of another hash."""
     return a_generated(
         turns=(a_turn(TOKENS, spans=spans, text=text),),
-        generator=a_generator(tokenizer_sha256=sha256 or tokenizer_sha256(config.parent)),
+        generator=a_generator(tokenizer_sha256=sha256 or tokenizer_sha256(model_path)),
     )
 
 
@@ -43,31 +41,33 @@ def colored(text: Text) -> list[tuple[str, str]]:
     return [(text.plain[span.start : span.end], str(span.style)) for span in text.spans]
 
 
-def test_an_answer_across_an_update_changes_its_color_where_the_update_landed(config: Path) -> None:
-    colors = VersionColors(config)
-    text = colors.answer(an_answer(config, (3, 0, 2), (4, 2, 4), (5, 4, 5)))
+def test_an_answer_across_an_update_changes_its_color_where_the_update_landed(model_path: Path) -> None:
+    colors = VersionColors(model_path)
+    text = colors.answer(an_answer(model_path, (3, 0, 2), (4, 2, 4), (5, 4, 5)))
     assert text.plain == TEXT
     assert colored(text) == [("ce up", "green"), ("on a", "cyan")]
     assert colored(colors.legend()) == [("version 3", "green"), ("version 4", "cyan"), ("version 5", "magenta")]
 
 
-def test_a_version_keeps_its_color_from_answer_to_answer(config: Path) -> None:
-    colors = VersionColors(config)
-    colors.answer(an_answer(config, (3, 0, 2), (4, 2, 5)))
-    assert colored(colors.answer(an_answer(config, (4, 0, 1), (3, 1, 5)))) == [("ce ", "cyan"), ("upon a", "green")]
-    assert colors.answer(an_answer(config, (4, 0, 5))).style == ""
+def test_a_version_keeps_its_color_from_answer_to_answer(model_path: Path) -> None:
+    colors = VersionColors(model_path)
+    colors.answer(an_answer(model_path, (3, 0, 2), (4, 2, 5)))
+    assert colored(colors.answer(an_answer(model_path, (4, 0, 1), (3, 1, 5)))) == [("ce ", "cyan"), ("upon a", "green")]
+    assert colors.answer(an_answer(model_path, (4, 0, 5))).style == ""
 
 
 @pytest.mark.parametrize("changed", [{"sha256": "0" * 64}, {"text": "something else"}])
 def test_what_another_tokenizer_wrote_stays_uncolored_and_its_spans_are_listed(
-    config: Path, changed: dict[str, str]
+    model_path: Path, changed: dict[str, str]
 ) -> None:
-    text = VersionColors(config).answer(an_answer(config, (3, 0, 2), (4, 2, 5), **changed))
+    text = VersionColors(model_path).answer(an_answer(model_path, (3, 0, 2), (4, 2, 5), **changed))
     assert text.plain == f"{changed.get('text', TEXT)} (version 3 tokens 0 to 2, version 4 tokens 2 to 5)"
     assert colored(text) == []
 
 
-def test_without_a_generator_on_this_machine_answers_are_shown_all_the_same(tmp_path: Path, config: Path) -> None:
-    other = tmp_path / "other.toml"
-    other.write_text('run = "demo"\n')
-    assert VersionColors(other).answer(an_answer(config, (3, 0, 2), (4, 2, 5))).plain.startswith(f"{TEXT} (version 3")
+@pytest.mark.parametrize("elsewhere", [None, Path("no such directory")])
+def test_without_a_generator_on_this_machine_answers_are_shown_all_the_same(
+    model_path: Path, elsewhere: Path | None
+) -> None:
+    answer = VersionColors(elsewhere).answer(an_answer(model_path, (3, 0, 2), (4, 2, 5)))
+    assert answer.plain.startswith(f"{TEXT} (version 3")

@@ -1,12 +1,12 @@
 """Stories of rollouts and steps, put together from records."""
 
-from rollstream.cli.lineage_text import rollout_lines, step_lines
 from rollstream.history.ledger import surviving
 from rollstream.history.lineage import Found, RolloutStory, surviving_step, trace_rollout, trace_step
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
+from rollstream.views.lineage_text import rollout_lines, step_lines
 from tests.builders import a_generated, a_prompt, a_rollout, a_trained, a_turn, an_entry, published
 
 PROMPT = a_prompt(group_size=2)

@@ -8,10 +8,10 @@ import click
 
 from rollstream.bus.publisher import Publisher
 from rollstream.cli.options import json_option, settings_option
-from rollstream.cli.rendering import dead_letter_line
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.stage.dead_letters import DeadLetter, list_dead_letters, replay
+from rollstream.views.rendering import dead_letter_line
 
 
 @click.group()

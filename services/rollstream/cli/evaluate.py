@@ -1,10 +1,16 @@
 """`rollstream evaluate`: score a weight version on held-out prompts."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from rollstream.cli.options import config_option, json_option
+from rollstream.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollstream.client.evaluate import EvaluationRequest
+    from rollstream.producers.settings import ProducerSettings
 
 
 @click.command("evaluate")
@@ -24,11 +30,34 @@ def command(
     config: Path | None, version: int | None, environment: str | None, num_prompts: int, deadline: float, as_json: bool
 ) -> None:
     """Pose held-out prompts to one weight version, greedily, and print the mean reward. Needs a running generator."""
-    from rollstream.cli.evaluate_view import evaluate_with_progress, show
-    from rollstream.producers.evaluate import newest_version, request_for
+    from rollstream.client.evaluate import newest_version
     from rollstream.producers.settings import ProducerSettings
+    from rollstream.views.evaluation import evaluate_with_progress, show
 
     settings = ProducerSettings.load(config)
     chosen = newest_version(settings) if version is None else version
-    request = request_for(settings, chosen, environment=environment, num_prompts=num_prompts, deadline_seconds=deadline)
+    request = _request(settings, chosen, environment=environment, num_prompts=num_prompts, deadline_seconds=deadline)
     show(evaluate_with_progress(settings, request, is_shown=not as_json), as_json=as_json)
+
+
+def _request(
+    settings: "ProducerSettings",
+    weight_version: int,
+    *,
+    environment: str | None,
+    num_prompts: int,
+    deadline_seconds: float,
+) -> "EvaluationRequest":
+    """A request on the producer's environment, or on another one."""
+    from rollstream.client.evaluate import EvaluationRequest
+
+    name = environment or settings.environment
+    if not name:
+        raise ConfigurationError("the producer has no environment: say which with --environment")
+    return EvaluationRequest(
+        environment=name,
+        weight_version=weight_version,
+        environment_options=settings.environments.get(name, {}),
+        num_prompts=num_prompts,
+        deadline_seconds=deadline_seconds,
+    )

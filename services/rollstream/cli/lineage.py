@@ -10,10 +10,7 @@ import click
 
 from rollstream.bus.message import Message
 from rollstream.bus.reader import TopicReader
-from rollstream.cli.lineage_text import rollout_lines, step_lines
 from rollstream.cli.options import json_option, settings_option
-from rollstream.cli.reading import Decoder, at_places, stream
-from rollstream.cli.rendering import plain
 from rollstream.history.ledger import Survivors, surviving
 from rollstream.history.lineage import Found, RolloutStory, StepStory, surviving_step, trace_rollout, trace_step
 from rollstream.process.settings import StageSettings
@@ -32,6 +29,9 @@ from rollstream.schemas.topics import (
     WEIGHTS,
 )
 from rollstream.schemas.weights import WeightsPublished
+from rollstream.views.lineage_text import rollout_lines, step_lines
+from rollstream.views.reading import Decoder, at_places, stream
+from rollstream.views.rendering import plain
 
 _OF_A_GROUP: Final = (PROMPTS, ROLLOUTS, SCORED, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED)
 

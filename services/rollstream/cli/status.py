@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from rollstream.cli.options import json_option, settings_option
-from rollstream.cli.rendering import one_line
-from rollstream.cli.snapshot import Snapshot, StatusSource
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import BrokerError
+from rollstream.views.rendering import one_line
+from rollstream.views.snapshot import Snapshot, StatusSource
 
 _REFRESH_SECONDS: Final = 2.0
 _METRICS: Final = (

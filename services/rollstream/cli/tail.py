@@ -8,11 +8,11 @@ import click
 from rollstream.bus.message import Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.cli.options import json_option, settings_option
-from rollstream.cli.reading import Decoded, Decoder, end_offsets, last_messages
-from rollstream.cli.rendering import clock, dead_letter_line, one_line, plain
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.topics import TOPICS, topic_named
 from rollstream.stage.dead_letters import parse
+from rollstream.views.reading import Decoded, Decoder, end_offsets, last_messages
+from rollstream.views.rendering import clock, dead_letter_line, one_line, plain
 
 
 @click.command()

@@ -17,7 +17,7 @@ def command() -> None:
 @click.option("--last", default=20, show_default=True, type=click.IntRange(min=1), help="Newest versions to list.")
 def list_versions(settings: StageSettings, as_json: bool, last: int) -> None:
     """List the newest versions, each with its parent, and whether it is on the surviving branch."""
-    from rollstream.cli.weights_view import show_list
+    from rollstream.views.weights import show_list
 
     show_list(settings, last=last, as_json=as_json)
 
@@ -28,7 +28,7 @@ def list_versions(settings: StageSettings, as_json: bool, last: int) -> None:
 @click.argument("version", type=click.IntRange(min=0))
 def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
     """Show a version: its files, whether their sums are right, and what the step that made it reports."""
-    from rollstream.cli.weights_view import show_one
+    from rollstream.views.weights import show_one
 
     show_one(settings, version, as_json=as_json)
 
@@ -39,6 +39,6 @@ def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
 @click.argument("version", type=click.IntRange(min=0))
 def roll_back_to(settings: StageSettings, version: int, force: bool) -> None:
     """Publish an older version's files as the newest; generators load it, the next trainer goes on from there."""
-    from rollstream.cli.weights_view import roll_back_and_say
+    from rollstream.views.weights import roll_back_and_say
 
     roll_back_and_say(settings, version, force=force)

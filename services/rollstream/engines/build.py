@@ -10,11 +10,11 @@ def build_engine(settings: EngineSettings) -> Engine:
     """The engine that `settings.kind` names, not started; raises `ConfigurationError` for a directory without model."""
     match settings.kind:
         case "vllm":
-            from rollstream.engines.vllm import VllmEngine
+            from rollstream.engines.vllm_engine import VllmEngine
 
             return VllmEngine(settings)
         case "transformers":
-            from rollstream.engines.transformers import TransformersEngine
+            from rollstream.engines.transformers_engine import TransformersEngine
 
             return TransformersEngine(settings)
         case "scripted":

@@ -18,7 +18,7 @@ What happens when … (the loop itself is `stage/loop.py`)
   … the engine dies: unfinished samples are not published, see “killed”.
   … the process is told to stop: running prompts have 20 s to end; of the rest see “killed”.
   … a new version is published: it is loaded under the running samples, whose spans say which tokens are whose
-    (`engines/vllm.py`); evaluation samples hold it back for a bounded time (`current_version.py`).
+    (`engines/vllm_engine.py`); evaluation samples hold it back for a bounded time (`current_version.py`).
   … a version can't be loaded: the old one goes on, the load is retried with backoff (`weights.py`). If its record
     can't be read, the next version replaces it.
   … this generator is more than max_policy_lag steps behind: it takes no prompts and is not ready (`_LagKeeper`).

@@ -14,7 +14,7 @@ import click
 import numpy as np
 
 from rollstream.engines.protocol import Engine, GenerationRequest
-from rollstream.engines.vllm import VllmEngine
+from rollstream.engines.vllm_engine import VllmEngine
 from rollstream.local.bench.live_engine import SHAPES, DirectLoad, Shape, started_engine, take_engine_cores, write_model
 from rollstream.schemas.prompt import Sampling
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, evaluate
 from rollstream.history.ledger import surviving
 from rollstream.local.cores import divide_cores
 from rollstream.local.demo import options, prepare
@@ -27,7 +28,6 @@ from rollstream.local.processes import Placement
 from rollstream.local.stack import LocalStack
 from rollstream.local.supervisor import StageState, Supervisor, stage_process
 from rollstream.process.settings import StageSettings
-from rollstream.producers.evaluate import EvaluationReport, EvaluationRequest, evaluate
 from rollstream.schemas.errors import BrokenWorldError
 
 _LOG = logging.getLogger(__name__)

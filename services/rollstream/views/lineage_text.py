@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from rollstream.cli.rendering import answer, one_line, quoted, versions
 from rollstream.history.lineage import Found, RolloutStory, StepStory
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
+from rollstream.views.rendering import answer, one_line, quoted, versions
 
 _UNKNOWN_LAG = "lag unknown"
 

@@ -19,7 +19,6 @@ from rollstream.bus.records import readable, up_to_the_end
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
 from rollstream.process.settings import StageSettings
-from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
@@ -65,27 +64,6 @@ class EvaluationReport:
     mean_reward: float | None
     errors: Mapping[str, int]
     prompts: tuple[EvaluatedPrompt, ...]
-
-
-def request_for(
-    settings: ProducerSettings,
-    weight_version: int,
-    *,
-    environment: str | None,
-    num_prompts: int,
-    deadline_seconds: float,
-) -> EvaluationRequest:
-    """A request on the producer's environment, or on another one."""
-    name = environment or settings.environment
-    if not name:
-        raise ConfigurationError("the producer has no environment: say which with --environment")
-    return EvaluationRequest(
-        environment=name,
-        weight_version=weight_version,
-        environment_options=settings.environments.get(name, {}),
-        num_prompts=num_prompts,
-        deadline_seconds=deadline_seconds,
-    )
 
 
 def evaluate(

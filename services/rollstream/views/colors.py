@@ -10,8 +10,6 @@ import numpy.typing as npt
 from rich.text import Text
 
 from rollstream.engines.identity import tokenizer_sha256
-from rollstream.generator.settings import GeneratorSettings
-from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.rollout import RolloutGenerated, Turn
 
 Detokenize = Callable[[npt.NDArray[np.int32]], str]
@@ -26,8 +24,9 @@ class VersionColors:
     without it (another machine, another tokenizer) such an answer stays uncolored and its spans are listed.
     """
 
-    def __init__(self, config: Path | None) -> None:
-        self._model_path = _model_path(config)
+    def __init__(self, model_path: Path | None) -> None:
+        """`model_path`: the directory of the generator's model, None if it is not known here."""
+        self._model_path = model_path
         self._colors: dict[int, str] = {}
         self._detokenizers: dict[str, Detokenize | None] = {}
 
@@ -68,13 +67,6 @@ def _pieces(turn: Turn, detokenize: Detokenize | None) -> list[str] | None:
         return None
     ends = [len(detokenize(turn.token_ids[: span.end])) for span in turn.weight_spans]
     return [turn.text[start:end] for start, end in pairwise([0, *ends])]
-
-
-def _model_path(config: Path | None) -> Path | None:
-    try:
-        return GeneratorSettings.load(config).engine.model_path
-    except ConfigurationError:
-        return None
 
 
 def _load_detokenizer(model_path: Path | None, sha256: str) -> Detokenize | None:

@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from rollstream.client.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
 from rollstream.process.settings import StageSettings
-from rollstream.producers.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
 
 _NUM_EXAMPLES = 5
 

@@ -6,8 +6,6 @@ from typing import Any, Final
 
 from rollstream.bus.admin import KafkaAdmin, TopicDescription
 from rollstream.bus.reader import TopicReader
-from rollstream.cli.reading import Decoder, last_messages, stream
-from rollstream.cli.rendering import plain
 from rollstream.process.fleet import Fleet
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
@@ -24,6 +22,8 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from rollstream.schemas.weights import WeightsApplied, WeightsPublished
+from rollstream.views.reading import Decoder, last_messages, stream
+from rollstream.views.rendering import plain
 
 _CONSUMERS: Final[tuple[tuple[str, Topic[Any]], ...]] = (
     ("generators", PROMPTS),
