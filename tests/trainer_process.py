@@ -17,7 +17,7 @@ from tests.running import DEADLINE_SECONDS, Run
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
     [
-        "rollstream.trainer.backends.single_device",
+        "rollstream.trainer.learning.backends.single_device",
         "rollstream.trainer.start",
         "transformers.models.qwen3.modeling_qwen3",
     ]

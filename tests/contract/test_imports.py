@@ -38,8 +38,8 @@ LIGHT = (
     "rollstream.producers.settings",
     "rollstream.producers.credit",
     "rollstream.trainer.settings",
-    "rollstream.trainer.advantages",
-    "rollstream.trainer.assembler",
+    "rollstream.trainer.learning.advantages",
+    "rollstream.trainer.intake.assembler",
     "rollstream.cli.main",
     "rollstream.cli.options",
 )

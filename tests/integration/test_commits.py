@@ -9,8 +9,8 @@ from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.weight_store import DirectoryWeightStore
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.registry import PackagedRegistry
-from rollstream.trainer.checkpoint import CheckpointStore
-from rollstream.trainer.commit import Commits, CommitSettings
+from rollstream.trainer.commits.checkpoint import CheckpointStore
+from rollstream.trainer.commits.commit import Commits, CommitSettings
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollstream.schemas.ledger import GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
-from rollstream.trainer.upstream import ASK_EVERY_SECONDS
+from rollstream.trainer.intake.upstream import ASK_EVERY_SECONDS
 from tests.builders import a_prompt
 from tests.later_trainer import HOUR, move_clock
 from tests.running import Run, wait_until

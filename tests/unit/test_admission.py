@@ -7,8 +7,8 @@ import pytest
 
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.admission import AdmissionRules, Admitted, admit
-from rollstream.trainer.groups import DropReason, Group, Place, PlacedSample
+from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
+from rollstream.trainer.intake.groups import DropReason, Group, Place, PlacedSample
 from tests.builders import a_generator, a_prompt, a_rollout, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)

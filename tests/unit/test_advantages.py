@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.trainer.advantages import group_advantages, has_spread
+from rollstream.trainer.learning.advantages import group_advantages, has_spread
 
 
 @pytest.mark.parametrize(

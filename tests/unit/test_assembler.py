@@ -5,8 +5,8 @@ from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.assembler import Assembler
-from rollstream.trainer.groups import DropReason, Place
+from rollstream.trainer.intake.assembler import Assembler
+from rollstream.trainer.intake.groups import DropReason, Place
 from tests.builders import a_group, a_prompt, a_rollout
 
 PROMPTS: Partition = ("demo.prompts", 0)

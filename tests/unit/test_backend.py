@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from rollstream.trainer import policy_forward
-from rollstream.trainer.backends.single_device import SingleDeviceBackend
-from rollstream.trainer.learning_settings import LearningSettings
-from rollstream.trainer.samples import TrainingSample
+from rollstream.trainer.learning import policy_forward
+from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
+from rollstream.trainer.learning.samples import TrainingSample
+from rollstream.trainer.learning.settings import LearningSettings
 
 
 @pytest.fixture(scope="module")

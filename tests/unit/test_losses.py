@@ -7,9 +7,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from rollstream.trainer.learning_settings import LearningSettings
-from rollstream.trainer.losses import SURROGATES, Clip, TokenBatch, cispo, clipped, gspo, importance_weights
-from rollstream.trainer.normalization import token_weights
+from rollstream.trainer.learning.losses import SURROGATES, Clip, TokenBatch, cispo, clipped, gspo, importance_weights
+from rollstream.trainer.learning.normalization import token_weights
+from rollstream.trainer.learning.settings import LearningSettings
 
 CLIP = Clip(low=0.2, high=0.28)
 

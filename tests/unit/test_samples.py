@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.rollout import FinishReason
-from rollstream.trainer.microbatches import microbatches, split_minibatches
-from rollstream.trainer.samples import TrainingSample, training_sample
-from rollstream.trainer.step_metrics import LearningTotals, group_metrics, learning_metrics, rollout_metrics
+from rollstream.trainer.learning.packing import microbatches, split_minibatches
+from rollstream.trainer.learning.samples import TrainingSample, training_sample
+from rollstream.trainer.learning.step_metrics import LearningTotals, group_metrics, learning_metrics, rollout_metrics
 from tests.builders import a_prompt, a_rollout, a_turn
 
 

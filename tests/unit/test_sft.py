@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollstream.cli.sft import command
 from rollstream.local.tiny_model import write_tiny_model
-from rollstream.trainer.sft import Demonstration, masked_loss, padded, run_sft
-from rollstream.trainer.sft_settings import SftSettings
+from rollstream.trainer.sft.settings import SftSettings
+from rollstream.trainer.sft.sft import Demonstration, masked_loss, padded, run_sft
 
 TWO_ROWS = [Demonstration(prompt=[5, 6, 7], answer=[8, 1]), Demonstration(prompt=[5], answer=[9, 1])]
 

@@ -11,11 +11,11 @@ from rollstream.bus.message import Partition
 from rollstream.schemas.ledger import ClosedGroup
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.admission import AdmissionRules
-from rollstream.trainer.aging import Aging, Upstream
-from rollstream.trainer.assembler import Assembler
-from rollstream.trainer.groups import Group, Place, PlacedSample
-from rollstream.trainer.intake import Intake
+from rollstream.trainer.intake.admission import AdmissionRules
+from rollstream.trainer.intake.aging import Aging, Upstream
+from rollstream.trainer.intake.assembler import Assembler
+from rollstream.trainer.intake.groups import Group, Place, PlacedSample
+from rollstream.trainer.intake.intake import Intake
 from tests.builders import a_group, a_prompt, a_rollout, a_turn
 
 TOPICS = {PromptSubmitted: "demo.prompts", RolloutScored: "demo.scored"}

@@ -33,8 +33,8 @@ def command(model: Path | None, tiny_model: bool, output: Path, environment: str
     if (model is None) != tiny_model:
         raise click.UsageError("name a model directory with --model, or take --tiny-model")
     from rollstream.local.tiny_model import write_tiny_model
-    from rollstream.trainer.sft import run_sft
-    from rollstream.trainer.sft_settings import SftSettings
+    from rollstream.trainer.sft.settings import SftSettings
+    from rollstream.trainer.sft.sft import run_sft
 
     configure_logging("sft")
     made_directory(output)

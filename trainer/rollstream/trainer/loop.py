@@ -40,16 +40,16 @@ from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics
-from rollstream.trainer.admission import Admitted
-from rollstream.trainer.backends.protocol import TrainingBackend
-from rollstream.trainer.checkpoint import Position, as_next_offsets
-from rollstream.trainer.commit import CheckpointRequest, Commits, StepRecord
-from rollstream.trainer.groups import DroppedGroup, DropReason
-from rollstream.trainer.intake import Intake
-from rollstream.trainer.reading import RolloutReader
+from rollstream.trainer.commits.checkpoint import Position, as_next_offsets
+from rollstream.trainer.commits.commit import CheckpointRequest, Commits, StepRecord
+from rollstream.trainer.intake.admission import Admitted
+from rollstream.trainer.intake.groups import DroppedGroup, DropReason
+from rollstream.trainer.intake.intake import Intake
+from rollstream.trainer.intake.reading import RolloutReader
+from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
+from rollstream.trainer.learning.backends.protocol import TrainingBackend
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.settings import TrainerSettings
-from rollstream.trainer.upstream import Clock, UpstreamWatcher
 
 _LOG = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from rollstream.schemas.record import utc_now
-from rollstream.trainer.admission import Admitted
-from rollstream.trainer.backends.protocol import StepReport
-from rollstream.trainer.groups import DroppedGroup, DropReason
-from rollstream.trainer.step_metrics import group_metrics, lag_metrics, rollout_metrics, throughput_metrics
+from rollstream.trainer.intake.admission import Admitted
+from rollstream.trainer.intake.groups import DroppedGroup, DropReason
+from rollstream.trainer.learning.backends.protocol import StepReport
+from rollstream.trainer.learning.step_metrics import group_metrics, lag_metrics, rollout_metrics, throughput_metrics
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.ids import checked_run
-from rollstream.trainer.admission import LagScope
-from rollstream.trainer.learning_settings import LearningSettings
+from rollstream.trainer.intake.admission import LagScope
+from rollstream.trainer.learning.settings import LearningSettings
 
 
 class TrainerSettings(StageSettings):

@@ -19,17 +19,9 @@ from rollstream.process.stop import Stop
 from rollstream.schemas.errors import FencedError
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics
-from rollstream.trainer.admission import AdmissionRules
-from rollstream.trainer.aging import Aging
-from rollstream.trainer.assembler import Assembler
-from rollstream.trainer.backends.protocol import TrainingBackend
-from rollstream.trainer.checkpoint import CheckpointStore, Position, read_position, state_directory
-from rollstream.trainer.commit import Commits, CommitSettings
-from rollstream.trainer.intake import Intake
-from rollstream.trainer.lag_bound import narrow_lag_bound
-from rollstream.trainer.loop import Parts, Trainer
-from rollstream.trainer.reading import RolloutReader
-from rollstream.trainer.restart import (
+from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, read_position, state_directory
+from rollstream.trainer.commits.commit import Commits, CommitSettings
+from rollstream.trainer.commits.restart import (
     ReadingStart,
     RestartPlan,
     check_position,
@@ -37,8 +29,16 @@ from rollstream.trainer.restart import (
     read_ledger,
     reading_start,
 )
+from rollstream.trainer.intake.admission import AdmissionRules
+from rollstream.trainer.intake.aging import Aging
+from rollstream.trainer.intake.assembler import Assembler
+from rollstream.trainer.intake.intake import Intake
+from rollstream.trainer.intake.lag_bound import narrow_lag_bound
+from rollstream.trainer.intake.reading import RolloutReader
+from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
+from rollstream.trainer.learning.backends.protocol import TrainingBackend
+from rollstream.trainer.loop import Parts, Trainer
 from rollstream.trainer.settings import TrainerSettings
-from rollstream.trainer.upstream import Clock, UpstreamWatcher
 
 _LOG = logging.getLogger(__name__)
 
@@ -157,7 +157,7 @@ def _commits(settings: TrainerSettings, publisher: TransactionalPublisher) -> Co
 
 
 def _load_backend(settings: TrainerSettings) -> TrainingBackend:
-    from rollstream.trainer.backends.single_device import SingleDeviceBackend
+    from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
 
     return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
 

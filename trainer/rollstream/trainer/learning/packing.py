@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.trainer.learning_settings import Normalization
-from rollstream.trainer.normalization import token_weights
-from rollstream.trainer.samples import TrainingSample
+from rollstream.trainer.learning.normalization import token_weights
+from rollstream.trainer.learning.samples import TrainingSample
+from rollstream.trainer.learning.settings import Normalization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.groups import DroppedGroup, DropReason, Group, Place, PlacedSample
+from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Place, PlacedSample
 
 
 class Assembler:

@@ -7,7 +7,7 @@ Computed before the first backward over all micro-batches, so the gradient does 
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.trainer.learning_settings import Normalization
+from rollstream.trainer.learning.settings import Normalization
 
 
 def token_weights(

@@ -21,7 +21,7 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.registry import SchemaRegistry
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
-from rollstream.trainer.checkpoint import CheckpointStore, Position
+from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
 
 Save = Callable[[Path], None]
 

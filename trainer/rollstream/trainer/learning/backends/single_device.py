@@ -18,15 +18,20 @@ from torch import Tensor
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.schemas.errors import BrokenWorldError
-from rollstream.trainer.backends.protocol import StepReport
-from rollstream.trainer.checkpoint_files import read_state, write_state
-from rollstream.trainer.learning_settings import LearningSettings
-from rollstream.trainer.microbatches import microbatches, split_minibatches
-from rollstream.trainer.model_files import load_model, resolve_device, save_model
-from rollstream.trainer.objective import add_totals, objective
-from rollstream.trainer.policy_forward import DeviceBatch, TokenStatistics, refuse_other_heads, token_statistics
-from rollstream.trainer.samples import TrainingSample
-from rollstream.trainer.step_metrics import LearningTotals, learning_metrics
+from rollstream.trainer.learning.backends.protocol import StepReport
+from rollstream.trainer.learning.checkpoint_files import read_state, write_state
+from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
+from rollstream.trainer.learning.objective import add_totals, objective
+from rollstream.trainer.learning.packing import microbatches, split_minibatches
+from rollstream.trainer.learning.policy_forward import (
+    DeviceBatch,
+    TokenStatistics,
+    refuse_other_heads,
+    token_statistics,
+)
+from rollstream.trainer.learning.samples import TrainingSample
+from rollstream.trainer.learning.settings import LearningSettings
+from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
 
 MAX_SKIPS_IN_A_ROW = 3
 _BETA1 = 0.9

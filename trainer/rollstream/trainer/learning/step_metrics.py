@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.samples import is_truncated
+from rollstream.trainer.learning.samples import is_truncated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import Status, Turn
-from rollstream.trainer.advantages import group_advantages, has_spread
-from rollstream.trainer.groups import DropReason, Group, PlacedSample
-from rollstream.trainer.samples import TrainingSample, is_truncated, training_sample
+from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
+from rollstream.trainer.learning.advantages import group_advantages, has_spread
+from rollstream.trainer.learning.samples import TrainingSample, is_truncated, training_sample
 
 LagScope = Literal["group", "token"]
 

@@ -19,9 +19,9 @@ from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.model_files import load_model, resolve_device, save_model
-from rollstream.trainer.sft_settings import SftSettings
-from rollstream.trainer.validation import Validation
+from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
+from rollstream.trainer.sft.settings import SftSettings
+from rollstream.trainer.sft.validation import Validation
 
 _LOG = logging.getLogger(__name__)
 _IGNORED = -100

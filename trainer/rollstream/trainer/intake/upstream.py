@@ -10,7 +10,7 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
-from rollstream.trainer.aging import Upstream
+from rollstream.trainer.intake.aging import Upstream
 
 Clock = Callable[[], float]
 """Seconds that never run backwards, from any origin."""

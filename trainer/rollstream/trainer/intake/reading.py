@@ -15,8 +15,8 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
 from rollstream.stage.dead_letters import dead_letter
 from rollstream.trainer import metrics
-from rollstream.trainer.assembler import Assembler
-from rollstream.trainer.groups import Place
+from rollstream.trainer.intake.assembler import Assembler
+from rollstream.trainer.intake.groups import Place
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rollstream.trainer.samples import TrainingSample
+from rollstream.trainer.learning.samples import TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

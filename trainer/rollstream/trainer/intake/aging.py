@@ -14,7 +14,7 @@ of any stage loses nothing. Example, a group whose prompt is `prompts`/0 @ 7, bo
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from rollstream.trainer.groups import Group
+from rollstream.trainer.intake.groups import Group
 
 _LONGEST_TICK_SECONDS = 2.0
 

@@ -5,10 +5,10 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from rollstream.trainer.learning_settings import LearningSettings
-from rollstream.trainer.losses import SURROGATES, Clip, TokenBatch, TokenLoss, importance_weights
-from rollstream.trainer.policy_forward import DeviceBatch, TokenStatistics
-from rollstream.trainer.step_metrics import LearningTotals
+from rollstream.trainer.learning.losses import SURROGATES, Clip, TokenBatch, TokenLoss, importance_weights
+from rollstream.trainer.learning.policy_forward import DeviceBatch, TokenStatistics
+from rollstream.trainer.learning.settings import LearningSettings
+from rollstream.trainer.learning.step_metrics import LearningTotals
 
 _SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")
 _MAX_LOG_RATIO = 20.0  # keeps the reported sums finite when a token was all but impossible

@@ -2,7 +2,7 @@
 
 Only hidden states at positions that predict a training token go through the output head: with a large vocabulary
 the head's logits dominate memory, so they are also computed in chunks and recomputed in the backward pass.
-`H`: width, `V`: vocabulary; `B`, `L`, `N` as in `microbatches`.
+`H`: width, `V`: vocabulary; `B`, `L`, `N` as in `packing.py`.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.microbatches import MicroBatch
+from rollstream.trainer.learning.packing import MicroBatch
 
 CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
 _PROBE_TOLERANCE = 1e-3

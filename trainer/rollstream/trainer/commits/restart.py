@@ -15,7 +15,7 @@ from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.registry import SchemaRegistry
 from rollstream.schemas.topics import LEDGER, WEIGHTS
-from rollstream.trainer.checkpoint import Position
+from rollstream.trainer.commits.checkpoint import Position
 
 _LATEST_STEPS: Final = 20
 

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from rollstream.bus.message import Partition
-from rollstream.trainer.admission import AdmissionRules, Admitted, admit
-from rollstream.trainer.aging import Aging, Upstream
-from rollstream.trainer.assembler import Assembler
-from rollstream.trainer.groups import DropReason, Group
+from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
+from rollstream.trainer.intake.aging import Aging, Upstream
+from rollstream.trainer.intake.assembler import Assembler
+from rollstream.trainer.intake.groups import DropReason, Group
 
 LagOf = Callable[[int], int | None]
 _REMEMBERED_LENGTHS: Final = 1024

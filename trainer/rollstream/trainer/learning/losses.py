@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollstream.trainer.learning_settings import LossName
+from rollstream.trainer.learning.settings import LossName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
 
     PPO (arXiv 1707.06347) eq. 7 with low = high; GRPO, DeepSeekMath (arXiv 2402.03300) eq. 3, without its KL term;
     Dr. GRPO (arXiv 2503.20783) section 3.2; DAPO (arXiv 2503.14476) eq. 8 with high > low. They differ in their
-    normalization, which the loss's name chooses (`learning_settings.py`), and in whether advantages are divided by the
+    normalization, which the loss's name chooses (`settings.py`), and in whether advantages are divided by the
     standard deviation, which is a setting of its own.
     """
     return _clipped(torch.exp(batch.policy_logprobs - batch.old_logprobs), batch, clip)
