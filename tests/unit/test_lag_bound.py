@@ -1,7 +1,7 @@
 """At its start the trainer warns of a lag bound that this run's longest rollouts would not meet."""
 
 from rollstream.schemas.ledger import LedgerEntry
-from rollstream.trainer.intake.lag_bound import narrow_lag_bound
+from rollstream.trainer.intake.admission import narrow_lag_bound
 from rollstream.trainer.learning.step_metrics import rollout_metrics
 from tests.builders import a_rollout, an_entry
 

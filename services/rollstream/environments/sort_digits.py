@@ -4,9 +4,8 @@ import random
 from collections.abc import Iterator
 from typing import Final
 
-from rollstream.environments.protocol import Split, Task
+from rollstream.environments.protocol import Split, Task, split_of
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
-from rollstream.environments.splits import split_of
 from rollstream.schemas.prompt import Message, Sampling
 
 MIN_DIGITS: Final = 3

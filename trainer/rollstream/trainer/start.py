@@ -29,11 +29,10 @@ from rollstream.trainer.commits.restart import (
     read_ledger,
     reading_start,
 )
-from rollstream.trainer.intake.admission import AdmissionRules
+from rollstream.trainer.intake.admission import AdmissionRules, narrow_lag_bound
 from rollstream.trainer.intake.aging import Aging
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.intake import Intake
-from rollstream.trainer.intake.lag_bound import narrow_lag_bound
 from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
 from rollstream.trainer.learning.backends.protocol import TrainingBackend

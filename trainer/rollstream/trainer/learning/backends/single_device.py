@@ -19,7 +19,6 @@ from torch import Tensor
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.trainer.learning.backends.protocol import StepReport
-from rollstream.trainer.learning.checkpoint_files import read_state, write_state
 from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
 from rollstream.trainer.learning.objective import add_totals, objective
 from rollstream.trainer.learning.packing import microbatches, split_minibatches
@@ -35,6 +34,7 @@ from rollstream.trainer.learning.step_metrics import LearningTotals, learning_me
 
 MAX_SKIPS_IN_A_ROW = 3
 _BETA1 = 0.9
+_STATE = "training_state.pt"
 _MICROBATCH_TOKENS = {"cpu": 1024, "cuda": 16384}  # a CPU is fastest while activations fit its cache
 
 Minibatch = list[DeviceBatch]
@@ -120,11 +120,11 @@ class SingleDeviceBackend:
             "num_updates": self._num_updates,
             "random": [torch.get_rng_state(), *cuda],
         }
-        write_state(path, state)
+        torch.save(state, path / _STATE)
 
     def load_state(self, path: Path) -> None:
         """See `TrainingBackend.load_state`."""
-        state = read_state(path)
+        state = _read_state(path)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
         self._num_updates = state["num_updates"]
@@ -221,3 +221,15 @@ def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> t
         weight_decay=settings.weight_decay,
         fused=True,
     )
+
+
+def _read_state(directory: Path) -> dict[str, Any]:
+    """What `save_state` wrote, tensors on the CPU, no pickled code; raises `BrokenWorldError` if it can't be read."""
+    path = directory / _STATE
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError) as error:
+        raise BrokenWorldError(
+            f"cannot restore {path}: {error}; restore the file or name an older checkpoint"
+        ) from error
+    return state
