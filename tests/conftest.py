@@ -1,5 +1,5 @@
 """Fixtures every test may ask for."""
 
-from tests.kafka_fixtures import kafka, redis_url, topic_prefix
+from tests.harness.kafka_fixtures import kafka, redis_url, topic_prefix
 
 __all__ = ["kafka", "redis_url", "topic_prefix"]

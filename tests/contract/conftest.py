@@ -1,5 +1,5 @@
 """Fixtures of the contract tests."""
 
-from tests.engine_fixtures import engine_hosts, models
+from tests.harness.engine_fixtures import engine_hosts, models
 
 __all__ = ["engine_hosts", "models"]

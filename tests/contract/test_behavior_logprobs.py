@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 
 from rollstream.engines.protocol import Generation
-from tests import engine_scenarios as scenario
-from tests.engine_fixtures import EngineHosts, TwoVersions
-from tests.engine_host import START_VERSION
-from tests.teacher_forcing import Tokens, forced_logprobs, replayed_logprobs
+from tests.harness import engine_scenarios as scenario
+from tests.harness.engine_fixtures import EngineHosts, TwoVersions
+from tests.harness.engine_host import START_VERSION
+from tests.harness.teacher_forcing import Tokens, forced_logprobs, replayed_logprobs
 
 OLD, NEW = START_VERSION, START_VERSION + 1
 ENGINES = (

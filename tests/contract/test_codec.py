@@ -19,7 +19,7 @@ from rollstream.schemas.registry import PackagedRegistry, current_schema
 from rollstream.schemas.rollout import FinishReason, Status, Turn, WeightSpan
 from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
 from rollstream.schemas.weights import ApplyOutcome, WeightFile, WeightsApplied, WeightsKind, WeightsPublished
-from tests.builders import a_generated, a_prompt, a_rollout, a_scoring, a_turn, an_entry, applied, published
+from tests.harness.builders import a_generated, a_prompt, a_rollout, a_scoring, a_turn, an_entry, applied, published
 
 TEXT = st.text(max_size=20)
 COUNTS = st.integers(0, 2**62)

@@ -9,9 +9,9 @@ import pytest
 
 from rollstream.engines.protocol import Generation
 from rollstream.schemas.rollout import FinishReason
-from tests import engine_scenarios as scenario
-from tests.engine_fixtures import MAX_MODEL_LEN, EngineHosts
-from tests.engine_host import START_VERSION, EngineHost
+from tests.harness import engine_scenarios as scenario
+from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts
+from tests.harness.engine_host import START_VERSION, EngineHost
 
 EOS = 1
 ENGINES = ("scripted", "transformers-tied-keep", "vllm-tied-keep", "vllm-untied-recompute")

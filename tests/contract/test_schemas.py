@@ -29,7 +29,7 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from rollstream.schemas.update import IncompatibleSchemaError, updated_manifest
-from tests.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
+from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {

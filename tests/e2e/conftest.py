@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.local.tiny_model import write_tiny_model
-from tests.running import Run, a_run
+from tests.harness.running import Run, a_run
 
 
 @pytest.fixture(scope="session")

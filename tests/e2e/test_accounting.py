@@ -6,7 +6,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from tests.e2e.accounting import Account, Fields, Place
+from tests.harness.accounting import Account, Fields, Place
 
 NUM_TOKENS = 3
 

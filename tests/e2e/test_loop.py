@@ -4,9 +4,9 @@ import time
 import uuid
 from pathlib import Path
 
-from tests.e2e.accounting import encoded_prompt
-from tests.e2e.loops import SHARE, a_loop
-from tests.running import Run
+from tests.harness.accounting import encoded_prompt
+from tests.harness.loops import SHARE, a_loop
+from tests.harness.running import Run
 
 NUM_STEPS = 60
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from rollstream.local.supervisor import StageProcess
-from tests.e2e.accounting import Account
-from tests.e2e.loops import SHARE, Loop, a_loop
-from tests.later_trainer import HOUR, move_clock
-from tests.running import Run
+from tests.harness.accounting import Account
+from tests.harness.later_trainer import HOUR, move_clock
+from tests.harness.loops import SHARE, Loop, a_loop
+from tests.harness.running import Run
 
 STEPS_BEFORE = 3
 NUM_STEPS = 14
@@ -17,7 +17,7 @@ NUM_STEPS = 14
 
 def start_trainer(loop: Loop, clock: Path) -> None:
     """The trainer, by a clock of ours."""
-    command = (sys.executable, "-m", "tests.later_trainer", str(loop.run.config), str(clock))
+    command = (sys.executable, "-m", "tests.harness.later_trainer", str(loop.run.config), str(clock))
     loop.supervisor.start(StageProcess(name="trainer", command=command))
 
 

@@ -7,8 +7,8 @@ from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.local.supervisor import StageState
-from tests.e2e.loops import a_loop
-from tests.running import Run, a_run
+from tests.harness.loops import a_loop
+from tests.harness.running import Run, a_run
 
 KILL_STEPS = 70
 OUTAGE_STEPS = 60

@@ -23,7 +23,7 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, PROMPTS, WEIGHTS
-from tests.builders import a_prompt, a_rollout, a_turn, published
+from tests.harness.builders import a_prompt, a_rollout, a_turn, published
 
 VERSION = 3
 DEADLINE_SECONDS = 20.0
@@ -129,7 +129,7 @@ def test_the_newest_version_of_the_model_is_found(settings: ProducerSettings) ->
     ("environment", "why"),
     [
         ("no_such", "neither one of sort_digits, word_count"),
-        ("tests.unruly_environment.raising_to_load", "no data set"),
+        ("tests.harness.unruly_environment.raising_to_load", "no data set"),
     ],
 )
 def test_an_environment_that_cannot_be_loaded_is_for_a_person_to_mend(

@@ -13,8 +13,8 @@ from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Pur
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied
-from tests.builders import a_prompt
-from tests.running import Run, a_run, wait_until
+from tests.harness.builders import a_prompt
+from tests.harness.running import Run, a_run, wait_until
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from rollstream.stage.dead_letters import dead_letter
-from tests.builders import a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
+from tests.harness.builders import a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
 
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
 

@@ -30,7 +30,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS
-from tests.builders import a_prompt, an_entry
+from tests.harness.builders import a_prompt, an_entry
 
 DEADLINE_SECONDS = 20.0
 SETTLE_SECONDS = 0.8

@@ -12,8 +12,8 @@ from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
-from tests.builders import a_generated, a_prompt
-from tests.running import Run, a_run, wait_until
+from tests.harness.builders import a_generated, a_prompt
+from tests.harness.running import Run, a_run, wait_until
 
 
 @pytest.fixture

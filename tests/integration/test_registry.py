@@ -29,7 +29,7 @@ from rollstream.schemas.errors import RegistryError
 from rollstream.schemas.registry import current_schema
 from rollstream.schemas.registry_url import ConfluentRegistry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, TOPICS
-from tests.builders import a_prompt, a_rollout
+from tests.harness.builders import a_prompt, a_rollout
 
 RUN = "registry-test"
 _READY_SECONDS = 90

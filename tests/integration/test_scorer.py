@@ -16,9 +16,9 @@ from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
 from rollstream.stage.dead_letters import list_dead_letters
-from tests.builders import a_generated, a_prompt
-from tests.running import Run, StageProcess, a_run, wait_until
-from tests.unruly_environment import PATH
+from tests.harness.builders import a_generated, a_prompt
+from tests.harness.running import Run, StageProcess, a_run, wait_until
+from tests.harness.unruly_environment import PATH
 
 GARBAGE = {"garbage": b"\x07 no record", "unknown schema": b"\x00\x00\x0f\x42\x3f body", "null": None}
 
@@ -60,7 +60,7 @@ def start_broken(run: Run, how: str) -> StageProcess:
     log = run.directory / "broken.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.broken_scorer", str(run.config), how], stdout=output, stderr=output
+            [sys.executable, "-m", "tests.harness.broken_scorer", str(run.config), how], stdout=output, stderr=output
         )
     started = StageProcess(process=process, log=log)
     run.running.append(started)

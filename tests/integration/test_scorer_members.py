@@ -12,9 +12,9 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import ROLLOUTS, SCORED
-from tests.builders import a_generated, a_prompt
-from tests.running import Run, StageProcess, a_run, wait_until
-from tests.unruly_environment import PATH
+from tests.harness.builders import a_generated, a_prompt
+from tests.harness.running import Run, StageProcess, a_run, wait_until
+from tests.harness.unruly_environment import PATH
 
 BATCH = 16
 

@@ -22,9 +22,9 @@ from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
 from rollstream.stage.dead_letters import list_dead_letters, replay
 from rollstream.stage.loop import MAX_FAILURES_A_MINUTE, Stage
-from tests.builders import a_generated, a_prompt
-from tests.echo_stage import build_stage, run_built
-from tests.stage_runs import DEADLINE_SECONDS, ROOT, Bus, process, run, running, until
+from tests.harness.builders import a_generated, a_prompt
+from tests.harness.echo_stage import build_stage, run_built
+from tests.harness.stage_runs import DEADLINE_SECONDS, ROOT, Bus, process, run, running, until
 
 
 @pytest.fixture(params=["consumer"])

@@ -8,10 +8,10 @@ from pathlib import Path
 from rollstream.schemas.ledger import GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.trainer.intake.upstream import ASK_EVERY_SECONDS
-from tests.builders import a_prompt
-from tests.later_trainer import HOUR, move_clock
-from tests.running import Run, wait_until
-from tests.trainer_runs import (
+from tests.harness.builders import a_prompt
+from tests.harness.later_trainer import HOUR, move_clock
+from tests.harness.running import Run, wait_until
+from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
     a_scored,

@@ -12,10 +12,10 @@ from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.topics import WEIGHTS
-from tests.builders import a_prompt
-from tests.running import Run, wait_until
-from tests.trainer_process import start_trainer
-from tests.trainer_runs import (
+from tests.harness.builders import a_prompt
+from tests.harness.running import Run, wait_until
+from tests.harness.trainer_process import start_trainer
+from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
     Start,

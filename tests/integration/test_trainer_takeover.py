@@ -19,10 +19,10 @@ from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
-from tests.e2e.accounting import Account, OutsideClient
-from tests.running import Run, wait_until
-from tests.trainer_process import TrainerProcess
-from tests.trainer_runs import (
+from tests.harness.accounting import Account, OutsideClient
+from tests.harness.running import Run, wait_until
+from tests.harness.trainer_process import TrainerProcess
+from tests.harness.trainer_runs import (
     GROUPS_PER_STEP,
     Start,
     a_trainer_run,

@@ -21,7 +21,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, FencedError, RollstreamError
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.topics import LEDGER, WEIGHTS
-from tests.builders import an_entry, published
+from tests.harness.builders import an_entry, published
 
 NEWEST = 3
 

@@ -9,7 +9,7 @@ from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason, Group, Place, PlacedSample
-from tests.builders import a_generator, a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_generator, a_prompt, a_rollout, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)
 LAGS = {3: 1, 2: 2, 1: 3}

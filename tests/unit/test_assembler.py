@@ -7,7 +7,7 @@ from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import DropReason, Place
-from tests.builders import a_group, a_prompt, a_rollout
+from tests.harness.builders import a_group, a_prompt, a_rollout
 
 PROMPTS: Partition = ("demo.prompts", 0)
 SCORED: Partition = ("demo.scored", 0)

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from rollstream.engines.identity import tokenizer_sha256
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.views.colors import VersionColors
-from tests.builders import a_generated, a_generator, a_turn
+from tests.harness.builders import a_generated, a_generator, a_turn
 
 STOP = 6
 VOCABULARY = {"<unk>": 0, "ce ": 2, "up": 3, "on": 4, " a": 5, "<eos>": STOP}

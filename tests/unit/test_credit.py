@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rollstream.history.ledger import surviving
 from rollstream.producers.credit import Credit
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
-from tests.builders import an_entry
+from tests.harness.builders import an_entry
 
 
 def closing(groups: Iterable[str]) -> tuple[ClosedGroup, ...]:

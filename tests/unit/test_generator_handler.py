@@ -14,7 +14,7 @@ from rollstream.generator.handler import GeneratorHandler, SampleBounds, sample_
 from rollstream.schemas.codec import RecordTooLargeError
 from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status
-from tests.builders import a_generated, a_generator, a_prompt
+from tests.harness.builders import a_generated, a_generator, a_prompt
 
 
 class FailingEngine(ScriptedEngine):
@@ -66,7 +66,7 @@ def test_max_tokens_are_clamped_to_what_fits_and_the_finish_reason_says_length(t
 
 
 def test_an_agent_whose_code_raises_fails_its_samples_and_says_what_it_raised(tmp_path: Path) -> None:
-    agent = AgentChoice(name="tests.unruly_environment.raising_to_load")
+    agent = AgentChoice(name="tests.harness.unruly_environment.raising_to_load")
     (sample,) = handled(ScriptedEngine(settings(tmp_path)), a_prompt(group_size=1, agent=agent))
     assert sample.status is Status.FAILED
     assert (sample.error or "").endswith("RuntimeError: no data set")

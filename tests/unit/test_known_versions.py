@@ -2,7 +2,7 @@
 
 from rollstream.generator.known_versions import KnownVersions
 from rollstream.schemas.weights import WeightsPublished
-from tests.builders import published
+from tests.harness.builders import published
 
 
 def known(*records: WeightsPublished) -> KnownVersions:

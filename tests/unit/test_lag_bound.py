@@ -3,7 +3,7 @@
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.trainer.intake.admission import narrow_lag_bound
 from rollstream.trainer.learning.step_metrics import rollout_metrics
-from tests.builders import a_rollout, an_entry
+from tests.harness.builders import a_rollout, an_entry
 
 
 def steps_that_took(rollout_seconds: float, step_seconds: float) -> list[LedgerEntry]:

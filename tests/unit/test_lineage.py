@@ -7,7 +7,7 @@ from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.views.lineage_text import rollout_lines, step_lines
-from tests.builders import a_generated, a_prompt, a_rollout, a_trained, a_turn, an_entry, published
+from tests.harness.builders import a_generated, a_prompt, a_rollout, a_trained, a_turn, an_entry, published
 
 PROMPT = a_prompt(group_size=2)
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)

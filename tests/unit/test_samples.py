@@ -13,7 +13,7 @@ from rollstream.schemas.rollout import FinishReason
 from rollstream.trainer.learning.packing import microbatches, split_minibatches
 from rollstream.trainer.learning.samples import TrainingSample, training_sample
 from rollstream.trainer.learning.step_metrics import LearningTotals, group_metrics, learning_metrics, rollout_metrics
-from tests.builders import a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_prompt, a_rollout, a_turn
 
 
 def test_a_single_turn_becomes_its_tokens_and_all_of_them_train():

@@ -10,7 +10,7 @@ from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.pool.verdicts import Sample, Verdict
 from rollstream.scorer.settings import ScorerSettings
-from tests.builders import a_generated, a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn
 
 SCORER = ScorerIdentity(scorer_id="scorer-1", version="0.1.0")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

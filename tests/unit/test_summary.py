@@ -6,7 +6,7 @@ from datetime import timedelta
 from rollstream.local.demo.facts import RunFacts, SampleFact
 from rollstream.local.demo.summary import Measured, Summary, summarize
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
-from tests.builders import NOON, an_entry
+from tests.harness.builders import NOON, an_entry
 
 MEASURED = Measured(seed=1, learning_rate=1e-4, eval_before=0.4, eval_after=0.8, eval_prompts=512)
 

@@ -16,7 +16,7 @@ from rollstream.trainer.intake.aging import Aging, Upstream
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import Group, Place, PlacedSample
 from rollstream.trainer.intake.intake import Intake
-from tests.builders import a_group, a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_group, a_prompt, a_rollout, a_turn
 
 TOPICS = {PromptSubmitted: "demo.prompts", RolloutScored: "demo.scored"}
 NUM_PARTITIONS = 2

@@ -1,4 +1,4 @@
-"""The trainer with a clock that a test moves: python -m tests.later_trainer CONFIG CLOCK, a file of seconds to add."""
+"""The trainer with a clock that a test moves: arguments CONFIG CLOCK, a file of seconds to add."""
 
 import sys
 import time

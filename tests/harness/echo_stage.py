@@ -1,6 +1,6 @@
 """A small real stage for tests of the loop: each prompt says what its handling does. Also a process of its own:
 
-python -m tests.echo_stage BOOTSTRAP RUN REDIS_URL RECORD_DEADLINE_SECONDS (empty: none)
+python -m tests.harness.echo_stage BOOTSTRAP RUN REDIS_URL RECORD_DEADLINE_SECONDS (empty: none)
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
 from rollstream.stage.loop import Route, Stage, run_stage
 from rollstream.stage.starts import PoisonGuard
-from tests.builders import a_generated
+from tests.harness.builders import a_generated
 
 Handler = Callable[[PromptSubmitted], AsyncGenerator[RolloutGenerated, None]]
 IN_FLIGHT = 8

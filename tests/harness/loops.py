@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from rollstream.local.supervisor import Backoff, StageState, Supervisor, stage_process
-from tests.e2e.accounting import Account, OutsideClient
-from tests.running import Run
+from tests.harness.accounting import Account, OutsideClient
+from tests.harness.running import Run
 
 T = TypeVar("T")
 

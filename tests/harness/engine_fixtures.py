@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
-from tests.engine_host import EngineHost
+from tests.harness.engine_host import EngineHost
 
 MAX_MODEL_LEN = 320
 

@@ -14,9 +14,9 @@ from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import LEDGER, SCORED
-from tests.builders import a_generator, a_prompt, a_rollout, a_turn
-from tests.running import Run, a_run
-from tests.trainer_process import TrainerProcess, start_trainer
+from tests.harness.builders import a_generator, a_prompt, a_rollout, a_turn
+from tests.harness.running import Run, a_run
+from tests.harness.trainer_process import TrainerProcess, start_trainer
 
 GROUP_SIZE = 4
 GROUPS_PER_STEP = 2

@@ -25,7 +25,7 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic
 from rollstream.schemas.weights import WeightsPublished
-from tests.builders import published
+from tests.harness.builders import published
 
 R = TypeVar("R", bound=Record)
 

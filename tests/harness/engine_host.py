@@ -28,7 +28,7 @@ class EngineHost:
         self.settings = settings
         self._pipe, theirs = Pipe()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.engine_host", str(theirs.fileno())],
+            [sys.executable, "-m", "tests.harness.engine_host", str(theirs.fileno())],
             pass_fds=[theirs.fileno()],
             env={**os.environ, **_ENVIRONMENT},
         )

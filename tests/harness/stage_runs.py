@@ -24,10 +24,10 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS, Topic
 from rollstream.stage.loop import Stage
-from tests.builders import a_prompt
-from tests.echo_stage import build_stage, run_built
+from tests.harness.builders import a_prompt
+from tests.harness.echo_stage import build_stage, run_built
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 30.0
 
 
@@ -97,7 +97,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 @contextmanager
 def process(bus: Bus, *, redis_url: str = "", record_deadline_seconds: str = "") -> Iterator[subprocess.Popen[str]]:
     """The stage as a process of its own."""
-    command = [sys.executable, "-m", "tests.echo_stage", bus.kafka.bootstrap_servers, bus.run]
+    command = [sys.executable, "-m", "tests.harness.echo_stage", bus.kafka.bootstrap_servers, bus.run]
     options = [redis_url, record_deadline_seconds]
     started = subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:

@@ -15,7 +15,7 @@ from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling
 
-PATH = "tests.unruly_environment.Unruly"
+PATH = "tests.harness.unruly_environment.Unruly"
 
 
 def obey(sample: RewardInput) -> float:

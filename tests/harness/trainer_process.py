@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.running import DEADLINE_SECONDS, Run
+from tests.harness.running import DEADLINE_SECONDS, Run
 
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -55,7 +55,7 @@ class TrainerProcess:
 
 
 def start_trainer(run: Run, *options: str, clock: Path | None = None, **environment: str) -> TrainerProcess:
-    """Start `rollstream trainer` with the run's settings, or `tests.later_trainer`; the caller sees to its end."""
+    """Start `rollstream trainer` with the run's settings, or `later_trainer.py`; the caller sees to its end."""
     log = run.directory / "trainer.log"
     main = partial(_rollstream_trainer, run.config, options) if clock is None else partial(_later, run.config, clock)
     process = _CONTEXT.Process(target=_logged, args=(log, main, environment), daemon=True)
@@ -79,6 +79,6 @@ def _rollstream_trainer(config: Path, options: Sequence[str]) -> None:
 
 
 def _later(config: Path, clock: Path) -> None:
-    from tests.later_trainer import main
+    from tests.harness.later_trainer import main
 
     main(config, clock)

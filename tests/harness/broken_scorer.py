@@ -1,4 +1,4 @@
-"""The scorer's real stream over a handler that breaks the world: python -m tests.broken_scorer CONFIG HOW."""
+"""The scorer's real stream over a handler that breaks the world: python -m tests.harness.broken_scorer CONFIG HOW."""
 
 import asyncio
 import sys
