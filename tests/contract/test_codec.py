@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rollstream.schemas.codec import AvroCodec, DecodeError, EncodeError, RecordTooLargeError, schema_id_of
+from rollstream.schemas.codec import AvroCodec, schema_id_of
+from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
 from rollstream.schemas.prompt import Message, PromptSubmitted, Purpose, Sampling, ToolCall
 from rollstream.schemas.record import Record

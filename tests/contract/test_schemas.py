@@ -13,6 +13,7 @@ import pytest
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.compatibility import check_packaged, incompatibilities
 from rollstream.schemas.derive import avro_schema
+from rollstream.schemas.errors import IncompatibleSchemaError
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import ManifestEntry, Schema, current_schema, manifest
@@ -28,7 +29,7 @@ from rollstream.schemas.topics import (
     WEIGHTS_APPLIED,
     Topic,
 )
-from rollstream.schemas.update import IncompatibleSchemaError, updated_manifest
+from rollstream.schemas.update import updated_manifest
 from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import psutil
 
-from rollstream.engines.protocol import Engine, EngineError, Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Engine, Generation, GenerationRequest, LoadReport
+from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Message, Sampling
 
 QUESTION = "5291047386" * 6 + "="

@@ -20,7 +20,8 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.history.weight_store import DirectoryWeightStore
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.local.errors import JarsUnusableError
 from rollstream.local.kafka_jars import LOCK, kafka_class_path, kafka_libraries, locked_jars, unusable_jars
+from rollstream.schemas.errors import JarsUnusableError
 
 SMALL_JAR = "kafka-tools-api"
 

@@ -15,11 +15,11 @@ import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from rollstream.local.errors import LocalStackError, PortTakenError
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import HOST, free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.local.stack import STATE_FILE, LocalStack, StackState
+from rollstream.schemas.errors import LocalStackError, PortTakenError
 
 TOPIC = "kept"
 

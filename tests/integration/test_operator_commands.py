@@ -22,8 +22,8 @@ from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.main import cli
 from rollstream.process.fleet import Fleet
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.codec import AvroCodec, DecodeError
-from rollstream.schemas.errors import ConfigurationError, RollstreamError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import ConfigurationError, DecodeError, RollstreamError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.record import Record

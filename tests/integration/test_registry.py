@@ -24,8 +24,8 @@ from jgo.maven import MavenContext
 
 from rollstream.cli.main import cli
 from rollstream.local.ports import free_ports
-from rollstream.schemas.codec import AvroCodec, DecodeError
-from rollstream.schemas.errors import RegistryError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import DecodeError, RegistryError
 from rollstream.schemas.registry import current_schema
 from rollstream.schemas.registry_url import ConfluentRegistry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, TOPICS

@@ -15,10 +15,10 @@ from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.weights import command
 from rollstream.history.ledger import LedgerFold
 from rollstream.history.rollback import read_versions
-from rollstream.history.weight_store import CorruptWeightsError, open_weight_store
+from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import ConfigurationError, FencedError, RollstreamError
+from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, FencedError, RollstreamError
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from tests.harness.builders import an_entry, published

@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from rollstream.generator.current_version import CurrentVersion, VersionGoneError
+from rollstream.generator.current_version import CurrentVersion
+from rollstream.schemas.errors import FailedSampleError
 
 DEADLINE_SECONDS = 5.0
 
@@ -37,7 +38,7 @@ def test_a_version_that_has_passed_is_gone() -> None:
     async def scenario() -> None:
         current = CurrentVersion()
         await load(current, 2)
-        with pytest.raises(VersionGoneError, match="version 1 was asked for, 2 is loaded"):
+        with pytest.raises(FailedSampleError, match="version 1 was asked for, 2 is loaded"):
             async with current.on_version(1):
                 pass
 

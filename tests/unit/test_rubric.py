@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from rollstream.environments.rubric import RewardError, RewardInput, Rubric, WeightedReward
+from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.schemas.errors import RewardError
 
 
 def an_answer(completion: str = "blue") -> RewardInput:

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rollstream.schemas.codec import AvroCodec, RecordTooLargeError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens

@@ -8,8 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollstream.history.ledger import InconsistentLedgerError, LedgerFold, surviving
+from rollstream.history.ledger import LedgerFold, surviving
 from rollstream.history.versions import VersionTree
+from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

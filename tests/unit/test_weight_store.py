@@ -10,14 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.history.weight_store import (
-    CorruptWeightsError,
-    DirectoryWeightStore,
-    StoredWeights,
-    WeightStoreError,
-    open_weight_store,
-)
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.history.weight_store import DirectoryWeightStore, StoredWeights, open_weight_store
+from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
 
 
 def save_small(directory: Path) -> None:

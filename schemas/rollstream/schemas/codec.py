@@ -9,8 +9,9 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 from pydantic import ValidationError
 
+from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError, UnknownSchemaError
 from rollstream.schemas.record import Record
-from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry, UnknownSchemaError, current_schema
+from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry, current_schema
 from rollstream.schemas.topics import MAX_RECORD_BYTES, Topic
 
 R = TypeVar("R", bound=Record)
@@ -29,18 +30,6 @@ _UNREADABLE = (
     ValueError,
     struct.error,
 )
-
-
-class DecodeError(ValueError):
-    """These bytes are not a readable record of this topic: a bad message, which ends in dead-letters."""
-
-
-class EncodeError(ValueError):
-    """This record can't be written."""
-
-
-class RecordTooLargeError(EncodeError):
-    """The encoded record exceeds the size limit of its topic."""
 
 
 class Codec(Protocol[R]):

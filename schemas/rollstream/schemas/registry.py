@@ -6,14 +6,11 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Protocol
 
+from rollstream.schemas.errors import UnknownSchemaError
 from rollstream.schemas.record import Record
 from rollstream.schemas.topics import Topic
 
 Schema = dict[str, Any]
-
-
-class UnknownSchemaError(ValueError):
-    """No schema has this id (a bad message, not a broken world)."""
 
 
 class SchemaRegistry(Protocol):

@@ -14,9 +14,9 @@ from confluent_kafka.schema_registry import Schema as ClientSchema
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
-from rollstream.schemas.errors import RegistryError
+from rollstream.schemas.errors import RegistryError, UnknownSchemaError
 from rollstream.schemas.record import Record
-from rollstream.schemas.registry import Schema, UnknownSchemaError, current_schema
+from rollstream.schemas.registry import Schema, current_schema
 from rollstream.schemas.topics import TOPICS, Topic
 
 _NOT_FOUND = 404

@@ -7,15 +7,12 @@ from typing import Any
 
 from rollstream.schemas.compatibility import incompatibilities
 from rollstream.schemas.derive import avro_schema
+from rollstream.schemas.errors import IncompatibleSchemaError
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import ManifestEntry, Schema, manifest
 from rollstream.schemas.topics import RECORDS
 
 SOURCE = Path(__file__).parent / "avro"
-
-
-class IncompatibleSchemaError(ValueError):
-    """A model changed in a way that older readers or writers don't survive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +41,7 @@ def updated_manifest(entries: tuple[ManifestEntry, ...], records: tuple[type[Rec
             next_id = max((entry.schema_id for entry in [*kept, *added]), default=0) + 1
             added.append(_entry(next_id, record, len(versions) + 1, schema))
     if problems:
-        raise IncompatibleSchemaError("\n".join(problems))
+        raise IncompatibleSchemaError("\n".join(["refused, nothing was written:", *problems]))
     return SchemaUpdate(entries=(*kept, *added), added=tuple(added))
 
 

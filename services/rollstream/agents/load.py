@@ -2,15 +2,16 @@
 
 from importlib import import_module
 
-from rollstream.agents.protocol import Agent, TaskCannotBePosedError
+from rollstream.agents.protocol import Agent
 from rollstream.agents.single_turn import SingleTurn
+from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.prompt import AgentChoice
 
 _BY_NAME: dict[str, type[Agent]] = {"single_turn": SingleTurn}
 
 
 def load_agent(choice: AgentChoice) -> Agent:
-    """The chosen agent with its options; an unknown one means that the task cannot be posed."""
+    """The chosen agent with its options; raises `FailedSampleError`."""
     if choice.name in _BY_NAME:
         return _BY_NAME[choice.name](**choice.options)
     module, _, attribute = choice.name.rpartition(".")
@@ -20,7 +21,7 @@ def load_agent(choice: AgentChoice) -> Agent:
         raise
     except BaseException as error:
         known = ", ".join(_BY_NAME)
-        raise TaskCannotBePosedError(
+        raise FailedSampleError(
             f"unknown_agent: {choice.name!r} is neither one of {known} nor an importable dotted path: "
             f"{type(error).__name__}: {error}"
         ) from error

@@ -7,15 +7,11 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import Turn
 
 
-class TaskCannotBePosedError(Exception):
-    """The sample is `failed`: no retry would help. The message starts with a bounded reason, then says why."""
-
-
 class Agent(Protocol):
     """Turns one prompt into the turns of one sample."""
 
     async def run(
         self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
     ) -> tuple[Turn, ...]:
-        """The turns in order. Raises `TaskCannotBePosedError` (failed) or `EngineError` (unresolved)."""
+        """The turns in order. Raises `FailedSampleError` (failed) or `EngineError` (unresolved)."""
         ...

@@ -2,8 +2,8 @@
 
 import time
 
-from rollstream.agents.protocol import TaskCannotBePosedError
 from rollstream.engines.protocol import Engine, GenerationRequest
+from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import Turn
 
@@ -13,7 +13,7 @@ class SingleTurn:
 
     def __init__(self, **options: str) -> None:
         if options:
-            raise TaskCannotBePosedError(f"bad_agent_options: single_turn has no options, got {sorted(options)}")
+            raise FailedSampleError(f"bad_agent_options: single_turn has no options, got {sorted(options)}")
 
     async def run(
         self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
@@ -22,10 +22,10 @@ class SingleTurn:
         try:
             prompt_token_ids = engine.tokenize(prompt.messages, prompt.tools)
         except ValueError as error:
-            raise TaskCannotBePosedError(f"bad_prompt: the chat template does not take it: {error}") from error
+            raise FailedSampleError(f"bad_prompt: the chat template does not take it: {error}") from error
         room = engine.max_model_len - len(prompt_token_ids)
         if room < 1:
-            raise TaskCannotBePosedError(
+            raise FailedSampleError(
                 f"prompt_too_long: {len(prompt_token_ids)} tokens leave no room in the model's {engine.max_model_len}"
             )
         started = time.monotonic()

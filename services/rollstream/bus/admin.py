@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.errors import BrokerError, ConfigurationError
+from rollstream.schemas.errors import BrokerError, ConfigurationError, NoLeaderError
 from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES, TOPICS, Retention, Topic
 
 _TIMEOUT_SECONDS = 30.0
@@ -35,10 +35,6 @@ _NO_LEADER: Final = (
 )
 _NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _IS_IT_UP: Final = "is Kafka up? `rollstream up` starts one"
-
-
-class NoLeaderError(BrokerError):
-    """A partition has no leader, or not the one that was asked: it was just created, or moves to another broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from rollstream.bus.message import Message
 from rollstream.bus.reader import TopicReader
-from rollstream.schemas.codec import Codec, DecodeError
-from rollstream.schemas.errors import BrokerError
+from rollstream.schemas.codec import Codec
+from rollstream.schemas.errors import BrokerError, DecodeError
 from rollstream.schemas.record import Record
 
 R = TypeVar("R", bound=Record)

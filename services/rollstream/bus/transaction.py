@@ -15,7 +15,7 @@ from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import producer_config
 from rollstream.process.crash_points import crash_point
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.errors import BrokerError, FencedError, RollstreamError
+from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError, RollstreamError
 
 TRANSACTION_TIMEOUT_SECONDS = 10.0
 _INIT_TIMEOUT_SECONDS = 60.0
@@ -25,10 +25,6 @@ _FENCED = (
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 )
-
-
-class ExpiredTransactionError(BrokerError):
-    """The broker refuses a transaction that was open for too long: it aborted it, or another process took over."""
 
 
 class TransactionalPublisher:

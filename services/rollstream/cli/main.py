@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from rollstream.schemas.errors import RegistryError, RollstreamError
+from rollstream.schemas.errors import RollstreamError
 
 COMMANDS: Mapping[str, str] = {
     "demo": "Run the whole loop on this machine until the reward has visibly risen.",
@@ -89,9 +89,9 @@ def main() -> None:
         sys.path.insert(0, str(Path.cwd()))
     try:
         cli(prog_name="rollstream")
-    except (RollstreamError, RegistryError) as error:
+    except RollstreamError as error:
         click.secho(f"error: {error}", fg="red", err=True)
-        raise SystemExit(getattr(error, "exit_code", RollstreamError.exit_code)) from error
+        raise SystemExit(error.exit_code) from error
 
 
 if __name__ == "__main__":

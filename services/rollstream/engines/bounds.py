@@ -1,6 +1,7 @@
 """What every engine refuses in the same words."""
 
-from rollstream.engines.protocol import EngineError, GenerationRequest
+from rollstream.engines.protocol import GenerationRequest
+from rollstream.schemas.errors import EngineError
 
 
 def refuse_impossible(request: GenerationRequest, max_model_len: int) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rollstream.engines.protocol import EngineError
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, EngineError
 
 Shapes = Mapping[str, tuple[int, ...]]
 _HEAD = "lm_head.weight"

@@ -8,17 +8,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.prompt import Message, Sampling
 from rollstream.schemas.rollout import FinishReason, WeightSpan
-
-
-class EngineError(RollstreamError):
-    """The engine did not do what was asked: the sample is unresolved, or the old weights serve on."""
-
-
-class EngineDeadError(EngineError):
-    """The engine will never answer again; only a new process helps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
-from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.spans import SpanRecorder
+from rollstream.schemas.errors import EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
 

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.model_directory import longest_sequence, refuse_misfit, stored_dtype, tensor_shapes
-from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.schemas.errors import EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
 

@@ -28,11 +28,11 @@ from rollstream.engines.model_directory import (
     stored_dtype,
     tensor_shapes,
 )
-from rollstream.engines.protocol import EngineDeadError, EngineError, Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.process.heap import spare_the_loaded
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 

@@ -7,18 +7,10 @@ from typing import Final
 from rollstream.environments.protocol import Environment
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.environments.word_count import WordCount
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import BrokenEnvironmentError, UnknownEnvironmentError
 
 _BY_NAME: Final[Mapping[str, Callable[..., Environment]]] = {"sort_digits": SortDigits, "word_count": WordCount}
 _PARTS: Final = ("name", "rubric", "sampling", "tasks")
-
-
-class UnknownEnvironmentError(ConfigurationError):
-    """No environment has this name, or it cannot be made with these options."""
-
-
-class BrokenEnvironmentError(ConfigurationError):
-    """The environment's own code raised while it was imported or made."""
 
 
 def load_environment(name: str, options: Mapping[str, str] | None = None) -> Environment:

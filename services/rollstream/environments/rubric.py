@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message
 
 
@@ -23,10 +23,6 @@ class RewardInput:
 
 
 RewardFn = Callable[[RewardInput], float]
-
-
-class RewardError(RollstreamError):
-    """A reward function did not give a number: the rollout is unresolved, never a reward of 0."""
 
 
 @dataclass(frozen=True, slots=True)

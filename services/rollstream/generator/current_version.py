@@ -6,11 +6,9 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rollstream.schemas.errors import FailedSampleError
+
 _LOG = logging.getLogger(__name__)
-
-
-class VersionGoneError(Exception):
-    """The version that an evaluation prompt names is no longer loaded."""
 
 
 class CurrentVersion:
@@ -27,11 +25,11 @@ class CurrentVersion:
 
     @asynccontextmanager
     async def on_version(self, wanted: int) -> AsyncIterator[None]:
-        """Wait for `wanted`, then keep it until the block ends; raises `VersionGoneError` when it has passed."""
+        """Wait for `wanted`, then keep it until the block ends; raises `FailedSampleError` when it has passed."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self._is_changing and self._is_at_least(wanted))
             if self.version != wanted:
-                raise VersionGoneError(f"version_gone: version {wanted} was asked for, {self.version} is loaded")
+                raise FailedSampleError(f"version_gone: version {wanted} was asked for, {self.version} is loaded")
             self._running += 1
         try:
             yield

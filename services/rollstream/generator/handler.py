@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rollstream.agents.load import load_agent
-from rollstream.agents.protocol import TaskCannotBePosedError
-from rollstream.engines.protocol import Engine, EngineDeadError, EngineError
+from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
-from rollstream.generator.current_version import CurrentVersion, VersionGoneError
-from rollstream.schemas.codec import RecordTooLargeError
+from rollstream.generator.current_version import CurrentVersion
+from rollstream.schemas.errors import EngineDeadError, EngineError, FailedSampleError, RecordTooLargeError
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
@@ -70,7 +69,7 @@ class GeneratorHandler:
             _refuse_truncated_distribution(prompt)
             async with asyncio.timeout(self._bounds.deadline_seconds):
                 turns = await self._turns_with_retries(prompt, index, attempt_id)
-        except (TaskCannotBePosedError, VersionGoneError) as error:
+        except FailedSampleError as error:
             return Status.FAILED, str(error), ()
         except TimeoutError:
             return Status.UNRESOLVED, f"deadline: not done within {self._bounds.deadline_seconds} s", ()
@@ -141,7 +140,7 @@ def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
     if prompt.purpose is not Purpose.TRAIN:
         return
     if sampling.temperature <= 0 or sampling.top_p != 1 or sampling.top_k != 0:
-        raise TaskCannotBePosedError(
+        raise FailedSampleError(
             "unsupported_sampling: training needs temperature > 0, top_p 1 and top_k 0, got "
             f"{sampling.temperature}, {sampling.top_p} and {sampling.top_k}"
         )
@@ -153,7 +152,7 @@ def _refuse_other_version(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> N
         return
     seen = {span.weight_version for turn in turns for span in turn.weight_spans}
     if seen - {wanted}:
-        raise VersionGoneError(f"version_gone: version {wanted} was asked for, {sorted(seen)} answered")
+        raise FailedSampleError(f"version_gone: version {wanted} was asked for, {sorted(seen)} answered")
 
 
 def without_tokens(sample: RolloutGenerated, error: RecordTooLargeError) -> RolloutGenerated:

@@ -15,12 +15,13 @@ from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.records import readable
-from rollstream.engines.protocol import Engine, EngineDeadError, EngineError
+from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
-from rollstream.history.weight_store import CorruptWeightsError, WeightStore
+from rollstream.history.weight_store import WeightStore
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import CorruptWeightsError, EngineDeadError, EngineError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsPublished
 

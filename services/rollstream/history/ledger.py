@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rollstream.history.versions import VersionTree
-from rollstream.schemas.errors import BrokenWorldError
+from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
-
-
-class InconsistentLedgerError(BrokenWorldError):
-    """An entry contradicts those before it: more than one trainer wrote, or the topic was tampered with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,20 +14,16 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RollstreamError
+from rollstream.schemas.errors import (
+    ConfigurationError,
+    CorruptWeightsError,
+    WeightStoreError,
+)
 from rollstream.schemas.weights import WeightFile
 
 _LOG = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEARLY_FULL_BYTES = 2**20
-
-
-class CorruptWeightsError(RollstreamError):
-    """A file of a version is not what was published; the old version serves on."""
-
-
-class WeightStoreError(BrokenWorldError):
-    """Weights cannot be written or deleted: the disk is full, or the directory belongs to another trainer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import psutil
 
-from rollstream.local.errors import LocalStackError
 from rollstream.local.java import find_java
 from rollstream.local.kafka import MIN_FREE_BYTES
 from rollstream.local.kafka_jars import kafka_libraries, locked_jars, unusable_jars
 from rollstream.local.ports import free_ports, is_free
 from rollstream.local.stack import LocalStack
+from rollstream.schemas.errors import LocalStackError
 
 GIB = 2**30
 # Room for the demo's processes, each with its own Python; engine and trainer are the largest.

@@ -10,7 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollstream.local.errors import JavaMissingError
+from rollstream.schemas.errors import JavaMissingError
 
 OLDEST_MAJOR = 17
 VERSION = re.compile(r'version "(\d+)')

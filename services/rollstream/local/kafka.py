@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from rollstream.local.errors import DiskFullError, StartFailedError
 from rollstream.local.java import find_java
 from rollstream.local.kafka_jars import kafka_class_path
 from rollstream.local.kafka_properties import ClusterPlan, NodePlan, server_properties
 from rollstream.local.ports import require_free
-from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, stop_all
+from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start, stop_all
+from rollstream.schemas.errors import DiskFullError, StartFailedError
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
 JVM_FLAGS = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
@@ -107,7 +107,7 @@ class KafkaCluster:
             while not self._names_all(node):
                 self._require_alive()
                 if time.monotonic() > deadline:
-                    raise StartFailedError.with_log(
+                    raise failed_start(
                         f"broker {node.node_id} at {node.address} did not answer for the whole cluster of "
                         f"{len(self.plan.nodes)} within {timeout_seconds:.0f} s",
                         self._log(node),
@@ -181,4 +181,4 @@ class KafkaCluster:
             if (code := process.exit_code()) is not None:
                 node = self._node(node_id)
                 log = self._log(node) if self._log(node).exists() else self._home(node) / "kafka.out"
-                raise StartFailedError.with_log(f"broker {node_id} ended with exit code {code}", log)
+                raise failed_start(f"broker {node_id} ended with exit code {code}", log)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollstream.local.errors import JarsUnusableError
+from rollstream.schemas.errors import JarsUnusableError
 
 LOCK = Path(__file__).with_name("jgo.lock.toml")
 HTTP_TIMEOUT_SECONDS = 60

@@ -6,7 +6,7 @@ import random
 import socket
 from pathlib import Path
 
-from rollstream.local.errors import PortTakenError
+from rollstream.schemas.errors import PortTakenError
 
 HOST = "127.0.0.1"
 LOWEST = 10_240

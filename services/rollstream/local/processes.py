@@ -14,6 +14,8 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
+from rollstream.schemas.errors import StartFailedError
+
 LAUNCHER = Path(__file__).with_name("launch.py")
 WAIT_SLICE_SECONDS = 0.05
 CREATE_TIME_TOLERANCE_SECONDS = 2.0  # the kernel counts from boot, whose wall time moves when the clock is set
@@ -139,3 +141,9 @@ def stop_all(processes: Sequence[ChildProcess], grace_seconds: float) -> None:
         process.wait(max(0.0, deadline - time.monotonic()))
     for process in processes:
         process.kill()
+
+
+def failed_start(what: str, log: Path) -> StartFailedError:
+    """The error to raise, with the last lines of `log`: the reason is there."""
+    lines = log.read_text(errors="replace").splitlines()[-12:] if log.exists() else ["(no log was written)"]
+    return StartFailedError(f"{what}; the end of {log}:\n  " + "\n  ".join(lines))

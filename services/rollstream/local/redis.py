@@ -7,9 +7,9 @@ import socket
 import time
 from pathlib import Path
 
-from rollstream.local.errors import StartFailedError
 from rollstream.local.ports import HOST, require_free
-from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement
+from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start
+from rollstream.schemas.errors import StartFailedError
 
 START_SECONDS = 20.0
 STOP_GRACE_SECONDS = 5.0
@@ -68,7 +68,7 @@ class RedisServer:
         deadline = time.monotonic() + START_SECONDS
         while not _answers(self.port):
             if self.process is None or time.monotonic() > deadline:
-                raise StartFailedError.with_log(f"Redis did not answer on port {self.port}", log)
+                raise failed_start(f"Redis did not answer on port {self.port}", log)
             time.sleep(0.02)
 
 

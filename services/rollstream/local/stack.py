@@ -11,12 +11,12 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from rollstream.local.errors import LocalStackError
 from rollstream.local.kafka import START_SECONDS, KafkaCluster
 from rollstream.local.kafka_properties import ClusterPlan, plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, ProcessRecord
 from rollstream.local.redis import RedisServer
+from rollstream.schemas.errors import LocalStackError
 
 STATE_FILE = "stack.json"
 

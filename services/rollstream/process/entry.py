@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 from rollstream.process.logs import configure_logging
 from rollstream.process.stop import Stop
-from rollstream.schemas.errors import ConfigurationError, FencedError, RegistryError, RollstreamError
+from rollstream.schemas.errors import RollstreamError
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,11 +29,9 @@ def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | N
         outcome = main(stop)
         if outcome is not None:
             asyncio.run(outcome)
-    except (RollstreamError, RegistryError) as error:
-        # What a person has to change is said by the sentence; where it was noticed would only hide it.
-        is_explained = isinstance(error, ConfigurationError | FencedError)
-        _LOG.critical("%s: %s", type(error).__name__, error, exc_info=None if is_explained else error)
-        sys.exit(getattr(error, "exit_code", RollstreamError.exit_code))
+    except RollstreamError as error:
+        _LOG.critical("%s: %s", type(error).__name__, error, exc_info=None if error.is_explained else error)
+        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
     _LOG.info("ended")

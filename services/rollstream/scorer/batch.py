@@ -14,7 +14,8 @@ from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.metrics import CONSUMED, DEAD_LETTERS, PUBLISHED
 from rollstream.bus.publisher import Publisher
 from rollstream.process.crash_points import crash_point
-from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
+from rollstream.schemas.codec import Codec
+from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
@@ -24,7 +25,7 @@ from rollstream.scorer.pool.pool import ScoringPool
 from rollstream.scorer.pool.verdicts import Sample, Verdict
 from rollstream.scorer.starts import BatchStarts
 from rollstream.stage.dead_letters import dead_letter
-from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER, PoisonError
+from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER
 
 _LOG = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Final
 
 from rollstream.environments.rubric import RewardInput
-from rollstream.schemas.codec import RecordTooLargeError
+from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored, Scoring
 from rollstream.scorer.pool.verdicts import Sample, Verdict

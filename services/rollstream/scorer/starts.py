@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from rollstream.bus.message import Message
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import BadMessageError, RollstreamError
 from rollstream.stage.starts import ANSWERS, GONE
 
 _LOG = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ class BatchStarts:
         await self._ask("EVAL", _START, len(keys), *keys, _EXPIRE_SECONDS)
         try:
             yield
+        except BadMessageError:
+            raise  # one of them is at fault: their starts stay counted
         except RollstreamError:
             await self._ask("EVAL", _TAKE_BACK, len(keys), *keys)
             raise

@@ -39,11 +39,19 @@ from rollstream.bus.publisher import Publisher
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
-from rollstream.schemas.codec import Codec, DecodeError, RecordTooLargeError
-from rollstream.schemas.errors import BadMessageError, BrokenWorldError, RollstreamError, TooManyFailuresError
+from rollstream.schemas.codec import Codec
+from rollstream.schemas.errors import (
+    BadMessageError,
+    BrokenWorldError,
+    DecodeError,
+    PoisonError,
+    RecordTooLargeError,
+    RollstreamError,
+    TooManyFailuresError,
+)
 from rollstream.schemas.record import Record
 from rollstream.stage.dead_letters import dead_letter
-from rollstream.stage.starts import PoisonError, PoisonGuard, Start
+from rollstream.stage.starts import PoisonGuard, Start
 
 _LOG = logging.getLogger(__name__)
 

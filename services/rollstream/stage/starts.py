@@ -17,7 +17,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from rollstream.bus.message import Message
-from rollstream.schemas.errors import BadMessageError
 
 _LOG = logging.getLogger(__name__)
 
@@ -33,10 +32,6 @@ _REST_SECONDS: Final = 5.0
 # A record may have two owners while its partition moves: each counts its own start, and takes back no more than that.
 _START: Final = "local n = redis.call('INCR', KEYS[1]) redis.call('EXPIRE', KEYS[1], ARGV[1]) return n"
 _TAKE_BACK: Final = "if redis.call('EXISTS', KEYS[1]) == 1 then redis.call('DECR', KEYS[1]) end"
-
-
-class PoisonError(BadMessageError):
-    """The process died on this record too often."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import StageSettings
-from rollstream.schemas.codec import AvroCodec, DecodeError
-from rollstream.schemas.errors import BrokerError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokerError, DecodeError
 from rollstream.schemas.record import Record
 from rollstream.schemas.topics import TOPICS, Topic
 

@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from rollstream.history.rollback import VersionHistory, read_versions, roll_back
-from rollstream.history.weight_store import CorruptWeightsError, open_weight_store
+from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings import StageSettings
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
 from rollstream.schemas.weights import WeightsPublished
 
 

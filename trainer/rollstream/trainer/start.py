@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
-from rollstream.bus.transaction import ExpiredTransactionError, TransactionalPublisher
+from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.ledger import LedgerFold
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.health import Health
 from rollstream.process.heap import spare_the_loaded
 from rollstream.process.stop import Stop
-from rollstream.schemas.errors import FencedError
+from rollstream.schemas.errors import ExpiredTransactionError, FencedError
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, read_position, state_directory

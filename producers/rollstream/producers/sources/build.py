@@ -1,12 +1,12 @@
 """The environment, the source and the sampling that the settings name."""
 
-from rollstream.environments.load import UnknownEnvironmentError, load_environment
+from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.environment import EnvironmentSource
 from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.protocol import Source
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 from rollstream.schemas.prompt import Sampling
 
 

@@ -8,7 +8,8 @@ from typing import TypeVar
 from rollstream.bus.message import Message
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import StageSettings
-from rollstream.schemas.codec import AvroCodec, DecodeError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.record import Record

@@ -11,9 +11,10 @@ import socket
 import sys
 from typing import Any, BinaryIO, Final
 
-from rollstream.environments.load import BrokenEnvironmentError, UnknownEnvironmentError, load_environment
+from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
-from rollstream.environments.rubric import RewardError, RewardInput, finite
+from rollstream.environments.rubric import RewardInput, finite
+from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 from rollstream.schemas.rollout import Status
 from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
 

@@ -10,8 +10,8 @@ from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.history.ledger import LedgerFold
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.codec import AvroCodec, DecodeError
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, DecodeError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.registry import SchemaRegistry
 from rollstream.schemas.topics import LEDGER, WEIGHTS

@@ -9,8 +9,8 @@ from rollstream.bus.message import Message, Partition
 from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.schemas.codec import AvroCodec, DecodeError
-from rollstream.schemas.errors import BrokerError
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokerError, DecodeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
 from rollstream.stage.dead_letters import dead_letter
