@@ -23,7 +23,7 @@ async def a_guard(redis_url: str, group: str) -> AsyncIterator[PoisonGuard]:
 
 def starts(redis_url: str, group: str) -> tuple[int | None, int]:
     """The count and the seconds until it expires; None and -2 when there is none."""
-    key = f"{group}:starts:demo.prompts:0:7"
+    key = f"{{{group}}}:starts:demo.prompts:0:7"
     with redis.Redis.from_url(redis_url) as client:
         count = client.get(key)
         return None if count is None else int(count), client.ttl(key)

@@ -23,9 +23,8 @@ from rollstream.scorer import metrics
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.pool.pool import ScoringPool
 from rollstream.scorer.pool.verdicts import Sample, Verdict
-from rollstream.scorer.starts import BatchStarts
 from rollstream.stage.dead_letters import dead_letter
-from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER
+from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER, StartCounter
 
 _LOG = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class BatchParts:
     group: str
     pool: ScoringPool
     publisher: Publisher
-    starts: BatchStarts
+    starts: StartCounter
     scorer: ScorerIdentity
 
 

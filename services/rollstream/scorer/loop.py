@@ -10,8 +10,9 @@ What happens when …
   … a rollout comes twice: it is scored twice; the trainer takes one attempt of each sample.
   … a reward function raises, hangs or kills its process: its sample is unresolved and says why, the others go on.
   … a message can't be read: it goes to dead-letters, confirmed, and the batch goes on.
-  … a record kills this process each time: it runs alone, then it is given up and goes to dead-letters (`starts.py`),
-    and its group closes as `lost`. (A generator answers such a prompt with unresolved samples: it can read whose.)
+  … a record kills this process each time: it runs alone, then it is given up (`stage/starts.py`): it goes to
+    dead-letters, and its group closes as `lost`. (A generator answers such a prompt with unresolved samples: it can
+    read whose.)
   … it is told to stop: the batch that is being scored ends, confirmed and committed.
   … weights are late: nothing; scoring knows no versions.
 """
@@ -42,7 +43,7 @@ from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
 from rollstream.scorer.handler import ScorerIdentity
 from rollstream.scorer.pool.pool import ScoringPool
 from rollstream.scorer.settings import ScorerSettings
-from rollstream.scorer.starts import BatchStarts
+from rollstream.stage.starts import StartCounter
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(ScoringPool(settings.pool_bounds(), settings.environments))
         publisher = await stack.enter_async_context(_publisher(settings))
-        starts = BatchStarts(settings.redis_url, _group(settings))
+        starts = StartCounter(settings.redis_url, _group(settings))
         stack.push_async_callback(starts.close)
         scorer = BatchScorer(_parts(settings, pool, publisher, starts))
         await serve_stream(settings, scorer.score, stop, lambda: starts.redis_state)
@@ -136,7 +137,7 @@ def _refuse_missing_topics(settings: ScorerSettings) -> None:
         raise ConfigurationError(f"no topics {missing}; make them with `rollstream topics create`")
 
 
-def _parts(settings: ScorerSettings, pool: ScoringPool, publisher: Publisher, starts: BatchStarts) -> BatchParts:
+def _parts(settings: ScorerSettings, pool: ScoringPool, publisher: Publisher, starts: StartCounter) -> BatchParts:
     registry = settings.registry()
     return BatchParts(
         routes={
