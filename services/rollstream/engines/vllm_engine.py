@@ -95,7 +95,7 @@ class VllmEngine:
             self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineDeadError(f"vLLM did not start with {self._settings.model_path}: {error}") from error
-        await self._llm.collective_rpc("die_with_parent")
+        await self._llm.collective_rpc("die_with", args=(os.getpid(),))
         await self._label(weight_version)
         spare_the_loaded()
         self._is_open.set()

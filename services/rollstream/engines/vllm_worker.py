@@ -1,14 +1,13 @@
 """What runs inside vLLM's worker process: loading a version so that it is really the new one, and proof of it."""
 
-import ctypes
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rollstream.process.parent import die_with
 
 if TYPE_CHECKING:
     import torch
 
-_PR_SET_PDEATHSIG = 1
 _NUM_PROBES = 2
 _NUM_PROBED_TOKENS = 256
 _HEAD_NAMES = ("lm_head.weight", "model.embed_tokens.weight")
@@ -19,9 +18,9 @@ class ReloadExtension:
 
     model_runner: Any
 
-    def die_with_parent(self) -> None:
-        """Let the kernel end this process when the generator dies: kill -9 must not leave an engine behind."""
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    def die_with(self, generator: int) -> None:
+        """End this process when the generator, its parent, dies: kill -9 must not leave an engine behind."""
+        die_with(generator)
 
     def load_version(self, path: str) -> str | None:
         """Replace the weights by those in directory `path`; what went wrong, or None.

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 from pydantic import BaseModel, ConfigDict
 
+from rollstream.process import parent as launcher
 from rollstream.schemas.errors import StartFailedError
 
-LAUNCHER = Path(__file__).with_name("launch.py")
 WAIT_SLICE_SECONDS = 0.05
 CREATE_TIME_TOLERANCE_SECONDS = 2.0  # the kernel counts from boot, whose wall time moves when the clock is set
 
@@ -68,7 +68,7 @@ class ChildProcess:
         """Start `command` in a session of its own, its output appended to `log`; `env` replaces the environment."""
         cores = "-" if placement.cores is None else ",".join(str(core) for core in sorted(placement.cores))
         parent = os.getpid() if placement.dies_with_parent else 0
-        launched = [sys.executable, "-I", "-S", str(LAUNCHER), str(parent), cores, str(placement.nice), *command]
+        launched = [sys.executable, "-I", "-S", launcher.__file__, str(parent), cores, str(placement.nice), *command]
         log.parent.mkdir(parents=True, exist_ok=True)
         pid = os.posix_spawn(
             launched[0],

@@ -3,28 +3,26 @@
 It takes chunks from the socket FD, loads their environments and streams the verdicts back. It dies with its parent.
 """
 
-import ctypes
 import os
 import pickle
 import signal
 import socket
 import sys
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO
 
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.environments.rubric import RewardInput, finite
+from rollstream.process.parent import die_with
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 from rollstream.schemas.rollout import Status
 from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def main() -> None:
     """The process."""
     descriptor, parent = (int(argument) for argument in sys.argv[1:3])
-    _die_with(parent)
+    die_with(parent)
     # Ctrl-C reaches the whole foreground group; the parent decides when its samples are finished.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What a reward function prints belongs into the log.
@@ -94,13 +92,6 @@ def _write(writer: BinaryIO, value: Loaded | Verdict) -> None:
     # At once, so that the parent knows which sample is being scored when the time is up.
     writer.write(framed(value))
     writer.flush()
-
-
-def _die_with(parent: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)  # it died before the line above took hold
 
 
 if __name__ == "__main__":

@@ -1,22 +1,21 @@
-"""Runs before a child's own program: ties its life to its parent's and sets its cores, then becomes the program.
+"""Ties a process's life to its parent's: kill -9 of a stage must not leave its children behind.
 
-A script of its own, started as `python -I -S launch.py PARENT CORES NICE PROGRAM ARGUMENTS...`, because the usual place
-for this (`preexec_fn`) runs Python between fork and exec, which may deadlock in a process with threads.
+As a script, `python -I -S parent.py PARENT CORES NICE PROGRAM ARGUMENTS...`, it does so for any program, sets its
+cores, and becomes it. The usual place for this (`preexec_fn`) runs Python between fork and exec, which may deadlock in
+a process with threads. A script started so finds nothing but the standard library, so this file imports nothing else.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
 import signal
 import sys
 
-PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel SIGKILL this process when the thread of `parent` that started it ends."""
-    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    """Have the kernel SIGKILL this process when the thread of `parent` that started it ends; only Linux can."""
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
     if os.getppid() != parent:
         os._exit(1)  # the parent ended before the request could be made
