@@ -1,21 +1,29 @@
 """Everything that must exist before the loop can run: stack, warmed-up model, topics, and the run's settings file."""
 
-import json
 import logging
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.local.demo import options
 from rollstream.local.demo.options import DemoOptions
-from rollstream.local.run_file import run_name
+from rollstream.local.run_file import run_name, shared_settings
 from rollstream.local.stack import LocalStack
 from rollstream.process.settings import RUN_FILE, KafkaSettings
 from rollstream.schemas.errors import BrokenWorldError
 
 _LOG = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_SECONDS = 300
+_HEADER: Final = """\
+# Settings of this run; every stage reads it: rollstream <stage> --config {path}
+# producer.share: (max_policy_lag + 1) x groups per step bounds the lag in order of arrival
+# scorer.session_timeout_seconds: a killed scorer's partitions wait for its session to end
+# trainer.learning.old: r = current / behavior; with one minibatch the clip then bounds what policy lag does
+"""
 
 
 def warm_up(demo: DemoOptions) -> Path:
@@ -57,7 +65,8 @@ def _sft_arguments(demo: DemoOptions, model: Path) -> list[str]:
 def write_run_file(demo: DemoOptions, stack: LocalStack) -> Path:
     """Write `<run_dir>/rollstream.toml`: the settings of every stage, for this run and as an example."""
     path = demo.run_dir / RUN_FILE
-    path.write_text(_run_file(demo, stack))
+    settings = {**shared_settings(demo.run_dir, stack), **_stage_settings(demo)}
+    path.write_text(f"{_HEADER.format(path=path.resolve())}\n{tomli_w.dumps(settings)}", encoding="utf-8")
     return path
 
 
@@ -67,59 +76,42 @@ def make_topics(demo: DemoOptions, stack: LocalStack) -> None:
     KafkaAdmin(kafka).create_topics(run_name(demo.run_dir), partitions=2)
 
 
-def _run_file(demo: DemoOptions, stack: LocalStack) -> str:
-    directory = demo.run_dir.resolve()
-    share = (options.MAX_POLICY_LAG + 1) * options.GROUPS_PER_STEP
-    quoted = json.dumps
-    return f"""\
-# Settings of this run; every stage reads it: rollstream <stage> --config {directory / RUN_FILE}
-run = {quoted(run_name(demo.run_dir))}
-redis_url = {quoted(stack.redis.url)}
-weight_store = {quoted(str(directory / "weights"))}
+def _stage_settings(demo: DemoOptions) -> dict[str, Any]:
+    model = str(demo.run_dir.resolve() / "model")
+    return {
+        "producer": {
+            "environment": options.ENVIRONMENT,
+            "seed": demo.seed,
+            "group_size": options.GROUP_SIZE,
+            "share": (options.MAX_POLICY_LAG + 1) * options.GROUPS_PER_STEP,
+            "sampling": {"temperature": 1.0, "max_tokens": options.MAX_TOKENS},
+        },
+        "generator": {
+            "max_policy_lag": options.MAX_POLICY_LAG,
+            "engine": {"kind": "vllm", "model_path": model, "max_model_len": 32, "max_num_seqs": 512},
+        },
+        "scorer": {"session_timeout_seconds": 10, "batch_deadline_seconds": 8, "load_deadline_seconds": 8},
+        "trainer": {
+            "model_path": model,
+            "checkpoints": str(demo.run_dir.resolve() / "checkpoints"),
+            "groups_per_step": options.GROUPS_PER_STEP,
+            "max_policy_lag": options.MAX_POLICY_LAG,
+            "num_steps": demo.num_steps,
+            "checkpoint_every": options.CHECKPOINT_EVERY,
+            "learning": _learning_settings(demo),
+        },
+    }
 
-[kafka]
-bootstrap_servers = {quoted(stack.kafka.bootstrap_servers)}
 
-[producer]
-environment = {quoted(options.ENVIRONMENT)}
-seed = {demo.seed}
-group_size = {options.GROUP_SIZE}
-# (max_policy_lag + 1) x groups per step bounds the lag in order of arrival
-share = {share}
-sampling = {{ temperature = 1.0, max_tokens = {options.MAX_TOKENS} }}
-
-[generator]
-max_policy_lag = {options.MAX_POLICY_LAG}
-
-[generator.engine]
-kind = "vllm"
-model_path = {quoted(str(directory / "model"))}
-max_model_len = 32
-max_num_seqs = 512
-
-[scorer]
-# a killed scorer's partitions wait for its session to end
-session_timeout_seconds = 10
-batch_deadline_seconds = 8
-load_deadline_seconds = 8
-
-[trainer]
-model_path = {quoted(str(directory / "model"))}
-checkpoints = {quoted(str(directory / "checkpoints"))}
-groups_per_step = {options.GROUPS_PER_STEP}
-max_policy_lag = {options.MAX_POLICY_LAG}
-num_steps = {demo.num_steps}
-checkpoint_every = {options.CHECKPOINT_EVERY}
-
-[trainer.learning]
-learning_rate = {demo.learning_rate}
-beta2 = 0.99
-weight_decay = 0.0
-warmup_steps = 10
-minibatches = 1
-# r = current / behavior: with one minibatch the clip then bounds what policy lag does
-old = "behavior"
-threads = 1
-scale_advantages_by_std = true
-seed = {demo.seed}
-"""
+def _learning_settings(demo: DemoOptions) -> dict[str, Any]:
+    return {
+        "learning_rate": demo.learning_rate,
+        "beta2": 0.99,
+        "weight_decay": 0.0,
+        "warmup_steps": 10,
+        "minibatches": 1,
+        "old": "behavior",
+        "threads": 1,
+        "scale_advantages_by_std": True,
+        "seed": demo.seed,
+    }
