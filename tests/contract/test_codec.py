@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from rollstream.schemas.codec import AvroCodec, schema_id_of
 from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError
+from rollstream.schemas.failure import Failure
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
 from rollstream.schemas.prompt import Message, PromptSubmitted, Purpose, Sampling, ToolCall
 from rollstream.schemas.record import Record
@@ -20,7 +21,17 @@ from rollstream.schemas.registry import PackagedRegistry, current_schema
 from rollstream.schemas.rollout import FinishReason, Status, Turn, WeightSpan
 from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
 from rollstream.schemas.weights import ApplyOutcome, WeightFile, WeightsApplied, WeightsKind, WeightsPublished
-from tests.harness.builders import a_generated, a_prompt, a_rollout, a_scoring, a_turn, an_entry, applied, published
+from tests.harness.builders import (
+    a_failure,
+    a_generated,
+    a_prompt,
+    a_rollout,
+    a_scoring,
+    a_turn,
+    an_entry,
+    applied,
+    published,
+)
 
 TEXT = st.text(max_size=20)
 COUNTS = st.integers(0, 2**62)
@@ -282,6 +293,16 @@ def test_times_without_zone_are_refused() -> None:
 def test_a_reward_belongs_to_completed_scoring_and_to_nothing_else(reward: float | None, status: Status) -> None:
     with pytest.raises(ValidationError, match="only completed has one"):
         a_scoring(reward=reward, status=status)
+
+
+@pytest.mark.parametrize(
+    ("status", "failure"), [(Status.COMPLETED, a_failure("why")), (Status.FAILED, None), (Status.UNRESOLVED, None)]
+)
+def test_a_failure_belongs_to_all_but_what_completed(status: Status, failure: Failure | None) -> None:
+    with pytest.raises(ValidationError, match="all but completed have one"):
+        a_generated(status=status, failure=failure)
+    with pytest.raises(ValidationError, match="all but completed have one"):
+        a_scoring(reward=1.0 if status is Status.COMPLETED else None, status=status, failure=failure)
 
 
 def test_the_header_names_the_schema() -> None:

@@ -204,7 +204,7 @@ def test_a_client_with_nothing_but_the_schema_file_reads_the_bytes(name: str) ->
     ("topic", "path"),
     [
         (PROMPTS, ("metadata",)),
-        (ROLLOUTS, ("error",)),
+        (ROLLOUTS, ("failure",)),
         (SCORED, ("scoring", "components")),
         (WEIGHTS, ("dtype",)),
         (WEIGHTS_APPLIED, ("error",)),

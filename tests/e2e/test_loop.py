@@ -33,7 +33,7 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
         assert len(account.samples(served)) == 2
         for group, why in ((unknown, "unknown_environment"), (too_long, "prompt_too_long")):
             assert account.closed[group]["reason"] == "failed"
-            assert all(sample["scoring"]["error"].startswith(why) for sample in account.samples(group))
+            assert all(sample["scoring"]["failure"]["code"] == why for sample in account.samples(group))
         assert set(outside.dead_letters()) == set(garbage)
 
         # A prompt that an older stage could not read, as that stage left it: its cause is gone by now.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import group_id, rollout_id
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, TrainedRollout
 from rollstream.schemas.prompt import Message, PromptSource, PromptSubmitted, Purpose, Sampling
@@ -72,6 +73,11 @@ def a_generator(**fields: Any) -> GeneratorIdentity:
     return GeneratorIdentity(**{**values, **fields})
 
 
+def a_failure(message: str, code: FailureCode = FailureCode.ENGINE) -> Failure:
+    """Why a sample did not complete."""
+    return Failure(code=code, message=message)
+
+
 def a_generated(sample_index: int = 0, *, prompt: PromptSubmitted | None = None, **fields: Any) -> RolloutGenerated:
     """A completed sample of `prompt`; pass `status` failed or unresolved and it has no turns and says why."""
     asked = prompt if prompt is not None else a_prompt()
@@ -86,7 +92,7 @@ def a_generated(sample_index: int = 0, *, prompt: PromptSubmitted | None = None,
         "prompt": asked,
         "turns": (a_turn(),) if is_completed else (),
         "status": status,
-        "error": None if is_completed else "engine died",
+        "failure": None if is_completed else a_failure("engine died"),
         "generator": a_generator(),
         "started_at": NOON + timedelta(seconds=1),
         "finished_at": NOON + timedelta(seconds=2),
@@ -107,7 +113,7 @@ def a_rollout(reward: float | None = 1.0, sample_index: int = 0, **fields: Any) 
         scoring = a_scoring(
             reward=reward if is_completed else None,
             status=Status.COMPLETED if is_completed else failed,
-            error=None if is_completed else generated.error or "verifier crashed",
+            failure=None if is_completed else generated.failure or a_failure("verifier crashed", FailureCode.CRASH),
         )
     return RolloutScored(rollout=generated, scoring=scoring)
 
@@ -120,7 +126,7 @@ def a_scoring(reward: float | None = 1.0, **fields: Any) -> Scoring:
         "reward": reward,
         "components": {} if reward is None else {"exact_match": reward},
         "status": Status.UNRESOLVED if reward is None else Status.COMPLETED,
-        "error": "verifier crashed" if reward is None else None,
+        "failure": a_failure("verifier crashed", FailureCode.CRASH) if reward is None else None,
         "scored_at": NOON + timedelta(seconds=3),
     }
     return Scoring(**{**values, **fields})

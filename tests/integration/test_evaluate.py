@@ -19,11 +19,12 @@ from rollstream.process.settings import KafkaSettings
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, PROMPTS, WEIGHTS
-from tests.harness.builders import a_prompt, a_rollout, a_turn, published
+from tests.harness.builders import a_failure, a_prompt, a_rollout, a_turn, published
 
 VERSION = 3
 DEADLINE_SECONDS = 20.0
@@ -39,7 +40,7 @@ def settings(kafka: str, topic_prefix: str) -> ProducerSettings:
 def answers_to(prompt: PromptSubmitted) -> list[RolloutScored]:
     """Row 0 fails, 1 is sampled by a wrong version, 2 gets no answer, 3 is retried, the others are right."""
     if prompt.source.row == 0:
-        return [a_rollout(prompt=prompt, status=Status.FAILED, error="version_gone")]
+        return [a_rollout(prompt=prompt, status=Status.FAILED, failure=a_failure("gone", FailureCode.VERSION_GONE))]
     if prompt.source.row == 1:
         return [a_rollout(1.0, prompt=prompt, turns=(a_turn(spans=[(VERSION, 0, 2), (VERSION + 1, 2, 6)]),))]
     if prompt.source.row == 2:
@@ -93,11 +94,15 @@ def test_the_report_averages_what_was_scored_and_counts_the_rest(settings: Produ
     assert (first.num_completed, first.num_failed, first.num_unresolved) == (5, 1, 2)
     # Four right answers, and one wrong one that a retry gave after a first attempt was not resolved.
     assert first.mean_reward == pytest.approx(4 / 5)
-    assert first.errors == {
-        "version_gone": 1,
-        "sampled by version [3, 4], wanted 3": 1,
-        "no answer within 2.5 s": 1,
+    assert {(failure.code, failure.count, failure.example) for failure in first.failures} == {
+        (FailureCode.VERSION_GONE, 2, "gone"),
+        (FailureCode.DEADLINE, 1, "no answer within 2.5 s"),
     }
+    assert [str(prompt.failure) for prompt in first.prompts[:3]] == [
+        "version_gone: gone",
+        "version_gone: sampled by version [3, 4], wanted 3",
+        "deadline: no answer within 2.5 s",
+    ]
     assert first.mean_reward == second.mean_reward
     assert len({prompt.group_id for prompt in asked}) == 16
     assert {(p.purpose, p.weight_version, p.sampling.temperature, p.group_size) for p in asked} == {

@@ -92,7 +92,7 @@ def test_what_cannot_be_posed_fails_with_the_reason_and_the_partition_moves_on(r
     for reason, prompt in bad.items():
         own = [sample for sample in samples if sample.group_id == prompt.group_id]
         assert len(own) == 2
-        assert all(sample.status is Status.FAILED and (sample.error or "").startswith(reason) for sample in own)
+        assert all(sample.status is Status.FAILED and str(sample.failure).startswith(f"{reason}: ") for sample in own)
     assert sum(sample.status is Status.COMPLETED for sample in samples) == 2
 
 
@@ -235,7 +235,7 @@ def test_an_evaluation_prompt_is_answered_by_the_version_it_names_or_not_at_all(
     answered = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 2 and found, "two evaluations")
     by_version = {sample.prompt.weight_version: sample for sample in answered}
     assert by_version[0].status is Status.FAILED
-    assert (by_version[0].error or "").startswith("version_gone")
+    assert str(by_version[0].failure).startswith("version_gone: ")
     assert by_version[1].weight_versions == (1,)
     run.publish_weights(2)
     last = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 3 and found, "the third evaluation")

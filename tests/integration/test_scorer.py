@@ -11,12 +11,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
 from rollstream.stage.dead_letters import list_dead_letters
-from tests.harness.builders import a_generated, a_prompt
+from tests.harness.builders import a_failure, a_generated, a_prompt
 from tests.harness.running import Run, StageProcess, a_run, wait_until
 from tests.harness.unruly_environment import PATH
 
@@ -77,12 +78,12 @@ def allow_no_record_on(run: Run, topic: str) -> None:
 
 
 def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_a_dead_letter(run: Run) -> None:
-    right = a_generated(0)
+    right, too_long = a_generated(0), a_failure("5000 tokens", FailureCode.PROMPT_TOO_LONG)
     evaluated = a_generated(0, prompt=a_prompt(18))
     put(
         run,
         right,
-        a_generated(1, status=Status.FAILED, error="prompt too long"),
+        a_generated(1, status=Status.FAILED, failure=too_long),
         a_generated(2, prompt=a_prompt(environment="")),
         a_generated(3, prompt=a_prompt(environment="no_such.environment")),
     )
@@ -94,9 +95,9 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     found = by_index(run.records(SCORED))
     assert (found[0].scoring.reward, found[0].scoring.components) == (1.0, {"exact_match": 1.0})
     assert found[0].rollout == right
-    assert (found[1].scoring.status, found[1].scoring.error) == (Status.FAILED, "prompt too long")
-    assert (found[2].scoring.error or "").startswith("no_environment: ")
-    assert (found[3].scoring.error or "").startswith("unknown_environment: ")
+    assert (found[1].scoring.status, found[1].scoring.failure) == (Status.FAILED, too_long)
+    assert str(found[2].scoring.failure).startswith("no_environment: ")
+    assert str(found[3].scoring.failure).startswith("unknown_environment: ")
     assert {found[index].scoring.status for index in (2, 3)} == {Status.FAILED}
     wait_until(lambda: run.records(EVAL_SCORED), "the evaluation's rollout")
     wait_until(lambda: run.committed("scorers", "rollouts") == 8, "the partitions to move on")
@@ -115,9 +116,10 @@ def test_a_users_environment_that_hangs_or_crashes_leaves_only_its_own_samples_u
     found = by_index(run.records(SCORED))
     assert found[0].scoring.reward == 0.5
     assert [found[index].scoring.status for index in (1, 2, 3)] == [Status.UNRESOLVED] * 3
-    assert (found[1].scoring.error or "").startswith("timeout: ")
-    assert (found[2].scoring.error or "").startswith("crash: ")
-    assert "RuntimeError: as ordered" in (found[3].scoring.error or "")
+    assert str(found[1].scoring.failure).startswith("timeout: ")
+    assert str(found[2].scoring.failure).startswith("crash: ")
+    assert str(found[3].scoring.failure).startswith("bad_reward: ")
+    assert "RuntimeError: as ordered" in str(found[3].scoring.failure)
 
 
 def test_a_scorer_killed_in_mid_batch_or_before_its_commit_loses_nothing(run: Run) -> None:

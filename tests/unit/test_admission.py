@@ -5,11 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason, Group, Place, PlacedSample
-from tests.harness.builders import a_generator, a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)
 LAGS = {3: 1, 2: 2, 1: 3}
@@ -57,17 +58,17 @@ def test_unfinished_samples_neither_train_nor_count_in_the_baseline() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "error", "reason"),
+    ("status", "code", "reason"),
     [
-        (Status.FAILED, "prompt too long: 600 tokens, the model takes 512", DropReason.FAILED),
-        (Status.UNRESOLVED, "the engine died", DropReason.UNRESOLVED),
-        (Status.FAILED, "unsupported_sampling: top_p 0.9, training needs 1", DropReason.UNSUPPORTED_SAMPLING),
+        (Status.FAILED, FailureCode.PROMPT_TOO_LONG, DropReason.FAILED),
+        (Status.UNRESOLVED, FailureCode.ENGINE, DropReason.UNRESOLVED),
+        (Status.FAILED, FailureCode.UNSUPPORTED_SAMPLING, DropReason.UNSUPPORTED_SAMPLING),
     ],
 )
 def test_a_group_of_which_less_than_half_is_completed_is_dropped_by_what_the_others_say(
-    status: Status, error: str, reason: DropReason
+    status: Status, code: FailureCode, reason: DropReason
 ) -> None:
-    others = [a_rollout(None, index, status=status, error=error) for index in (1, 2)]
+    others = [a_rollout(None, index, status=status, failure=a_failure("why", code)) for index in (1, 2)]
     assert verdict(a_rollout(1.0, 0), *others) is reason
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.schemas.errors import FailedSampleError
+from rollstream.schemas.failure import FailureCode
 
 DEADLINE_SECONDS = 5.0
 
@@ -38,9 +39,10 @@ def test_a_version_that_has_passed_is_gone() -> None:
     async def scenario() -> None:
         current = CurrentVersion()
         await load(current, 2)
-        with pytest.raises(FailedSampleError, match="version 1 was asked for, 2 is loaded"):
+        with pytest.raises(FailedSampleError, match="version 1 was asked for, 2 is loaded") as gone:
             async with current.on_version(1):
                 pass
+        assert gone.value.code == FailureCode.VERSION_GONE
 
     asyncio.run(scenario())
 

@@ -69,7 +69,8 @@ def test_an_agent_whose_code_raises_fails_its_samples_and_says_what_it_raised(tm
     agent = AgentChoice(name="tests.harness.unruly_environment.raising_to_load")
     (sample,) = handled(ScriptedEngine(settings(tmp_path)), a_prompt(group_size=1, agent=agent))
     assert sample.status is Status.FAILED
-    assert (sample.error or "").endswith("RuntimeError: no data set")
+    assert str(sample.failure).startswith("unknown_agent: ")
+    assert str(sample.failure).endswith("RuntimeError: no data set")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(top_p=0.9), Sampling(top_k=5)])
@@ -78,14 +79,14 @@ def test_a_truncated_distribution_never_trains_but_may_serve(tmp_path: Path, sam
     (trained,) = handled(engine, a_prompt(group_size=1, sampling=sampling))
     (served,) = handled(engine, a_prompt(group_size=1, sampling=sampling, purpose=Purpose.SERVE))
     assert trained.status is Status.FAILED
-    assert (trained.error or "").startswith("unsupported_sampling")
+    assert str(trained.failure).startswith("unsupported_sampling: ")
     assert served.status is Status.COMPLETED
 
 
 def test_a_sample_past_its_deadline_is_unresolved(tmp_path: Path) -> None:
     (sample,) = handled(ScriptedEngine(settings(tmp_path, 10.0)), a_prompt(group_size=1), deadline_seconds=0.01)
     assert sample.status is Status.UNRESOLVED
-    assert (sample.error or "").startswith("deadline")
+    assert str(sample.failure).startswith("deadline: ")
 
 
 @pytest.mark.parametrize(("failures", "status"), [(1, Status.COMPLETED), (2, Status.UNRESOLVED)])
@@ -106,12 +107,13 @@ def test_a_prompt_that_is_given_up_ends_as_unresolved_samples(tmp_path: Path) ->
     engine = ScriptedEngine(settings(tmp_path))
     handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=CurrentVersion())
     samples = list(handler.give_up(a_prompt(group_size=3), RuntimeError("died 5 times")))
-    assert [(sample.status, sample.error) for sample in samples] == [(Status.UNRESOLVED, "given_up: died 5 times")] * 3
+    ends = [(sample.status, str(sample.failure)) for sample in samples]
+    assert ends == [(Status.UNRESOLVED, "given_up: died 5 times")] * 3
 
 
 def test_a_sample_over_the_size_limit_fails_without_its_tokens() -> None:
     sample = without_tokens(a_generated(), RecordTooLargeError("8 MB"))
-    assert (sample.status, sample.turns, sample.error) == (Status.FAILED, (), "too_large: 8 MB")
+    assert (sample.status, sample.turns, str(sample.failure)) == (Status.FAILED, (), "too_large: 8 MB")
 
 
 def test_each_sample_has_a_seed_of_its_own_and_the_same_one_again() -> None:

@@ -7,7 +7,7 @@ from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.views.lineage_text import rollout_lines, step_lines
-from tests.harness.builders import a_generated, a_prompt, a_rollout, a_trained, a_turn, an_entry, published
+from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_trained, a_turn, an_entry, published
 
 PROMPT = a_prompt(group_size=2)
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
@@ -34,7 +34,8 @@ def test_the_lag_counts_from_the_oldest_version_in_the_spans() -> None:
 
 
 def test_every_attempt_is_shown_in_order_of_arrival() -> None:
-    failed = a_generated(0, prompt=PROMPT, attempt_id="first", status=Status.UNRESOLVED, error="engine died")
+    died = a_failure("engine died")
+    failed = a_generated(0, prompt=PROMPT, attempt_id="first", status=Status.UNRESOLVED, failure=died)
     scored = _sample(0)
     found = [_found("demo.rollouts", 1, failed), _found("demo.rollouts", 2, scored.rollout)]
     story = _trace(scored.rollout.rollout_id, found, [START])

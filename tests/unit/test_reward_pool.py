@@ -51,24 +51,24 @@ def test_a_reward_function_that_hangs_exits_crashes_or_raises_costs_only_its_own
     assert [verdict.reward for verdict in verdicts] == [1.0, None, 2.0, None, 3.0, None, 1.0, None, None, 4.0]
     unresolved = [verdict for verdict in verdicts if verdict.reward is None]
     assert {verdict.status for verdict in unresolved} == {Status.UNRESOLVED}
-    assert [verdict.error for verdict in unresolved] == [
+    assert [str(verdict.failure) for verdict in unresolved] == [
         "timeout: scoring this sample took longer than 1 s",
         "crash: scoring this sample ended its process with exit code 3",
         "crash: scoring this sample ended its process with exit code -11",
-        "reward 'obeyed' raised RuntimeError: as ordered",
-        "reward 'obeyed' raised SystemExit: as ordered",
+        "bad_reward: reward 'obeyed' raised RuntimeError: as ordered",
+        "bad_reward: reward 'obeyed' raised SystemExit: as ordered",
     ]
 
 
 def test_whatever_a_users_own_rubric_gives_can_be_written_as_a_result() -> None:
     orders = ["nothing", "infinity", "a component of text", "no pair", "a surrogate"]
     verdicts = scored(ordered(*orders, environment="tests.harness.unruly_environment.Muddled"))
-    assert [verdict.error for verdict in verdicts] == [
-        "the rubric's reward is None (NoneType), not a finite number",
-        "the rubric's reward is inf (float), not a finite number",
-        "component 'color' is 'blue' (str), not a finite number",
-        "the rubric raised TypeError: cannot unpack non-iterable float object",
-        None,
+    assert [str(verdict.failure) for verdict in verdicts] == [
+        "bad_reward: the rubric's reward is None (NoneType), not a finite number",
+        "bad_reward: the rubric's reward is inf (float), not a finite number",
+        "bad_reward: component 'color' is 'blue' (str), not a finite number",
+        "bad_reward: the rubric raised TypeError: cannot unpack non-iterable float object",
+        "None",
     ]
     assert (verdicts[-1].reward, verdicts[-1].components) == (0.5, {"lone ?": 0.5})
     codec = AvroCodec(SCORED)
@@ -81,8 +81,8 @@ def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_anoth
     began = time.monotonic()
     verdicts = scored([*hanging, *others], sample_seconds=0.5, batch_seconds=3.0)
     assert verdicts[-1].status is Status.COMPLETED
-    assert "took longer than 0.5 s" in (verdicts[0].error or "")
-    assert verdicts[-2].error == "its batch was not scored within 3 s"
+    assert str(verdicts[0].failure) == "timeout: scoring this sample took longer than 0.5 s"
+    assert str(verdicts[-2].failure) == "timeout: its batch was not scored within 3 s"
     assert time.monotonic() - began < 15
 
 
@@ -90,15 +90,16 @@ def test_an_environment_that_cannot_be_loaded_says_why() -> None:
     environments = ("no_such.environment", "tests.harness.unruly_environment.raising_to_load", PATH)
     verdicts = scored([sample for name in environments for sample in ordered("", environment=name)])
     assert [verdict.status for verdict in verdicts] == [Status.FAILED, Status.UNRESOLVED, Status.COMPLETED]
-    assert (verdicts[0].error or "").startswith("unknown_environment: ")
-    assert "raised RuntimeError while loading: no data set" in (verdicts[1].error or "")
+    assert str(verdicts[0].failure).startswith("unknown_environment: ")
+    assert str(verdicts[1].failure).startswith("broken_environment: ")
+    assert "raised RuntimeError while loading: no data set" in str(verdicts[1].failure)
 
 
 def test_an_environment_that_hangs_while_loading_leaves_its_samples_unresolved() -> None:
     name = "tests.harness.unruly_environment.hanging_to_load"
     verdicts = scored([*ordered("", "", environment=name), *ordered("give 2")], load_seconds=1.0)
     assert [verdict.status for verdict in verdicts] == [Status.UNRESOLVED, Status.UNRESOLVED, Status.COMPLETED]
-    assert verdicts[0].error == f"timeout: loading the environment {name!r} took longer than 1 s"
+    assert str(verdicts[0].failure) == f"timeout: loading the environment {name!r} took longer than 1 s"
 
 
 def test_an_environment_scores_with_the_options_that_the_run_gives_it() -> None:
@@ -112,8 +113,7 @@ def test_an_environment_scores_with_the_options_that_the_run_gives_it() -> None:
     assert [verdict.reward for verdict in asyncio.run(score({}))] == [1.0]
     refused = asyncio.run(score({name: {"size": "3"}}))[0]
     assert refused.status is Status.FAILED
-    assert refused.error is not None
-    assert "does not take {'size': '3'}" in refused.error
+    assert "does not take {'size': '3'}" in str(refused.failure)
 
 
 def test_a_process_killed_from_outside_between_batches_accuses_no_sample() -> None:

@@ -6,12 +6,13 @@ import pytest
 
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RecordTooLargeError
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.pool.verdicts import Sample, Verdict
 from rollstream.scorer.settings import ScorerSettings
-from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_turn
 
 SCORER = ScorerIdentity(scorer_id="scorer-1", version="0.1.0")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -28,19 +29,21 @@ def test_a_rubric_sees_the_texts_of_all_turns_and_never_the_tokens() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.FAILED, Status.UNRESOLVED])
-def test_a_rollout_that_did_not_complete_keeps_its_status_and_error_and_gets_no_reward(status: Status) -> None:
-    rollout = a_generated(status=status, error="why")
+def test_a_rollout_that_did_not_complete_keeps_its_status_and_failure_and_gets_no_reward(status: Status) -> None:
+    why = a_failure("why")
+    rollout = a_generated(status=status, failure=why)
     verdict = sample_of(rollout)
-    assert verdict == Verdict(status=status, error="why")
+    assert verdict == Verdict(status=status, failure=why)
     scoring = annotated(rollout, verdict, SCORER, NOON).scoring
-    assert (scoring.status, scoring.error, scoring.reward) == (status, "why", None)
+    assert (scoring.status, scoring.failure, scoring.reward) == (status, why, None)
 
 
 def test_without_an_environment_there_is_no_rubric() -> None:
     verdict = sample_of(a_generated(prompt=a_prompt(environment="")))
     assert isinstance(verdict, Verdict)
     assert verdict.status is Status.FAILED
-    assert (verdict.error or "").startswith("no_environment: ")
+    assert verdict.failure is not None
+    assert verdict.failure.code is FailureCode.NO_ENVIRONMENT
 
 
 def test_a_verdict_is_written_beside_the_untouched_rollout() -> None:
@@ -53,17 +56,17 @@ def test_a_verdict_is_written_beside_the_untouched_rollout() -> None:
 
 
 def test_an_error_that_no_text_can_hold_is_still_written() -> None:
-    verdict = Verdict(status=Status.UNRESOLVED, error="lone \udc80 surrogate " + "x" * 10_000)
+    verdict = Verdict(status=Status.UNRESOLVED, failure=a_failure("lone \udc80 surrogate " + "x" * 10_000))
     scored = annotated(a_generated(), verdict, SCORER, NOON)
     codec = AvroCodec(SCORED)
-    assert codec.decode(codec.encode(scored)).scoring.error == scored.scoring.error
+    assert codec.decode(codec.encode(scored)).scoring.failure == scored.scoring.failure
 
 
 def test_a_result_over_the_size_limit_fails_without_its_tokens() -> None:
     small = without_tokens(a_rollout(1.0), RecordTooLargeError("8 MiB"))
     assert (small.rollout.turns, small.rollout.status) == ((), Status.FAILED)
     assert (small.scoring.reward, small.scoring.status) == (None, Status.FAILED)
-    assert small.scoring.error == "too_large: 8 MiB"
+    assert str(small.scoring.failure) == "too_large: 8 MiB"
     codec = AvroCodec(SCORED)
     assert codec.decode(codec.encode(small)) == small
 

@@ -67,7 +67,11 @@ class UnknownSchemaError(BadMessageError):
 
 
 class FailedSampleError(BadMessageError):
-    """The sample is `failed`: no retry would help. The message starts with a bounded reason, then says why."""
+    """The sample is `failed`: no retry would help. `code` is a `FailureCode` (this module imports nothing)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class PoisonError(BadMessageError):

@@ -5,6 +5,7 @@ from enum import StrEnum
 import numpy as np
 from pydantic import Field, model_validator
 
+from rollstream.schemas.failure import Failure
 from rollstream.schemas.prompt import PromptSubmitted, ToolCall
 from rollstream.schemas.record import Logprobs, Record, Sequence, Symbol, Timestamp, TokenIds
 
@@ -19,6 +20,12 @@ class Status(StrEnum):
     """The task could not be posed or its answer not sent: prompt too long, unknown environment, record too large."""
     UNRESOLVED = "unresolved"
     """Infrastructure: timeout, engine error (tried again before it is one), verifier crash. The record is final."""
+
+
+def check_failure(status: Status, failure: Failure | None) -> None:
+    """Raise `ValueError` unless there is a failure exactly when the status is not completed."""
+    if (failure is None) != (status is Status.COMPLETED):
+        raise ValueError(f"failure {failure!s} does not fit status {status.value!r}: all but completed have one")
 
 
 class FinishReason(StrEnum):
@@ -104,7 +111,7 @@ class RolloutGenerated(Record):
     prompt: PromptSubmitted = Field(description="As submitted")
     turns: Sequence[Turn] = Field(default=(), description="Model calls in order; empty unless completed")
     status: Symbol[Status] = Field(description="completed, failed or unresolved")
-    error: str | None = Field(default=None, description="Why it is not completed")
+    failure: Failure | None = Field(default=None, description="Why it is not completed; null if it is")
     generator: GeneratorIdentity = Field(description="Who generated it")
     started_at: Timestamp = Field(description="UTC")
     finished_at: Timestamp = Field(description="UTC")
@@ -113,6 +120,11 @@ class RolloutGenerated(Record):
     def _index_in_group(self) -> "RolloutGenerated":
         if self.sample_index >= self.group_size:
             raise ValueError(f"sample_index {self.sample_index} must be below group_size {self.group_size}")
+        return self
+
+    @model_validator(mode="after")
+    def _failure_unless_completed(self) -> "RolloutGenerated":
+        check_failure(self.status, self.failure)
         return self
 
     @property

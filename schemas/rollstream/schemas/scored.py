@@ -2,8 +2,9 @@
 
 from pydantic import Field, model_validator
 
+from rollstream.schemas.failure import Failure
 from rollstream.schemas.record import Record, Symbol, Timestamp
-from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
 
 
 class Scoring(Record):
@@ -14,15 +15,16 @@ class Scoring(Record):
     reward: float | None = Field(default=None, allow_inf_nan=False, description="Weighted sum of the components")
     components: dict[str, float] = Field(default_factory=dict, description="Unweighted value of each reward function")
     status: Symbol[Status] = Field(description="completed, failed or unresolved")
-    error: str | None = Field(default=None, description="Why there is no reward")
+    failure: Failure | None = Field(default=None, description="Why there is no reward; null if there is")
     scored_at: Timestamp = Field(description="UTC")
 
     @model_validator(mode="after")
-    def _reward_only_when_completed(self) -> "Scoring":
+    def _reward_or_failure(self) -> "Scoring":
         if (self.reward is not None) != (self.status is Status.COMPLETED):
             raise ValueError(
                 f"reward {self.reward!r} does not fit status {self.status.value!r}: only completed has one"
             )
+        check_failure(self.status, self.failure)
         return self
 
 

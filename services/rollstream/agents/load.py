@@ -5,6 +5,7 @@ from importlib import import_module
 from rollstream.agents.protocol import Agent
 from rollstream.agents.single_turn import SingleTurn
 from rollstream.schemas.errors import FailedSampleError
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice
 
 _BY_NAME: dict[str, type[Agent]] = {"single_turn": SingleTurn}
@@ -22,7 +23,7 @@ def load_agent(choice: AgentChoice) -> Agent:
     except BaseException as error:
         known = ", ".join(_BY_NAME)
         raise FailedSampleError(
-            f"unknown_agent: {choice.name!r} is neither one of {known} nor an importable dotted path: "
-            f"{type(error).__name__}: {error}"
+            FailureCode.UNKNOWN_AGENT,
+            f"{choice.name!r} is neither one of {known} nor an importable dotted path: {type(error).__name__}: {error}",
         ) from error
     return agent

@@ -4,6 +4,7 @@ import time
 
 from rollstream.engines.protocol import Engine, GenerationRequest
 from rollstream.schemas.errors import FailedSampleError
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import Turn
 
@@ -13,7 +14,7 @@ class SingleTurn:
 
     def __init__(self, **options: str) -> None:
         if options:
-            raise FailedSampleError(f"bad_agent_options: single_turn has no options, got {sorted(options)}")
+            raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, f"single_turn has no options, got {sorted(options)}")
 
     async def run(
         self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
@@ -22,11 +23,12 @@ class SingleTurn:
         try:
             prompt_token_ids = engine.tokenize(prompt.messages, prompt.tools)
         except ValueError as error:
-            raise FailedSampleError(f"bad_prompt: the chat template does not take it: {error}") from error
+            raise FailedSampleError(FailureCode.BAD_PROMPT, f"the chat template does not take it: {error}") from error
         room = engine.max_model_len - len(prompt_token_ids)
         if room < 1:
             raise FailedSampleError(
-                f"prompt_too_long: {len(prompt_token_ids)} tokens leave no room in the model's {engine.max_model_len}"
+                FailureCode.PROMPT_TOO_LONG,
+                f"{len(prompt_token_ids)} tokens leave no room in the model's {engine.max_model_len}",
             )
         started = time.monotonic()
         generation = await engine.generate(

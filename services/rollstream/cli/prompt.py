@@ -70,7 +70,7 @@ def _show(answer: RolloutScored, colors: VersionColors, as_json: bool) -> None:
         return
     scoring, rollout = answer.scoring, answer.rollout
     reward = "no reward" if scoring.reward is None else f"reward {scoring.reward:g}"
-    why = scoring.error or rollout.error
+    why = scoring.failure or rollout.failure
     head = Text(f"{rollout.sample_index}: {reward}{f' ({why})' if why else ''}  ", style="bold")
     Console().print(head + colors.answer(rollout))
 

@@ -21,6 +21,7 @@ from rollstream.environments.protocol import Environment, Task
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose
 from rollstream.schemas.record import utc_now
@@ -47,9 +48,18 @@ class EvaluatedPrompt:
 
     prompt: PromptSubmitted
     status: Status
-    error: str | None
+    failure: Failure | None
     answer: str
     reward: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureCount:
+    """How many prompts did not complete for one reason, and what was said of the first."""
+
+    code: FailureCode
+    count: int
+    example: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +72,7 @@ class EvaluationReport:
     num_failed: int
     num_unresolved: int
     mean_reward: float | None
-    errors: Mapping[str, int]
+    failures: tuple[FailureCount, ...]
     prompts: tuple[EvaluatedPrompt, ...]
 
 
@@ -168,16 +178,18 @@ def _collected(
 
 def _evaluated(request: EvaluationRequest, prompt: PromptSubmitted, scored: RolloutScored | None) -> EvaluatedPrompt:
     if scored is None:
-        late = f"no answer within {request.deadline_seconds:g} s"
-        return EvaluatedPrompt(prompt=prompt, status=Status.UNRESOLVED, error=late, answer="", reward=None)
+        late = Failure(code=FailureCode.DEADLINE, message=f"no answer within {request.deadline_seconds:g} s")
+        return EvaluatedPrompt(prompt=prompt, status=Status.UNRESOLVED, failure=late, answer="", reward=None)
     turns = scored.rollout.turns
     answer = turns[-1].text if turns else ""
-    status, error, reward = scored.scoring.status, scored.scoring.error or scored.rollout.error, scored.scoring.reward
+    scoring = scored.scoring
+    status, failure, reward = scoring.status, scoring.failure, scoring.reward
     sampled_by = set(scored.rollout.weight_versions)
     if sampled_by - {request.weight_version}:
         status, reward = Status.UNRESOLVED, None
-        error = f"sampled by version {sorted(sampled_by)}, wanted {request.weight_version}"
-    return EvaluatedPrompt(prompt=prompt, status=status, error=error, answer=answer, reward=reward)
+        other = f"sampled by version {sorted(sampled_by)}, wanted {request.weight_version}"
+        failure = Failure(code=FailureCode.VERSION_GONE, message=other)
+    return EvaluatedPrompt(prompt=prompt, status=status, failure=failure, answer=answer, reward=reward)
 
 
 def _report(request: EvaluationRequest, prompts: list[EvaluatedPrompt]) -> EvaluationReport:
@@ -190,6 +202,14 @@ def _report(request: EvaluationRequest, prompts: list[EvaluatedPrompt]) -> Evalu
         num_failed=counts[Status.FAILED],
         num_unresolved=counts[Status.UNRESOLVED],
         mean_reward=fmean(rewards) if rewards else None,
-        errors=Counter(prompt.error or "unknown" for prompt in prompts if prompt.status is not Status.COMPLETED),
+        failures=_failure_counts([prompt.failure for prompt in prompts if prompt.failure is not None]),
         prompts=tuple(prompts),
     )
+
+
+def _failure_counts(failures: list[Failure]) -> tuple[FailureCount, ...]:
+    examples: dict[FailureCode, str] = {}
+    for failure in failures:
+        examples.setdefault(failure.code, failure.message)
+    counts = Counter(failure.code for failure in failures)
+    return tuple(FailureCount(code=code, count=count, example=examples[code]) for code, count in counts.items())

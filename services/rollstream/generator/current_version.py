@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rollstream.schemas.errors import FailedSampleError
+from rollstream.schemas.failure import FailureCode
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,7 +30,9 @@ class CurrentVersion:
         async with self._changed:
             await self._changed.wait_for(lambda: not self._is_changing and self._is_at_least(wanted))
             if self.version != wanted:
-                raise FailedSampleError(f"version_gone: version {wanted} was asked for, {self.version} is loaded")
+                raise FailedSampleError(
+                    FailureCode.VERSION_GONE, f"version {wanted} was asked for, {self.version} is loaded"
+                )
             self._running += 1
         try:
             yield

@@ -12,6 +12,7 @@ from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.schemas.errors import EngineDeadError, EngineError, FailedSampleError, RecordTooLargeError
+from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
@@ -51,32 +52,35 @@ class GeneratorHandler:
     def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
         """group_size unresolved samples: a prompt that can be read is never dead-lettered."""
         for index in range(prompt.group_size):
-            why = f"given_up: {error}"
-            yield self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, error=why)
+            failure = Failure(code=FailureCode.GIVEN_UP, message=str(error))
+            yield self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, failure=failure)
 
     async def _sample(self, prompt: PromptSubmitted, index: int) -> RolloutGenerated:
         started, attempt_id = utc_now(), new_attempt_id()
-        status, error, turns = await self._outcome(prompt, index, attempt_id)
-        record = self._record(prompt, index, attempt_id, started, status=status, error=error, turns=turns)
+        status, failure, turns = await self._outcome(prompt, index, attempt_id)
+        record = self._record(prompt, index, attempt_id, started, status=status, failure=failure, turns=turns)
         metrics.SAMPLES.labels(status=record.status.value).inc()
+        if failure is not None:
+            metrics.FAILURES.labels(code=failure.code.value).inc()
         metrics.TOKENS.inc(record.num_completion_tokens)
         return record
 
     async def _outcome(
         self, prompt: PromptSubmitted, index: int, attempt_id: str
-    ) -> tuple[Status, str | None, tuple[Turn, ...]]:
+    ) -> tuple[Status, Failure | None, tuple[Turn, ...]]:
         try:
             _refuse_truncated_distribution(prompt)
             async with asyncio.timeout(self._bounds.deadline_seconds):
                 turns = await self._turns_with_retries(prompt, index, attempt_id)
         except FailedSampleError as error:
-            return Status.FAILED, str(error), ()
+            return Status.FAILED, Failure(code=FailureCode(error.code), message=str(error)), ()
         except TimeoutError:
-            return Status.UNRESOLVED, f"deadline: not done within {self._bounds.deadline_seconds} s", ()
+            late = f"not done within {self._bounds.deadline_seconds} s"
+            return Status.UNRESOLVED, Failure(code=FailureCode.DEADLINE, message=late), ()
         except EngineDeadError:
             raise
         except EngineError as error:
-            return Status.UNRESOLVED, f"engine: {error}", ()
+            return Status.UNRESOLVED, Failure(code=FailureCode.ENGINE, message=str(error)), ()
         return Status.COMPLETED, None, turns
 
     async def _turns_with_retries(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> tuple[Turn, ...]:
@@ -107,7 +111,7 @@ class GeneratorHandler:
         started: datetime,
         *,
         status: Status,
-        error: str | None,
+        failure: Failure | None,
         turns: tuple[Turn, ...] = (),
     ) -> RolloutGenerated:
         return RolloutGenerated(
@@ -119,7 +123,7 @@ class GeneratorHandler:
             prompt=prompt,
             turns=turns,
             status=status,
-            error=error,
+            failure=failure,
             generator=self._identity,
             started_at=started,
             finished_at=utc_now(),
@@ -141,8 +145,9 @@ def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
         return
     if sampling.temperature <= 0 or sampling.top_p != 1 or sampling.top_k != 0:
         raise FailedSampleError(
-            "unsupported_sampling: training needs temperature > 0, top_p 1 and top_k 0, got "
-            f"{sampling.temperature}, {sampling.top_p} and {sampling.top_k}"
+            FailureCode.UNSUPPORTED_SAMPLING,
+            "training needs temperature > 0, top_p 1 and top_k 0, got "
+            f"{sampling.temperature}, {sampling.top_p} and {sampling.top_k}",
         )
 
 
@@ -152,12 +157,13 @@ def _refuse_other_version(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> N
         return
     seen = {span.weight_version for turn in turns for span in turn.weight_spans}
     if seen - {wanted}:
-        raise FailedSampleError(f"version_gone: version {wanted} was asked for, {sorted(seen)} answered")
+        raise FailedSampleError(FailureCode.VERSION_GONE, f"version {wanted} was asked for, {sorted(seen)} answered")
 
 
 def without_tokens(sample: RolloutGenerated, error: RecordTooLargeError) -> RolloutGenerated:
     """A sample over the size limit ends as failed, without its tokens."""
-    return sample.model_copy(update={"turns": (), "status": Status.FAILED, "error": f"too_large: {error}"})
+    failure = Failure(code=FailureCode.TOO_LARGE, message=str(error))
+    return sample.model_copy(update={"turns": (), "status": Status.FAILED, "failure": failure})
 
 
 def weight_in_tokens(prompt: PromptSubmitted) -> int:

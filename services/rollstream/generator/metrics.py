@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Gauge, Histogram
 
 SAMPLES = Counter("rollstream_generator_samples_total", "Samples that ended", ["status"])
+FAILURES = Counter("rollstream_generator_failures_total", "Samples that did not complete, by why", ["code"])
 TOKENS = Counter("rollstream_generator_completion_tokens_total", "Tokens sampled")
 ENGINE_ERRORS = Counter("rollstream_generator_engine_errors_total", "Model calls that the engine did not resolve")
 WEIGHT_VERSION = Gauge("rollstream_generator_weight_version", "Version that generates now")

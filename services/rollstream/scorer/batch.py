@@ -113,8 +113,10 @@ class BatchScorer:
             scored = without_tokens(scored, error)
             value = route.write.encode(scored)
         metrics.ROLLOUTS.labels(topic.rpartition(".")[2], scored.scoring.status.value).inc()
-        if verdict.error is not None and rollout.error is None:
-            _LOG.warning("no reward: %s", verdict.error, extra={"rollout_id": rollout.rollout_id})
+        if scored.scoring.failure is not None:
+            metrics.FAILURES.labels(scored.scoring.failure.code.value).inc()
+        if verdict.failure is not None and rollout.failure is None:
+            _LOG.warning("no reward: %s", verdict.failure, extra={"rollout_id": rollout.rollout_id})
         return OutRecord(topic=route.output, key=rollout.group_id.encode(), value=value)
 
     async def _give_up(self, message: Message, starts: int) -> None:

@@ -7,15 +7,13 @@ unresolved  the rollout was, or a reward function raised, hung or died: never a 
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
 
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.errors import RecordTooLargeError
+from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored, Scoring
 from rollstream.scorer.pool.verdicts import Sample, Verdict
-
-_MAX_ERROR_CHARACTERS: Final = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +27,11 @@ class ScorerIdentity:
 def sample_of(rollout: RolloutGenerated) -> Sample | Verdict:
     """What the rubric is to score, or the verdict if there is nothing to score."""
     if rollout.status is not Status.COMPLETED:
-        return Verdict(status=rollout.status, error=rollout.error or f"the rollout is {rollout.status.value}")
+        return Verdict(status=rollout.status, failure=rollout.failure)
     prompt = rollout.prompt
     if not prompt.environment:
-        return Verdict(status=Status.FAILED, error="no_environment: the prompt names none, so no rubric scores it")
+        why = Failure(code=FailureCode.NO_ENVIRONMENT, message="the prompt names none, so no rubric scores it")
+        return Verdict(status=Status.FAILED, failure=why)
     texts = tuple(turn.text for turn in rollout.turns)
     answer = RewardInput(
         completion=texts[-1] if texts else "",
@@ -54,7 +53,7 @@ def annotated(
         reward=verdict.reward,
         components=verdict.components,
         status=verdict.status,
-        error=None if verdict.error is None else _writable(verdict.error),
+        failure=verdict.failure,
         scored_at=scored_at,
     )
     return RolloutScored(rollout=rollout, scoring=scoring)
@@ -62,14 +61,9 @@ def annotated(
 
 def without_tokens(scored: RolloutScored, error: RecordTooLargeError) -> RolloutScored:
     """A result over the size limit as a failed sample without its turns."""
-    why = f"too_large: {error}"
-    rollout = scored.rollout.model_copy(update={"turns": (), "status": Status.FAILED, "error": why})
+    why = Failure(code=FailureCode.TOO_LARGE, message=str(error))
+    rollout = scored.rollout.model_copy(update={"turns": (), "status": Status.FAILED, "failure": why})
     scoring = scored.scoring.model_copy(
-        update={"reward": None, "components": {}, "status": Status.FAILED, "error": why}
+        update={"reward": None, "components": {}, "status": Status.FAILED, "failure": why}
     )
     return RolloutScored(rollout=rollout, scoring=scoring)
-
-
-def _writable(text: str) -> str:
-    # An exception's text may hold lone surrogates, which no UTF-8 record can.
-    return text[:_MAX_ERROR_CHARACTERS].encode("utf-8", "replace").decode()

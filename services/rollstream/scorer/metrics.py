@@ -3,6 +3,7 @@
 from prometheus_client import Counter, Histogram
 
 ROLLOUTS = Counter("rollstream_scorer_rollouts_total", "Rollouts, by how scoring them ended", ["topic", "status"])
+FAILURES = Counter("rollstream_scorer_failures_total", "Rollouts without a reward, by why", ["code"])
 BATCH = Histogram(
     "rollstream_scorer_batch_seconds",
     "From taking a batch to the broker's confirmation of all its results",

@@ -36,8 +36,9 @@ def show(report: EvaluationReport, *, as_json: bool) -> None:
     console.print(table)
     counts = f"{report.num_completed} completed, {report.num_failed} failed, {report.num_unresolved} unresolved"
     console.print(counts, highlight=False)
-    for error, count in report.errors.items():
-        console.print(f"{count} x {error}", style="red", highlight=False, markup=False)
+    for failure in report.failures:
+        line = f"{failure.count} x {failure.code.value}: {failure.example}"
+        console.print(line, style="red", highlight=False, markup=False)
 
 
 def _row(prompt: EvaluatedPrompt) -> tuple[str, str, str, str]:
@@ -59,7 +60,10 @@ def _plain(report: EvaluationReport) -> dict[str, Any]:
         "num_completed": report.num_completed,
         "num_failed": report.num_failed,
         "num_unresolved": report.num_unresolved,
-        "errors": dict(report.errors),
+        "failures": [
+            {"code": failure.code.value, "count": failure.count, "example": failure.example}
+            for failure in report.failures
+        ],
         "examples": [
             dict(zip(("prompt", "answer", "reference_answer", "reward"), _row(prompt), strict=True))
             for prompt in report.prompts[:_NUM_EXAMPLES]

@@ -71,7 +71,7 @@ def _scored_lines(scored: Found[RolloutScored]) -> Iterator[str]:
     scoring = scored.record.scoring
     reward = "no reward" if scoring.reward is None else f"reward {scoring.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in scoring.components.items())
-    why = f" {scoring.error}" if scoring.error else ""
+    why = f" {scoring.failure}" if scoring.failure else ""
     yield f"scored     {reward} ({parts or scoring.status.value}){why}, attempt {scored.record.rollout.attempt_id}"
     yield f"           by {scoring.scorer} {scoring.scorer_version}, {versions(scored.record.rollout)}"
     yield _place(scored)

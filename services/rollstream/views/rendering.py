@@ -58,7 +58,7 @@ def versions(rollout: RolloutGenerated) -> str:
 
 def answer(rollout: RolloutGenerated) -> str:
     """The text of the last turn, or why there is none."""
-    return quoted(rollout.turns[-1].text) if rollout.turns else rollout.error or ""
+    return quoted(rollout.turns[-1].text) if rollout.turns else str(rollout.failure or "")
 
 
 @singledispatch
@@ -84,7 +84,7 @@ def _(record: RolloutGenerated) -> str:
 @one_line.register
 def _(record: RolloutScored) -> str:
     reward = "no reward" if record.scoring.reward is None else f"reward {record.scoring.reward:g}"
-    why = f" ({record.scoring.error})" if record.scoring.error else ""
+    why = f" ({record.scoring.failure})" if record.scoring.failure else ""
     return f"{reward}{why} {one_line(record.rollout)}"
 
 

@@ -170,7 +170,8 @@ class _Conductor:
         )
         report = evaluate(self._settings, request)
         if report.num_completed < options.EVAL_PROMPTS:
-            raise BrokenWorldError(f"version {version} was not evaluated: {dict(report.errors)}")
+            why = "; ".join(f"{failure.count} x {failure.code.value}: {failure.example}" for failure in report.failures)
+            raise BrokenWorldError(f"version {version} was not evaluated: {why}")
         self._console.print(
             f"    version {version}: mean reward {_mean(report):.3f} on {report.num_completed} held-out prompts, greedy"
         )

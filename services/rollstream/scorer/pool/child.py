@@ -15,8 +15,9 @@ from rollstream.environments.protocol import Environment
 from rollstream.environments.rubric import RewardInput, finite
 from rollstream.process.parent import die_with
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
+from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status
-from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
+from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed, unresolved
 
 
 def main() -> None:
@@ -53,9 +54,10 @@ def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment |
             environments[name] = load_environment(name, chunk.options)
         return environments[name]
     except UnknownEnvironmentError as error:
-        return Verdict(status=Status.FAILED, error=f"unknown_environment: {error}")
+        failure = Failure(code=FailureCode.UNKNOWN_ENVIRONMENT, message=str(error))
+        return Verdict(status=Status.FAILED, failure=failure)
     except BrokenEnvironmentError as error:
-        return Verdict(status=Status.UNRESOLVED, error=str(error))
+        return unresolved(FailureCode.BROKEN_ENVIRONMENT, str(error))
 
 
 def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
@@ -68,11 +70,11 @@ def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
             components={_writable(name): finite(value, f"component {name!r}") for name, value in components.items()},
         )
     except RewardError as error:
-        return Verdict(status=Status.UNRESOLVED, error=str(error))
+        return unresolved(FailureCode.BAD_REWARD, str(error))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 (a user's rubric may raise anything)
-        return Verdict(status=Status.UNRESOLVED, error=f"the rubric raised {type(error).__name__}: {error}")
+        return unresolved(FailureCode.BAD_REWARD, f"the rubric raised {type(error).__name__}: {error}")
 
 
 def _writable(name: str) -> str:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from rollstream.schemas.rollout import Status
+from rollstream.schemas.failure import FailureCode
 from rollstream.scorer.pool.process import ScoringProcess
-from rollstream.scorer.pool.verdicts import Chunk, Sample, Verdict
+from rollstream.scorer.pool.verdicts import Chunk, Sample, Verdict, unresolved
 
 CHUNK_SAMPLES: Final = 64
 """Enough to make the round trip cheap, few enough to share a batch among processes."""
@@ -64,9 +64,7 @@ class ScoringPool:
 
     async def score(self, samples: Sequence[Sample]) -> list[Verdict]:
         """One verdict a sample, in order, within `batch_seconds`; raises `BrokenWorldError` if no process starts."""
-        late = Verdict(
-            status=Status.UNRESOLVED, error=f"its batch was not scored within {self._bounds.batch_seconds:g} s"
-        )
+        late = unresolved(FailureCode.TIMEOUT, f"its batch was not scored within {self._bounds.batch_seconds:g} s")
         verdicts = [late] * len(samples)
         async with self._turn:
             is_done = False

@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from typing import Any, Final
 
 from rollstream.schemas.errors import BrokenWorldError
-from rollstream.schemas.rollout import Status
-from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed
+from rollstream.schemas.failure import FailureCode
+from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed, unresolved
 
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
@@ -66,7 +66,7 @@ class ScoringProcess:
         self._send(sys.path)
         ready = await self._answer(_START_SECONDS, "starting")
         if isinstance(ready, Verdict):
-            raise BrokenWorldError(f"no scoring process can be started: {ready.error}; its output is above")
+            raise BrokenWorldError(f"no scoring process can be started: {ready.failure}; its output is above")
 
     async def kill(self) -> None:
         """SIGKILL to the process and to whatever a reward function started in it."""
@@ -92,12 +92,11 @@ class ScoringProcess:
                 return await self._read()
         except TimeoutError:
             await self.kill()
-            why = f"timeout: {doing} took longer than {seconds:g} s"
+            return unresolved(FailureCode.TIMEOUT, f"{doing} took longer than {seconds:g} s")
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await self._exit_code()
             await self.kill()
-            why = f"crash: {doing} ended its process with exit code {code}"
-        return Verdict(status=Status.UNRESOLVED, error=why)
+            return unresolved(FailureCode.CRASH, f"{doing} ended its process with exit code {code}")
 
     async def _read(self) -> Any:
         assert self._reader is not None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rollstream.environments.rubric import RewardInput
+from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status
 
 LENGTH: Final = struct.Struct(">I")
@@ -23,12 +24,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How scoring a sample ended; a reward only if it completed, else why not."""
+    """How scoring a sample ended; a reward only if it completed, else a failure."""
 
     status: Status
     reward: float | None = None
     components: dict[str, float] = field(default_factory=dict)
-    error: str | None = None
+    failure: Failure | None = None
+
+
+def unresolved(code: FailureCode, message: str) -> Verdict:
+    """No fault of the sample: scoring it did not work."""
+    return Verdict(status=Status.UNRESOLVED, failure=Failure(code=code, message=message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

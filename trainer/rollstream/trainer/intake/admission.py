@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollstream.schemas.errors import BadMessageError
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.rollout import Status, Turn
 from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
@@ -101,7 +102,7 @@ def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropR
     if 2 * len(completed) >= group.group_size:
         return None
     others = [sample.scored.scoring for sample in group.in_order() if not sample.is_completed]
-    if any((scoring.error or "").startswith(DropReason.UNSUPPORTED_SAMPLING.value) for scoring in others):
+    if any(scoring.failure and scoring.failure.code is FailureCode.UNSUPPORTED_SAMPLING for scoring in others):
         return DropReason.UNSUPPORTED_SAMPLING
     num_failed = sum(scoring.status is Status.FAILED for scoring in others)
     return DropReason.FAILED if 2 * num_failed >= len(others) else DropReason.UNRESOLVED

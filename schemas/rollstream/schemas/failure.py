@@ -1,0 +1,64 @@
+"""`Failure`: why a sample, or its scoring, is not completed."""
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, Field
+
+from rollstream.schemas.record import Record, Symbol
+
+MAX_MESSAGE_CHARACTERS: Final = 2000
+
+
+class FailureCode(StrEnum):
+    """What went wrong, out of few: programs compare it, counters are labeled with it."""
+
+    UNKNOWN = "UNKNOWN"
+    """A newer writer's code."""
+    BAD_PROMPT = "bad_prompt"
+    """Failed: the chat template does not take the messages or tools."""
+    PROMPT_TOO_LONG = "prompt_too_long"
+    """Failed: the prompt leaves no room for an answer in the model's length."""
+    UNKNOWN_AGENT = "unknown_agent"
+    """Failed: the prompt names an agent that does not exist or cannot be made."""
+    BAD_AGENT_OPTIONS = "bad_agent_options"
+    """Failed: the agent does not take these options."""
+    UNSUPPORTED_SAMPLING = "unsupported_sampling"
+    """Failed: a training prompt asks for a truncated distribution, whose logprobs are not the policy's."""
+    VERSION_GONE = "version_gone"
+    """Failed: another weight version than the one that an evaluation prompt names answered, or would."""
+    TOO_LARGE = "too_large"
+    """Failed: the record is over the size limit of its topic; its turns are left out."""
+    NO_ENVIRONMENT = "no_environment"
+    """Failed: the prompt names no environment, so no rubric scores it."""
+    UNKNOWN_ENVIRONMENT = "unknown_environment"
+    """Failed: no environment has the prompt's name, or it does not take the scorer's options."""
+    DEADLINE = "deadline"
+    """Unresolved: there was no answer within the deadline."""
+    ENGINE = "engine"
+    """Unresolved: the engine refused or broke off the model call, as often as it was tried."""
+    GIVEN_UP = "given_up"
+    """Unresolved: the handler raised, or the process died on this prompt too often."""
+    BROKEN_ENVIRONMENT = "broken_environment"
+    """Unresolved: the environment's own code raised while it was loaded."""
+    BAD_REWARD = "bad_reward"
+    """Unresolved: a reward function or the rubric raised, or gave no finite number."""
+    TIMEOUT = "timeout"
+    """Unresolved: scoring the sample or its batch, or loading its environment, took longer than its bound."""
+    CRASH = "crash"
+    """Unresolved: the process died that scored the sample or loaded its environment."""
+
+
+def _writable(message: Any) -> Any:
+    # An exception's text may hold lone surrogates, which no UTF-8 record can.
+    return message[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode() if isinstance(message, str) else message
+
+
+class Failure(Record):
+    """Why something is not completed; a message over 2000 characters is cut."""
+
+    code: Symbol[FailureCode] = Field(description="What went wrong, out of few")
+    message: Annotated[str, BeforeValidator(_writable)] = Field(description="What exactly, for people")
+
+    def __str__(self) -> str:
+        return f"{self.code.value}: {self.message}"
