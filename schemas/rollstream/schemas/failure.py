@@ -55,7 +55,11 @@ def _writable(message: Any) -> Any:
 
 
 class Failure(Record):
-    """Why something is not completed; a message over 2000 characters is cut."""
+    """Why something is not completed; a message over 2000 characters is cut.
+
+    Example:
+        Failure(code=FailureCode.PROMPT_TOO_LONG, message="600 tokens leave no room in the model's 512")
+    """
 
     code: Symbol[FailureCode] = Field(description="What went wrong, out of few")
     message: Annotated[str, BeforeValidator(_writable)] = Field(description="What exactly, for people")

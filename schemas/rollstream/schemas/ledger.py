@@ -1,4 +1,7 @@
-"""`LedgerEntry`: the only commit point; what is not in the surviving ledger did not happen."""
+"""`LedgerEntry`: the only commit point; what is not in the surviving ledger did not happen.
+
+A group's life from its prompt to its entry here is drawn in `rollstream/trainer/intake/groups.py`.
+"""
 
 from enum import StrEnum
 
@@ -30,7 +33,13 @@ class GroupOutcome(StrEnum):
 
 
 class TrainedRollout(Record):
-    """A rollout that a step trained on, and where its record lies in `scored`."""
+    """A rollout that a step trained on, and where its record lies in `scored`.
+
+    Example:
+        trained = TrainedRollout(
+            rollout_id=rollout.rollout_id, attempt_id=rollout.attempt_id, partition=1, offset=4711
+        )
+    """
 
     rollout_id: str = Field(description="Id of the sample")
     attempt_id: str = Field(description="Which attempt")
@@ -39,7 +48,14 @@ class TrainedRollout(Record):
 
 
 class ClosedGroup(Record):
-    """A group that is done."""
+    """A group that is done.
+
+    Example:
+        closed = ClosedGroup(group_id=rollout.group_id, outcome=GroupOutcome.TRAINED)
+        dropped = ClosedGroup(
+            group_id=group_id("demo", "sort_digits/18", 0), outcome=GroupOutcome.DROPPED, reason="no_spread"
+        )
+    """
 
     group_id: str = Field(description="Id of the group")
     outcome: Symbol[GroupOutcome] = Field(description="trained or dropped")
@@ -47,7 +63,22 @@ class ClosedGroup(Record):
 
 
 class LedgerEntry(Record):
-    """One entry of the ledger; key: the run."""
+    """One entry of the ledger; key: the run.
+
+    Example:
+        LedgerEntry(
+            kind=EntryKind.STEP,
+            incarnation="9f3c",
+            step=5,
+            weight_version=5,
+            parent_version=4,
+            trained=(trained,),
+            closed=(closed, dropped),
+            metrics={"loss": 0.5, "reward_mean": 0.75},
+            started_at=utc_now(),
+            finished_at=utc_now(),
+        )
+    """
 
     kind: Symbol[EntryKind] = Field(description="step, drops, restart or rollback")
     incarnation: str = Field(description="Id of the trainer process that wrote it")

@@ -18,7 +18,11 @@ class Purpose(StrEnum):
 
 
 class ToolCall(Record):
-    """One call of a tool that the policy asked for."""
+    """One call of a tool that the policy asked for.
+
+    Example:
+        call = ToolCall(call_id="call-1", name="calculator", arguments='{"expression": "5 + 2"}')
+    """
 
     call_id: str = Field(description="Id that the answer refers to")
     name: str = Field(description="Name of the tool")
@@ -26,7 +30,11 @@ class ToolCall(Record):
 
 
 class Message(Record):
-    """One chat message, e.g. `Message(role="user", content="52910=")`."""
+    """One chat message.
+
+    Example:
+        Message(role="user", content="52910=")
+    """
 
     role: str = Field(description="system, user, assistant or tool")
     content: str = Field(description="Text of the message")
@@ -35,7 +43,11 @@ class Message(Record):
 
 
 class Sampling(Record):
-    """How to sample; training prompts need temperature > 0, top_p 1 and no top_k."""
+    """How to sample; training prompts need temperature > 0, top_p 1 and no top_k.
+
+    Example:
+        Sampling(temperature=1.0, max_tokens=12, seed=17)
+    """
 
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="Divides the logits; 0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus bound, 1 is off")
@@ -46,14 +58,22 @@ class Sampling(Record):
 
 
 class AgentChoice(Record):
-    """Which agent turns the prompt into turns."""
+    """Which agent turns the prompt into turns.
+
+    Example:
+        AgentChoice(name="my_package.agents.Debate", options={"rounds": "2"})
+    """
 
     name: str = Field(default="single_turn", description="Name or dotted path of the agent")
     options: dict[str, str] = Field(default_factory=dict, description="Options of the agent")
 
 
 class PromptSource(Record):
-    """Where a prompt came from."""
+    """Where a prompt came from.
+
+    Example:
+        PromptSource(dataset="sort_digits", row=17, epoch=0)
+    """
 
     dataset: str = Field(default="", description="Name of the data set or environment")
     row: int = Field(default=0, description="Row in the data set")
@@ -63,9 +83,21 @@ class PromptSource(Record):
 class PromptSubmitted(Record):
     """A task was submitted.
 
-    Example: `PromptSubmitted(prompt_id="sort_digits/17", group_id=group_id("demo", "sort_digits/17", 0),
-    purpose=Purpose.TRAIN, environment="sort_digits", messages=(Message(role="user", content="52910="),),
-    reference_answer="01259", group_size=8, submitted_at=utc_now())`.
+    Example:
+        prompt = PromptSubmitted(
+            prompt_id="sort_digits/17",
+            group_id=group_id("demo", "sort_digits/17", 0),
+            purpose=Purpose.TRAIN,
+            environment="sort_digits",
+            messages=(Message(role="user", content="52910="),),
+            reference_answer="01259",
+            sampling=Sampling(temperature=1.0, max_tokens=12, seed=17),
+            group_size=4,
+            source=PromptSource(dataset="sort_digits", row=17, epoch=0),
+            producer="producer-0",
+            sequence=17,
+            submitted_at=utc_now(),
+        )
     """
 
     prompt_id: str = Field(min_length=1, description="Id of the task, its source included")

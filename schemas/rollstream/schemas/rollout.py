@@ -38,7 +38,11 @@ class FinishReason(StrEnum):
 
 
 class WeightSpan(Record):
-    """`token_ids[start:end]` were sampled by `weight_version`; an update may land in the middle of a sample."""
+    """`token_ids[start:end]` were sampled by `weight_version`; an update may land in the middle of a sample.
+
+    Example:
+        WeightSpan(weight_version=3, start=0, end=2)
+    """
 
     weight_version: int = Field(ge=0, description="Version that sampled these tokens")
     start: int = Field(ge=0, description="First token, inclusive")
@@ -46,7 +50,11 @@ class WeightSpan(Record):
 
 
 class ToolAnswer(Record):
-    """What a tool answered."""
+    """What a tool answered.
+
+    Example:
+        ToolAnswer(call_id="call-1", content="7")
+    """
 
     call_id: str = Field(description="The call that this answers")
     content: str = Field(description="What the model was given")
@@ -58,6 +66,20 @@ class Turn(Record):
 
     Shapes: `prompt_token_ids` [P] (only what follows the prefix), `token_ids` [T], `behavior_logprobs` [T] (log
     probability of each sampled token under the distribution it was sampled from), `weight_spans` cover [0, T).
+
+    Example (six prompt tokens `52910=`; `01` was sampled by version 3, `259` and the stop token by version 4):
+        turn = Turn(
+            prompt_token_ids=[9, 6, 13, 5, 4, 14],
+            token_ids=[4, 5, 6, 9, 13, 1],
+            behavior_logprobs=[-0.1, -0.2, -0.3, -0.1, -0.4, -0.2],
+            weight_spans=(
+                WeightSpan(weight_version=3, start=0, end=2),
+                WeightSpan(weight_version=4, start=2, end=6),
+            ),
+            finish_reason=FinishReason.STOP,
+            text="01259",
+            latency_seconds=0.25,
+        )
     """
 
     prefix_turn: int | None = Field(default=None, description="Earlier turn whose tokens this one extends")
@@ -90,7 +112,18 @@ class Turn(Record):
 
 
 class GeneratorIdentity(Record):
-    """Who generated a sample; the trainer refuses a tokenizer that is not its own."""
+    """Who generated a sample; the trainer refuses a tokenizer that is not its own.
+
+    Example:
+        generator = GeneratorIdentity(
+            generator_id="generator-1",
+            engine="vllm",
+            engine_version="0.11.0",
+            host="node-1",
+            tokenizer_sha256="ab" * 32,
+            chat_template_sha256="cd" * 32,
+        )
+    """
 
     generator_id: str = Field(description="Unique per process")
     engine: str = Field(description="Name of the engine")
@@ -101,7 +134,23 @@ class GeneratorIdentity(Record):
 
 
 class RolloutGenerated(Record):
-    """One attempt at one sample ended."""
+    """One attempt at one sample ended.
+
+    Example:
+        rollout = RolloutGenerated(
+            rollout_id=rollout_id(prompt.group_id, 2),
+            attempt_id=new_attempt_id(),
+            group_id=prompt.group_id,
+            sample_index=2,
+            group_size=prompt.group_size,
+            prompt=prompt,
+            turns=(turn,),
+            status=Status.COMPLETED,
+            generator=generator,
+            started_at=utc_now(),
+            finished_at=utc_now(),
+        )
+    """
 
     rollout_id: str = Field(description="group_id and sample_index")
     attempt_id: str = Field(description="Fresh for each record; a redelivered prompt gives new ones")

@@ -8,7 +8,22 @@ from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
 
 
 class Scoring(Record):
-    """What the scorer found. A failed or unresolved sample has no reward: it is never a reward of 0."""
+    """What the scorer found. A failed or unresolved sample has no reward: it is never a reward of 0.
+
+    Example:
+        scoring = Scoring(
+            scorer="scorer-1",
+            scorer_version="0.1.0",
+            reward=1.0,
+            components={"exact_match": 1.0},
+            status=Status.COMPLETED,
+            scored_at=utc_now(),
+        )
+        late = Failure(code=FailureCode.TIMEOUT, message="scoring this sample took longer than 5 s")
+        Scoring(
+            scorer="scorer-1", scorer_version="0.1.0", status=Status.UNRESOLVED, failure=late, scored_at=utc_now()
+        )
+    """
 
     scorer: str = Field(description="Unique per process")
     scorer_version: str = Field(description="Version of the scorer")
@@ -29,7 +44,11 @@ class Scoring(Record):
 
 
 class RolloutScored(Record):
-    """A rollout was scored."""
+    """A rollout was scored.
+
+    Example:
+        RolloutScored(rollout=rollout, scoring=scoring)
+    """
 
     rollout: RolloutGenerated = Field(description="As generated; without its turns if too large with its scoring")
     scoring: Scoring = Field(description="What the scorer found")

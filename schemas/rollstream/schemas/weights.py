@@ -27,7 +27,11 @@ class ApplyOutcome(StrEnum):
 
 
 class WeightFile(Record):
-    """One file of a version."""
+    """One file of a version.
+
+    Example:
+        file = WeightFile(name="model.safetensors", num_bytes=4_246_784, sha256="23" * 32)
+    """
 
     name: str = Field(description="Path below the version's uri")
     num_bytes: int = Field(ge=0, description="Size in bytes")
@@ -35,7 +39,19 @@ class WeightFile(Record):
 
 
 class WeightsPublished(Record):
-    """A weight version was published. Versions only grow; `parent_version` makes them a tree."""
+    """A weight version was published. Versions only grow; `parent_version` makes them a tree.
+
+    Example:
+        WeightsPublished(
+            model="policy",
+            weight_version=4,
+            parent_version=3,
+            uri="file:///srv/weights/4-9f3c",
+            files=(file,),
+            step=4,
+            created_at=utc_now(),
+        )
+    """
 
     model: str = Field(description="Name of the model, the record's key")
     weight_version: int = Field(ge=0, description="Number of this version")
@@ -49,7 +65,18 @@ class WeightsPublished(Record):
 
 
 class WeightsApplied(Record):
-    """A generator loaded a version, failed to, or skipped it."""
+    """A generator loaded a version, failed to, or skipped it.
+
+    Example:
+        WeightsApplied(
+            generator_id="generator-1",
+            weight_version=4,
+            outcome=ApplyOutcome.APPLIED,
+            stall_seconds=0.027,
+            load_seconds=0.08,
+            applied_at=utc_now(),
+        )
+    """
 
     generator_id: str = Field(description="Who, the record's key")
     weight_version: int = Field(ge=0, description="Which version")

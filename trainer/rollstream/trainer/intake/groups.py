@@ -1,4 +1,27 @@
-"""A group of scored samples while it is open, and every reason why one closes without being trained on."""
+"""A group of scored samples while it is open, and every reason why one closes without being trained on.
+
+    prompt             a `PromptSubmitted` on `prompts`; its group opens with it, or with the first of its samples
+      │
+    incomplete         samples arrive from `scored`, in any order, some more than once (`assembler.py`)
+      │ └─▶ dropped    not_for_training, conflict, overflow, lost, expired
+      │
+    complete           every sample is there, whatever its status (`admission.py` decides)
+      │ └─▶ dropped    failed, unresolved, unsupported_sampling, tokenizer_mismatch, unknown_version, too_old,
+      │                untrainable, all_truncated, no_spread
+      │
+    admitted           it waits for a step, and is admitted once more when the step takes it (`intake.py`)
+      │ └─▶ dropped    too_old, as steps went on; non_finite, if the step was skipped; conflict, by a late record
+      │
+    trained            its samples are part of an optimizer step (`../loop.py`)
+      │
+    closed             a `LedgerEntry` names it, as trained or as dropped with the reason: its credit comes back
+      │
+      └─▶ incomplete   a restart or a rollback cut that entry (`rollstream.history.ledger`): the group is open again,
+                       and the next trainer reads its records again
+
+A trained or dropped group is closed once its entry is committed: if the trainer is killed before, its successor finds
+it open.
+"""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
