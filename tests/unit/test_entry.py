@@ -1,6 +1,9 @@
 """How a stage's process ends, and what it logs: by the exit code supervisors act, by the lines people search."""
 
+import contextlib
 import json
+import os
+import pty
 import signal
 import subprocess
 import sys
@@ -9,6 +12,7 @@ import pytest
 
 _PROGRAM = """
 import logging, time
+from structlog.contextvars import bound_contextvars
 from rollstream.process.entry import run_process
 from rollstream.schemas.errors import *
 
@@ -36,6 +40,15 @@ def logging_odd_things(stop):
     except ValueError as error:
         said = {"group_id": "g", "offset": object()}
         logging.error("lone \\udc80,\\nnew line %s", b"\\xff", exc_info=error, extra=said)
+
+def logging_of_a_message(stop):
+    password = "s3cret"
+    with bound_contextvars(topic="r.prompts", offset=7):
+        try:
+            raise ValueError("bad")
+        except ValueError:
+            logging.getLogger("some.library").exception("at work", extra={"group_id": "g", "unknown": password})
+    logging.info("after")
 
 async def in_the_loop(stop):
     raise FencedError("another trainer")
@@ -95,3 +108,33 @@ def test_a_log_line_is_one_json_object_whatever_is_logged() -> None:
     assert shown["message"] == "lone \udc80,\nnew line b'\\xff'"
     assert (shown["level"], shown["stage"], shown["group_id"]) == ("error", "trainer", "g")
     assert shown["exception"].endswith("ValueError: two\nlines \udc80")
+
+
+def test_what_is_bound_while_a_message_is_worked_on_is_in_the_lines_of_that_time() -> None:
+    with a_process("logging_of_a_message") as process:
+        _, err = process.communicate(timeout=60)
+    at_work, after, _ = (json.loads(line) for line in err.splitlines())
+    assert at_work.items() >= {"topic": "r.prompts", "offset": 7, "group_id": "g", "logger": "some.library"}.items()
+    assert not at_work.keys() & {"unknown", "partition"}
+    assert not after.keys() & {"topic", "offset", "group_id"}
+
+
+def read_terminal(descriptor: int) -> str:
+    """Everything that was written to a terminal whose other end is closed."""
+    parts = []
+    with open(descriptor, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+        while part := terminal.read(4096):
+            parts.append(part)
+    return b"".join(parts).decode()
+
+
+def test_a_terminal_gets_readable_lines_and_no_values_of_variables() -> None:
+    terminal, end = pty.openpty()
+    command = [sys.executable, "-c", _PROGRAM.replace("{main}", "logging_of_a_message")]
+    with subprocess.Popen(command, stderr=end, env={**os.environ, "NO_COLOR": "1"}) as process:
+        os.close(end)
+        assert process.wait(60) == 0
+    shown = read_terminal(terminal)
+    assert "[error    ] at work [some.library] group_id=g offset=7 stage=trainer topic=r.prompts" in shown
+    assert "ValueError: bad" in shown
+    assert "s3cret" not in shown

@@ -19,6 +19,10 @@ class Message(NamedTuple):
     headers: Headers = ()
     timestamp_ms: int = 0
 
+    def place(self) -> dict[str, object]:
+        """Where it lies, as fields of a log line."""
+        return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutRecord:

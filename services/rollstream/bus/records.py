@@ -23,11 +23,7 @@ def readable(codec: Codec[R], messages: Iterable[Message]) -> Iterator[R]:
         try:
             yield codec.decode(message.value)
         except DecodeError as error:
-            _LOG.warning(
-                "passed over an unreadable record: %s",
-                error,
-                extra={"topic": message.topic, "partition": message.partition, "offset": message.offset},
-            )
+            _LOG.warning("passed over an unreadable record: %s", error, extra=message.place())
 
 
 def up_to_the_end(reader: TopicReader, codec: Codec[R]) -> Iterator[R]:

@@ -1,55 +1,73 @@
-"""Logs on stderr: one JSON object a line for machines, readable lines on a terminal."""
+"""Logs on stderr: one JSON object a line for machines, readable lines on a terminal.
 
-import json
+Modules log with the standard library, so that the lines of libraries come out the same; structlog shapes them. What
+`structlog.contextvars` binds while one record is worked on is in each line of that time.
+"""
+
 import logging
+import os
 import sys
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Final
 
+import structlog
+from structlog.typing import EventDict, Processor
+
 KEYS: Final = ("group_id", "rollout_id", "weight_version", "policy_lag", "topic", "partition", "offset")
-"""The structured keys, given as `extra={"group_id": …}`; the same everywhere, so that one search follows a rollout."""
+"""The structured keys, bound or given as `extra={"group_id": …}`; the same everywhere: one search follows a rollout."""
 
 
 def configure_logging(stage: str, level: int = logging.INFO) -> None:
     """Send every log line of the process to stderr, marked with `stage`, uncaught exceptions included."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_TerminalFormatter(stage) if sys.stderr.isatty() else _JsonFormatter(stage))
+    handler.setFormatter(_terminal_formatter(stage) if sys.stderr.isatty() else _json_formatter(stage))
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
 
 
-class _JsonFormatter(logging.Formatter):
-    def __init__(self, stage: str) -> None:
-        super().__init__()
-        self._stage = stage
-
-    def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(),
-            "level": record.levelname.lower(),
-            "stage": self._stage,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **_keys(record),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+def _json_formatter(stage: str) -> logging.Formatter:
+    return _formatter(
+        stage,
+        structlog.processors.TimeStamper(fmt="iso", key="time"),
+        structlog.processors.format_exc_info,
+        structlog.processors.JSONRenderer(),
+    )
 
 
-class _TerminalFormatter(logging.Formatter):
-    def __init__(self, stage: str) -> None:
-        super().__init__(f"%(asctime)s {stage} %(levelname)s %(message)s", datefmt="%H:%M:%S")
+def _terminal_formatter(stage: str) -> logging.Formatter:
+    return _formatter(
+        stage,
+        structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False, key="time"),
+        structlog.dev.ConsoleRenderer(
+            event_key="message",
+            timestamp_key="time",
+            pad_event_to=0,
+            colors=not os.environ.get("NO_COLOR"),
+            # The default shows the values of variables, secrets among them.
+            exception_formatter=structlog.dev.plain_traceback,
+        ),
+    )
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 (the library's name)
-        keys = " ".join(f"{name}={value}" for name, value in _keys(record).items())
-        return f"{super().formatMessage(record)} {keys}".rstrip()
 
+def _formatter(stage: str, clock: Processor, *rendering: Processor) -> logging.Formatter:
+    def add_stage(_logger: logging.Logger, _method: str, event: EventDict) -> EventDict:
+        event["stage"] = stage
+        return event
 
-def _keys(record: logging.LogRecord) -> dict[str, object]:
-    return {name: record.__dict__[name] for name in KEYS if name in record.__dict__}
+    return structlog.stdlib.ProcessorFormatter(
+        processors=[
+            clock,
+            structlog.stdlib.add_log_level,
+            add_stage,
+            structlog.stdlib.add_logger_name,
+            structlog.processors.EventRenamer("message"),
+            structlog.contextvars.merge_contextvars,
+            structlog.stdlib.ExtraAdder(allow=KEYS),
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            *rendering,
+        ]
+    )
 
 
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

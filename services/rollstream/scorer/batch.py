@@ -126,8 +126,7 @@ class BatchScorer:
     def _letter(self, message: Message, error: Exception, *, attempts: int, reason: str) -> OutRecord:
         parts = self._parts
         DEAD_LETTERS.labels(message.topic, reason).inc()
-        where = {"topic": message.topic, "partition": message.partition, "offset": message.offset}
-        _LOG.warning("dead letter (%s): %s", reason, error, extra=where)
+        _LOG.warning("dead letter (%s): %s", reason, error, extra=message.place())
         return dead_letter(
             message, topic=parts.dead_letters, group=parts.group, error=error, attempts=attempts, failed_at=utc_now()
         )

@@ -32,6 +32,8 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
+from structlog.contextvars import bind_contextvars
+
 from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer, InFlight
 from rollstream.bus.message import Delivery, Message, OutRecord
@@ -192,6 +194,8 @@ class _Work:
     # One record, from its start to the confirmation of all its effects.
 
     async def _work_on(self, taken: InFlight) -> None:
+        # In this task and those of the handler, every log line says which message it is about.
+        bind_contextvars(**taken.message.place())
         async with self._stage.poison.start(taken.message) as start:
             await self._decode_and_handle(taken, start)
         crash_point("effects_confirmed")
@@ -273,11 +277,11 @@ class _Work:
         )
         await stage.publisher.publish(letter)
         metrics.DEAD_LETTERS.labels(message.topic, reason).inc()
-        _LOG.warning("dead letter (%s): %s", reason, error, extra=_where(message))
+        _LOG.warning("dead letter (%s): %s", reason, error)
 
     def _count_failure(self, taken: InFlight, error: Exception) -> None:
         metrics.HANDLER_FAILURES.labels(taken.message.topic).inc()
-        _LOG.error("a handler failed", exc_info=error, extra=_where(taken.message))
+        _LOG.error("a handler failed", exc_info=error)
         now = time.monotonic()
         self._failures.append(now)
         if len(self._failures) > MAX_FAILURES_A_MINUTE and now - self._failures[0] < 60:
@@ -294,7 +298,3 @@ async def _beat(stage: Stage) -> None:
             # Ready in any case: it holds only what may be lost.
             stage.health.check("redis", True, stage.poison.redis_state)
         await asyncio.sleep(1.0)
-
-
-def _where(message: Message) -> dict[str, object]:
-    return {"topic": message.topic, "partition": message.partition, "offset": message.offset}

@@ -85,6 +85,4 @@ class RolloutReader:
         except TimeoutError as late:
             raise BrokerError(f"no delivery report from {self._dead_letters} in {DELIVERY_TIMEOUT_SECONDS} s") from late
         NUM_DEAD_LETTERS.labels(message.topic, "unreadable").inc()
-        _LOG.warning("unreadable sample: %s", error, extra={
-            "topic": message.topic, "partition": message.partition, "offset": message.offset,
-        })  # fmt: skip
+        _LOG.warning("unreadable sample: %s", error, extra=message.place())
