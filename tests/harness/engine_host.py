@@ -1,9 +1,7 @@
 """An engine in a process of its own, driven over a pipe: vLLM forks, sets environment variables and warns."""
 
 import asyncio
-import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from multiprocessing import Pipe
@@ -13,6 +11,7 @@ from typing import Any
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
+from tests.harness.processes import start_process
 
 START_VERSION = 7
 _START_SECONDS = 200.0
@@ -27,11 +26,8 @@ class EngineHost:
     def __init__(self, settings: EngineSettings) -> None:
         self.settings = settings
         self._pipe, theirs = Pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.harness.engine_host", str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env={**os.environ, **_ENVIRONMENT},
-        )
+        command = [sys.executable, "-m", "tests.harness.engine_host", str(theirs.fileno())]
+        self._process = start_process(command, env=_ENVIRONMENT, pass_fds=[theirs.fileno()])
         theirs.close()
         self._pipe.send_bytes(pickle.dumps(settings))
         self._is_ready = False
@@ -47,16 +43,14 @@ class EngineHost:
     def kill(self) -> None:
         """kill -9."""
         self._process.kill()
-        self._process.wait()
 
     def close(self) -> None:
         """End the child; its engine's own processes end with it."""
         self._pipe.close()
         try:
-            self._process.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
             self._process.wait()
+        finally:
+            self._process.kill()
 
     def _answer(self, timeout: float) -> Any:
         if not self._pipe.poll(timeout):

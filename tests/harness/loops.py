@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import TypeVar
 from rollstream.local.supervisor import Backoff, StageState, Supervisor, stage_process
 from tests.harness.accounting import Account, OutsideClient
 from tests.harness.running import Run
+from tests.harness.waits import wait_until
 
 T = TypeVar("T")
 
@@ -46,15 +46,17 @@ class Loop:
 
     def until(self, look: Callable[[], T], what: str, seconds: float = _WAIT_SECONDS) -> T:
         """Look until the answer is true, restarting what died meanwhile."""
-        deadline = time.monotonic() + seconds
-        while True:
+
+        def tick_and_look() -> T:
             self.supervisor.tick()
             for status in self.supervisor.statuses():
                 assert status.state not in _NEVER_RIGHT, f"{status.name}: {status.log.read_text()[-3000:]}"
-            if answer := look():
-                return answer
-            assert time.monotonic() < deadline, f"waited {seconds} s for {what}; {self.supervisor.statuses()}"
-            time.sleep(_LOOK_EVERY_SECONDS)
+            return look()
+
+        def what_and_how_it_is() -> str:
+            return f"{what}; {self.supervisor.statuses()}"
+
+        return wait_until(tick_and_look, what_and_how_it_is, seconds, every_seconds=_LOOK_EVERY_SECONDS)
 
     def until_step(self, step: int) -> None:
         """Wait for a surviving optimizer step."""

@@ -1,18 +1,12 @@
 """A run on the real broker whose stages are real processes: what the fault tests start, kill and read."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
-
-import psutil
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
@@ -27,49 +21,10 @@ from rollstream.schemas.record import Record
 from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic
 from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import published
+from tests.harness.processes import StartedProcess, start_process
+from tests.harness.waits import DEADLINE_SECONDS
 
 R = TypeVar("R", bound=Record)
-
-DEADLINE_SECONDS = 60.0
-
-
-def wait_until(is_true: Callable[[], Any], what: str, seconds: float = DEADLINE_SECONDS) -> Any:
-    """Ask until the answer is true, and return it; fails with `what` past the deadline."""
-    deadline = time.monotonic() + seconds
-    while not (answer := is_true()):
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.05)
-    return answer
-
-
-@dataclass
-class StageProcess:
-    """One stage as a process of its own."""
-
-    process: "subprocess.Popen[bytes]"
-    log: Path
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a SIGSTOP took effect."""
-        return bool(psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED)
-
-    def kill(self) -> None:
-        """kill -9."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait(10)
-
-    def terminate(self, seconds: float = 30.0) -> int:
-        """SIGTERM, and the exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
-
-    def wait(self, seconds: float = DEADLINE_SECONDS) -> int:
-        """The exit code, once it ended by itself."""
-        try:
-            return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"still runs after {seconds} s; log:\n{self.log.read_text()[-3000:]}") from None
 
 
 @dataclass
@@ -81,7 +36,7 @@ class Run:
     directory: Path
     redis_url: str | None = None
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    running: list[StageProcess] = field(default_factory=list)
+    running: list[StartedProcess] = field(default_factory=list)
 
     @property
     def config(self) -> Path:
@@ -97,17 +52,16 @@ class Run:
         path.write_text("\n".join(lines) + "\n")
         return path
 
-    def start(self, stage: str, **env: str) -> StageProcess:
+    def start(self, stage: str, **env: str) -> StartedProcess:
         """Start `rollstream STAGE`."""
-        log = self.directory / f"{stage}-{len(self.running)}.log"
-        command = [sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(self.config)]
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                command, stdout=output, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1", **env}
-            )
-        started = StageProcess(process=process, log=log)
-        self.running.append(started)
-        return started
+        return self.start_module("rollstream.cli.main", stage, "--config", str(self.config), **env)
+
+    def start_module(self, module: str, *arguments: str, **env: str) -> StartedProcess:
+        """Start `python -m MODULE ARGUMENTS`."""
+        log = self.directory / f"{len(self.running)}.log"
+        command = [sys.executable, "-m", module, *arguments]
+        self.running.append(start_process(command, log=log, env={"OMP_NUM_THREADS": "1", **env}))
+        return self.running[-1]
 
     def publish(self, topic: str, values: Iterable[tuple[str, bytes | None]]) -> list[tuple[int, int]]:
         """Put keyed bytes on a topic of the run; where they lie."""
@@ -166,9 +120,8 @@ def a_run(
     try:
         yield run
     finally:
-        for stage in run.running:
-            if stage.process.poll() is None:
-                stage.kill()
+        for process in run.running:
+            process.kill()
 
 
 def _toml(value: Any) -> str:

@@ -1,17 +1,13 @@
 """The echo stage under test, in this process or one of its own, and its topics as an outside client sees them."""
 
 import asyncio
-import subprocess
 import sys
-import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
@@ -26,9 +22,8 @@ from rollstream.schemas.topics import PROMPTS, ROLLOUTS, Topic
 from rollstream.stage.loop import Stage
 from tests.harness.builders import a_prompt
 from tests.harness.echo_stage import build_stage, run_built
-
-ROOT = Path(__file__).parents[2]
-DEADLINE_SECONDS = 30.0
+from tests.harness.processes import StartedProcess, start_process
+from tests.harness.waits import DEADLINE_SECONDS
 
 
 @dataclass(frozen=True)
@@ -38,6 +33,7 @@ class Bus:
     kafka: KafkaSettings
     run: str
     publisher: Publisher
+    directory: Path
 
     def put(self, *values: bytes | None, topic: Topic[Any] = PROMPTS) -> None:
         for value in values:
@@ -79,29 +75,16 @@ async def running(stage: Stage) -> AsyncGenerator[asyncio.Task[None], None]:
         await task
 
 
-async def until(condition: Callable[[], bool], task: asyncio.Task[None] | None = None) -> None:
-    """Wait for the condition, in a thread since it reads topics; fails past the deadline or when the stage ended."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not await asyncio.to_thread(condition):
-        assert time.monotonic() < deadline, "the condition did not come true"
-        if task is not None and task.done():
-            task.result()
-            pytest.fail("the stage ended early")
-        await asyncio.sleep(0.05)
-
-
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(test, 2 * DEADLINE_SECONDS))
 
 
 @contextmanager
-def process(bus: Bus, *, redis_url: str = "", record_deadline_seconds: str = "") -> Iterator[subprocess.Popen[str]]:
+def process(bus: Bus, *, redis_url: str = "", record_deadline_seconds: str = "") -> Iterator[StartedProcess]:
     """The stage as a process of its own."""
     command = [sys.executable, "-m", "tests.harness.echo_stage", bus.kafka.bootstrap_servers, bus.run]
-    options = [redis_url, record_deadline_seconds]
-    started = subprocess.Popen([*command, *options], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    started = start_process([*command, redis_url, record_deadline_seconds], log=bus.directory / "stage.log")
     try:
         yield started
     finally:
         started.kill()
-        started.communicate()

@@ -15,13 +15,14 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import LEDGER, SCORED
 from tests.harness.builders import a_generator, a_prompt, a_rollout, a_turn
+from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
-from tests.harness.trainer_process import TrainerProcess, start_trainer
+from tests.harness.trainer_process import start_trainer
 
 GROUP_SIZE = 4
 GROUPS_PER_STEP = 2
 
-Start = Callable[..., TrainerProcess]
+Start = Callable[..., StartedProcess]
 
 
 def write_model(path: Path) -> Path:
@@ -48,9 +49,9 @@ def a_trainer_run(kafka: str, name: str, directory: Path, model: Path) -> Iterat
 @contextmanager
 def trainers(run: Run) -> Iterator[Start]:
     """Gives what starts a trainer of the run, as `start_trainer` does; what still runs at the end is killed."""
-    started: list[TrainerProcess] = []
+    started: list[StartedProcess] = []
 
-    def start_one(*options: str, clock: Path | None = None, **environment: str) -> TrainerProcess:
+    def start_one(*options: str, clock: Path | None = None, **environment: str) -> StartedProcess:
         started.append(start_trainer(run, *options, clock=clock, **environment))
         return started[-1]
 

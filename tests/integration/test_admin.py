@@ -17,7 +17,7 @@ from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import TOPICS
-from tests.harness.running import wait_until
+from tests.harness.waits import wait_until
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 

@@ -14,7 +14,8 @@ from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied
 from tests.harness.builders import a_prompt
-from tests.harness.running import Run, a_run, wait_until
+from tests.harness.running import Run, a_run
+from tests.harness.waits import wait_until
 
 
 @pytest.fixture
@@ -133,12 +134,12 @@ def test_a_generator_stopped_past_its_session_publishes_nothing_of_what_another_
     stopped = run.start("generator", ROLLSTREAM_GENERATOR_ID="stopped")
     taken = submitted(run, range(10))
     wait_until(lambda: in_flight(run) == 40, "every sample in flight")
-    stopped.process.send_signal(signal.SIGSTOP)
+    stopped.signal(signal.SIGSTOP)
     scripted(run)
     run.start("generator", ROLLSTREAM_GENERATOR_ID="heir")
     wait_until(lambda: run.committed("generators", "prompts") == 10, "the heir to do everything")
 
-    stopped.process.send_signal(signal.SIGCONT)
+    stopped.signal(signal.SIGCONT)
     prompts = list(taken)
 
     def works_again() -> bool:

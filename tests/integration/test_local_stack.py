@@ -20,6 +20,7 @@ from rollstream.local.ports import HOST, free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.local.stack import STATE_FILE, LocalStack, StackState
 from rollstream.schemas.errors import LocalStackError, PortTakenError
+from tests.harness.waits import wait_until
 
 TOPIC = "kept"
 
@@ -77,13 +78,6 @@ def runs(pid: int | None) -> bool:
 
 def pids(stack: LocalStack) -> dict[str, int | None]:
     return {service.name: service.pid for service in stack.status()}
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
 
 
 def test_the_shared_broker_and_redis_answer(kafka: str, redis_url: str, topic_prefix: str) -> None:
@@ -162,7 +156,7 @@ time.sleep(600)
         if outlives:
             assert all(runs(pid) for pid in started.values())
         else:
-            until(lambda started=started: not any(runs(pid) for pid in started.values()), "no process is left")
+            wait_until(lambda started=started: not any(map(runs, started.values())), "every process to be gone", 20.0)
             assert all(service.died for service in here.status())
     assert here.down() is True
     assert not any(runs(pid) for pid in started.values())

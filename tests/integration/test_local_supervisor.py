@@ -15,6 +15,7 @@ import pytest
 
 from rollstream.local.processes import Placement
 from rollstream.local.supervisor import Backoff, StageProcess, StageState, Supervisor
+from tests.harness.waits import wait_until
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -27,13 +28,6 @@ def supervisor(tmp_path: Path) -> Iterator[Supervisor]:
 
 def python(name: str, program: str, **rest: object) -> StageProcess:
     return StageProcess(name=name, command=(sys.executable, "-c", program), **rest)  # type: ignore[arg-type]
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def ticked(supervisor: Supervisor, condition: Callable[[], bool]) -> Callable[[], bool]:
@@ -52,8 +46,8 @@ log.open("a").write("x")
 raise SystemExit(0 if len(log.read_text()) == 3 else 70)
 """
     supervisor.start(python("scorer", program))
-    until(
-        ticked(supervisor, lambda: supervisor.status("scorer").state is StageState.FINISHED), "the third start finishes"
+    wait_until(
+        ticked(supervisor, lambda: supervisor.status("scorer").state is StageState.FINISHED), "the third start to end"
     )
     status = supervisor.status("scorer")
     assert (status.restarts, status.exit_code, status.pid) == (2, 0, None)
@@ -63,7 +57,7 @@ def test_a_killed_child_is_restarted(supervisor: Supervisor) -> None:
     supervisor.start(python("generator", SLEEP))
     first = supervisor.status("generator").pid
     supervisor.kill("generator")
-    until(ticked(supervisor, lambda: supervisor.status("generator").restarts == 1), "one restart")
+    wait_until(ticked(supervisor, lambda: supervisor.status("generator").restarts == 1), "one restart")
     status = supervisor.status("generator")
     assert status.state is StageState.RUNNING
     assert status.exit_code == -signal.SIGKILL
@@ -77,7 +71,7 @@ def test_a_finished_fenced_or_misconfigured_child_is_not_restarted(
     supervisor: Supervisor, exit_code: int, state: StageState
 ) -> None:
     supervisor.start(python("trainer", f"raise SystemExit({exit_code})"))
-    until(ticked(supervisor, lambda: supervisor.status("trainer").state is state), f"the trainer is {state}")
+    wait_until(ticked(supervisor, lambda: supervisor.status("trainer").state is state), f"the trainer to be {state}")
     for _ in range(20):
         time.sleep(0.02)
         supervisor.tick()
@@ -100,10 +94,10 @@ time.sleep(600)
 """
     supervisor.start(python("stubborn", stubborn))
     supervisor.start(python("polite", SLEEP))
-    until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), "the grandchild runs")
+    wait_until(lambda: pid_file.exists() and pid_file.read_text().endswith("\n"), "the grandchild to run")
     pids = [status.pid for status in supervisor.statuses()] + [int(pid_file.read_text())]
     supervisor.stop(grace_seconds=0.5)
-    until(lambda: not any(runs(pid) for pid in pids), "no process is left")
+    wait_until(lambda: not any(runs(pid) for pid in pids), "every process to be gone", 20.0)
     assert [status.exit_code for status in supervisor.statuses()] == [-signal.SIGKILL, -signal.SIGTERM]
     supervisor.tick()
     assert {status.state for status in supervisor.statuses()} == {StageState.STOPPED}
@@ -115,7 +109,7 @@ def test_a_child_has_its_environment_log_and_place(supervisor: Supervisor, tmp_p
     program = f"import os; e = os.environ; print({shown})"
     spec = python("engine", program, env={"COLOR": "blue"}, placement=Placement(cores=frozenset({core})))
     supervisor.start(spec)
-    until(ticked(supervisor, lambda: supervisor.status("engine").state is StageState.FINISHED), "it finishes")
+    wait_until(ticked(supervisor, lambda: supervisor.status("engine").state is StageState.FINISHED), "it to finish")
     assert (tmp_path / "logs" / "engine.log").read_text() == f"blue 1 PASSIVE {{{core}}}\n"
 
 
@@ -134,7 +128,7 @@ time.sleep(600)
         child = int(owner.stdout.readline())
         assert runs(child)
         owner.kill()
-    until(lambda: not runs(child), "the child is gone")
+    wait_until(lambda: not runs(child), "the child to be gone", 20.0)
 
 
 def runs(pid: int | None) -> bool:

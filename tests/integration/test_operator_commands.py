@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +41,7 @@ from rollstream.schemas.topics import (
 )
 from rollstream.stage.dead_letters import dead_letter
 from tests.harness.builders import a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
+from tests.harness.waits import wait_until
 
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
 
@@ -156,7 +157,7 @@ def test_topics_are_created_once_described_and_deleted_after_asking(
     admin = KafkaAdmin(KafkaSettings(bootstrap_servers=kafka))
     fresh = _invoke(config, "topics", "create", "--partitions", "3")
     assert len(fresh.splitlines()) == len(TOPICS)
-    _wait_until(lambda: len(admin.describe_topics(topic_prefix)) == len(TOPICS))
+    wait_until(lambda: len(admin.describe_topics(topic_prefix)) == len(TOPICS), "every topic", 15.0)
     assert "there already" in _invoke(config, "topics", "create", "--partitions", "3")
     described = {row["name"]: row for row in json.loads(_invoke(config, "topics", "describe", "--json"))}
     assert described[PROMPTS.of(topic_prefix)]["num_partitions"] == 3
@@ -167,7 +168,8 @@ def test_topics_are_created_once_described_and_deleted_after_asking(
     assert "nothing was deleted" in asked.output
     assert len(admin.describe_topics(topic_prefix)) == len(TOPICS)
     assert len(_invoke(config, "topics", "delete", "--yes").splitlines()) == len(TOPICS)
-    _wait_until(lambda: not any(topic.of(topic_prefix) in admin.topic_names() for topic in TOPICS))
+    names = {topic.of(topic_prefix) for topic in TOPICS}
+    wait_until(lambda: names.isdisjoint(admin.topic_names()), "every topic to be gone", 15.0)
 
 
 def test_dead_letters_are_listed_once_replayed_once_and_refused_after(run: Run) -> None:
@@ -342,12 +344,3 @@ def _invoke(config: Path, *words: str) -> str:
     result = CliRunner().invoke(cli, [*words, "--config", str(config)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
-
-
-def _wait_until(condition: Callable[[], bool], seconds: float = 15.0) -> None:
-    waiting = threading.Event()
-    for _ in range(int(seconds / 0.1)):
-        if condition():
-            return
-        waiting.wait(0.1)
-    pytest.fail("the condition did not come true in time")

@@ -1,14 +1,11 @@
 """The producer on a real broker: credit by id, restarts, cuts, shares."""
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,6 +28,8 @@ from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, Ledg
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS
 from tests.harness.builders import a_prompt, an_entry
+from tests.harness.processes import StartedProcess, start_process
+from tests.harness.waits import wait_until
 
 DEADLINE_SECONDS = 20.0
 SETTLE_SECONDS = 0.8
@@ -83,17 +82,11 @@ class Run:
 
     def wait_for(self, count: int) -> None:
         """Wait for exactly `count` prompts in all, and see that no more follow."""
-        wait_until(lambda: self.poll() or len(self.prompts) >= count, f"{count} prompts")
+        wait_until(lambda: self.poll() or len(self.prompts) >= count, f"{count} prompts", DEADLINE_SECONDS)
         settled = time.monotonic() + SETTLE_SECONDS
         while time.monotonic() < settled:
             self.poll()
         assert len(self.prompts) == count
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"waited {DEADLINE_SECONDS} s for {what}"
 
 
 @pytest.fixture
@@ -211,9 +204,9 @@ def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:
     assert len(set(run.groups())) == 5
 
 
-def started(config: Path) -> "subprocess.Popen[bytes]":
+def started(config: Path) -> StartedProcess:
     command = [sys.executable, "-m", "rollstream.cli.main", "producer", "--config", str(config)]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    return start_process(command, log=config.with_name("producer.log"))
 
 
 def test_killed_and_started_again_it_goes_on_without_a_second_group(run: Run) -> None:
@@ -226,18 +219,15 @@ def test_killed_and_started_again_it_goes_on_without_a_second_group(run: Run) ->
     first = started(config)
     second = None
     try:
-        wait_until(lambda: run.poll() or len(run.prompts) >= 5, "the first 5 prompts")
+        wait_until(lambda: run.poll() or len(run.prompts) >= 5, "the first 5 prompts", DEADLINE_SECONDS)
         first.kill()
-        first.wait(DEADLINE_SECONDS)
         run.step(*run.groups()[:3])
         second = started(config)
         run.wait_for(8)
         assert [prompt.sequence for prompt in sorted(run.prompts, key=lambda p: p.sequence)] == list(range(8))
         assert len(set(run.groups())) == 8
-        second.send_signal(signal.SIGTERM)
-        assert second.wait(DEADLINE_SECONDS) == 0
+        assert second.terminate() == 0
     finally:
         for process in (first, second):
-            if process is not None and process.poll() is None:
+            if process is not None:
                 process.kill()
-                process.wait()

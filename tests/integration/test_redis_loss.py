@@ -13,7 +13,8 @@ from rollstream.local.redis import RedisServer
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from tests.harness.builders import a_generated, a_prompt
-from tests.harness.running import Run, a_run, wait_until
+from tests.harness.running import Run, a_run
+from tests.harness.waits import wait_until
 
 
 @pytest.fixture

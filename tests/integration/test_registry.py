@@ -2,11 +2,7 @@
 
 import copy
 import json
-import signal
-import subprocess
 import tarfile
-import threading
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import closing
@@ -30,9 +26,10 @@ from rollstream.schemas.registry import current_schema
 from rollstream.schemas.registry_url import ConfluentRegistry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, TOPICS
 from tests.harness.builders import a_prompt, a_rollout
+from tests.harness.processes import start_process
+from tests.harness.waits import wait_until
 
 RUN = "registry-test"
-_READY_SECONDS = 90
 
 
 def test_an_unreachable_registry_is_a_clear_error() -> None:
@@ -60,14 +57,13 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "-jar",
         str(next(folder.rglob("quarkus-run.jar"))),
     ]
-    with (folder / "log").open("w") as log, subprocess.Popen(command, cwd=folder, stdout=log, stderr=log) as process:
-        url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
-        try:
-            _wait_ready(url, folder / "log")
-            yield url
-        finally:
-            process.send_signal(signal.SIGTERM)
-            process.wait(30)
+    process = start_process(command, log=folder / "log")
+    url = f"http://127.0.0.1:{port}/apis/ccompat/v7"
+    try:
+        wait_until(lambda: _answers(url), lambda: f"the registry to answer: {process.said()[-2000:]}", 90.0)
+        yield url
+    finally:
+        process.terminate()
 
 
 @pytest.mark.slow
@@ -122,12 +118,9 @@ def _archive() -> Path:
     return Path(project.at_version("3.3.3").artifact(classifier="all", packaging="tar.gz").resolve())
 
 
-def _wait_ready(url: str, log: Path) -> None:
-    waiting = threading.Event()
-    for _ in range(_READY_SECONDS * 2):
-        try:
-            with urllib.request.urlopen(f"{url}/subjects", timeout=2):
-                return
-        except (urllib.error.URLError, OSError):
-            waiting.wait(0.5)
-    pytest.fail(f"the registry did not answer within {_READY_SECONDS} s: {log.read_text()[-2000:]}")
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/subjects", timeout=2):
+            return True
+    except OSError:
+        return False

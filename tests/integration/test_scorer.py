@@ -1,7 +1,5 @@
 """The scorer as a process on the real broker: what it scores, what it survives, and what it never loses."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,8 +16,10 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
 from rollstream.stage.dead_letters import list_dead_letters
 from tests.harness.builders import a_failure, a_generated, a_prompt
-from tests.harness.running import Run, StageProcess, a_run, wait_until
+from tests.harness.processes import StartedProcess
+from tests.harness.running import Run, a_run
 from tests.harness.unruly_environment import PATH
+from tests.harness.waits import wait_until
 
 GARBAGE = {"garbage": b"\x07 no record", "unknown schema": b"\x00\x00\x0f\x42\x3f body", "null": None}
 
@@ -57,15 +57,8 @@ def by_index(records: list[RolloutScored]) -> dict[int, RolloutScored]:
     return {record.rollout.sample_index: record for record in records}
 
 
-def start_broken(run: Run, how: str) -> StageProcess:
-    log = run.directory / "broken.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.harness.broken_scorer", str(run.config), how], stdout=output, stderr=output
-        )
-    started = StageProcess(process=process, log=log)
-    run.running.append(started)
-    return started
+def start_broken(run: Run, how: str) -> StartedProcess:
+    return run.start_module("tests.harness.broken_scorer", str(run.config), how)
 
 
 def allow_no_record_on(run: Run, topic: str) -> None:
@@ -131,7 +124,7 @@ def test_a_scorer_killed_in_mid_batch_or_before_its_commit_loses_nothing(run: Ru
     assert scored_ids(run)
     assert run.committed("scorers", "rollouts") == 0
     in_mid_batch = run.start("scorer")
-    wait_until(lambda: '"message": "scoring"' in in_mid_batch.log.read_text(), "the stream to start")
+    wait_until(lambda: '"message": "scoring"' in in_mid_batch.said(), "the stream to start")
     wait_until(lambda: _is_assigned(run), "its partitions")
     in_mid_batch.kill()
     assert run.committed("scorers", "rollouts") < len(rollouts)
@@ -168,8 +161,8 @@ def test_a_rollout_that_kills_the_scorer_each_time_is_given_up_and_the_others_pa
     deaths = 0
     while not (letters := list_dead_letters(run.kafka, run.name)):
         scorer = run.start("scorer")
-        wait_until(lambda: scorer.process.poll() is not None or list_dead_letters(run.kafka, run.name), "an end")  # noqa: B023
-        deaths += scorer.process.poll() is not None
+        wait_until(lambda: scorer.has_ended or list_dead_letters(run.kafka, run.name), "an end")  # noqa: B023
+        deaths += scorer.has_ended
         assert deaths <= 5
     assert deaths == 5
     assert [letter.error_class for letter in letters] == ["PoisonError"]

@@ -13,8 +13,10 @@ from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import ROLLOUTS, SCORED
 from tests.harness.builders import a_generated, a_prompt
-from tests.harness.running import Run, StageProcess, a_run, wait_until
+from tests.harness.processes import StartedProcess
+from tests.harness.running import Run, a_run
 from tests.harness.unruly_environment import PATH
+from tests.harness.waits import wait_until
 
 BATCH = 16
 
@@ -70,7 +72,7 @@ class Load:
         return a_generated(prompt=prompt)
 
 
-def start(run: Run, name: str, **environment: str) -> StageProcess:
+def start(run: Run, name: str, **environment: str) -> StartedProcess:
     return run.start("scorer", ROLLSTREAM_SCORER_ID=name, **environment)
 
 
@@ -115,11 +117,11 @@ def test_a_scorer_stopped_past_its_session_harms_nothing_when_it_goes_on(run: Ru
         load.until(lambda: first.is_stopped, "the first scorer to stop after a batch, before its commit")
     else:
         load.until(lambda: scored_by(run, "first") > BATCH, "the first scorer to be busy")
-        first.process.send_signal(signal.SIGSTOP)
+        first.signal(signal.SIGSTOP)
     start(run, "second")
     wait_until(lambda: run.committed("scorers", "rollouts") == len(load.rollout_ids), "the second to do everything")
     before = run.committed("scorers", "rollouts")
-    first.process.send_signal(signal.SIGCONT)
+    first.signal(signal.SIGCONT)
     already = scored_by(run, "first")
     load.until(lambda: scored_by(run, "first") > already + BATCH, "the first scorer to have a share again")
     assert run.committed("scorers", "rollouts") >= before, "no commit goes back"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -24,7 +25,9 @@ from rollstream.stage.dead_letters import list_dead_letters, replay
 from rollstream.stage.loop import MAX_FAILURES_A_MINUTE, Stage
 from tests.harness.builders import a_failure, a_generated, a_prompt
 from tests.harness.echo_stage import build_stage, run_built
-from tests.harness.stage_runs import DEADLINE_SECONDS, ROOT, Bus, process, run, running, until
+from tests.harness.processes import ROOT
+from tests.harness.stage_runs import Bus, process, run, running
+from tests.harness.waits import until, wait_until
 
 
 @pytest.fixture(params=["consumer"])
@@ -33,11 +36,11 @@ def protocol(request: pytest.FixtureRequest) -> Literal["consumer", "classic"]:
 
 
 @pytest.fixture
-def bus(kafka: str, topic_prefix: str, protocol: Literal["consumer", "classic"]) -> Iterator[Bus]:
+def bus(kafka: str, topic_prefix: str, protocol: Literal["consumer", "classic"], tmp_path: Path) -> Iterator[Bus]:
     settings = KafkaSettings(bootstrap_servers=kafka, group_protocol=protocol)
     KafkaAdmin(settings).create_topics(topic_prefix, partitions=2)
     publisher = Publisher(settings, client_id="test")
-    yield Bus(settings, topic_prefix, publisher)
+    yield Bus(settings, topic_prefix, publisher, tmp_path)
     publisher.close()
 
 
@@ -47,7 +50,7 @@ def test_every_prompt_of_both_topics_is_handled_and_committed(bus: Bus) -> None:
         bus.submit(range(20))
         bus.submit(range(20, 25), topic=EVAL_PROMPTS)
         async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == 20 and len(bus.samples(EVAL_ROLLOUTS)) == 20, task)
+            await until(lambda: bus.committed() == 20 and len(bus.samples(EVAL_ROLLOUTS)) == 20, "all of it", task=task)
 
     run(scenario())
     assert bus.rows() == Counter(dict.fromkeys(range(20), 4))
@@ -68,11 +71,11 @@ def test_what_ends_out_of_order_is_committed_up_to_the_lowest_unfinished(bus: Bu
             record = OutRecord(topic=PROMPTS.of(bus.run), key=b"one partition", value=codec.encode(a_prompt(row)))
             bus.publisher.publish_soon(record).result(10)
         async with running(bus.stage(first_waits)) as task:
-            await until(lambda: bus.rows() == Counter(range(1, 6)), task)
+            await until(lambda: bus.rows() == Counter(range(1, 6)), "the others to be handled", task=task)
             await asyncio.sleep(0.5)  # more than two commit intervals
             assert bus.committed() == 0
             released.set()
-            await until(lambda: bus.committed() == 6, task)
+            await until(lambda: bus.committed() == 6, "all to be committed", task=task)
 
     run(scenario())
     assert bus.rows() == Counter(range(6))
@@ -87,7 +90,7 @@ def test_what_cannot_be_read_ends_in_dead_letters_and_the_partition_moves_on(bus
             bus.publisher.publish_soon(OutRecord(topic=PROMPTS.of(bus.run), key=b"k", value=value)).result(10)
         bus.publisher.publish_soon(OutRecord(topic=PROMPTS.of(bus.run), key=b"k", value=good)).result(10)
         async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == 6, task)
+            await until(lambda: bus.committed() == 6, "the partition to move on", task=task)
 
     run(scenario())
     letters = list_dead_letters(bus.kafka, bus.run)
@@ -106,12 +109,12 @@ def test_a_replayed_dead_letter_goes_through_once_and_is_listed_as_replayed(bus:
     async def scenario() -> None:
         bus.submit([3])
         async with running(bus.stage(cause)) as task:
-            await until(lambda: bus.committed() == 1, task)
+            await until(lambda: bus.committed() == 1, "the prompt to be committed", task=task)
         (letter,) = list_dead_letters(bus.kafka, bus.run)
         assert letter.error_message == "the cause is there for 3"
         await asyncio.to_thread(replay, bus.publisher, bus.run, letter)
         async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() >= 2, task)
+            await until(lambda: bus.committed() >= 2, "the replayed prompt to be committed", task=task)
 
     run(scenario())
     (letter,) = list_dead_letters(bus.kafka, bus.run)
@@ -131,7 +134,7 @@ def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_lette
     async def scenario() -> None:
         bus.submit([1], "raise")
         async with running(bus.stage(on_failure=all_failed)) as task:
-            await until(lambda: bus.committed() == 1, task)
+            await until(lambda: bus.committed() == 1, "the prompt to be committed", task=task)
 
     run(scenario())
     unresolved = [sample for sample in bus.samples() if sample.status is Status.UNRESOLVED]
@@ -145,7 +148,7 @@ def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: 
 
     async def garbage() -> None:
         async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == MAX_FAILURES_A_MINUTE + 5, task)
+            await until(lambda: bus.committed() == MAX_FAILURES_A_MINUTE + 5, "the garbage to be committed", task=task)
 
     run(garbage())
     bus.submit(range(MAX_FAILURES_A_MINUTE + 5), "raise")
@@ -163,7 +166,7 @@ def test_a_stuck_record_ends_the_process(bus: Bus) -> None:
 def test_a_handler_that_blocks_the_loop_for_good_ends_the_process(bus: Bus) -> None:
     bus.submit([1], "hang")
     with process(bus, record_deadline_seconds="1") as stage:
-        assert stage.wait(DEADLINE_SECONDS) == BrokenWorldError.exit_code
+        assert stage.wait() == BrokenWorldError.exit_code
 
 
 def test_a_handler_that_cancels_itself_breaks_the_world_instead_of_hanging(bus: Bus) -> None:
@@ -180,9 +183,8 @@ def test_kill_9_in_mid_handling_loses_nothing(bus: Bus) -> None:
     bus.submit(range(5), "sleep 60")
     bus.submit(range(5, 8))
     with process(bus) as stage:
-        run(until(lambda: set(bus.rows()) == set(range(8))))
+        wait_until(lambda: set(bus.rows()) == set(range(8)), "a sample of every prompt")
         stage.kill()
-        stage.wait()
 
     async def quick(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         for index in range(prompt.group_size):
@@ -190,7 +192,7 @@ def test_kill_9_in_mid_handling_loses_nothing(bus: Bus) -> None:
 
     async def successor() -> None:
         async with running(bus.stage(quick)) as task:
-            await until(lambda: bus.committed() == 8, task)
+            await until(lambda: bus.committed() == 8, "everything to be committed", task=task)
 
     run(successor())
     assert all(count >= 4 for count in bus.rows().values())
@@ -203,9 +205,8 @@ def test_sigterm_lets_handlers_finish_within_the_bound_and_exits_0(bus: Bus) -> 
     bus.submit([1], "sleep 1")
     bus.submit([2], "sleep 60")
     with process(bus) as stage:
-        run(until(lambda: bus.rows() == Counter([1, 2])))
-        stage.send_signal(signal.SIGTERM)
-        assert stage.wait(DEADLINE_SECONDS) == 0, stage.stderr and stage.stderr.read()
+        wait_until(lambda: bus.rows() == Counter([1, 2]), "a sample of both")
+        assert stage.terminate() == 0, stage.said()
     assert bus.rows() == Counter({1: 4, 2: 1})
     assert bus.committed() <= 1
 
@@ -225,13 +226,13 @@ def test_a_second_member_takes_over_partitions_and_nothing_is_lost(bus: Bus) -> 
         bus.submit(range(num_prompts, 2 * num_prompts), topic=EVAL_PROMPTS)
         bounds = {"max_in_flight": 2 * num_prompts, "revoke_drain_seconds": 0.2}
         async with running(bus.stage(late_ones_wait, bounds=bounds)) as first:
-            await until(lambda: len(bus.rows()) > 3, first)
+            await until(lambda: len(bus.rows()) > 3, "the first member's rows", task=first)
             joining = bus.stage(late_ones_wait, bounds=bounds)
             async with running(joining) as second:
-                await until(lambda: joining.consumer.num_in_flight > 0, second)
+                await until(lambda: joining.consumer.num_in_flight > 0, "the joiner to have work", task=second)
                 shared.set()
-                await until(lambda: bus.committed() == num_prompts, second)
-                await until(lambda: bus.committed(EVAL_PROMPTS) == num_prompts, second)
+                await until(lambda: bus.committed() == num_prompts, "every prompt to be committed", task=second)
+                await until(lambda: bus.committed(EVAL_PROMPTS) == num_prompts, "every evaluation", task=second)
             assert not first.done()
 
     run(scenario())
@@ -251,13 +252,13 @@ def test_what_a_revoked_handler_would_yield_later_is_not_published(bus: Bus) -> 
         bounds = {"max_in_flight": 20, "revoke_drain_seconds": 0.2}
         bus.submit(range(20))
         async with running(bus.stage(held, bounds=bounds)) as first:
-            await until(lambda: len(bus.rows()) == 20, first)
+            await until(lambda: len(bus.rows()) == 20, "a first sample of each", task=first)
             heir = bus.stage(held, bounds=bounds)
             async with running(heir) as second:
-                await until(lambda: heir.consumer.num_in_flight > 0, second)
+                await until(lambda: heir.consumer.num_in_flight > 0, "the heir to have work", task=second)
                 moved = heir.consumer.num_in_flight
                 released.set()
-                await until(lambda: bus.committed() == 20, second)
+                await until(lambda: bus.committed() == 20, "every prompt to be committed", task=second)
         # Of a moved prompt, only the first sample came twice.
         assert Counter(sample.sample_index for sample in bus.samples()) == {0: 20 + moved, 1: 20}
 
@@ -270,11 +271,11 @@ def test_a_pause_takes_nothing_and_a_resume_goes_on(bus: Bus) -> None:
         stage = bus.stage()
         stage.consumer.pause_for("weights too old")
         async with running(stage) as task:
-            await until(lambda: stage.health.readiness()["assignment"].is_ok, task)
+            await until(lambda: stage.health.readiness()["assignment"].is_ok, "an assignment", task=task)
             await asyncio.sleep(0.5)  # a record would have come long ago
             assert bus.rows() == Counter()
             stage.consumer.resume_for("weights too old")
-            await until(lambda: len(bus.rows()) == 4, task)
+            await until(lambda: len(bus.rows()) == 4, "every prompt to be handled", task=task)
 
     run(scenario())
 
@@ -295,7 +296,7 @@ def test_records_in_flight_stay_within_the_weight_bound(bus: Bus) -> None:
         )
         bus.submit(range(30))
         async with running(stage) as task:
-            await until(lambda: len(bus.rows()) == 30, task)
+            await until(lambda: len(bus.rows()) == 30, "every prompt to be handled", task=task)
 
     run(scenario())
     assert max(seen) == 3
@@ -325,10 +326,10 @@ def test_a_record_that_kills_the_process_each_time_is_given_up_after_five_starts
     assert died.returncode == -signal.SIGKILL
     for _ in range(2):
         with process(bus, redis_url=redis_url) as stage:
-            assert stage.wait(DEADLINE_SECONDS) == -signal.SIGKILL
+            assert stage.wait() == -signal.SIGKILL
     bus.submit([2])
     with process(bus, redis_url=redis_url) as stage:
-        run(until(lambda: bus.committed() == 2))
+        wait_until(lambda: bus.committed() == 2, "both to be committed")
     (letter,) = list_dead_letters(bus.kafka, bus.run)
     assert (letter.error_class, letter.attempts) == ("PoisonError", 6)
     assert "died on this record 5 times" in letter.error_message

@@ -10,7 +10,7 @@ from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.trainer.intake.upstream import ASK_EVERY_SECONDS
 from tests.harness.builders import a_prompt
 from tests.harness.later_trainer import HOUR, move_clock
-from tests.harness.running import Run, wait_until
+from tests.harness.running import Run
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
@@ -25,6 +25,7 @@ from tests.harness.trainer_runs import (
     trainers,
     write_model,
 )
+from tests.harness.waits import wait_until
 
 # Longer than the test takes to publish what is missing, and nothing against an hour.
 LOST_AFTER_SECONDS = 20.0

@@ -13,7 +13,7 @@ from rollstream.process.settings import StageSettings
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.topics import WEIGHTS
 from tests.harness.builders import a_prompt
-from tests.harness.running import Run, wait_until
+from tests.harness.running import Run
 from tests.harness.trainer_process import start_trainer
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
@@ -35,6 +35,7 @@ from tests.harness.trainer_runs import (
     weight_directories,
     write_model,
 )
+from tests.harness.waits import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +196,7 @@ def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run
     scored(run, [open_group])
     refused = start()
     assert refused.wait() == 78
-    assert "--accept-loss" in refused.log.read_text()
+    assert "--accept-loss" in refused.said()
     configure(run, num_steps=2)
     start("--accept-loss")
     wait_until(lambda: expired.group_id in survivors(run).closed, "the expired group to close")

@@ -20,8 +20,8 @@ from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
 from tests.harness.accounting import Account, OutsideClient
-from tests.harness.running import Run, wait_until
-from tests.harness.trainer_process import TrainerProcess
+from tests.harness.processes import StartedProcess
+from tests.harness.running import Run
 from tests.harness.trainer_runs import (
     GROUPS_PER_STEP,
     Start,
@@ -35,6 +35,7 @@ from tests.harness.trainer_runs import (
     weight_directories,
     write_model,
 )
+from tests.harness.waits import wait_until
 
 # Both are in the second step, all of whose files are written: with its transaction open, and before any.
 STOP_POINTS = {"open": "transaction_sent:3:SIGSTOP", "before": "checkpoint_written:2:SIGSTOP"}
@@ -100,7 +101,7 @@ class Takeover:
 
     run: Run
     start: Start
-    first: TrainerProcess
+    first: StartedProcess
     prompts: list[PromptSubmitted]
 
 
@@ -198,8 +199,8 @@ def test_a_trainer_refuses_another_cluster_that_holds_a_copy_of_its_run(
         refused = stack.enter_context(trainers(copy))()
         assert refused.wait() == 78
         there, here = (KafkaAdmin(one.kafka).identity([]).cluster_id for one in (run, copy))
-        assert f"belongs to cluster {there}, this is {here}" in refused.log.read_text()
-        assert "connect to the old one or start a new run" in refused.log.read_text()
+        assert f"belongs to cluster {there}, this is {here}" in refused.said()
+        assert "connect to the old one or start a new run" in refused.said()
         assert len(ledger(copy)) == len(ledger(run)), "it wrote nothing"
 
 
@@ -222,6 +223,6 @@ def test_a_trainer_refuses_topics_that_were_deleted_and_made_again(run: Run, sta
     scored(run, submitted(run, GROUPS_PER_STEP, first=100))
     refused = start()
     assert refused.wait() == 78
-    assert f"topic {SCORED.of(run.name)} was deleted and made again" in refused.log.read_text()
-    assert "start a new run" in refused.log.read_text()
+    assert f"topic {SCORED.of(run.name)} was deleted and made again" in refused.said()
+    assert "start a new run" in refused.said()
     assert len(ledger(run)) == before, "it wrote nothing"

@@ -1,7 +1,6 @@
 """`rollstream weights` on a real broker: what it lists, how it goes back, and when it refuses."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, F
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from tests.harness.builders import an_entry, published
+from tests.harness.waits import wait_until
 
 NEWEST = 3
 
@@ -108,9 +108,8 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
 
 def test_a_living_trainer_is_not_fenced_unless_forced(trained: Trained) -> None:
     with TrainerPresence(trained.settings.kafka, trained.settings.run):
-        deadline = time.monotonic() + 20
-        while not is_trainer_present(trained.settings.kafka, trained.settings.run):
-            assert time.monotonic() < deadline
+        settings = trained.settings
+        wait_until(lambda: is_trainer_present(settings.kafka, settings.run), "the trainer to be seen", 20.0)
         assert "--force (it exits with 75)" in error_of(trained.call("rollback", "1"), ConfigurationError)
         trained.commit(NEWEST + 1)
         assert trained.call("rollback", "1", "--force").exit_code == 0

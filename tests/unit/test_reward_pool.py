@@ -1,7 +1,6 @@
 """Scoring processes: what hangs or crashes costs its own sample only, and nothing outlives its parent."""
 
 import asyncio
-import subprocess
 import sys
 import time
 
@@ -15,7 +14,9 @@ from rollstream.scorer.handler import ScorerIdentity, annotated
 from rollstream.scorer.pool.pool import PoolBounds, ScoringPool
 from rollstream.scorer.pool.verdicts import Sample, Verdict
 from tests.harness.builders import NOON, a_generated
+from tests.harness.processes import start_process
 from tests.harness.unruly_environment import PATH
+from tests.harness.waits import wait_until
 
 
 def ordered(*orders: str, environment: str = PATH) -> list[Sample]:
@@ -132,15 +133,11 @@ def test_scoring_processes_die_with_a_parent_that_is_killed_in_mid_sample() -> N
         "import asyncio; from tests.unit import test_reward_pool as t; t.scored(t.ordered('sleep 3600'),"
         "sample_seconds=60.0, batch_seconds=60.0)"
     )
-    parent = subprocess.Popen([sys.executable, "-c", program])
+    parent = start_process([sys.executable, "-c", program])
     try:
-        deadline = time.monotonic() + 20
-        while not (children := psutil.Process(parent.pid).children()):
-            assert time.monotonic() < deadline, "no scoring process was started"
-            time.sleep(0.05)
+        children = wait_until(lambda: psutil.Process(parent.pid).children(), "a scoring process to start", 20.0)
     finally:
         parent.kill()
-        parent.wait(10)
     gone, alive = psutil.wait_procs(children, timeout=5)
     assert gone
     assert not alive
