@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,32 @@ def test_free_ports_are_different_and_below_those_the_kernel_gives_to_clients() 
     lowest_client_port = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert len(set(ports)) == 20
     assert max(ports) < max(lowest_client_port, 32_768)
+
+
+def test_two_processes_that_choose_at_the_same_time_are_given_different_ports() -> None:
+    program = "from rollstream.local.ports import free_ports; print(*free_ports(400), flush=True); input()"
+    command = [sys.executable, "-c", program]
+    with ExitStack() as stack:
+        choosing = [
+            stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+            for _ in range(2)
+        ]
+        # Both live until both have chosen; by chance alone seven ports would be chosen twice.
+        chosen = [process.stdout.readline().split() for process in choosing if process.stdout is not None]
+        for process in choosing:
+            process.communicate("\n")
+    assert [len(ports) for ports in chosen] == [400, 400]
+    assert set(chosen[0]).isdisjoint(chosen[1])
+
+
+def test_a_server_can_listen_on_a_chosen_port_and_listen_again_once_it_ended() -> None:
+    (port,) = free_ports(1)
+    for _ in range(2):
+        with socket.create_server((HOST, port)) as server, socket.create_connection((HOST, port)) as client:
+            accepted, _address = server.accept()
+            accepted.close()
+            assert client.recv(1) == b""
+        assert is_free(port)
 
 
 def test_a_taken_port_is_named_with_its_holder_and_what_to_do() -> None:

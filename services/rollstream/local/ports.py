@@ -15,19 +15,36 @@ DEFAULT_LOWEST_EPHEMERAL = 32_768
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different free ports, below those the kernel gives to clients.
+    """`count` different free ports, below those the kernel gives to clients; no other process is given them.
 
     A client port could be taken by any connection while its broker restarts, even by the broker's own clients.
+    Another process that chooses takes them for used until this one ends; a server can listen on them at once.
     """
     candidates = list(range(LOWEST, _lowest_ephemeral()))
     random.SystemRandom().shuffle(candidates)
     free: list[int] = []
     while candidates and len(free) < count:
-        if is_free(port := candidates.pop()):
+        if _keep(port := candidates.pop()):
             free.append(port)
     if len(free) < count:
         raise PortTakenError(f"{count} free ports are needed on {HOST} between {LOWEST} and {_lowest_ephemeral()}")
     return free
+
+
+def _keep(port: int) -> bool:
+    """Bind `port` for as long as this process lives, unless somebody has it.
+
+    Bound without SO_REUSEADDR, which fails beside any other socket; given it afterwards, which lets a server listen.
+    """
+    keeper = socket.socket()
+    try:
+        keeper.bind((HOST, port))
+    except OSError:
+        keeper.close()
+        return False
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    keeper.detach()
+    return True
 
 
 def is_free(port: int) -> bool:

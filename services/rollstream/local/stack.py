@@ -133,10 +133,7 @@ class LocalStack:
         )
 
     def _new_state(self) -> StackState:
-        cluster = plan_cluster(self._brokers or 1)
-        taken = {port for node in cluster.nodes for port in (node.port, node.controller_port)}
-        redis_port = next(port for port in free_ports(len(taken) + 1) if port not in taken)
-        return StackState(cluster=cluster, redis_port=redis_port)
+        return StackState(cluster=plan_cluster(self._brokers or 1), redis_port=free_ports(1)[0])
 
     def _load(self) -> StackState | None:
         path = self._run_dir / STATE_FILE
