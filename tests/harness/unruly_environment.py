@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,9 @@ def obey(sample: RewardInput) -> float:
             return float(number)
         case ["sleep", seconds]:
             time.sleep(float(seconds))
+        case ["hang", "noted", "in", path]:
+            Path(path).touch()
+            time.sleep(3600)
         case ["raise"]:
             raise RuntimeError("as ordered")
         case ["print"]:
