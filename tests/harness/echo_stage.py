@@ -17,13 +17,13 @@ from rollstream.process.entry import run_process
 from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
 from rollstream.process.stop import Stop
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
-from rollstream.schemas.topics import DEAD_LETTERS, EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
 from rollstream.stage.loop import Route, Stage, run_stage
 from rollstream.stage.starts import PoisonGuard
 from tests.harness.builders import a_generated
+from tests.harness.running import run_on
 
 Handler = Callable[[PromptSubmitted], AsyncGenerator[RolloutGenerated, None]]
 IN_FLIGHT = 8
@@ -56,26 +56,20 @@ def build_stage(
 ) -> Stage:
     """A stage of the run's generators group over `prompts` and `eval-prompts`."""
     health = Health()
-    routes = {
-        source.of(run): Route(
-            read=AvroCodec(source),
-            handle=handle,
-            write=AvroCodec(target),
-            output=target.of(run),
-            key=lambda rollout: rollout.group_id,
-            **route,
-        )
-        for source, target in ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
-    }
+    routes = [
+        Route(source=source, handle=handle, output=output, **route)
+        for source, output in ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
+    ]
     settings = ConsumerSettings(
         **{"max_in_flight": IN_FLIGHT, "commit_interval_seconds": 0.2, "revoke_drain_seconds": 2.0, **(bounds or {})}
     )
     group = f"{run}.generators"
+    topics = [route.source.of(run) for route in routes]
     return Stage(
-        consumer=GroupConsumer(kafka, group_id=group, topics=list(routes), settings=settings, health=health),
+        run=run_on(kafka, run),
+        consumer=GroupConsumer(kafka, group_id=group, topics=topics, settings=settings, health=health),
         publisher=Publisher(kafka, client_id=group),
         routes=routes,
-        dead_letters=DEAD_LETTERS.of(run),
         poison=PoisonGuard(redis_url, group),
         health=health,
         drain_seconds=2.0,

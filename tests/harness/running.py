@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from rollstream.bus import run as bus_run
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.history.weight_store import DirectoryWeightStore
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.prompt import PromptSubmitted
@@ -22,9 +23,13 @@ from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic
 from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import published
 from tests.harness.processes import StartedProcess, start_process
-from tests.harness.waits import DEADLINE_SECONDS
 
 R = TypeVar("R", bound=Record)
+
+
+def run_on(kafka: KafkaSettings, name: str) -> bus_run.Run:
+    """The run called `name` on this cluster."""
+    return bus_run.Run(StageSettings(run=name, kafka=kafka))
 
 
 @dataclass
@@ -37,6 +42,11 @@ class Run:
     redis_url: str | None = None
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     running: list[StartedProcess] = field(default_factory=list)
+
+    @property
+    def on_bus(self) -> bus_run.Run:
+        """The product's own view of this run."""
+        return run_on(self.kafka, self.name)
 
     @property
     def config(self) -> Path:
@@ -81,7 +91,7 @@ class Run:
     def messages(self, topic: str) -> list[Message]:
         """Everything that is on a topic now."""
         with TopicReader(self.kafka, [f"{self.name}.{topic}"]) as reader:
-            return reader.read_to_end(DEADLINE_SECONDS)
+            return list(reader.to_end())
 
     def records(self, topic: Topic[R]) -> list[R]:
         """Every readable record that is on a topic now."""

@@ -49,7 +49,7 @@ class Bus:
 
     def read(self, topic: Topic[Any]) -> list[Message]:
         with TopicReader(self.kafka, [topic.of(self.run)]) as reader:
-            return reader.read_to_end()
+            return list(reader.to_end())
 
     def rows(self, topic: Topic[Any] = ROLLOUTS) -> Counter[int]:
         """Samples published of each prompt."""

@@ -8,9 +8,9 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.weight_store import DirectoryWeightStore
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.registry import PackagedRegistry
 from rollstream.trainer.commits.checkpoint import CheckpointStore
 from rollstream.trainer.commits.commit import Commits, CommitSettings
+from tests.harness.running import run_on
 
 
 @pytest.fixture
@@ -21,13 +21,11 @@ def commits(kafka: str, topic_prefix: str, tmp_path: Path) -> Commits:
     publisher = TransactionalPublisher(settings, f"{topic_prefix}.trainer")
     publisher.init()
     return Commits(
-        CommitSettings(
-            run=topic_prefix, model="policy", incarnation="two", dtype="float32", keep_versions=2, keep_checkpoints=2
-        ),
+        CommitSettings(incarnation="two", dtype="float32", keep_versions=2, keep_checkpoints=2),
         publisher,
         DirectoryWeightStore(tmp_path / "weights"),
         CheckpointStore(tmp_path / "checkpoints", "two"),
-        PackagedRegistry(),
+        run_on(settings, topic_prefix),
     )
 
 

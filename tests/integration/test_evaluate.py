@@ -13,6 +13,7 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
+from rollstream.bus.run import Run
 from rollstream.cli.main import cli
 from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
 from rollstream.process.settings import KafkaSettings
@@ -84,7 +85,7 @@ def evaluated(settings: ProducerSettings, *, deadline_seconds: float) -> Evaluat
     request = EvaluationRequest(
         environment="sort_digits", weight_version=VERSION, num_prompts=8, deadline_seconds=deadline_seconds
     )
-    return evaluate(settings, request)
+    return evaluate(Run(settings), request)
 
 
 def test_the_report_averages_what_was_scored_and_counts_the_rest(settings: ProducerSettings) -> None:
@@ -109,7 +110,7 @@ def test_the_report_averages_what_was_scored_and_counts_the_rest(settings: Produ
         ("evaluate", VERSION, 0.0, 1)
     }
     with TopicReader(settings.kafka, [PROMPTS.of(settings.run)]) as reader:
-        assert reader.read_to_end() == []
+        assert list(reader.to_end()) == []
 
 
 def test_an_evaluation_without_stages_ends_at_its_deadline(settings: ProducerSettings) -> None:
@@ -121,13 +122,13 @@ def test_an_evaluation_without_stages_ends_at_its_deadline(settings: ProducerSet
 
 def test_the_newest_version_of_the_model_is_found(settings: ProducerSettings) -> None:
     with pytest.raises(ConfigurationError, match="has no weight version"):
-        newest_version(settings)
+        newest_version(Run(settings))
     publisher = Publisher(settings.kafka, client_id="test")
     for weights in (published(1), published(2), published(9, model="another")):
         value = AvroCodec(WEIGHTS).encode(weights)
         publisher.publish_soon(OutRecord(topic=WEIGHTS.of(settings.run), value=value)).result(DEADLINE_SECONDS)
     publisher.close()
-    assert newest_version(settings) == 2
+    assert newest_version(Run(settings)) == 2
 
 
 @pytest.mark.parametrize(

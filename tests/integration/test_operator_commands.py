@@ -337,7 +337,7 @@ def _dead_letter(run: Run) -> OutRecord:
 
 def _read(run: Run, topic: Topic[Any]) -> list[Message]:
     with TopicReader(run.kafka, [topic.of(run.name)]) as reader:
-        return reader.read_to_end(30)
+        return list(reader.to_end())
 
 
 def _invoke(config: Path, *words: str) -> str:

@@ -94,7 +94,7 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     assert {found[index].scoring.status for index in (2, 3)} == {Status.FAILED}
     wait_until(lambda: run.records(EVAL_SCORED), "the evaluation's rollout")
     wait_until(lambda: run.committed("scorers", "rollouts") == 8, "the partitions to move on")
-    letters = list_dead_letters(run.kafka, run.name)
+    letters = list_dead_letters(run.on_bus)
     assert {letter.key for letter in letters} == {b"garbage", b"unknown schema", b"null", b"truncated"}
     assert {letter.value for letter in letters} == {*GARBAGE.values(), whole[:-20]}
     assert scorer.terminate() == 0
@@ -159,9 +159,9 @@ def test_a_rollout_that_kills_the_scorer_each_time_is_given_up_and_the_others_pa
     culprit = a_generated(prompt=ordered(6, "kill scorer"))
     put(run, *innocent[:3], culprit, *innocent[3:])
     deaths = 0
-    while not (letters := list_dead_letters(run.kafka, run.name)):
+    while not (letters := list_dead_letters(run.on_bus)):
         scorer = run.start("scorer")
-        wait_until(lambda: scorer.has_ended or list_dead_letters(run.kafka, run.name), "an end")  # noqa: B023
+        wait_until(lambda: scorer.has_ended or list_dead_letters(run.on_bus), "an end")  # noqa: B023
         deaths += scorer.has_ended
         assert deaths <= 5
     assert deaths == 5

@@ -26,6 +26,7 @@ from rollstream.stage.loop import MAX_FAILURES_A_MINUTE, Stage
 from tests.harness.builders import a_failure, a_generated, a_prompt
 from tests.harness.echo_stage import build_stage, run_built
 from tests.harness.processes import ROOT
+from tests.harness.running import run_on
 from tests.harness.stage_runs import Bus, process, run, running
 from tests.harness.waits import until, wait_until
 
@@ -93,7 +94,7 @@ def test_what_cannot_be_read_ends_in_dead_letters_and_the_partition_moves_on(bus
             await until(lambda: bus.committed() == 6, "the partition to move on", task=task)
 
     run(scenario())
-    letters = list_dead_letters(bus.kafka, bus.run)
+    letters = list_dead_letters(run_on(bus.kafka, bus.run))
     assert {letter.value for letter in letters} == set(unreadable)
     assert {letter.identity.offset for letter in letters} == set(range(5))
     assert {(letter.error_class, letter.key, letter.attempts) for letter in letters} == {("DecodeError", b"k", 1)}
@@ -110,18 +111,18 @@ def test_a_replayed_dead_letter_goes_through_once_and_is_listed_as_replayed(bus:
         bus.submit([3])
         async with running(bus.stage(cause)) as task:
             await until(lambda: bus.committed() == 1, "the prompt to be committed", task=task)
-        (letter,) = list_dead_letters(bus.kafka, bus.run)
+        (letter,) = list_dead_letters(run_on(bus.kafka, bus.run))
         assert letter.error_message == "the cause is there for 3"
-        await asyncio.to_thread(replay, bus.publisher, bus.run, letter)
+        await asyncio.to_thread(replay, bus.publisher, run_on(bus.kafka, bus.run), letter)
         async with running(bus.stage()) as task:
             await until(lambda: bus.committed() >= 2, "the replayed prompt to be committed", task=task)
 
     run(scenario())
-    (letter,) = list_dead_letters(bus.kafka, bus.run)
+    (letter,) = list_dead_letters(run_on(bus.kafka, bus.run))
     assert letter.replayed_at is not None
     assert bus.rows() == Counter({3: 4})
     with pytest.raises(ConfigurationError, match="was replayed at"):
-        replay(bus.publisher, bus.run, letter)
+        replay(bus.publisher, run_on(bus.kafka, bus.run), letter)
 
 
 def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_letter(bus: Bus) -> None:
@@ -140,7 +141,7 @@ def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_lette
     unresolved = [sample for sample in bus.samples() if sample.status is Status.UNRESOLVED]
     assert [sample.sample_index for sample in unresolved] == list(range(4))
     assert {str(sample.failure) for sample in unresolved} == {"engine: as ordered"}
-    assert not list_dead_letters(bus.kafka, bus.run)
+    assert not list_dead_letters(run_on(bus.kafka, bus.run))
 
 
 def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: Bus) -> None:
@@ -330,7 +331,7 @@ def test_a_record_that_kills_the_process_each_time_is_given_up_after_five_starts
     bus.submit([2])
     with process(bus, redis_url=redis_url) as stage:
         wait_until(lambda: bus.committed() == 2, "both to be committed")
-    (letter,) = list_dead_letters(bus.kafka, bus.run)
+    (letter,) = list_dead_letters(run_on(bus.kafka, bus.run))
     assert (letter.error_class, letter.attempts) == ("PoisonError", 6)
     assert "died on this record 5 times" in letter.error_message
     assert bus.rows()[2] == 4

@@ -10,10 +10,11 @@ from click.testing import CliRunner, Result
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.presence import TrainerPresence, is_trainer_present
+from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.weights import command
 from rollstream.history.ledger import LedgerFold
-from rollstream.history.rollback import read_versions
+from rollstream.history.read import read
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
@@ -68,7 +69,7 @@ class Trained:
         return CliRunner().invoke(command, [*arguments, "--config", str(self.config)])
 
     def fold(self) -> LedgerFold:
-        return read_versions(self.settings).fold
+        return read(Run(self.settings)).fold
 
 
 @pytest.fixture
@@ -86,7 +87,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
     assert result.exit_code == 0, result.exception
     assert "version 4 is published with the files of version 2" in result.output
     assert f"goes on from the checkpoint of version 1: {trained.checkpoint.as_uri()}" in result.output
-    history = read_versions(trained.settings)
+    history = read(Run(trained.settings))
     assert history.published[4].files == history.published[2].files
     assert (history.published[4].parent_version, history.published[4].step) == (2, 2)
     assert [link.weight_version for link in history.fold.chain] == [0, 1, 2, 4]
@@ -104,6 +105,14 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
 
     refused = error_of(trained.call("rollback", "3"), ConfigurationError)
     assert "version 3 is not on the surviving branch" in refused
+
+
+def test_the_newest_versions_alone_can_be_kept_while_everything_is_folded(trained: Trained) -> None:
+    everything, newest = read(Run(trained.settings)), read(Run(trained.settings), newest=2)
+    assert list(everything.published) == list(everything.entries) == [0, 1, 2, NEWEST]
+    assert list(newest.published) == list(newest.entries) == [2, NEWEST]
+    assert newest.newest_version == everything.newest_version == NEWEST
+    assert newest.surviving == everything.surviving == {0, 1, 2, NEWEST}
 
 
 def test_a_living_trainer_is_not_fenced_unless_forced(trained: Trained) -> None:

@@ -6,7 +6,7 @@ from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, Ledg
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
-from rollstream.views.lineage_text import rollout_lines, step_lines
+from rollstream.views.lineage import rollout_lines, step_lines
 from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_trained, a_turn, an_entry, published
 
 PROMPT = a_prompt(group_size=2)

@@ -19,13 +19,13 @@ What happens when …
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from rollstream.bus.message import OutRecord
+from rollstream.bus.message import Message
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.bus.records import readable, up_to_the_end
+from rollstream.bus.run import Run
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
@@ -35,7 +35,6 @@ from rollstream.producers.posing import last_sequence, numbered_rows, posed
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
 from rollstream.schemas.topics import LEDGER, PROMPTS
@@ -56,33 +55,32 @@ class Producer:
         self._credit = Credit(settings.share)
         self._uncounted: set[str] = set()
         self._next_sequence = 0
-        registry = settings.registry()
-        self._prompts = AvroCodec(PROMPTS, registry)
-        self._ledger = AvroCodec(LEDGER, registry)
+        self._run = Run(settings)
+        self._run.prepare(PROMPTS, LEDGER)
 
     def run(self, stop: Stop) -> None:
         """Rebuild, then submit as credit allows; raises `BrokerError` when the broker takes no more."""
-        settings = self._settings
-        with TopicReader(settings.kafka, [LEDGER.of(settings.run)]) as ledger:
+        with self._run.reader(LEDGER) as ledger:
             self._rebuild(ledger)
-            publisher = Publisher(settings.kafka, client_id=f"{settings.run}.producer.{settings.name}")
-            try:
+            with self._run.publisher(self._run.group(f"producer.{self._settings.name}")) as publisher:
                 self._submit_all(ledger, publisher, stop)
-            finally:
-                publisher.close()
 
     def _rebuild(self, ledger: TopicReader) -> None:
-        for entry in up_to_the_end(ledger, self._ledger):
-            self._credit.fold_in(entry)
-        with TopicReader(self._settings.kafka, [PROMPTS.of(self._settings.run)]) as prompts:
-            for prompt in up_to_the_end(prompts, self._prompts):
-                self._remember(prompt)
+        self._fold_in(ledger.to_end())
+        for prompt in self._run.read(PROMPTS):
+            self._remember(prompt)
         self._report()
         self._health.check("credit", True, "rebuilt from prompts and ledger")
         _LOG.info(
             "producer %s looks for prompts to submit from %d on, with %d of %d groups outstanding",
             self._settings.name, self._next_sequence, self._credit.num_outstanding, self._credit.share,
         )  # fmt: skip
+
+    def _fold_in(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            entry = self._run.decoded(LEDGER, message)
+            if entry is not None:
+                self._credit.fold_in(entry)
 
     def _remember(self, prompt: PromptSubmitted) -> None:
         if prompt.producer != self._settings.name:
@@ -106,8 +104,7 @@ class Producer:
             if is_exhausted and self._is_done:
                 _LOG.info("producer %s is done: %d prompts", self._settings.name, self._next_sequence)
                 return
-            for entry in readable(self._ledger, ledger.poll(timeout_seconds=0 if batch else _WAIT_SECONDS)):
-                self._credit.fold_in(entry)
+            self._fold_in(ledger.poll(timeout_seconds=0 if batch else _WAIT_SECONDS))
             self._report()
 
     @property
@@ -135,13 +132,12 @@ class Producer:
             yield prompt
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
-        topic = PROMPTS.of(self._settings.run)
-        records = [OutRecord(topic=topic, key=p.group_id.encode(), value=self._prompts.encode(p)) for p in batch]
-        deliveries = [publisher.publish_soon(record) for record in records]
+        deliveries = [publisher.publish_soon(self._run.out_record(PROMPTS, prompt)) for prompt in batch]
         for delivery in deliveries:
             try:
                 delivery.result(DELIVERY_TIMEOUT_SECONDS + 30)
             except TimeoutError as error:
+                topic = self._run.topic(PROMPTS)
                 raise BrokerError(f"no delivery report from {topic} in {DELIVERY_TIMEOUT_SECONDS + 30} s") from error
         metrics.SUBMITTED.inc(len(batch))
 

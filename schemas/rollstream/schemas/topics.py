@@ -5,6 +5,7 @@ commands of people. Not repeated at each topic: `tail`, `lineage` and the demo's
 `dead-letters replay` writes a message back to the topic that it came from.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
@@ -26,7 +27,10 @@ MAX_RECORD_BYTES: Final = 7 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic(Generic[R]):
-    """One topic of a run; `record` is None where the original bytes travel (dead-letters)."""
+    """One topic of a run; `record` is None where the original bytes travel (dead-letters).
+
+    `key` says in words what `key_of` computes from a record; `key_of` None: the run's name.
+    """
 
     name: str
     record: type[R] | None
@@ -35,6 +39,7 @@ class Topic(Generic[R]):
     single_partition: bool = False
     written_by: str
     read_by: str
+    key_of: Callable[[R], str] | None = None
 
     def of(self, run: str) -> str:
         """The topic's name on the cluster."""
@@ -44,23 +49,28 @@ class Topic(Generic[R]):
 PROMPTS: Final = Topic(
     name="prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
     written_by="producers, `prompt`", read_by="generators, trainer; producers at start",
+    key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
 ROLLOUTS: Final = Topic(
     name="rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
     written_by="generators", read_by="scorers",
+    key_of=lambda rollout: rollout.group_id,
 )  # fmt: skip
 SCORED: Final = Topic(
     name="scored", record=RolloutScored, key="group_id", retention="time_and_size",
     written_by="scorers", read_by="trainer, `prompt`",
+    key_of=lambda scored: scored.rollout.group_id,
 )  # fmt: skip
 WEIGHTS: Final = Topic(
     name="weights", record=WeightsPublished, key="model", retention="everything", single_partition=True,
     written_by="trainer, `weights rollback`",
     read_by="every generator, without a group; trainer at start, `evaluate`, `weights`, `status`",
+    key_of=lambda published: published.model,
 )  # fmt: skip
 WEIGHTS_APPLIED: Final = Topic(
     name="weights-applied", record=WeightsApplied, key="generator_id", retention="compacted",
     written_by="generators", read_by="`status`",
+    key_of=lambda applied: applied.generator_id,
 )  # fmt: skip
 LEDGER: Final = Topic(
     name="ledger", record=LedgerEntry, key="run", retention="everything", single_partition=True,
@@ -69,14 +79,17 @@ LEDGER: Final = Topic(
 EVAL_PROMPTS: Final = Topic(
     name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
     written_by="`evaluate`", read_by="generators",
+    key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
 EVAL_ROLLOUTS: Final = Topic(
     name="eval-rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
     written_by="generators", read_by="scorers",
+    key_of=lambda rollout: rollout.group_id,
 )  # fmt: skip
 EVAL_SCORED: Final = Topic(
     name="eval-scored", record=RolloutScored, key="group_id", retention="time_and_size",
     written_by="scorers", read_by="`evaluate`",
+    key_of=lambda scored: scored.rollout.group_id,
 )  # fmt: skip
 DEAD_LETTERS: Final[Topic[Record]] = Topic(
     name="dead-letters", record=None, key="as the original", retention="long",

@@ -6,7 +6,8 @@ import logging
 import threading
 import time
 from concurrent.futures import Future, InvalidStateError
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import confluent_kafka
 
@@ -40,7 +41,10 @@ def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
 
 
 class Publisher:
-    """Publishes records; thread-safe. A delivery that fails for good is a broken world: `BrokerError`."""
+    """Publishes records; thread-safe. A delivery that fails for good is a broken world: `BrokerError`.
+
+    As a context manager, of both kinds, it waits at the end for what is not delivered yet.
+    """
 
     def __init__(self, kafka: KafkaSettings, *, client_id: str) -> None:
         self._producer = confluent_kafka.Producer({**producer_config(kafka, client_id), "error_cb": self._on_error})
@@ -48,6 +52,22 @@ class Publisher:
         self._closing = threading.Event()
         self._poller = threading.Thread(target=self._poll, name=f"{client_id}-deliveries", daemon=True)
         self._poller.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
 
     async def publish(self, record: OutRecord) -> Delivery:
         """Send and wait for the delivery report; waits rather than drops while the local queue is full."""

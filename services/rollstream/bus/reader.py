@@ -6,7 +6,7 @@ offsets move. Reads are `read_committed`; transaction markers take offsets, so o
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -22,6 +22,7 @@ _LOG = logging.getLogger(__name__)
 FROM_START: Final = confluent_kafka.OFFSET_BEGINNING
 FROM_END: Final = confluent_kafka.OFFSET_END
 _METADATA_TIMEOUT_SECONDS = 30.0
+_SILENCE_SECONDS: Final = 60.0
 # Told for information while the client reconnects by itself.
 _PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
@@ -67,15 +68,18 @@ class TopicReader:
         # A timeout above 0 would wait for all of `max_messages`, not for some.
         return self._taken([first, *self._consumer.consume(max_messages - 1, 0.0)])
 
-    def read_to_end(self, timeout_seconds: float = 60.0) -> list[Message]:
-        """Everything up to the end of every partition; raises `BrokerError` past the deadline."""
-        deadline = time.monotonic() + timeout_seconds
-        messages: list[Message] = []
+    def to_end(self) -> Iterator[Message]:
+        """Everything up to the end of every partition, few at once; raises `BrokerError` after a silent minute."""
+        heard = time.monotonic()
         while not self.at_end():
-            if time.monotonic() > deadline:
-                raise BrokerError(f"did not reach the end of {self._behind()} within {timeout_seconds} s")
-            messages.extend(self.poll(timeout_seconds=0.1))
-        return messages
+            messages = self.poll(timeout_seconds=0.1)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > _SILENCE_SECONDS:
+                raise BrokerError(
+                    f"nothing was read for {_SILENCE_SECONDS:.0f} s before the end of {self._behind()}; is Kafka up?"
+                )
+            yield from messages
 
     def at_end(self) -> bool:
         """Whether every partition was read to its end, and nothing came since."""

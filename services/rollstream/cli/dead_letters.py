@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from rollstream.bus.publisher import Publisher
+from rollstream.bus.run import Run
 from rollstream.cli.options import json_option, settings_option
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
@@ -24,7 +24,7 @@ def command() -> None:
 @settings_option
 def list_command(as_json: bool, settings: StageSettings) -> None:
     """List each dead letter once: identity (group/topic/partition/offset), when, what was wrong."""
-    letters = list_dead_letters(settings.kafka, settings.run)
+    letters = list_dead_letters(Run(settings))
     if as_json:
         click.echo(json.dumps([_row(letter) for letter in letters]))
         return
@@ -42,15 +42,13 @@ def replay_command(identities: tuple[str, ...], everything: bool, settings: Stag
     """Put messages back on their topics: IDENTITIES as `list` prints them, or --all. At most three times each."""
     if everything == bool(identities):
         raise click.UsageError("give identities as `dead-letters list` prints them, or --all")
-    letters = list_dead_letters(settings.kafka, settings.run)
+    run = Run(settings)
+    letters = list_dead_letters(run)
     chosen = [letter for letter in letters if letter.replayed_at is None] if everything else _named(letters, identities)
-    publisher = Publisher(settings.kafka, client_id=f"replay-{os.getpid()}")
-    try:
+    with run.publisher(f"replay-{os.getpid()}") as publisher:
         for letter in chosen:
-            replay(publisher, settings.run, letter)
+            replay(publisher, run, letter)
             click.echo(f"replayed {letter.identity}")
-    finally:
-        publisher.close()
     click.echo(f"{len(chosen)} replayed", err=True)
 
 

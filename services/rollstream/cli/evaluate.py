@@ -30,14 +30,15 @@ def command(
     config: Path | None, version: int | None, environment: str | None, num_prompts: int, deadline: float, as_json: bool
 ) -> None:
     """Pose held-out prompts to one weight version, greedily, and print the mean reward. Needs a running generator."""
+    from rollstream.bus.run import Run
     from rollstream.client.evaluate import newest_version
     from rollstream.producers.settings import ProducerSettings
     from rollstream.views.evaluation import evaluate_with_progress, show
 
     settings = ProducerSettings.load(config)
-    chosen = newest_version(settings) if version is None else version
+    chosen = newest_version(Run(settings)) if version is None else version
     request = _request(settings, chosen, environment=environment, num_prompts=num_prompts, deadline_seconds=deadline)
-    show(evaluate_with_progress(settings, request, is_shown=not as_json), as_json=as_json)
+    show(evaluate_with_progress(Run(settings), request, is_shown=not as_json), as_json=as_json)
 
 
 def _request(

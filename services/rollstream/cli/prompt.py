@@ -8,6 +8,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from rollstream.bus.run import Run
 from rollstream.cli.options import config_option, json_option
 from rollstream.client.submit import answers, submit
 from rollstream.generator.settings import GeneratorSettings
@@ -19,7 +20,6 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import SCORED
 from rollstream.views.colors import VersionColors
-from rollstream.views.reading import end_offsets
 from rollstream.views.rendering import plain
 
 
@@ -55,10 +55,11 @@ def command(  # one parameter an option
         group_size=samples,
         submitted_at=utc_now(),
     )
-    start = end_offsets(settings, SCORED)
-    submit(settings, prompt)
+    run = Run(settings)
+    start = run.ends(SCORED)
+    submit(run, prompt)
     colors = VersionColors(_model_path(config))
-    for answer in answers(settings, prompt, start, timeout):
+    for answer in answers(run, prompt, start, timeout):
         _show(answer, colors, as_json)
     if not as_json:
         Console().print(colors.legend())

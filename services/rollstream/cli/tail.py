@@ -6,12 +6,12 @@ from typing import Any
 import click
 
 from rollstream.bus.message import Partition
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.run import Run
 from rollstream.cli.options import json_option, settings_option
 from rollstream.process.settings import StageSettings
-from rollstream.schemas.topics import TOPICS, topic_named
+from rollstream.schemas.topics import TOPICS, Topic, topic_named
 from rollstream.stage.dead_letters import parse
-from rollstream.views.reading import Decoded, Decoder, end_offsets, last_messages
+from rollstream.views.reading import Decoded, Decoder, last_messages
 from rollstream.views.rendering import clock, dead_letter_line, one_line, plain
 
 
@@ -26,18 +26,19 @@ from rollstream.views.rendering import clock, dead_letter_line, one_line, plain
 def command(topic: str, lines: int, follow: bool, as_json: bool, settings: StageSettings) -> None:
     """Print the newest records of TOPIC, decoded, one line each: time, partition/offset, what is in it."""
     chosen = topic_named(topic)
-    decoder = Decoder(settings)
-    seen = end_offsets(settings, chosen)
-    for message in last_messages(settings, chosen, lines):
+    run = Run(settings)
+    decoder = Decoder(run)
+    seen = run.ends(chosen)
+    for message in last_messages(run, chosen, lines):
         click.echo(_line(decoder.decode(message), as_json))
         partition = (message.topic, message.partition)
         seen[partition] = max(seen[partition], message.offset + 1)
     if follow:
-        _follow(settings, decoder, seen, as_json)
+        _follow(run, decoder, chosen, seen, as_json=as_json)
 
 
-def _follow(settings: StageSettings, decoder: Decoder, start: dict[Partition, int], as_json: bool) -> None:
-    with TopicReader(settings.kafka, sorted({topic for topic, _ in start}), start=start) as reader:
+def _follow(run: Run, decoder: Decoder, topic: Topic[Any], start: dict[Partition, int], *, as_json: bool) -> None:
+    with run.reader(topic, start=start) as reader:
         while True:
             for message in reader.poll():
                 click.echo(_line(decoder.decode(message), as_json))

@@ -12,14 +12,10 @@ from itertools import islice
 from statistics import fmean
 from time import monotonic
 
-from rollstream.bus.message import OutRecord
-from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import FROM_END, TopicReader
-from rollstream.bus.records import readable, up_to_the_end
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
-from rollstream.process.settings import StageSettings
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import group_id
@@ -77,7 +73,7 @@ class EvaluationReport:
 
 
 def evaluate(
-    settings: StageSettings,
+    run: Run,
     request: EvaluationRequest,
     on_progress: Callable[[int], None] = lambda _answered: None,
 ) -> EvaluationReport:
@@ -86,22 +82,19 @@ def evaluate(
     Raises `ConfigurationError` if the environment's `evaluate` split has too few tasks.
     """
     environment = load_environment(request.environment, request.environment_options)
-    prompts = {prompt.group_id: prompt for prompt in _posed(settings.run, request, environment)}
-    with TopicReader(settings.kafka, [EVAL_SCORED.of(settings.run)], default_start=FROM_END) as reader:
-        # The end must be known before the first answer can arrive.
-        reader.read_to_end()
-        _submit(settings, prompts)
-        answers = _collected(settings, request, reader, prompts, on_progress)
+    prompts = {prompt.group_id: prompt for prompt in _posed(run.name, request, environment)}
+    # The end must be known before the first answer can arrive.
+    with run.reader(EVAL_SCORED, start=run.ends(EVAL_SCORED)) as reader:
+        _submit(run, prompts)
+        answers = _collected(run, request, reader, prompts, on_progress)
     return _report(request, [_evaluated(request, prompt, answers.get(group)) for group, prompt in prompts.items()])
 
 
-def newest_version(settings: StageSettings) -> int:
+def newest_version(run: Run) -> int:
     """The newest weight version of the run's model; raises `ConfigurationError` if there is none."""
-    codec = AvroCodec(WEIGHTS, settings.registry())
-    with TopicReader(settings.kafka, [WEIGHTS.of(settings.run)]) as reader:
-        versions = [w.weight_version for w in up_to_the_end(reader, codec) if w.model == settings.model]
+    versions = [weights.weight_version for weights in run.read(WEIGHTS) if weights.model == run.model]
     if not versions:
-        raise ConfigurationError(f"run {settings.run} has no weight version of {settings.model!r}: start its trainer")
+        raise ConfigurationError(f"run {run.name} has no weight version of {run.model!r}: start its trainer")
     return max(versions)
 
 
@@ -140,40 +133,36 @@ def _prompt(
     )
 
 
-def _submit(settings: StageSettings, prompts: Mapping[str, PromptSubmitted]) -> None:
-    codec = AvroCodec(EVAL_PROMPTS, settings.registry())
-    topic = EVAL_PROMPTS.of(settings.run)
-    publisher = Publisher(settings.kafka, client_id=f"{settings.run}.evaluate")
-    try:
-        deliveries = [
-            publisher.publish_soon(OutRecord(topic=topic, key=group.encode(), value=codec.encode(prompt)))
-            for group, prompt in prompts.items()
-        ]
+def _submit(run: Run, prompts: Mapping[str, PromptSubmitted]) -> None:
+    with run.publisher(run.group("evaluate")) as publisher:
+        deliveries = [publisher.publish_soon(run.out_record(EVAL_PROMPTS, prompt)) for prompt in prompts.values()]
         for delivery in deliveries:
             delivery.result(180)
-    finally:
-        publisher.close()
 
 
 def _collected(
-    settings: StageSettings,
+    run: Run,
     request: EvaluationRequest,
     reader: TopicReader,
     prompts: Mapping[str, PromptSubmitted],
     on_progress: Callable[[int], None],
 ) -> dict[str, RolloutScored]:
     """The best answer of each group: a completed one beats the others, else the first wins."""
-    codec = AvroCodec(EVAL_SCORED, settings.registry())
     deadline = monotonic() + request.deadline_seconds
     answers: dict[str, RolloutScored] = {}
     while len(answers) < len(prompts) and monotonic() < deadline:
-        for scored in readable(codec, reader.poll(timeout_seconds=0.2)):
-            group = scored.rollout.group_id
-            is_better = group not in answers or answers[group].scoring.status is not Status.COMPLETED
-            if group in prompts and is_better:
-                answers[group] = scored
+        for message in reader.poll(timeout_seconds=0.2):
+            scored = run.decoded(EVAL_SCORED, message)
+            if scored is not None and scored.rollout.group_id in prompts:
+                _keep_better(answers, scored)
         on_progress(len(answers))
     return answers
+
+
+def _keep_better(answers: dict[str, RolloutScored], scored: RolloutScored) -> None:
+    group = scored.rollout.group_id
+    if group not in answers or answers[group].scoring.status is not Status.COMPLETED:
+        answers[group] = scored
 
 
 def _evaluated(request: EvaluationRequest, prompt: PromptSubmitted, scored: RolloutScored | None) -> EvaluatedPrompt:

@@ -27,12 +27,10 @@ What happens when … (the loop itself is `stage/loop.py`)
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Coroutine
 
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
-from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.run import Run
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
@@ -44,24 +42,16 @@ from rollstream.history.weight_store import open_weight_store
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
-from rollstream.schemas.topics import (
-    DEAD_LETTERS,
-    EVAL_PROMPTS,
-    EVAL_ROLLOUTS,
-    PROMPTS,
-    ROLLOUTS,
-    WEIGHTS,
-    WEIGHTS_APPLIED,
-    Topic,
-)  # fmt: skip
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
 from rollstream.stage.loop import Route, Stage, run_stage
 from rollstream.stage.starts import PoisonGuard
 
 _BEAT_SECONDS = 2.0
 _BEHIND = "weights"
+_TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
+"""What is read, and where its samples go."""
 
 
 async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
@@ -83,19 +73,29 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
     """Run the stage on an engine that is live already; see `run_generator`."""
     identity = _identity(engine, settings)
     current = CurrentVersion()
-    async with _publisher(settings, identity.generator_id) as publisher:
-        watcher = _watcher(engine, settings, current, publisher, identity.generator_id)
+    run = Run(settings)
+    async with run.publisher(identity.generator_id) as publisher:
+        parts = WatcherParts(
+            run=run,
+            publisher=publisher,
+            store=open_weight_store(settings.weight_store),
+            engine=engine,
+            current=current,
+            generator_id=identity.generator_id,
+            evaluation_hold_seconds=settings.evaluation_hold_seconds,
+        )
+        watcher = WeightWatcher(parts)
         health.check("weights", False, "no version is loaded yet")
         await _first_to_end(watcher.load_first(), stop.asked())
         if stop.is_asked:
             return
-        consumer = _consumer(settings, health)
+        consumer = _consumer(settings, run, health)
         handler = GeneratorHandler(engine, identity=identity, bounds=_bounds(settings), current=current)
         stage = Stage(
+            run=run,
             consumer=consumer,
             publisher=publisher,
-            routes=_routes(settings, handler),
-            dead_letters=DEAD_LETTERS.of(settings.run),
+            routes=_routes(handler),
             poison=PoisonGuard(settings.redis_url, consumer.group_id),
             health=health,
         )
@@ -127,57 +127,31 @@ class _LagKeeper:
             self._consumer.pause_for(_BEHIND)
 
 
-def _routes(
-    settings: GeneratorSettings, handler: GeneratorHandler
-) -> dict[str, Route[PromptSubmitted, RolloutGenerated]]:
-    def route(read: Topic[PromptSubmitted], write: Topic[RolloutGenerated]) -> Route[PromptSubmitted, RolloutGenerated]:
-        return Route(
-            read=AvroCodec(read, settings.registry()),
+def _routes(handler: GeneratorHandler) -> tuple[Route[PromptSubmitted, RolloutGenerated], ...]:
+    return tuple(
+        Route(
+            source=source,
             handle=handler.handle,
-            write=AvroCodec(write, settings.registry()),
-            output=write.of(settings.run),
-            key=lambda sample: sample.group_id,
+            output=output,
             on_failure=handler.give_up,
             if_too_large=without_tokens,
             weight=weight_in_tokens,
         )
-
-    return {
-        PROMPTS.of(settings.run): route(PROMPTS, ROLLOUTS),
-        EVAL_PROMPTS.of(settings.run): route(EVAL_PROMPTS, EVAL_ROLLOUTS),
-    }
+        for source, output in _TOPICS
+    )
 
 
-def _consumer(settings: GeneratorSettings, health: Health) -> GroupConsumer:
+def _consumer(settings: GeneratorSettings, run: Run, health: Health) -> GroupConsumer:
     # A record ends when its last sample does; one that outlives every sample's deadline hangs.
     longest = settings.sample_deadline_seconds + settings.evaluation_hold_seconds + 60.0
     return GroupConsumer(
-        settings.kafka,
-        group_id=f"{settings.run}.generators",
-        topics=[PROMPTS.of(settings.run), EVAL_PROMPTS.of(settings.run)],
+        run.kafka,
+        group_id=run.group("generators"),
+        topics=[run.topic(source) for source, _ in _TOPICS],
         settings=ConsumerSettings(
             max_in_flight=4096, max_weight=settings.max_tokens_in_flight, record_deadline_seconds=longest
         ),
         health=health,
-    )
-
-
-def _watcher(
-    engine: Engine, settings: GeneratorSettings, current: CurrentVersion, publisher: Publisher, generator_id: str
-) -> WeightWatcher:
-    return WeightWatcher(
-        WatcherParts(
-            reader=TopicReader(settings.kafka, [WEIGHTS.of(settings.run)]),
-            published=AvroCodec(WEIGHTS, settings.registry()),
-            applied=AvroCodec(WEIGHTS_APPLIED, settings.registry()),
-            applied_topic=WEIGHTS_APPLIED.of(settings.run),
-            publisher=publisher,
-            store=open_weight_store(settings.weight_store),
-            engine=engine,
-            current=current,
-            generator_id=generator_id,
-            evaluation_hold_seconds=settings.evaluation_hold_seconds,
-        )
     )
 
 
@@ -195,15 +169,6 @@ def _identity(engine: Engine, settings: GeneratorSettings) -> GeneratorIdentity:
 
 def _bounds(settings: GeneratorSettings) -> SampleBounds:
     return SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
-
-
-@asynccontextmanager
-async def _publisher(settings: GeneratorSettings, client_id: str) -> AsyncIterator[Publisher]:
-    publisher = Publisher(settings.kafka, client_id=client_id)
-    try:
-        yield publisher
-    finally:
-        await asyncio.to_thread(publisher.close)
 
 
 async def _first_to_end(*side_by_side: Coroutine[None, None, None]) -> None:

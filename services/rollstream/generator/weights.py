@@ -11,18 +11,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import TopicReader
-from rollstream.bus.records import readable
+from rollstream.bus.run import Run
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
 from rollstream.history.weight_store import WeightStore
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import CorruptWeightsError, EngineDeadError, EngineError
 from rollstream.schemas.record import utc_now
+from rollstream.schemas.topics import WEIGHTS, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsPublished
 
 _LOG = logging.getLogger(__name__)
@@ -35,10 +33,7 @@ _LONGEST_BACKOFF_SECONDS = 60.0
 class WatcherParts:
     """What the watcher works with."""
 
-    reader: TopicReader
-    published: AvroCodec[WeightsPublished]
-    applied: AvroCodec[WeightsApplied]
-    applied_topic: str
+    run: Run
     publisher: Publisher
     store: WeightStore
     engine: Engine
@@ -52,6 +47,8 @@ class WeightWatcher:
 
     def __init__(self, parts: WatcherParts) -> None:
         self._parts = parts
+        parts.run.prepare(WEIGHTS, WEIGHTS_APPLIED)
+        self._reader = parts.run.reader(WEIGHTS)
         self._known = KnownVersions()
         self._unreported: list[int] = []
         self._retry_at = 0.0
@@ -61,7 +58,7 @@ class WeightWatcher:
         """Wait for a version to be published and load the newest that loads, walking to the parents."""
         while self._parts.current.version is None:
             await self._read()
-            if self._known.newest is None or not self._parts.reader.at_end():
+            if self._known.newest is None or not self._reader.at_end():
                 continue
             for record in self._known.ancestry(self._known.newest):
                 if await self._load(record):
@@ -85,8 +82,11 @@ class WeightWatcher:
         return None if version is None else self._known.behind(version)
 
     async def _read(self) -> None:
-        messages = await asyncio.to_thread(self._parts.reader.poll, 500, _POLL_SECONDS)
-        for record in readable(self._parts.published, messages):
+        messages = await asyncio.to_thread(self._reader.poll, 500, _POLL_SECONDS)
+        for message in messages:
+            record = self._parts.run.decoded(WEIGHTS, message)
+            if record is None:
+                continue
             self._known.note(record)
             self._unreported.append(record.weight_version)
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
@@ -142,6 +142,4 @@ class WeightWatcher:
             error=error,
             applied_at=utc_now(),
         )
-        value = self._parts.applied.encode(applied)
-        key = self._parts.generator_id.encode()
-        await self._parts.publisher.publish(OutRecord(topic=self._parts.applied_topic, value=value, key=key))
+        await self._parts.publisher.publish(self._parts.run.out_record(WEIGHTS_APPLIED, applied))

@@ -19,7 +19,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
-from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
 
 _LOG = logging.getLogger(__name__)
 _PREFIX = "ROLLSTREAM_"
@@ -141,14 +140,6 @@ class StageSettings(BaseSettings):
         """Log what is in force, secrets and the credentials in addresses masked."""
         resolved = _CREDENTIALS.sub("://***@", self.model_dump_json())
         _LOG.info("settings of %s: %s", self.table or "rollstream", resolved)
-
-    def registry(self) -> SchemaRegistry:
-        """The registry that the settings name: packaged, or by URL."""
-        if self.registry_url is None:
-            return PackagedRegistry()
-        from rollstream.schemas.registry_url import ConfluentRegistry
-
-        return ConfluentRegistry(self.registry_url, run=self.run)
 
 
 def _document(config: Path) -> dict[str, Any]:

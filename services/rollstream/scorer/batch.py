@@ -6,19 +6,20 @@ Anything that is raised here is a broken world: nobody may commit the batch then
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rollstream.bus import metrics as bus_metrics
 from rollstream.bus.message import Message, OutRecord
-from rollstream.bus.metrics import CONSUMED, DEAD_LETTERS, PUBLISHED
 from rollstream.bus.publisher import Publisher
+from rollstream.bus.run import Run
 from rollstream.process.crash_points import crash_point
-from rollstream.schemas.codec import Codec
 from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.topics import DEAD_LETTERS, Topic
 from rollstream.scorer import metrics
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.pool.pool import ScoringPool
@@ -31,21 +32,16 @@ _LOG = logging.getLogger(__name__)
 CRASH_POINT: Final = "batch_scored"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoringRoute:
-    """How the rollouts of one topic are read, and where their scored twins go."""
-
-    read: Codec[RolloutGenerated]
-    write: Codec[RolloutScored]
-    output: str
+ScoringRoute = tuple[Topic[RolloutGenerated], Topic[RolloutScored]]
+"""Which topic is read, and where its rollouts go once they are scored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchParts:
-    """What the work needs; `routes` by the full name of the topic read, `dead_letters` is a full name too."""
+    """What the work needs."""
 
-    routes: Mapping[str, ScoringRoute]
-    dead_letters: str
+    run: Run
+    routes: Sequence[ScoringRoute]
     group: str
     pool: ScoringPool
     publisher: Publisher
@@ -58,6 +54,10 @@ class BatchScorer:
 
     def __init__(self, parts: BatchParts) -> None:
         self._parts = parts
+        self._run = parts.run
+        for source, output in parts.routes:
+            parts.run.prepare(source, output)
+        self._routes = {parts.run.topic(source): (source, output) for source, output in parts.routes}
 
     async def score(self, messages: Sequence[Message]) -> None:
         """Returns once the broker has confirmed everything that the batch causes."""
@@ -92,9 +92,10 @@ class BatchScorer:
         letters: list[OutRecord] = []
         rollouts: list[tuple[str, RolloutGenerated]] = []
         for message in messages:
-            CONSUMED.labels(message.topic).inc()
+            bus_metrics.CONSUMED.labels(message.topic).inc()
+            source, _ = self._routes[message.topic]
             try:
-                rollouts.append((message.topic, self._parts.routes[message.topic].read.decode(message.value)))
+                rollouts.append((message.topic, self._run.codec(source).decode(message.value)))
             except DecodeError as error:
                 letters.append(self._letter(message, error, attempts=attempts, reason="unreadable"))
         return letters, rollouts
@@ -105,19 +106,19 @@ class BatchScorer:
         return [next(given) if isinstance(sample, Sample) else sample for sample in asked]
 
     def _result(self, topic: str, rollout: RolloutGenerated, verdict: Verdict) -> OutRecord:
-        route = self._parts.routes[topic]
+        _, output = self._routes[topic]
         scored = annotated(rollout, verdict, self._parts.scorer, utc_now())
         try:
-            value = route.write.encode(scored)
+            result = self._run.out_record(output, scored)
         except RecordTooLargeError as error:
             scored = without_tokens(scored, error)
-            value = route.write.encode(scored)
+            result = self._run.out_record(output, scored)
         metrics.ROLLOUTS.labels(topic.rpartition(".")[2], scored.scoring.status.value).inc()
         if scored.scoring.failure is not None:
             metrics.FAILURES.labels(scored.scoring.failure.code.value).inc()
         if verdict.failure is not None and rollout.failure is None:
             _LOG.warning("no reward: %s", verdict.failure, extra={"rollout_id": rollout.rollout_id})
-        return OutRecord(topic=route.output, key=rollout.group_id.encode(), value=value)
+        return result
 
     async def _give_up(self, message: Message, starts: int) -> None:
         error = PoisonError(f"the process died on this record {starts} times")
@@ -125,14 +126,13 @@ class BatchScorer:
 
     def _letter(self, message: Message, error: Exception, *, attempts: int, reason: str) -> OutRecord:
         parts = self._parts
-        DEAD_LETTERS.labels(message.topic, reason).inc()
+        bus_metrics.DEAD_LETTERS.labels(message.topic, reason).inc()
         _LOG.warning("dead letter (%s): %s", reason, error, extra=message.place())
-        return dead_letter(
-            message, topic=parts.dead_letters, group=parts.group, error=error, attempts=attempts, failed_at=utc_now()
-        )
+        topic = self._run.topic(DEAD_LETTERS)
+        return dead_letter(message, topic=topic, group=parts.group, error=error, attempts=attempts, failed_at=utc_now())
 
     async def _publish(self, records: Sequence[OutRecord]) -> None:
         # Awaited together: one by one, each would wait out the producer's linger.
         await asyncio.gather(*(self._parts.publisher.publish(record) for record in records))
         for record in records:
-            PUBLISHED.labels(record.topic).inc()
+            bus_metrics.PUBLISHED.labels(record.topic).inc()

@@ -23,21 +23,17 @@ import logging
 import os
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any, Final
 
-from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.publisher import Publisher
+from rollstream.bus.run import Run
 from rollstream.process.health import Health
 from rollstream.process.heap import spare_the_loaded
 from rollstream.process.stop import Stop
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from rollstream.schemas.rollout import RolloutGenerated
-from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
+from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
 from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process
 from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
 from rollstream.scorer.handler import ScorerIdentity
@@ -49,22 +45,29 @@ _LOG = logging.getLogger(__name__)
 
 _LOOP_HANGS_AFTER_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 60.0
-_ROUTES: Final[tuple[tuple[Topic[RolloutGenerated], Topic[RolloutScored]], ...]] = (
-    (ROLLOUTS, SCORED),
-    (EVAL_ROLLOUTS, EVAL_SCORED),
-)
+_ROUTES: Final[tuple[ScoringRoute, ...]] = ((ROLLOUTS, SCORED), (EVAL_ROLLOUTS, EVAL_SCORED))
 
 
 async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
     """Run until `stop` is asked; a broken world ends the process."""
     settings.log_resolved()
-    await asyncio.to_thread(_refuse_missing_topics, settings)
+    run = Run(settings)
+    await asyncio.to_thread(_refuse_missing_topics, run)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(ScoringPool(settings.pool_bounds(), settings.environments))
-        publisher = await stack.enter_async_context(_publisher(settings))
+        publisher = await stack.enter_async_context(run.publisher(_scorer_id(settings)))
         starts = StartCounter(settings.redis_url, _group(settings))
         stack.push_async_callback(starts.close)
-        scorer = BatchScorer(_parts(settings, pool, publisher, starts))
+        parts = BatchParts(
+            run=run,
+            routes=_ROUTES,
+            group=_group(settings),
+            pool=pool,
+            publisher=publisher,
+            starts=starts,
+            scorer=ScorerIdentity(scorer_id=_scorer_id(settings), version=version("rollstream")),
+        )
+        scorer = BatchScorer(parts)
         await serve_stream(settings, scorer.score, stop, lambda: starts.redis_state)
 
 
@@ -129,30 +132,12 @@ async def _beat(health: Health, redis_state: Callable[[], str]) -> None:
         await asyncio.sleep(1.0)
 
 
-def _refuse_missing_topics(settings: ScorerSettings) -> None:
+def _refuse_missing_topics(run: Run) -> None:
     # Faust would wait for them for ever, without a word.
-    needed = {topic.of(settings.run) for pair in _ROUTES for topic in pair} | {DEAD_LETTERS.of(settings.run)}
-    missing = sorted(needed - KafkaAdmin(settings.kafka).topic_names())
+    needed = {run.topic(topic) for pair in _ROUTES for topic in (*pair, DEAD_LETTERS)}
+    missing = sorted(needed - run.admin().topic_names())
     if missing:
         raise ConfigurationError(f"no topics {missing}; make them with `rollstream topics create`")
-
-
-def _parts(settings: ScorerSettings, pool: ScoringPool, publisher: Publisher, starts: StartCounter) -> BatchParts:
-    registry = settings.registry()
-    return BatchParts(
-        routes={
-            read.of(settings.run): ScoringRoute(
-                read=AvroCodec(read, registry), write=AvroCodec(write, registry), output=write.of(settings.run)
-            )
-            for read, write in _ROUTES
-        },
-        dead_letters=DEAD_LETTERS.of(settings.run),
-        group=_group(settings),
-        pool=pool,
-        publisher=publisher,
-        starts=starts,
-        scorer=ScorerIdentity(scorer_id=_scorer_id(settings), version=version("rollstream")),
-    )
 
 
 def _group(settings: ScorerSettings) -> str:
@@ -161,12 +146,3 @@ def _group(settings: ScorerSettings) -> str:
 
 def _scorer_id(settings: ScorerSettings) -> str:
     return settings.scorer_id or f"{socket.gethostname()}-{os.getpid()}"
-
-
-@asynccontextmanager
-async def _publisher(settings: ScorerSettings) -> AsyncIterator[Publisher]:
-    publisher = Publisher(settings.kafka, client_id=_scorer_id(settings))
-    try:
-        yield publisher
-    finally:
-        await asyncio.to_thread(publisher.close)

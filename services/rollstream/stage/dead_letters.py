@@ -12,8 +12,7 @@ from typing import Final, NamedTuple
 
 from rollstream.bus.message import Headers, Message, OutRecord
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
-from rollstream.bus.reader import TopicReader
-from rollstream.process.settings import KafkaSettings
+from rollstream.bus.run import Run
 from rollstream.schemas.codec import schema_id_of
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.topics import DEAD_LETTERS
@@ -119,16 +118,16 @@ def distinct(messages: Iterable[Message]) -> list[DeadLetter]:
     return list(letters.values())
 
 
-def list_dead_letters(kafka: KafkaSettings, run: str) -> list[DeadLetter]:
+def list_dead_letters(run: Run) -> list[DeadLetter]:
     """Every dead letter of the run."""
-    with TopicReader(kafka, [DEAD_LETTERS.of(run)]) as reader:
-        return distinct(reader.read_to_end())
+    with run.reader(DEAD_LETTERS) as reader:
+        return distinct(reader.to_end())
 
 
-def replay(publisher: Publisher, run: str, letter: DeadLetter, *, now: datetime | None = None) -> None:
+def replay(publisher: Publisher, run: Run, letter: DeadLetter, *, now: datetime | None = None) -> None:
     """Put the message back on its topic, then leave the marker, each confirmed; see `check_replayable`."""
     check_replayable(letter)
-    for record in replayed(letter, dead_letters=DEAD_LETTERS.of(run), now=now or datetime.now(UTC)):
+    for record in replayed(letter, dead_letters=run.topic(DEAD_LETTERS), now=now or datetime.now(UTC)):
         publisher.publish_soon(record).result(_PUBLISH_SECONDS)
 
 

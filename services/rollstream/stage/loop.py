@@ -24,7 +24,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ from structlog.contextvars import bind_contextvars
 
 from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer, InFlight
-from rollstream.bus.message import Delivery, Message, OutRecord
+from rollstream.bus.message import Delivery, Message
 from rollstream.bus.publisher import Publisher
+from rollstream.bus.run import Run
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
-from rollstream.schemas.codec import Codec
 from rollstream.schemas.errors import (
     BadMessageError,
     BrokenWorldError,
@@ -52,6 +52,7 @@ from rollstream.schemas.errors import (
     TooManyFailuresError,
 )
 from rollstream.schemas.record import Record
+from rollstream.schemas.topics import DEAD_LETTERS, Topic
 from rollstream.stage.dead_letters import dead_letter
 from rollstream.stage.starts import PoisonGuard, Start
 
@@ -67,18 +68,16 @@ _LOOP_HANGS_AFTER_SECONDS: Final = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route(Generic[T, R]):
-    """How the records of one topic are handled.
+    """How the records of the topic `source` are handled.
 
     `handle` yields results as they end. `on_failure` gives the results to publish when `handle` raised or the record
     was given up; without it, the message is dead-lettered. `if_too_large` shrinks a result over the size limit.
     `weight` is the record's share of `ConsumerSettings.max_weight`.
     """
 
-    read: Codec[T]
+    source: Topic[T]
     handle: Callable[[T], AsyncGenerator[R, None]]
-    write: Codec[R]
-    output: str
-    key: Callable[[R], str]
+    output: Topic[R]
     on_failure: Callable[[T, Exception], Iterable[R]] | None = None
     if_too_large: Callable[[R, RecordTooLargeError], R] | None = None
     weight: Callable[[T], int] | None = None
@@ -86,12 +85,12 @@ class Route(Generic[T, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one stage is made of; `routes` by the full name of the topic read, `dead_letters` is a full name too."""
+    """What one stage is made of; `consumer` reads the routes' sources."""
 
+    run: Run
     consumer: GroupConsumer
     publisher: Publisher
-    routes: Mapping[str, Route[Any, Any]]
-    dead_letters: str
+    routes: Sequence[Route[Any, Any]]
     poison: PoisonGuard
     health: Health
     drain_seconds: float = 20.0
@@ -118,6 +117,10 @@ class _Work:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
+        self._run = stage.run
+        for route in stage.routes:
+            stage.run.prepare(route.source, route.output)
+        self._routes = {stage.run.topic(route.source): route for route in stage.routes}
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES_A_MINUTE + 1)
@@ -164,11 +167,11 @@ class _Work:
 
     def weigh(self, message: Message) -> int:
         """The message's share of the consumer's `max_weight`."""
-        route = self._stage.routes[message.topic]
+        route = self._routes[message.topic]
         if route.weight is None:
             return 1
         try:
-            return route.weight(route.read.decode(message.value))
+            return route.weight(self._run.codec(route.source).decode(message.value))
         except DecodeError:
             return 1
 
@@ -202,9 +205,9 @@ class _Work:
         taken.done()
 
     async def _decode_and_handle(self, taken: InFlight, start: Start) -> None:
-        route = self._stage.routes[taken.message.topic]
+        route = self._routes[taken.message.topic]
         try:
-            record = route.read.decode(taken.message.value)
+            record = self._run.codec(route.source).decode(taken.message.value)
         except DecodeError as error:
             await self._dead_letter(taken, start, error, reason="unreadable")
             return
@@ -237,24 +240,22 @@ class _Work:
             # The partition went away; the cancellation of this task is already on its way.
             raise asyncio.CancelledError
         try:
-            value = route.write.encode(result)
+            sent = self._run.out_record(route.output, result)
         except RecordTooLargeError as error:
             if route.if_too_large is None:
                 raise
-            result = route.if_too_large(result, error)
-            value = route.write.encode(result)
-        key = route.key(result).encode()
-        return await self._stage.publisher.enqueue(OutRecord(topic=route.output, key=key, value=value))
+            sent = self._run.out_record(route.output, route.if_too_large(result, error))
+        return await self._stage.publisher.enqueue(sent)
 
     async def _confirmed(self, route: Route[Any, Any], reports: list[Future[Delivery]]) -> None:
         for report in reports:
             if not report.done():
                 await asyncio.wrap_future(report)
             report.result()
-        metrics.PUBLISHED.labels(route.output).inc(len(reports))
+        metrics.PUBLISHED.labels(self._run.topic(route.output)).inc(len(reports))
 
     async def _fail(self, taken: InFlight, start: Start, record: Record, error: Exception) -> None:
-        route = self._stage.routes[taken.message.topic]
+        route = self._routes[taken.message.topic]
         if route.on_failure is None:
             reason = "poison" if isinstance(error, PoisonError) else "failed"
             await self._dead_letter(taken, start, error, reason=reason)
@@ -269,7 +270,7 @@ class _Work:
         stage, message = self._stage, taken.message
         letter = dead_letter(
             message,
-            topic=stage.dead_letters,
+            topic=self._run.topic(DEAD_LETTERS),
             group=stage.consumer.group_id,
             error=error,
             attempts=start.number,

@@ -8,17 +8,17 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from rollstream.bus.run import Run
 from rollstream.client.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
-from rollstream.process.settings import StageSettings
 
 _NUM_EXAMPLES = 5
 
 
-def evaluate_with_progress(settings: StageSettings, request: EvaluationRequest, *, is_shown: bool) -> EvaluationReport:
+def evaluate_with_progress(run: Run, request: EvaluationRequest, *, is_shown: bool) -> EvaluationReport:
     """Evaluate under a progress bar on standard error."""
     with Progress(console=Console(stderr=True), disable=not is_shown, transient=True) as progress:
         task = progress.add_task(f"version {request.weight_version}", total=request.num_prompts)
-        return evaluate(settings, request, lambda answered: progress.update(task, completed=answered))
+        return evaluate(run, request, lambda answered: progress.update(task, completed=answered))
 
 
 def show(report: EvaluationReport, *, as_json: bool) -> None:

@@ -4,8 +4,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from rollstream.bus.admin import KafkaAdmin, TopicDescription
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.admin import TopicDescription
+from rollstream.bus.run import Run
 from rollstream.process.fleet import Fleet
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
@@ -22,7 +22,7 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from rollstream.schemas.weights import WeightsApplied, WeightsPublished
-from rollstream.views.reading import Decoder, last_messages, stream
+from rollstream.views.reading import Decoder, last_messages
 from rollstream.views.rendering import plain
 
 _CONSUMERS: Final[tuple[tuple[str, Topic[Any]], ...]] = (
@@ -78,14 +78,14 @@ class StatusSource:
     """Takes snapshots of one run."""
 
     def __init__(self, settings: StageSettings) -> None:
-        self._settings = settings
-        self._admin = KafkaAdmin(settings.kafka)
-        self._decoder = Decoder(settings)
+        self._run = Run(settings)
+        self._admin = self._run.admin()
+        self._decoder = Decoder(self._run)
         self._fleet = Fleet(settings.redis_url, settings.run)
 
     def snapshot(self) -> Snapshot:
         """One look; raises `ConfigurationError` if the run has no topics, `BrokerError` if no broker answers."""
-        run = self._settings.run
+        run = self._run.name
         topics = tuple(self._admin.describe_topics(run))
         if not topics:
             raise ConfigurationError(
@@ -106,22 +106,19 @@ class StatusSource:
         )
 
     def _newest(self, topic: Topic[Any], count: int) -> list[Any]:
-        messages = last_messages(self._settings, topic, count)
+        messages = last_messages(self._run, topic, count)
         return [decoded.record for decoded in map(self._decoder.decode, messages) if decoded.record is not None]
 
     def _applied(self) -> tuple[WeightsApplied, ...]:
         newest: dict[str, WeightsApplied] = {}
-        with TopicReader(self._settings.kafka, [WEIGHTS_APPLIED.of(self._settings.run)]) as reader:
-            for decoded in map(self._decoder.decode, stream(reader)):
-                if isinstance(decoded.record, WeightsApplied):
-                    newest[decoded.record.generator_id] = decoded.record
+        for applied in self._run.read(WEIGHTS_APPLIED):
+            newest[applied.generator_id] = applied
         return tuple(newest[generator_id] for generator_id in sorted(newest))
 
     def _lag(self, group: str, topic: Topic[Any], topics: tuple[TopicDescription, ...]) -> GroupLag:
-        run = self._settings.run
-        name = topic.of(run)
+        name = self._run.topic(topic)
         num_partitions = next(found.num_partitions for found in topics if found.name == name)
-        committed = self._admin.committed_offsets(f"{run}.{group}", name)
+        committed = self._admin.committed_offsets(self._run.group(group), name)
         ends = self._admin.end_offsets(name, num_partitions)
         behind = sum(max(0, ends[number] - offset) for number, offset in committed.items())
         return GroupLag(group=group, topic=topic.name, num_records=behind if committed else None)

@@ -7,7 +7,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from rollstream.history.rollback import VersionHistory, read_versions, roll_back
+from rollstream.bus.run import Run
+from rollstream.history.read import History, read
+from rollstream.history.rollback import roll_back
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
@@ -16,7 +18,7 @@ from rollstream.schemas.weights import WeightsPublished
 
 def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
     """Print the newest `last` versions, the newest first; as JSON one object a line."""
-    history = read_versions(settings)
+    history = read(Run(settings))
     rows = [_row(history, history.published[version]) for version in sorted(history.published)[-last:][::-1]]
     if as_json:
         for row in rows:
@@ -34,7 +36,7 @@ def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
 
 def show_one(settings: StageSettings, version: int, *, as_json: bool) -> None:
     """Print everything about one version and check its files; raises `ConfigurationError` if it does not exist."""
-    history = read_versions(settings)
+    history = read(Run(settings))
     if version not in history.published:
         newest = max(history.published, default="none")
         raise ConfigurationError(f"run {settings.run} has no version {version}; the newest is {newest}")
@@ -61,14 +63,14 @@ def roll_back_and_say(settings: StageSettings, version: int, *, force: bool) -> 
     """Roll back, and say what comes of it."""
     published = roll_back(settings, version, force=force)
     click.echo(f"version {published.weight_version} is published with the files of version {version}")
-    checkpoint = read_versions(settings).fold.checkpoint
+    checkpoint = read(Run(settings)).fold.checkpoint
     start = "the initial model" if checkpoint is None else f"the checkpoint of version {checkpoint.weight_version}"
     click.echo(
         f"the next trainer goes on from {start}: {checkpoint.checkpoint if checkpoint else 'no checkpoint is older'}"
     )
 
 
-def _row(history: VersionHistory, published: WeightsPublished) -> dict[str, Any]:
+def _row(history: History, published: WeightsPublished) -> dict[str, Any]:
     entry = history.entries.get(published.weight_version)
     return {
         "version": published.weight_version,

@@ -7,16 +7,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
+from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.ledger import LedgerFold
+from rollstream.history.read import read
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.health import Health
 from rollstream.process.heap import spare_the_loaded
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ExpiredTransactionError, FencedError
+from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, read_position, state_directory
@@ -26,7 +28,6 @@ from rollstream.trainer.commits.restart import (
     RestartPlan,
     check_position,
     plan_restart,
-    read_ledger,
     reading_start,
 )
 from rollstream.trainer.intake.admission import AdmissionRules, narrow_lag_bound
@@ -40,6 +41,7 @@ from rollstream.trainer.loop import Parts, Trainer
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
+_LATEST_VERSIONS = 20
 
 
 def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monotonic) -> None:
@@ -62,18 +64,19 @@ def train(
     settings: TrainerSettings, backend: TrainingBackend, stop: Stop, health: Health, clock: Clock = time.monotonic
 ) -> None:
     """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over."""
-    publisher = TransactionalPublisher(settings.kafka, f"{settings.run}.trainer")
+    run = Run(settings)
+    publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     publisher.init()
-    found = _look_up(settings)
+    found = _look_up(settings, run)
     if 0 < settings.num_steps <= found.plan.step:
         _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
         return
-    commits = _commits(settings, publisher)
+    commits = _commits(settings, run, publisher)
     _act_first(found, backend, commits)
     with ExitStack() as stack:
-        stack.enter_context(_fenced_if_taken_over(settings, commits))
+        stack.enter_context(_fenced_if_taken_over(run, commits))
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
-        upstream = UpstreamWatcher(settings.kafka, settings.rollouts_run, clock)
+        upstream = UpstreamWatcher(run.sibling(settings.rollouts_run), clock)
         stack.callback(upstream.close)
         reader = stack.enter_context(RolloutReader(settings, found.start.offsets))
         parts = Parts(
@@ -94,14 +97,21 @@ class _Found:
     ends: dict[Partition, int]
 
 
-def _look_up(settings: TrainerSettings) -> _Found:
-    ledger = read_ledger(settings.kafka, settings.run, settings.registry())
-    if said := narrow_lag_bound(ledger.latest_steps, settings.max_policy_lag):
+def _look_up(settings: TrainerSettings, run: Run) -> _Found:
+    """What trainers before this one left behind.
+
+    The transactional id is taken over: nobody else can append any more, and an open transaction of a predecessor is
+    aborted.
+    """
+    history = read(run, newest=_LATEST_VERSIONS, strict=True)
+    steps = [entry for entry in history.entries.values() if entry.kind is EntryKind.STEP]
+    if said := narrow_lag_bound(steps, settings.max_policy_lag):
         _LOG.warning(said)
-    plan = plan_restart(ledger.fold, ledger.newest_published)
-    restored = _restored_position(settings, plan)
-    start, ends = _where_to_read(settings, restored)
-    return _Found(fold=ledger.fold, plan=plan, restored=restored, start=start, ends=ends)
+    plan = plan_restart(history.fold, history.newest_version)
+    source = run.sibling(settings.rollouts_run)
+    restored = _restored_position(run, source, plan)
+    start, ends = _where_to_read(settings, source, restored)
+    return _Found(fold=history.fold, plan=plan, restored=restored, start=start, ends=ends)
 
 
 def _act_first(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
@@ -129,30 +139,28 @@ def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) 
 
 
 @contextmanager
-def _fenced_if_taken_over(settings: TrainerSettings, commits: Commits) -> Iterator[None]:
+def _fenced_if_taken_over(run: Run, commits: Commits) -> Iterator[None]:
     """A transaction that was open for too long looks fenced in any case; who took over shows on the ledger."""
     try:
         yield
     except ExpiredTransactionError as error:
-        newest = read_ledger(settings.kafka, settings.run, settings.registry()).fold.max_version
+        newest = read(run, newest=1, strict=True).fold.max_version
         if newest > commits.weight_version:
             raise FencedError(f"another process took over: the ledger is at version {newest}") from error
         raise
 
 
-def _commits(settings: TrainerSettings, publisher: TransactionalPublisher) -> Commits:
+def _commits(settings: TrainerSettings, run: Run, publisher: TransactionalPublisher) -> Commits:
     incarnation = uuid.uuid4().hex[:12]
     _LOG.info("incarnation %s of the trainer of run %s", incarnation, settings.run)
     common = CommitSettings(
-        run=settings.run,
-        model=settings.model,
         incarnation=incarnation,
         dtype=settings.learning.dtype,
         keep_versions=settings.keep_versions,
         keep_checkpoints=settings.keep_checkpoints,
     )
     checkpoints = CheckpointStore(settings.checkpoints, incarnation)
-    return Commits(common, publisher, open_weight_store(settings.weight_store), checkpoints, settings.registry())
+    return Commits(common, publisher, open_weight_store(settings.weight_store), checkpoints, run)
 
 
 def _load_backend(settings: TrainerSettings) -> TrainingBackend:
@@ -161,13 +169,12 @@ def _load_backend(settings: TrainerSettings) -> TrainingBackend:
     return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
 
 
-def _restored_position(settings: TrainerSettings, plan: RestartPlan) -> Position:
+def _restored_position(run: Run, source: Run, plan: RestartPlan) -> Position:
     """The checkpoint's position, checked against this cluster; without a checkpoint the start of everything."""
-    topics = [PROMPTS.of(settings.rollouts_run), SCORED.of(settings.rollouts_run)]
-    identity = KafkaAdmin(settings.kafka).identity(topics)
+    identity = source.admin().identity([source.topic(PROMPTS), source.topic(SCORED)])
     if plan.checkpoint is None:
         return Position(
-            run=settings.run, weight_version=plan.version, step=plan.step, cluster_id=identity.cluster_id,
+            run=run.name, weight_version=plan.version, step=plan.step, cluster_id=identity.cluster_id,
             topic_ids=identity.topic_ids, next_offsets=(), open_groups=(),
         )  # fmt: skip
     position = read_position(plan.checkpoint)
@@ -175,14 +182,11 @@ def _restored_position(settings: TrainerSettings, plan: RestartPlan) -> Position
     return position
 
 
-def _where_to_read(settings: TrainerSettings, restored: Position) -> tuple[ReadingStart, dict[Partition, int]]:
+def _where_to_read(
+    settings: TrainerSettings, source: Run, restored: Position
+) -> tuple[ReadingStart, dict[Partition, int]]:
     """Where to read on, and where everything ends now."""
-    admin = KafkaAdmin(settings.kafka)
-    bounds = {
-        (topic, number): bound
-        for topic in (PROMPTS.of(settings.rollouts_run), SCORED.of(settings.rollouts_run))
-        for number, bound in admin.bounds(topic).items()
-    }
+    bounds = {**source.bounds(PROMPTS), **source.bounds(SCORED)}
     log_starts = {partition: start for partition, (start, _) in bounds.items()}
     start = reading_start(restored.offsets(), log_starts, accept_loss=settings.accept_loss)
     ends = {partition: end for partition, (_, end) in bounds.items()}

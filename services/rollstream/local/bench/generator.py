@@ -15,10 +15,7 @@ from typing import Any, Final, NamedTuple
 import click
 import psutil
 
-from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import OutRecord
-from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.run import Run
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
 from rollstream.generator.loop import run_on
@@ -39,7 +36,6 @@ from rollstream.local.stack import LocalStack
 from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
 from rollstream.process.stop import Stop
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS, WEIGHTS
@@ -184,11 +180,13 @@ async def _direct(bench: Bench, concurrency: int, cool_down: float) -> Side:
     return _side(window, load.answers, cool_down)
 
 
-async def _staged(bench: Bench, run: str, best: Best) -> Side:
+async def _staged(bench: Bench, name: str, best: Best) -> Side:
     """Run the stage on prompts submitted beforehand; a sample has ended when the broker stamped it."""
     num_prompts = _num_prompts(bench, best)
+    settings = _settings(bench, name, best)
+    run = Run(settings)
     _submit(bench, run, num_prompts)
-    stage = asyncio.create_task(run_on(bench.engine, _settings(bench, run, best), Health(), Stop()))
+    stage = asyncio.create_task(run_on(bench.engine, settings, Health(), Stop()))
     try:
         await _first_sample(bench, stage)
         window = await _window(bench)
@@ -198,10 +196,10 @@ async def _staged(bench: Bench, run: str, best: Best) -> Side:
     finally:
         stage.cancel()
         await asyncio.wait([stage])
-    answers = _published(bench, run)
+    answers = _published(run)
     if len(answers) >= num_prompts * bench.shape.group_size:
         raise BrokenWorldError(f"the stage ran out of its {num_prompts} prompts within {bench.seconds} s")
-    KafkaAdmin(bench.kafka).delete_topics(run)
+    run.admin().delete_topics(run.name)
     return _side(window, answers, best.cool_down)
 
 
@@ -244,22 +242,19 @@ def _settings(bench: Bench, run: str, best: Best) -> GeneratorSettings:
     )
 
 
-def _submit(bench: Bench, run: str, num_prompts: int) -> None:
+def _submit(bench: Bench, run: Run, num_prompts: int) -> None:
     """Publish version 0 and the prompts."""
-    KafkaAdmin(bench.kafka).create_topics(run)
-    stored = open_weight_store(bench.directory / "weights" / run).write(
+    run.admin().create_topics(run.name)
+    stored = open_weight_store(bench.directory / "weights" / run.name).write(
         0, "bench", lambda path: _copy(bench.directory / "model", path)
     )
     version = WeightsPublished(
         model="policy", weight_version=0, uri=stored.uri, files=stored.files, step=0, created_at=utc_now()
     )
-    publisher = Publisher(bench.kafka, client_id="bench")
-    publisher.publish_soon(OutRecord(topic=WEIGHTS.of(run), key=b"policy", value=AvroCodec(WEIGHTS).encode(version)))
-    codec = AvroCodec(PROMPTS)
-    for prompt in itertools.islice(prompts(bench.shape, run), num_prompts):
-        publisher.publish_soon(
-            OutRecord(topic=PROMPTS.of(run), key=prompt.group_id.encode(), value=codec.encode(prompt))
-        )
+    publisher = run.publisher("bench")
+    publisher.publish_soon(run.out_record(WEIGHTS, version))
+    for prompt in itertools.islice(prompts(bench.shape, run.name), num_prompts):
+        publisher.publish_soon(run.out_record(PROMPTS, prompt))
     publisher.close(60.0)
 
 
@@ -267,13 +262,14 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True)
 
 
-def _published(bench: Bench, run: str) -> list[Answered]:
-    codec = AvroCodec(ROLLOUTS)
-    with TopicReader(bench.kafka, [ROLLOUTS.of(run)]) as reader:
-        samples = [(message.timestamp_ms / 1000, codec.decode(message.value)) for message in reader.read_to_end()]
+def _published(run: Run) -> list[Answered]:
     return [
-        Answered(began=sample.started_at.timestamp(), ended=stamped, num_tokens=sample.num_completion_tokens)
-        for stamped, sample in samples
+        Answered(
+            began=sample.started_at.timestamp(),
+            ended=message.timestamp_ms / 1000,
+            num_tokens=sample.num_completion_tokens,
+        )
+        for message, sample in run.placed(ROLLOUTS)
     ]
 
 

@@ -14,15 +14,13 @@ import click
 import numpy as np
 import psutil
 
-from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Message, OutRecord
-from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.message import Message
+from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.record import utc_now
@@ -52,27 +50,24 @@ def command(seconds: float, runs: int) -> None:
             kafka = KafkaSettings(bootstrap_servers=cluster.bootstrap_servers)
             for number in range(runs):
                 for size, target in _TARGETS.items():
-                    sizes[size].append(
-                        _measure(kafka, directory, f"bench-{size}-{number}", size, int(target * seconds))
-                    )
+                    run = Run(StageSettings(run=f"bench-{size}-{number}", kafka=kafka))
+                    sizes[size].append(_measure(run, directory, size, int(target * seconds)))
         finally:
             cluster.stop()
     click.echo(json.dumps(_report(sizes, {"seconds": seconds, "runs": runs}), indent=2))
 
 
-def _measure(kafka: KafkaSettings, directory: Path, run: str, size: int, count: int) -> dict[str, float]:
-    admin = KafkaAdmin(kafka)
-    admin.create_topics(run, partitions=4)
-    codec = AvroCodec(ROLLOUTS)
-    samples = list(_rollouts(run, size, 64))
-    values = [codec.encode(sample) for sample in samples]
-    publisher = Publisher(kafka, client_id="bench")
+def _measure(run: Run, directory: Path, size: int, count: int) -> dict[str, float]:
+    admin = run.admin()
+    admin.create_topics(run.name, partitions=4)
+    records = [run.out_record(ROLLOUTS, sample) for sample in _rollouts(run.name, size, 64)]
+    values = [record.value for record in records if record.value is not None]
+    publisher = run.publisher("bench")
     for number in range(count):
-        key = samples[number % len(samples)].group_id.encode()
-        publisher.publish_soon(OutRecord(topic=ROLLOUTS.of(run), key=key, value=values[number % len(values)]))
+        publisher.publish_soon(records[number % len(records)])
     publisher.close(120.0)
-    messages, cpu_seconds = _run_scorer(kafka, directory, run, count)
-    admin.delete_topics(run)
+    messages, cpu_seconds = _run_scorer(run, directory, count)
+    admin.delete_topics(run.name)
     elapsed = (max(one.timestamp_ms for one in messages) - min(one.timestamp_ms for one in messages)) / 1000
     return {
         "rollouts_per_second": (count - 1) / elapsed,
@@ -82,11 +77,11 @@ def _measure(kafka: KafkaSettings, directory: Path, run: str, size: int, count: 
     }
 
 
-def _run_scorer(kafka: KafkaSettings, directory: Path, run: str, count: int) -> tuple[list[Message], float]:
+def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[Message], float]:
     """Score what lies in `rollouts`: the scored messages without their values, and the CPU seconds it took."""
-    config = directory / f"{run}.toml"
-    config.write_text(f'run = "{run}"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n')
-    log = directory / f"{run}.log"
+    config = directory / f"{run.name}.toml"
+    config.write_text(f'run = "{run.name}"\n[kafka]\nbootstrap_servers = "{run.kafka.bootstrap_servers}"\n')
+    log = directory / f"{run.name}.log"
     with log.open("w") as output:
         scorer = subprocess.Popen(
             [sys.executable, "-m", "rollstream.cli.main", "scorer", "--config", str(config)],
@@ -95,7 +90,7 @@ def _run_scorer(kafka: KafkaSettings, directory: Path, run: str, count: int) -> 
         )
     try:
         deadline = time.monotonic() + _DEADLINE_SECONDS
-        while _committed(kafka, run) < count:
+        while _committed(run) < count:
             if scorer.poll() is not None or time.monotonic() > deadline:
                 raise BrokenWorldError(f"the scorer did not score {count} rollouts: {log.read_text()[-2000:]}")
             time.sleep(1.0)
@@ -104,7 +99,7 @@ def _run_scorer(kafka: KafkaSettings, directory: Path, run: str, count: int) -> 
         scorer.kill()
         scorer.wait(10)
     found: list[Message] = []
-    with TopicReader(kafka, [SCORED.of(run)]) as reader:
+    with run.reader(SCORED) as reader:
         while not reader.at_end() or not found:
             found += [_bare_message(message) for message in reader.poll(500, 1.0)]
     return found, cpu_seconds
@@ -117,8 +112,8 @@ def _cpu_seconds(pid: int) -> float:
     return float(sum(one.user + one.system for one in times))
 
 
-def _committed(kafka: KafkaSettings, run: str) -> int:
-    return sum(KafkaAdmin(kafka).committed_offsets(f"{run}.scorers", ROLLOUTS.of(run)).values())
+def _committed(run: Run) -> int:
+    return sum(run.admin().committed_offsets(run.group("scorers"), run.topic(ROLLOUTS)).values())
 
 
 def _bare_message(message: Message) -> Message:

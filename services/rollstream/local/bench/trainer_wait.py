@@ -10,16 +10,12 @@ from typing import Any
 import click
 import numpy as np
 
-from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import OutRecord
-from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.run import Run
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
-from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.codec import AvroCodec
+from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
@@ -52,8 +48,9 @@ def command(steps: int, groups_per_step: int, group_size: int, tokens: int) -> N
 def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, model: str) -> dict[str, Any]:
     """Fill the topics, run `rollstream trainer` on a model of this size to its end, and add up what its ledger says."""
     num_steps = shape["steps"] + _WARM_UP_STEPS
-    KafkaAdmin(kafka).create_topics(_RUN, partitions=4)
-    _fill(kafka, num_steps * shape["groups_per_step"], shape)
+    run = Run(StageSettings(run=_RUN, kafka=kafka))
+    run.admin().create_topics(_RUN, partitions=4)
+    _fill(run, num_steps * shape["groups_per_step"], shape)
     write_tiny_model(directory / "model", seed=0, **MODEL_SIZES[model])
     command = [sys.executable, "-m", "rollstream.cli.main", "trainer", "--config"]
     log = directory / "trainer.log"
@@ -64,19 +61,18 @@ def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, mod
         )  # fmt: skip
     if ended.returncode != 0:
         raise BrokenWorldError(f"the trainer ended with {ended.returncode}: {log.read_text()[-2000:]}")
-    return _report(_steps(kafka)[_WARM_UP_STEPS:], shape)
+    steps = [entry for entry in run.read(LEDGER) if entry.kind is EntryKind.STEP]
+    return _report(steps[_WARM_UP_STEPS:], shape)
 
 
-def _fill(kafka: KafkaSettings, num_groups: int, shape: dict[str, int]) -> None:
-    prompts, scored = AvroCodec(PROMPTS), AvroCodec(SCORED)
+def _fill(run: Run, num_groups: int, shape: dict[str, int]) -> None:
     random = np.random.default_rng(0)
-    publisher = Publisher(kafka, client_id="bench")
+    publisher = run.publisher("bench")
     size, tokens = shape["group_size"], shape["tokens"]
     for prompt in synthetic_prompts(_RUN, num_groups, group_size=size, max_tokens=2 * tokens):
-        key = prompt.group_id.encode()
-        publisher.publish_soon(OutRecord(topic=PROMPTS.of(_RUN), key=key, value=prompts.encode(prompt)))
+        publisher.publish_soon(run.out_record(PROMPTS, prompt))
         for sample in synthetic_samples(prompt, num_tokens=tokens, vocab_size=len(VOCABULARY), random=random):
-            publisher.publish_soon(OutRecord(topic=SCORED.of(_RUN), key=key, value=scored.encode(sample)))
+            publisher.publish_soon(run.out_record(SCORED, sample))
     publisher.close(120.0)
 
 
@@ -97,13 +93,6 @@ max_policy_lag = {num_steps}
 keep_versions = {num_steps + 1}
 """)
     return path
-
-
-def _steps(kafka: KafkaSettings) -> list[LedgerEntry]:
-    codec = AvroCodec(LEDGER)
-    with TopicReader(kafka, [LEDGER.of(_RUN)]) as reader:
-        entries = [codec.decode(message.value) for message in reader.read_to_end()]
-    return [entry for entry in entries if entry.kind is EntryKind.STEP]
 
 
 def _report(steps: list[LedgerEntry], shape: dict[str, int]) -> dict[str, Any]:

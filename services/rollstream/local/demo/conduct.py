@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from rollstream.bus.run import Run
 from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, evaluate
 from rollstream.history.ledger import surviving
 from rollstream.local.cores import divide_cores
@@ -73,7 +74,7 @@ def _run_on(stack: LocalStack, demo: DemoOptions, console: Console) -> DemoResul
     with Supervisor(demo.run_dir) as supervisor:
         conductor = _Conductor(demo, settings, config, supervisor, console)
         measured, steps = conductor.run()
-    facts = read_facts(settings)
+    facts = read_facts(Run(settings))
     summary = summarize(facts, measured)
     summary.write(demo.run_dir / "summary.json")
     draw(steps.surviving_steps, demo.run_dir / "reward.png")
@@ -91,12 +92,12 @@ class _Conductor:
         self, demo: DemoOptions, settings: StageSettings, config: Path, supervisor: Supervisor, console: Console
     ) -> None:
         self._demo = demo
-        self._settings = settings
+        self._run = Run(settings)
         self._config = config
         self._supervisor = supervisor
         self._console = console
         self._cores = divide_cores()
-        self._watch = LoopWatch(settings)
+        self._watch = LoopWatch(self._run)
 
     def run(self) -> tuple[Measured, LoopWatch]:
         """The loop between two evaluations of held-out prompts."""
@@ -168,7 +169,7 @@ class _Conductor:
         request = EvaluationRequest(
             environment=options.ENVIRONMENT, weight_version=version, num_prompts=options.EVAL_PROMPTS
         )
-        report = evaluate(self._settings, request)
+        report = evaluate(self._run, request)
         if report.num_completed < options.EVAL_PROMPTS:
             why = "; ".join(f"{failure.count} x {failure.code.value}: {failure.example}" for failure in report.failures)
             raise BrokenWorldError(f"version {version} was not evaluated: {why}")
@@ -190,7 +191,7 @@ class _Conductor:
         """Let the pipeline finish what was submitted: what is incomplete after that is lost."""
         deadline = time.monotonic() + _DRY_SECONDS
         while time.monotonic() < deadline:
-            facts = read_facts(self._settings)
+            facts = read_facts(self._run)
             open_groups = facts.submitted - set(surviving(facts.ledger).closed)
             if num_incomplete(facts.samples, open_groups) == 0:
                 return

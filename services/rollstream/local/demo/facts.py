@@ -1,24 +1,15 @@
-"""What a finished run left on its topics, read by a reader that shares nothing with the stages but the schemas."""
+"""What a finished run left on its topics."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 from rollstream.bus.message import Message
-from rollstream.bus.reader import TopicReader
-from rollstream.process.settings import StageSettings
-from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import DecodeError
+from rollstream.bus.run import Run
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import Purpose
-from rollstream.schemas.record import Record
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import DEAD_LETTERS, LEDGER, PROMPTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
+from rollstream.schemas.topics import DEAD_LETTERS, LEDGER, PROMPTS, SCORED, WEIGHTS, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome
-
-R = TypeVar("R", bound=Record)
-_READ_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +41,20 @@ class RunFacts:
     dead_letters: int
 
 
-def read_facts(settings: StageSettings) -> RunFacts:
-    """Read every topic of the run from its start to its end."""
-    prompts = [prompt for _, prompt in _records(settings, PROMPTS) if prompt.purpose is Purpose.TRAIN]
-    applied = [record for _, record in _records(settings, WEIGHTS_APPLIED)]
+def read_facts(run: Run) -> RunFacts:
+    """Read every topic of the run from its start to its end; what can't be read is a dead letter, counted there."""
+    prompts = [prompt for prompt in run.read(PROMPTS) if prompt.purpose is Purpose.TRAIN]
+    applied = [record for record in run.read(WEIGHTS_APPLIED) if record.outcome is ApplyOutcome.APPLIED]
+    with run.reader(DEAD_LETTERS) as letters:
+        num_letters = sum(1 for _ in letters.to_end())
     return RunFacts(
         submitted=frozenset(prompt.group_id for prompt in prompts),
         started_at=min((prompt.submitted_at for prompt in prompts), default=None),
-        samples=tuple(_sample(message, scored) for message, scored in _records(settings, SCORED)),
-        ledger=tuple(entry for _, entry in _records(settings, LEDGER)),
-        published=frozenset(record.weight_version for _, record in _records(settings, WEIGHTS)),
-        applied=frozenset(record.weight_version for record in applied if record.outcome is ApplyOutcome.APPLIED),
-        dead_letters=sum(1 for _ in _messages(settings, DEAD_LETTERS.of(settings.run))),
+        samples=tuple(_sample(message, scored) for message, scored in run.placed(SCORED)),
+        ledger=tuple(run.read(LEDGER)),
+        published=frozenset(record.weight_version for record in run.read(WEIGHTS)),
+        applied=frozenset(record.weight_version for record in applied),
+        dead_letters=num_letters,
     )
 
 
@@ -77,17 +70,3 @@ def _sample(message: Message, scored: RolloutScored) -> SampleFact:
         weight_versions=rollout.weight_versions,
         lies_at=(message.partition, message.offset),
     )
-
-
-def _records(settings: StageSettings, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
-    codec = AvroCodec(topic, settings.registry())
-    for message in _messages(settings, topic.of(settings.run)):
-        try:
-            yield message, codec.decode(message.value)
-        except DecodeError:
-            continue  # a dead letter, counted there
-
-
-def _messages(settings: StageSettings, topic: str) -> Iterator[Message]:
-    with TopicReader(settings.kafka, [topic]) as reader:
-        yield from reader.read_to_end(_READ_SECONDS)

@@ -2,10 +2,8 @@
 
 from dataclasses import dataclass
 
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.run import Run
 from rollstream.history.ledger import Survivors, surviving
-from rollstream.process.settings import StageSettings
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.topics import LEDGER, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome
@@ -32,11 +30,11 @@ class LoopState:
 class LoopWatch:
     """Follows `ledger` and `weights-applied`; `poll` doubles as the conductor's pause between two looks."""
 
-    def __init__(self, settings: StageSettings) -> None:
-        self._ledger_topic = LEDGER.of(settings.run)
-        self._ledger = AvroCodec(LEDGER, settings.registry())
-        self._applied = AvroCodec(WEIGHTS_APPLIED, settings.registry())
-        self._reader = TopicReader(settings.kafka, [self._ledger_topic, WEIGHTS_APPLIED.of(settings.run)])
+    def __init__(self, run: Run) -> None:
+        self._ledger_topic = run.topic(LEDGER)
+        self._ledger = run.codec(LEDGER)
+        self._applied = run.codec(WEIGHTS_APPLIED)
+        self._reader = run.reader(LEDGER, WEIGHTS_APPLIED)
         self._entries: list[LedgerEntry] = []
         self.state = LoopState()
 

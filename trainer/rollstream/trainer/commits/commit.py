@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from rollstream.bus.message import OutRecord
+from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.weight_store import WeightStore
 from rollstream.process.crash_points import crash_point
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.registry import SchemaRegistry
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
@@ -30,8 +28,6 @@ Save = Callable[[Path], None]
 class CommitSettings:
     """What every commit of one process shares."""
 
-    run: str
-    model: str
     incarnation: str
     dtype: str
     keep_versions: int
@@ -66,14 +62,14 @@ class Commits:
         publisher: TransactionalPublisher,
         weights: WeightStore,
         checkpoints: CheckpointStore,
-        registry: SchemaRegistry,
+        run: Run,
     ) -> None:
         self._settings = settings
         self._publisher = publisher
         self._weights = weights
         self._checkpoints = checkpoints
-        self._weights_codec = AvroCodec(WEIGHTS, registry)
-        self._ledger_codec = AvroCodec(LEDGER, registry)
+        self._run = run
+        run.prepare(WEIGHTS, LEDGER)
         self._published: WeightsPublished | None = None
         self._own_uris: list[str] = []
         self._drops_since_version: list[ClosedGroup] = []
@@ -150,7 +146,7 @@ class Commits:
         crash_point("weights_written")
         self._own_uris.append(stored.uri)
         return WeightsPublished(
-            model=self._settings.model,
+            model=self._run.model,
             weight_version=version,
             parent_version=parent,
             uri=stored.uri,
@@ -180,10 +176,9 @@ class Commits:
         return LedgerEntry.model_validate(values)
 
     def _commit(self, entry: LedgerEntry, published: WeightsPublished | None) -> LedgerEntry:
-        records = [self._record(LEDGER.of(self._settings.run), self._settings.run, self._ledger_codec.encode(entry))]
+        records = [self._run.out_record(LEDGER, entry)]
         if published is not None:
-            name = WEIGHTS.of(self._settings.run)
-            records.insert(0, self._record(name, published.model, self._weights_codec.encode(published)))
+            records.insert(0, self._run.out_record(WEIGHTS, published))
         self._publisher.commit(records)
         if published is not None:
             self._published = published
@@ -191,9 +186,6 @@ class Commits:
             self.weight_version, self.step = entry.weight_version, entry.step
             self._delete_old()
         return entry
-
-    def _record(self, topic: str, key: str, value: bytes) -> OutRecord:
-        return OutRecord(topic=topic, key=key.encode(), value=value)
 
     def _delete_old(self) -> None:
         """Only what this process wrote, and only once newer ones count."""

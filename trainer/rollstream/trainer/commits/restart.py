@@ -1,23 +1,13 @@
 """Taking over a run: what the surviving ledger says, which checkpoint to restore, where to read on."""
 
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 from rollstream.bus.admin import ClusterIdentity
-from rollstream.bus.message import Message, Partition
-from rollstream.bus.reader import TopicReader
+from rollstream.bus.message import Partition
 from rollstream.history.ledger import LedgerFold
-from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, DecodeError
-from rollstream.schemas.ledger import EntryKind, LedgerEntry
-from rollstream.schemas.registry import SchemaRegistry
-from rollstream.schemas.topics import LEDGER, WEIGHTS
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.commits.checkpoint import Position
-
-_LATEST_STEPS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,45 +31,9 @@ class ReadingStart:
     is_loss_accepted: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FoundLedger:
-    """The whole ledger, folded; the largest version on `weights` (-1: none); the latest step entries, cut ones too."""
-
-    fold: LedgerFold
-    newest_published: int
-    latest_steps: Sequence[LedgerEntry]
-
-
-def read_ledger(kafka: KafkaSettings, run: str, registry: SchemaRegistry) -> FoundLedger:
-    """What trainers before this one left behind.
-
-    Call it after the transactional id was taken over: nobody else can append any more, and an open transaction of a
-    predecessor is aborted. Raises `BrokerError`, `InconsistentLedgerError`.
-    """
-    ledger, weights = AvroCodec(LEDGER, registry), AvroCodec(WEIGHTS, registry)
-    fold = LedgerFold()
-    newest = -1
-    latest: deque[LedgerEntry] = deque(maxlen=_LATEST_STEPS)
-    with TopicReader(kafka, [LEDGER.of(run), WEIGHTS.of(run)]) as reader:
-        for message in reader.read_to_end():
-            try:
-                if message.topic == LEDGER.of(run):
-                    entry = ledger.decode(message.value)
-                    fold.add(entry)
-                    if entry.kind is EntryKind.STEP:
-                        latest.append(entry)
-                else:
-                    newest = max(newest, weights.decode(message.value).weight_version)
-            except DecodeError as error:
-                raise BrokenWorldError(
-                    f"{_at(message)} is not readable, and only trainers and rollbacks write there: {error}"
-                ) from error
-    return FoundLedger(fold=fold, newest_published=newest, latest_steps=latest)
-
-
-def plan_restart(fold: LedgerFold, newest_published: int) -> RestartPlan:
-    """Where to go on: the newest surviving checkpoint, else the initial model."""
-    version = max(fold.max_version, newest_published) + 1
+def plan_restart(fold: LedgerFold, newest_version: int) -> RestartPlan:
+    """Where to go on: the newest surviving checkpoint, else the initial model; `newest_version` as in `History`."""
+    version = newest_version + 1
     newest = fold.checkpoint
     if newest is not None:
         return RestartPlan(
@@ -125,7 +79,3 @@ def reading_start(
         )
     offsets = {partition: max(wanted.get(partition, 0), start) for partition, start in log_starts.items()}
     return ReadingStart(offsets=offsets, is_loss_accepted=bool(expired))
-
-
-def _at(message: Message) -> str:
-    return f"{message.topic}/{message.partition}@{message.offset}"

@@ -7,9 +7,8 @@ from typing import Final, Self
 
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
-from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
-from rollstream.bus.reader import TopicReader
-from rollstream.schemas.codec import AvroCodec
+from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS
+from rollstream.bus.run import Run
 from rollstream.schemas.errors import BrokerError, DecodeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
@@ -28,15 +27,15 @@ class RolloutReader:
     """Reads `prompts` and `scored` of the run whose rollouts are trained on; not reading is the back-pressure."""
 
     def __init__(self, settings: TrainerSettings, start: Mapping[Partition, int]) -> None:
-        registry = settings.registry()
-        self._prompts_topic = PROMPTS.of(settings.rollouts_run)
-        self._prompts = AvroCodec(PROMPTS, registry)
-        self._scored = AvroCodec(SCORED, registry)
-        self._group = f"{settings.run}.trainer"
-        self._dead_letters = DEAD_LETTERS.of(settings.run)
-        self._publisher = Publisher(settings.kafka, client_id=f"{self._group}.dead-letters")
-        topics = [self._prompts_topic, SCORED.of(settings.rollouts_run)]
-        self._reader = TopicReader(settings.kafka, topics, start=start, monitor_group=self._group)
+        run = Run(settings)
+        source = run.sibling(settings.rollouts_run)
+        self._prompts_topic = source.topic(PROMPTS)
+        self._prompts = source.codec(PROMPTS)
+        self._scored = source.codec(SCORED)
+        self._group = run.group("trainer")
+        self._dead_letters = run.topic(DEAD_LETTERS)
+        self._publisher = run.publisher(f"{self._group}.dead-letters")
+        self._reader = source.reader(PROMPTS, SCORED, start=start, monitor_group=self._group)
 
     def __enter__(self) -> Self:
         return self

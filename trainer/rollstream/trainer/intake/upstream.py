@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.process.settings import KafkaSettings
+from rollstream.bus.run import Run
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from rollstream.trainer.intake.aging import Upstream
@@ -25,8 +25,7 @@ _JOIN_SECONDS: Final = 2.0
 class UpstreamWatcher:
     """The newest answer; while the broker is away the last one stays, and is soon no longer fresh."""
 
-    def __init__(self, kafka: KafkaSettings, run: str, clock: Clock = time.monotonic) -> None:
-        self._kafka = kafka
+    def __init__(self, run: Run, clock: Clock = time.monotonic) -> None:
         self._run = run
         self._latest = Upstream()
         self._clock = clock
@@ -51,7 +50,7 @@ class UpstreamWatcher:
         self._thread.join(timeout=_JOIN_SECONDS)
 
     def _ask_for_ever(self) -> None:
-        admin = KafkaAdmin(self._kafka)
+        admin = self._run.admin()
         while not self._closing.wait(ASK_EVERY_SECONDS):
             asked_at = self._clock()
             try:
@@ -62,9 +61,10 @@ class UpstreamWatcher:
                 self._asked_at = asked_at
 
 
-def _ask(admin: KafkaAdmin, run: str) -> Upstream:
+def _ask(admin: KafkaAdmin, run: Run) -> Upstream:
     """In this order: a prompt that was committed has its samples below the end of `rollouts` asked after it."""
-    prompts_done = admin.committed_offsets(f"{run}.generators", PROMPTS.of(run))
-    rollouts_end = {number: end for number, (_, end) in admin.bounds(ROLLOUTS.of(run)).items()}
-    rollouts_done = admin.committed_offsets(f"{run}.scorers", ROLLOUTS.of(run))
+    rollouts = run.topic(ROLLOUTS)
+    prompts_done = admin.committed_offsets(run.group("generators"), run.topic(PROMPTS))
+    rollouts_end = {number: end for number, (_, end) in admin.bounds(rollouts).items()}
+    rollouts_done = admin.committed_offsets(run.group("scorers"), rollouts)
     return Upstream(prompts_done=prompts_done, rollouts_end=rollouts_end, rollouts_done=rollouts_done)

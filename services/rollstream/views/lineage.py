@@ -1,15 +1,81 @@
-"""Stories of rollouts and steps as lines of text."""
+"""The story of a rollout or a step: read from the topics, and shown as lines of text."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Final
 
-from rollstream.history.lineage import Found, RolloutStory, StepStory
+from rollstream.bus.message import Message
+from rollstream.bus.run import Run
+from rollstream.history.ledger import surviving
+from rollstream.history.lineage import (
+    Found,
+    RolloutStory,
+    StepStory,
+    surviving_step,
+    trace_rollout,
+    trace_step,
+)
+from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.ids import group_of
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
+from rollstream.schemas.topics import (
+    EVAL_PROMPTS,
+    EVAL_ROLLOUTS,
+    EVAL_SCORED,
+    LEDGER,
+    PROMPTS,
+    ROLLOUTS,
+    SCORED,
+    WEIGHTS,
+)
+from rollstream.views.reading import Decoder, at_places
 from rollstream.views.rendering import answer, one_line, quoted, versions
 
 _UNKNOWN_LAG = "lag unknown"
+_OF_A_GROUP: Final = (PROMPTS, ROLLOUTS, SCORED, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED)
+
+
+def read_rollout(run: Run, rollout_id: str) -> RolloutStory:
+    """The story of a rollout; raises `ConfigurationError` if no topic knows it."""
+    key = group_of(rollout_id).encode()
+    with run.reader(*_OF_A_GROUP) as reader:
+        # Records of other groups are passed over without decoding them.
+        found = list(_found(run, (message for message in reader.to_end() if message.key == key)))
+    entries = list(run.read(LEDGER))
+    story = trace_rollout(
+        rollout_id, found=found, entries=entries, survivors=surviving(entries), versions=list(run.read(WEIGHTS))
+    )
+    if not (story.attempts or story.scored or story.trained or story.cut_steps):
+        raise ConfigurationError(
+            f"no topic of run {run.name} knows rollout {rollout_id}: `rollstream tail scored` shows ids; "
+            "records older than the topics' retention are gone"
+        )
+    return story
+
+
+def read_step(run: Run, number: int) -> StepStory:
+    """The story of a step; raises `ConfigurationError` if the surviving ledger has no such step."""
+    entries = list(run.read(LEDGER))
+    survivors = surviving(entries)
+    step = surviving_step(number, survivors)
+    if step is None:
+        raise ConfigurationError(f"run {run.name} has no surviving step {number}: it has come to step {survivors.step}")
+    places: dict[int, set[int]] = defaultdict(set)
+    for trained in step.trained:
+        places[trained.partition].add(trained.offset)
+    found = list(_found(run, at_places(run, SCORED, places)))
+    return trace_step(step, found=found, entries=entries, survivors=survivors, versions=list(run.read(WEIGHTS)))
+
+
+def _found(run: Run, messages: Iterable[Message]) -> Iterator[Found[Record]]:
+    decoder = Decoder(run)
+    for message in messages:
+        record = decoder.decode(message).record
+        if record is not None:
+            yield Found(topic=message.topic, partition=message.partition, offset=message.offset, record=record)
 
 
 def rollout_lines(story: RolloutStory) -> Iterator[str]:

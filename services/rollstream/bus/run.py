@@ -1,0 +1,136 @@
+"""`Run`: one run on its cluster. It gives topic names, codecs, readers, publishers and records ready to publish.
+
+Whoever has a `Run` spells out neither names nor registries:
+
+    run = Run(settings)
+    with run.publisher("client") as publisher:
+        publisher.publish_soon(run.out_record(PROMPTS, prompt)).result()
+    for scored in run.read(SCORED):
+        ...
+"""
+
+import copy
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any, Self, TypeVar
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.message import Message, OutRecord, Partition
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import FROM_START, TopicReader
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError, DecodeError
+from rollstream.schemas.ids import checked_run
+from rollstream.schemas.record import Record
+from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
+from rollstream.schemas.topics import Topic
+
+R = TypeVar("R", bound=Record)
+
+_LOG = logging.getLogger(__name__)
+
+
+class Run:
+    """A run: a topic prefix on a cluster, with the registry that its records are written by."""
+
+    def __init__(self, settings: StageSettings) -> None:
+        self.name = settings.run
+        self.model = settings.model
+        self.kafka = settings.kafka
+        self._registry_url = settings.registry_url
+        self._codecs: dict[str, AvroCodec[Any]] = {}
+
+    def sibling(self, name: str) -> Self:
+        """Another run on the same cluster, whose records this one's registry reads."""
+        other = copy.copy(self)
+        other.name = checked_run(name)
+        return other
+
+    def topic(self, topic: Topic[Any]) -> str:
+        """The topic's name on the cluster."""
+        return topic.of(self.name)
+
+    def group(self, members: str) -> str:
+        """Name of a consumer group or transactional id of this run, e.g. `demo.generators`."""
+        return f"{self.name}.{members}"
+
+    def codec(self, topic: Topic[R]) -> AvroCodec[R]:
+        """The codec of the topic's records, made once."""
+        if topic.name not in self._codecs:
+            self._codecs[topic.name] = AvroCodec(topic, self._registry)
+        return self._codecs[topic.name]
+
+    def prepare(self, *topics: Topic[Any]) -> None:
+        """Make these topics' codecs now, so that a registry that is away is noticed at the start."""
+        for topic in topics:
+            self.codec(topic)
+
+    def out_record(self, topic: Topic[R], record: R) -> OutRecord:
+        """`record`, encoded and keyed for its topic; raises `EncodeError`."""
+        key = self.name if topic.key_of is None else topic.key_of(record)
+        return OutRecord(topic=self.topic(topic), key=key.encode(), value=self.codec(topic).encode(record))
+
+    def publisher(self, client_id: str) -> Publisher:
+        """What publishes on this cluster; use it as a context manager."""
+        return Publisher(self.kafka, client_id=client_id)
+
+    def reader(
+        self,
+        *topics: Topic[Any],
+        start: Mapping[Partition, int] | None = None,
+        default_start: int = FROM_START,
+        monitor_group: str | None = None,
+    ) -> TopicReader:
+        """A reader of these topics, from their start unless told otherwise; use it as a context manager."""
+        names = [self.topic(topic) for topic in topics]
+        return TopicReader(self.kafka, names, start=start, default_start=default_start, monitor_group=monitor_group)
+
+    def placed(self, topic: Topic[R], *, strict: bool = False) -> Iterator[tuple[Message, R]]:
+        """Every readable record up to the topic's end, each with the message that it came in.
+
+        What can't be read is logged and passed over, since the stages put it into dead-letters; with `strict` it raises
+        `BrokenWorldError`, for topics whose every record counts.
+        """
+        with self.reader(topic) as reader:
+            for message in reader.to_end():
+                record = self.decoded(topic, message, strict=strict)
+                if record is not None:
+                    yield message, record
+
+    def read(self, topic: Topic[R], *, strict: bool = False) -> Iterator[R]:
+        """The records alone, see `placed`."""
+        return (record for _, record in self.placed(topic, strict=strict))
+
+    def decoded(self, topic: Topic[R], message: Message, *, strict: bool = False) -> R | None:
+        """The record in `message`; None if it can't be read, see `placed`."""
+        try:
+            return self.codec(topic).decode(message.value)
+        except DecodeError as error:
+            if strict:
+                where = f"{message.topic}/{message.partition}@{message.offset}"
+                raise BrokenWorldError(f"{where} is not readable, and every record there counts: {error}") from error
+            _LOG.warning("passed over an unreadable record: %s", error, extra=message.place())
+            return None
+
+    def bounds(self, topic: Topic[Any]) -> dict[Partition, tuple[int, int]]:
+        """First and next offset of each partition of the topic, now."""
+        name = self.topic(topic)
+        return {(name, number): bounds for number, bounds in self.admin().bounds(name).items()}
+
+    def ends(self, topic: Topic[Any]) -> dict[Partition, int]:
+        """The end of each partition, now: where a reader starts that shall see only what comes after."""
+        return {partition: end for partition, (_, end) in self.bounds(topic).items()}
+
+    def admin(self) -> KafkaAdmin:
+        """A client for topics and committed offsets."""
+        return KafkaAdmin(self.kafka)
+
+    @cached_property
+    def _registry(self) -> SchemaRegistry:
+        if self._registry_url is None:
+            return PackagedRegistry()
+        from rollstream.schemas.registry_url import ConfluentRegistry
+
+        return ConfluentRegistry(self._registry_url, run=self.name)

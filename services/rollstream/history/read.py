@@ -1,0 +1,66 @@
+"""What the topics say of a run's weight versions: one read of `weights` and `ledger`, folded."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from rollstream.bus.run import Run
+from rollstream.history.ledger import LedgerFold
+from rollstream.schemas.ledger import EntryKind, LedgerEntry
+from rollstream.schemas.topics import LEDGER, WEIGHTS
+from rollstream.schemas.weights import WeightsPublished
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """A run's versions, oldest first, and what survives of them.
+
+    `published`: version → its record, of the run's model. `entries`: version → the entry that made it, without the
+    rollouts and groups in it. `newest_version`: the largest number that was ever given, -1 before the first.
+    """
+
+    published: Mapping[int, WeightsPublished]
+    entries: Mapping[int, LedgerEntry]
+    fold: LedgerFold
+    newest_version: int
+
+    @property
+    def surviving(self) -> set[int]:
+        """The versions on the surviving branch."""
+        return {link.weight_version for link in self.fold.chain}
+
+    def checkpoint_at(self, version: int) -> str | None:
+        """The checkpoint from which a trainer goes on after a rollback to a surviving version; None: initial model."""
+        older = [link.checkpoint for link in self.fold.chain if link.weight_version <= version]
+        return next((checkpoint for checkpoint in reversed(older) if checkpoint is not None), None)
+
+
+def read(run: Run, *, newest: int | None = None, strict: bool = False) -> History:
+    """Read both topics to their ends, the `newest` versions with their records (None: all), and the fold of everything.
+
+    With `strict`, a record that can't be read raises `BrokenWorldError`, else it is passed over. Raises `BrokerError`
+    and `InconsistentLedgerError`.
+    """
+    published: dict[int, WeightsPublished] = {}
+    entries: dict[int, LedgerEntry] = {}
+    fold = LedgerFold()
+    newest_version = -1
+    for weights in run.read(WEIGHTS, strict=strict):
+        newest_version = max(newest_version, weights.weight_version)
+        if weights.model == run.model:
+            _keep(published, weights.weight_version, weights, newest)
+    for entry in run.read(LEDGER, strict=strict):
+        fold.add(entry)
+        if entry.kind is not EntryKind.DROPS:
+            _keep(entries, entry.weight_version, entry.model_copy(update={"trained": (), "closed": ()}), newest)
+    return History(
+        published=published, entries=entries, fold=fold, newest_version=max(newest_version, fold.max_version)
+    )
+
+
+def _keep(kept: dict[int, V], version: int, value: V, newest: int | None) -> None:
+    kept[version] = value
+    if newest is not None and len(kept) > newest:
+        del kept[next(iter(kept))]
