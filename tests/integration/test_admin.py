@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.presence import is_trainer_present
+from rollstream.bus.reader import TopicReader
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.settings import KafkaSettings
@@ -42,6 +43,16 @@ def test_without_a_broker_every_question_ends_in_one_sentence(
     with pytest.raises(BrokerError, match="is Kafka up"):
         ask()
     assert capfd.readouterr().err == ""
+
+
+def test_topics_can_be_read_by_anybody_as_soon_as_they_are_created(kafka: str, topic_prefix: str) -> None:
+    settings = KafkaSettings(bootstrap_servers=kafka)
+    for number in range(10):
+        name = f"{topic_prefix}-{number}"
+        KafkaAdmin(settings).create_topics(name, partitions=8)
+        with TopicReader(settings, [topic.of(name) for topic in TOPICS]) as reader:
+            assert len(reader.partitions) == sum(1 if topic.single_partition else 8 for topic in TOPICS)
+        KafkaAdmin(settings).delete_topics(name)
 
 
 @pytest.mark.slow

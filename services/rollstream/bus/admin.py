@@ -66,7 +66,10 @@ class KafkaAdmin:
         self._client = AdminClient(self._config)
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
-        """Create what is missing; replication 3 where three brokers exist. Returns the names that were created."""
+        """Create what is missing; replication 3 where three brokers exist. Returns the names that were created.
+
+        The controller confirms a topic before the brokers know it: returns once the broker that is asked can serve it.
+        """
         brokers = len(self._cluster().nodes)
         replication = 3 if brokers >= 3 else 1
         new = [_new_topic(topic, run, partitions, replication) for topic in TOPICS]
@@ -74,6 +77,7 @@ class KafkaAdmin:
         for name, future in self._client.create_topics(new, request_timeout=_TIMEOUT_SECONDS).items():
             if _is_new(name, future):
                 created.append(name)
+        self._wait_until_served(created)
         return created
 
     def delete_topics(self, run: str) -> list[str]:
@@ -124,6 +128,26 @@ class KafkaAdmin:
         starts = self._offsets(topic, count, OffsetSpec.earliest())
         ends = self._offsets(topic, count, OffsetSpec.latest())
         return {number: (starts[number], ends[number]) for number in range(count)}
+
+    def _wait_until_served(self, names: list[str]) -> None:
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while missing := set(names) - self._served():
+            if time.monotonic() > deadline:
+                created = ", ".join(sorted(missing))
+                raise BrokerError(f"{created}: created, but not served after {_TIMEOUT_SECONDS:g} s")
+            time.sleep(0.05)
+
+    def _served(self) -> set[str]:
+        """Topics whose partitions all have a leader, as the broker that is asked sees it."""
+        try:
+            topics = self._client.list_topics(timeout=_TIMEOUT_SECONDS).topics
+        except confluent_kafka.KafkaException as error:
+            raise BrokerError(f"no broker answered: {_said(error)}") from error
+        return {
+            name
+            for name, topic in topics.items()
+            if topic.error is None and all(part.error is None for part in topic.partitions.values())
+        }
 
     def _existing(self, run: str) -> list[str]:
         there = self.topic_names()
