@@ -105,22 +105,19 @@ def a_loop(
 ) -> Iterator[Loop]:
     """A loop on `sort_digits`, not started yet: scripted answers in the vocabulary of the trainer's tiny model."""
     scripted = {"correct_ratio": correct_ratio, "token_seconds": token_seconds}
+    run.shared |= {"groups_per_step": GROUPS_PER_STEP, "max_policy_lag": MAX_POLICY_LAG}
     run.tables |= {
         "producer": {
             "environment": "sort_digits",
             "group_size": GROUP_SIZE,
-            "share": SHARE,
             "sampling": {"temperature": 1.0, "max_tokens": 12},
         },
-        "generator": {"max_policy_lag": MAX_POLICY_LAG},
         "generator.engine": {"kind": "scripted", "model_path": model, "max_model_len": 32, "scripted": scripted},
         # A killed scorer's partitions wait for the end of its session.
         "scorer": {"session_timeout_seconds": 10.0, "batch_deadline_seconds": 9.0, "load_deadline_seconds": 8.0},
         "trainer": {
             "model_path": model,
             "checkpoints": run.directory / "checkpoints",
-            "groups_per_step": GROUPS_PER_STEP,
-            "max_policy_lag": MAX_POLICY_LAG,
             "num_steps": num_steps,
             "checkpoint_every": 4,
             "learning": {"learning_rate": 0.001, "threads": 1},

@@ -40,6 +40,7 @@ class Run:
     name: str
     directory: Path
     redis_url: str | None = None
+    shared: dict[str, Any] = field(default_factory=dict)
     tables: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     running: list[StartedProcess] = field(default_factory=list)
 
@@ -51,7 +52,7 @@ class Run:
     @property
     def config(self) -> Path:
         """The settings file, written afresh."""
-        shared: dict[str, Any] = {"run": self.name, "weight_store": str(self.directory / "weights")}
+        shared = {"run": self.name, "weight_store": str(self.directory / "weights"), **self.shared}
         if self.redis_url:
             shared["redis_url"] = self.redis_url
         lines = [f"{key} = {json.dumps(value)}" for key, value in shared.items()]

@@ -36,11 +36,10 @@ def a_trainer_run(kafka: str, name: str, directory: Path, model: Path) -> Iterat
     """A fresh run, configured for a trainer with checkpoints in its directory."""
     directory.mkdir(exist_ok=True)
     with a_run(kafka, name, directory) as fresh:
+        fresh.shared |= {"groups_per_step": GROUPS_PER_STEP, "max_policy_lag": 15}
         fresh.tables["trainer"] = {
             "model_path": model,
             "checkpoints": directory / "checkpoints",
-            "groups_per_step": GROUPS_PER_STEP,
-            "max_policy_lag": 15,
             "learning": {"learning_rate": 0.01, "threads": 1},
         }
         yield fresh

@@ -61,7 +61,8 @@ def test_a_trainer_that_was_away_for_an_hour_drops_nothing_but_what_the_lag_boun
     clock = tmp_path / "clock"
     move_clock(clock, 0.0)
     with a_trainer_run(kafka, topic_prefix, tmp_path, write_model(tmp_path / "model")) as run, trainers(run) as start:
-        configure(run, lost_after_seconds=LOST_AFTER_SECONDS, max_policy_lag=1)
+        configure(run, lost_after_seconds=LOST_AFTER_SECONDS)
+        run.shared["max_policy_lag"] = 1
         early = submitted(run, 2 * GROUPS_PER_STEP)
         scored(run, early)
         trainer = start(clock=clock)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.settings import STAGES, KafkaSettings, StageSettings
 from rollstream.producers.loop import idle_engine_warning
 from rollstream.producers.settings import ProducerSettings
@@ -24,6 +25,21 @@ security = { "sasl.password" = "s3cret" }
 [producer]
 environment = "sort_digits"
 share = 12
+"""
+
+LAG_FILE = """
+run = "demo"
+groups_per_step = 6
+max_policy_lag = 2
+
+[producer]
+environment = "sort_digits"
+
+[generator]
+engine = { kind = "scripted", model_path = "model" }
+
+[trainer]
+model_path = "model"
 """
 
 
@@ -78,11 +94,54 @@ def test_every_stage_is_listed_with_its_settings() -> None:
     assert {name: pkgutil.resolve_name(path).table for name, path in STAGES.items()} == {name: name for name in STAGES}
 
 
-def test_the_default_share_is_what_the_trainers_defaults_allow() -> None:
-    max_policy_lag, groups_per_step = (
-        TrainerSettings.model_fields[name].default for name in ("max_policy_lag", "groups_per_step")
-    )
-    assert ProducerSettings.model_fields["share"].default == (max_policy_lag + 1) * groups_per_step
+def test_share_trainer_and_generator_follow_from_the_two_shared_keys(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config.write_text(LAG_FILE)
+    assert ProducerSettings.load(config).share == (2 + 1) * 6
+    assert (TrainerSettings.load(config).groups_per_step, TrainerSettings.load(config).max_policy_lag) == (6, 2)
+    assert GeneratorSettings.load(config).max_policy_lag == 2
+    monkeypatch.setenv("ROLLSTREAM_GROUPS_PER_STEP", "5")
+    assert ProducerSettings.load(config).share == (2 + 1) * 5
+    assert TrainerSettings.load(config).groups_per_step == 5
+
+
+def test_the_default_share_is_what_the_defaults_of_the_shared_keys_allow(config: Path) -> None:
+    config.write_text(FILE.replace("share = 12\n", ""))
+    assert ProducerSettings.load(config).share == (4 + 1) * 8
+
+
+def test_a_share_above_the_bound_is_refused_with_the_value_the_bound_and_what_to_change(config: Path) -> None:
+    config.write_text(LAG_FILE.replace("[producer]", "[producer]\nshare = 18"))
+    assert ProducerSettings.load(config).share == 18
+    config.write_text(LAG_FILE.replace("[producer]", "[producer]\nshare = 19"))
+    refusal = r"share 19 exceeds \(max_policy_lag 2 \+ 1\) x groups_per_step 6 = 18, .*: lower share, or raise "
+    with pytest.raises(ConfigurationError, match=refusal):
+        ProducerSettings.load(config)
+
+
+def test_a_producer_that_does_not_train_uses_no_credit_so_its_share_has_no_bound(config: Path) -> None:
+    config.write_text(LAG_FILE.replace("[producer]", '[producer]\nshare = 19\npurpose = "serve"\nnum_prompts = 50'))
+    assert ProducerSettings.load(config).share == 19
+
+
+def test_a_shared_value_out_of_bounds_is_named_once(config: Path) -> None:
+    config.write_text(LAG_FILE.replace("groups_per_step = 6", "groups_per_step = 0"))
+    with pytest.raises(ConfigurationError, match=r"toml\): groups_per_step: .*, got 0$"):
+        ProducerSettings.load(config)
+
+
+@pytest.mark.parametrize("settings", [ProducerSettings, GeneratorSettings, ScorerSettings, TrainerSettings])
+@pytest.mark.parametrize(
+    ("table", "key"), [("trainer", "groups_per_step"), ("trainer", "max_policy_lag"), ("generator", "max_policy_lag")]
+)
+def test_every_stage_refuses_a_table_that_sets_for_itself_what_bounds_the_lag(
+    settings: type[StageSettings], table: str, key: str, config: Path
+) -> None:
+    config.write_text(LAG_FILE.replace(f"[{table}]", f"[{table}]\n{key} = 3"))
+    where = rf"\[{table}\] {key} = 3: groups_per_step and max_policy_lag hold for all stages .* at the top of the file"
+    with pytest.raises(ConfigurationError, match=where):
+        settings.load(config)
 
 
 def test_a_share_that_cannot_fill_the_engine_is_warned_of(config: Path) -> None:

@@ -36,10 +36,10 @@ class ProducerSettings(StageSettings):
     sampling: Sampling | None = Field(default=None, description="How to sample; default: as the environment says")
     agent: AgentChoice = Field(default_factory=AgentChoice, description="How a prompt becomes turns")
     share: int = Field(
-        default=40,  # for the trainer's own defaults: (4 + 1) x 8
+        default_factory=lambda checked: (checked["max_policy_lag"] + 1) * checked["groups_per_step"],
         ge=1,
-        description="Most groups of this producer that are submitted and not closed; the shares of all producers "
-        "add up to (max_policy_lag + 1) x groups_per_step of the trainer, which bounds the lag",
+        description="Most groups of this producer that are submitted and not closed; default: (max_policy_lag + 1) x "
+        "groups_per_step, which the shares of all producers together must not exceed: it bounds the lag",
     )
     wait_until_closed: bool = Field(
         default=True, description="A finite producer of training prompts ends when its groups are closed, not before"
@@ -53,4 +53,10 @@ class ProducerSettings(StageSettings):
             raise ValueError(f"source={self.source} needs `path`, the file to read")
         if self.purpose == "serve" and self.epochs is None and self.num_prompts is None:
             raise ValueError("purpose=serve has no credit to slow it down: set `epochs` or `num_prompts`")
+        if self.purpose == "train" and self.share > self.max_open_groups:
+            raise ValueError(
+                f"share {self.share} exceeds (max_policy_lag {self.max_policy_lag} + 1) x groups_per_step "
+                f"{self.groups_per_step} = {self.max_open_groups}, which bounds the lag: lower share, or raise "
+                "max_policy_lag or groups_per_step for the whole run"
+            )
         return self

@@ -22,9 +22,6 @@ class GeneratorSettings(StageSettings):
         default=600.0, gt=0, description="A sample that is not done by then ends as unresolved, seconds"
     )
     max_tries: int = Field(default=2, ge=1, le=10, description="Tries at a sample that the engine did not resolve")
-    max_policy_lag: int = Field(
-        default=4, ge=0, description="More optimizer steps than this behind the newest version: take no prompts"
-    )
     evaluation_hold_seconds: float = Field(
         default=60.0, ge=0, description="How long running evaluation samples may hold back a newer version, seconds"
     )

@@ -1,8 +1,9 @@
 """Settings that every stage shares; each stage adds its own class on top.
 
-One TOML file describes a run: shared keys at the top, `[kafka]`, and one table per stage. Environment variables
-`ROLLSTREAM_<FIELD>` (nested: `ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS`) win over the file, in every stage that has the
-field; a variable that no stage knows is refused.
+One TOML file describes a run: shared keys at the top, `[kafka]`, and one table per stage. A table may set a shared key
+for its stage alone, but not what bounds the lag (`RUN_WIDE`). Environment variables `ROLLSTREAM_<FIELD>` (nested:
+`ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS`) win over the file, in every stage that has the field; a variable that no stage
+knows is refused.
 """
 
 import difflib
@@ -32,6 +33,7 @@ STAGES: Final[dict[Stage, str]] = {
     "scorer": "rollstream.scorer.settings:ScorerSettings",
     "trainer": "rollstream.trainer.settings:TrainerSettings",
 }
+RUN_WIDE: Final = ("groups_per_step", "max_policy_lag")
 # Read by the tests' crash points and by the people's commands, not by a stage's settings.
 _OTHER_VARIABLES = frozenset({"ROLLSTREAM_CRASH_AT", "ROLLSTREAM_CONFIG"})
 
@@ -88,6 +90,13 @@ class StageSettings(BaseSettings):
         default_factory=dict,
         description="Options of environments, by the name that prompts carry; for who poses their tasks and who scores",
     )
+    groups_per_step: int = Field(default=8, ge=1, description="Groups in one optimizer step, in order of arrival")
+    max_policy_lag: int = Field(
+        default=4,
+        ge=0,
+        description="Optimizer steps that a sample's oldest weights may be behind when it is trained on; a generator "
+        "that is further behind the newest version takes no prompts",
+    )
     model: str = Field(default="policy", description="Name of the model, key of its weight versions")
     health_port: int = Field(
         default=0, ge=0, le=65535, description="Port of /metrics, /livez, /readyz; 0 takes a free one"
@@ -98,6 +107,11 @@ class StageSettings(BaseSettings):
     @classmethod
     def _run(cls, value: str) -> str:
         return checked_run(value)
+
+    @property
+    def max_open_groups(self) -> int:
+        """Most groups that all producers of training prompts together may have open; this bounds the lag."""
+        return (self.max_policy_lag + 1) * self.groups_per_step
 
     @classmethod
     def settings_customise_sources(  # the library's signature
@@ -115,6 +129,7 @@ class StageSettings(BaseSettings):
     def load(cls, config: Path | None = None) -> Self:
         """Read the file and the environment; raises `ConfigurationError` naming the key, the bound and the mend."""
         document = _document(config) if config else {}
+        _refuse_run_wide_keys_in_tables(document, config)
         shared = {key: value for key, value in document.items() if key not in STAGES}
         own = document.get(cls.table, {}) if cls.table else {}
         if not isinstance(own, dict):
@@ -151,6 +166,16 @@ def _document(config: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
 
 
+def _refuse_run_wide_keys_in_tables(document: dict[str, Any], config: Path | None) -> None:
+    tables = {stage: document[stage] for stage in STAGES if isinstance(document.get(stage), dict)}
+    found = [f"[{stage}] {key} = {table[key]!r}" for stage, table in tables.items() for key in RUN_WIDE if key in table]
+    if found:
+        raise ConfigurationError(
+            f"{config}: {', '.join(found)}: {' and '.join(RUN_WIDE)} hold for all stages of a run; set each once, "
+            "at the top of the file, above its first table"
+        )
+
+
 def _refuse_unknown_environment(fields: set[str]) -> None:
     for name in os.environ:
         if not name.startswith(_PREFIX) or name in _OTHER_VARIABLES:
@@ -172,6 +197,8 @@ def _nearest(name: str, fields: set[str]) -> str:
 def _explain(error: ValidationError, config: Path | None, settings: type[StageSettings]) -> str:
     lines = []
     for problem in error.errors(include_url=False):
+        if problem["type"] == "default_factory_not_called":  # the field that it follows from is named by itself
+            continue
         if not problem["loc"]:  # what several fields together must be; the message names them
             lines.append(problem["msg"].removeprefix("Value error, "))
             continue

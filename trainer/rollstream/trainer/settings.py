@@ -23,10 +23,6 @@ class TrainerSettings(StageSettings):
     )
 
     num_steps: int = Field(default=0, ge=0, description="Exit 0 after this many optimizer steps; 0 goes on for ever")
-    groups_per_step: int = Field(default=8, ge=1, description="Groups in one optimizer step, in order of arrival")
-    max_policy_lag: int = Field(
-        default=4, ge=0, description="Optimizer steps that a sample's oldest weights may be behind"
-    )
     lag_scope: LagScope = Field(
         default="group", description="group drops what is too old; token only masks the tokens that are"
     )

@@ -81,15 +81,15 @@ def _config(kafka: KafkaSettings, directory: Path, num_steps: int, shape: dict[s
     path.write_text(f"""\
 run = "{_RUN}"
 weight_store = {json.dumps(str(directory / "weights"))}
+groups_per_step = {shape["groups_per_step"]}
+# The samples are all of version 0.
+max_policy_lag = {num_steps}
 [kafka]
 bootstrap_servers = "{kafka.bootstrap_servers}"
 [trainer]
 model_path = {json.dumps(str(directory / "model"))}
 checkpoints = {json.dumps(str(directory / "checkpoints"))}
-groups_per_step = {shape["groups_per_step"]}
 num_steps = {num_steps}
-# The samples are all of version 0.
-max_policy_lag = {num_steps}
 keep_versions = {num_steps + 1}
 """)
     return path

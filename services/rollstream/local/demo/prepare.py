@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_SECONDS = 300
 _HEADER: Final = """\
 # Settings of this run; every stage reads it: rollstream <stage> --config {path}
-# producer.share: (max_policy_lag + 1) x groups per step bounds the lag in order of arrival
+# groups_per_step, max_policy_lag: the producer has at most (lag + 1) x groups_per_step groups open: this bounds the lag
 # scorer.session_timeout_seconds: a killed scorer's partitions wait for its session to end
 # trainer.learning.old: r = current / behavior; with one minibatch the clip then bounds what policy lag does
 """
@@ -79,23 +79,19 @@ def make_topics(demo: DemoOptions, stack: LocalStack) -> None:
 def _stage_settings(demo: DemoOptions) -> dict[str, Any]:
     model = str(demo.run_dir.resolve() / "model")
     return {
+        "groups_per_step": options.GROUPS_PER_STEP,
+        "max_policy_lag": options.MAX_POLICY_LAG,
         "producer": {
             "environment": options.ENVIRONMENT,
             "seed": demo.seed,
             "group_size": options.GROUP_SIZE,
-            "share": (options.MAX_POLICY_LAG + 1) * options.GROUPS_PER_STEP,
             "sampling": {"temperature": 1.0, "max_tokens": options.MAX_TOKENS},
         },
-        "generator": {
-            "max_policy_lag": options.MAX_POLICY_LAG,
-            "engine": {"kind": "vllm", "model_path": model, "max_model_len": 32, "max_num_seqs": 512},
-        },
+        "generator": {"engine": {"kind": "vllm", "model_path": model, "max_model_len": 32, "max_num_seqs": 512}},
         "scorer": {"session_timeout_seconds": 10, "batch_deadline_seconds": 8, "load_deadline_seconds": 8},
         "trainer": {
             "model_path": model,
             "checkpoints": str(demo.run_dir.resolve() / "checkpoints"),
-            "groups_per_step": options.GROUPS_PER_STEP,
-            "max_policy_lag": options.MAX_POLICY_LAG,
             "num_steps": demo.num_steps,
             "checkpoint_every": options.CHECKPOINT_EVERY,
             "learning": _learning_settings(demo),
