@@ -5,7 +5,7 @@ closed by a branch that is cut later, counts once and as what it is now; a sum o
 
 This is what bounds policy lag, if the producers' shares add up to at most (max_policy_lag + 1) x groups_per_step: a
 prompt is one of at most that many open groups, so fewer are before it, and in order of arrival it is trained on at most
-max_policy_lag steps after it was submitted. Each share is set by hand, and nobody adds them up. What arrives out of
+max_policy_lag steps after it was submitted. The shares are added up in `shares.py`, which warns. What arrives out of
 order and too late is dropped by the trainer (`admission.py`).
 """
 

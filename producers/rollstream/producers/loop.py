@@ -33,6 +33,7 @@ from rollstream.producers import metrics
 from rollstream.producers.credit import Credit
 from rollstream.producers.posing import last_sequence, numbered_rows, posed
 from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
 from rollstream.schemas.errors import BrokerError
@@ -173,6 +174,7 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     health.serve(settings.health_port)
     try:
         producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=health)
-        producer.run(stop)
+        with reported(settings):
+            producer.run(stop)
     finally:
         health.close()

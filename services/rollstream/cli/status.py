@@ -47,7 +47,7 @@ def command(once: bool, as_json: bool, settings: StageSettings) -> None:
 
 def rendered(snapshot: Snapshot) -> RenderableType:
     """The tables of one look."""
-    return Group(_topics(snapshot), _lags(snapshot), _fleet(snapshot), _newest(snapshot))
+    return Group(_topics(snapshot), _lags(snapshot), _fleet(snapshot), _shares(snapshot), _newest(snapshot))
 
 
 def _look(source: StatusSource) -> RenderableType:
@@ -88,10 +88,19 @@ def _fleet(snapshot: Snapshot) -> Table:
                 if record is None
                 else f"{record.outcome.value} {record.weight_version}, {_ago(record.applied_at, snapshot.taken_at)}",
                 "" if beat is None else beat.get("in_flight", ""),
-                "" if beat is None else f"{float(beat.get('tokens_per_second', 0)):.0f}",
+                "" if beat is None or "tokens_per_second" not in beat else f"{beat['tokens_per_second']:.0f}",
             )
         )
     return _table("fleet", ("member", "heartbeat", "newest version", "in flight", "tokens/s"), rows)
+
+
+def _shares(snapshot: Snapshot) -> Table:
+    shares = snapshot.shares
+    rows: list[tuple[object, ...]] = []
+    if shares is not None:
+        excess = ", too many" if shares.total > shares.bound else ""
+        rows = [*shares.by_member.items(), ("all", f"{shares.total} of at most {shares.bound}{excess}")]
+    return _table("credit", ("producer", "share, groups"), rows)
 
 
 def _newest(snapshot: Snapshot) -> Table:

@@ -2,12 +2,39 @@
 
 import json
 import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import redis
 
 _LOG = logging.getLogger(__name__)
 _TTL_SECONDS = 15
+_SCANNED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """How many groups the producers that live may have open, in all and each, and the bound of the sum."""
+
+    by_member: Mapping[str, int]
+    bound: int
+
+    @property
+    def total(self) -> int:
+        """The sum of all shares."""
+        return sum(self.by_member.values())
+
+
+def added_up(members: Mapping[str, Mapping[str, Any]]) -> Shares | None:
+    """The shares that members report, against the lowest bound that one of them knows; None if nobody does."""
+    producers = {member: state for member, state in members.items() if "share" in state}
+    if not producers:
+        return None
+    return Shares(
+        by_member={member: state["share"] for member, state in producers.items()},
+        bound=min(state["bound"] for state in producers.values()),
+    )
 
 
 class Fleet:
@@ -37,7 +64,7 @@ class Fleet:
         if self._redis is None:
             return {}
         try:
-            keys = sorted(self._redis.scan_iter(self._prefix + "*"))
+            keys = sorted(self._redis.scan_iter(self._prefix + "*", count=_SCANNED_AT_ONCE))
             states = self._redis.mget(keys) if keys else []
         except redis.RedisError as error:
             self._report_gone(error)

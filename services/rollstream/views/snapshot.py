@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rollstream.bus.admin import TopicDescription
 from rollstream.bus.run import Run
-from rollstream.process.fleet import Fleet
+from rollstream.process.fleet import Fleet, Shares, added_up
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
@@ -59,6 +59,11 @@ class Snapshot:
     applied: tuple[WeightsApplied, ...]
     members: dict[str, dict[str, Any]]
 
+    @property
+    def shares(self) -> Shares | None:
+        """The shares of the producers that live; None without any, or without Redis."""
+        return added_up(self.members)
+
     def as_plain(self) -> dict[str, Any]:
         """As JSON types."""
         return {
@@ -71,6 +76,7 @@ class Snapshot:
             "newest_version": plain(self.published),
             "applied": plain(self.applied),
             "fleet": self.members,
+            "shares": None if self.shares is None else {"sum": self.shares.total, "bound": self.shares.bound},
         }
 
 

@@ -1,0 +1,66 @@
+"""The shares of the producers that live, added up: each reports its own to the fleet, and warns of a sum too large.
+
+Nothing depends on it: the sum is for people, who set the shares of several producers by hand. Without Redis nothing is
+reported.
+"""
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rollstream.process.fleet import Fleet, added_up
+from rollstream.producers.settings import ProducerSettings
+
+_LOG = logging.getLogger(__name__)
+_BEAT_SECONDS = 2.0
+
+
+class ShareReport:
+    """What one producer says of its share, and hears of the others'."""
+
+    def __init__(self, fleet: Fleet, settings: ProducerSettings) -> None:
+        self._fleet = fleet
+        self._settings = settings
+        self._reported_sum: int | None = None
+
+    def beat(self) -> None:
+        """Say that this producer lives; warn when the sum of the shares has changed and exceeds the bound."""
+        settings = self._settings
+        share = settings.share if settings.purpose == "train" else 0
+        # By name, which a restart keeps: a producer that was killed and started again counts once.
+        self._fleet.beat(
+            f"producer {settings.name}", {"stage": "producer", "share": share, "bound": settings.max_open_groups}
+        )
+        shares = added_up(self._fleet.members())
+        if shares is None or shares.total == self._reported_sum:
+            return
+        self._reported_sum = shares.total
+        if shares.total > shares.bound:
+            _LOG.warning(
+                "the shares of the producers that live add up to %d (%s), the bound is (max_policy_lag + 1) x "
+                "groups_per_step = %d: prompts may grow too old to train on; lower the shares",
+                shares.total, ", ".join(f"{name}: {share}" for name, share in shares.by_member.items()), shares.bound,
+            )  # fmt: skip
+
+
+@contextmanager
+def reported(settings: ProducerSettings) -> Iterator[None]:
+    """Report the share while the block runs, from a thread of its own: Redis may be slow, submitting does not wait."""
+    if settings.redis_url is None:
+        yield
+        return
+    report, ended = ShareReport(Fleet(settings.redis_url, settings.run), settings), threading.Event()
+
+    def keep_beating() -> None:
+        report.beat()
+        while not ended.wait(_BEAT_SECONDS):
+            report.beat()
+
+    thread = threading.Thread(target=keep_beating, name="shares", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

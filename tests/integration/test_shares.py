@@ -1,0 +1,80 @@
+"""The shares of the producers that live, reported in a real Redis, added up and held against the bound."""
+
+import json
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollstream.process.fleet import Fleet, added_up
+from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.shares import ShareReport
+from tests.harness.running import Run, a_run, wait_until
+
+
+def a_report(redis_url: str, run: str, **fields: Any) -> ShareReport:
+    """A producer of a run whose bound is (1 + 1) x 4 = 8 groups."""
+    settings = ProducerSettings(
+        run=run, environment="sort_digits", max_policy_lag=1, groups_per_step=4, redis_url=redis_url, **fields
+    )
+    return ShareReport(Fleet(redis_url, run), settings)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_each_producer_warns_once_of_a_sum_above_the_bound_and_again_when_it_changes(
+    redis_url: str, topic_prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = a_report(redis_url, topic_prefix, name="one"), a_report(redis_url, topic_prefix, name="two", share=3)
+    one.beat()
+    assert warnings(caplog) == []
+    two.beat()
+    two.beat()
+    (first,) = warnings(caplog)
+    assert "add up to 11 (producer one: 8, producer two: 3), the bound is" in first
+    assert "= 8" in first
+    a_report(redis_url, topic_prefix, name="three", share=1).beat()
+    two.beat()
+    assert "add up to 12" in warnings(caplog)[-1]
+    assert len(warnings(caplog)) == 3
+
+
+def test_a_producer_that_starts_again_and_one_that_does_not_train_add_nothing(
+    redis_url: str, topic_prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        a_report(redis_url, topic_prefix, name="one", share=8).beat()
+    a_report(redis_url, topic_prefix, name="serving", purpose="serve", num_prompts=5, share=8).beat()
+    shares = added_up(Fleet(redis_url, topic_prefix).members())
+    assert shares is not None
+    assert (shares.total, shares.bound) == (8, 8)
+    assert warnings(caplog) == []
+
+
+def status(run: Run, *options: str) -> str:
+    command = [sys.executable, "-m", "rollstream.cli.main", "status", *options, "--config", str(run.config)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def test_status_shows_every_producer_and_the_sum_against_the_bound(
+    kafka: str, redis_url: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    with a_run(kafka, topic_prefix, tmp_path, redis_url=redis_url) as run:
+        run.shared |= {"groups_per_step": 4, "max_policy_lag": 1}
+        run.tables["producer"] = {"environment": "sort_digits"}
+        assert json.loads(status(run, "--json"))["shares"] is None
+        one = run.start("producer", ROLLSTREAM_NAME="one")
+        two = run.start("producer", ROLLSTREAM_NAME="two", ROLLSTREAM_SHARE="3")
+        members = Fleet(redis_url, topic_prefix).members
+        wait_until(lambda: len(members()) == 2, "both to be heard of")
+        assert json.loads(status(run, "--json"))["shares"] == {"sum": 11, "bound": 8}
+        shown = status(run, "--once")
+        for expected in ("producer one", "producer two", "11 of at most 8, too many"):
+            assert expected in shown, shown
+        wait_until(lambda: "add up to 11" in one.log.read_text() + two.log.read_text(), "the warning")
+        assert (one.terminate(), two.terminate()) == (0, 0)
