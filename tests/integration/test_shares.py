@@ -12,7 +12,8 @@ import pytest
 from rollstream.process.fleet import Fleet, added_up
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import ShareReport
-from tests.harness.running import Run, a_run, wait_until
+from tests.harness.running import Run, a_run
+from tests.harness.waits import wait_until
 
 
 def a_report(redis_url: str, run: str, **fields: Any) -> ShareReport:
