@@ -77,5 +77,5 @@ def test_status_shows_every_producer_and_the_sum_against_the_bound(
         shown = status(run, "--once")
         for expected in ("producer one", "producer two", "11 of at most 8, too many"):
             assert expected in shown, shown
-        wait_until(lambda: "add up to 11" in one.log.read_text() + two.log.read_text(), "the warning")
+        wait_until(lambda: "add up to 11" in one.said() + two.said(), "the warning")
         assert (one.terminate(), two.terminate()) == (0, 0)
