@@ -79,7 +79,7 @@ def test_every_sample_of_a_prompt_comes_back_with_tokens_logprobs_and_versions(r
     assert generator.terminate() == 0
 
 
-def test_what_cannot_be_posed_fails_with_the_reason_and_the_partition_moves_on(run: Run) -> None:
+def test_a_task_that_cannot_be_run_fails_with_the_reason_and_the_partition_moves_on(run: Run) -> None:
     run.publish_weights(0)
     run.start("generator")
     size = {"group_size": 2, "run": run.name}

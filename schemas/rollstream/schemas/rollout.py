@@ -17,7 +17,7 @@ class Status(StrEnum):
     COMPLETED = "completed"
     """Whatever the policy's own tokens caused, wrong or unparseable answers included: it is scored."""
     FAILED = "failed"
-    """The task could not be posed or its answer not sent: prompt too long, unknown environment, record too large."""
+    """The task cannot be run, or its answer cannot be sent: prompt too long, unknown environment, record too large."""
     UNRESOLVED = "unresolved"
     """Infrastructure: timeout, engine error (tried again before it is one), verifier crash. The record is final."""
 

@@ -12,7 +12,7 @@ What happens when … (the loop itself is `stage/loop.py`)
     again, under the same rollout ids and new attempt ids.
   … a prompt comes twice: its samples are drawn twice; the trainer takes one attempt of each.
   … a prompt can't be read: it goes to dead-letters. One that can be read never does: its samples end as failed (it
-    can't be posed) or unresolved (deadline, engine, a prompt that kills the process each time), and say why.
+    can't be run) or unresolved (deadline, engine, a prompt that kills the process each time), and say why.
   … an agent's own code raises: the prompt's samples all come as unresolved, those that had ended a second time; more
     than 20 a minute end the process.
   … the engine dies: unfinished samples are not published, see “killed”.
