@@ -276,7 +276,7 @@ def test_prompt_submits_and_prints_each_answer_with_its_versions(run: Run) -> No
     assert submitted[0].purpose is Purpose.SERVE
     assert submitted[0].messages[0].content == "52910="
     assert "0: reward 1  01259" in text
-    assert "1: no reward (verifier crashed)" in text
+    assert "1: no reward (crash: verifier crashed)" in text
     assert "version 3" in text
 
 
