@@ -2,7 +2,7 @@
 
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.trainer.intake.admission import narrow_lag_bound
-from rollstream.trainer.learning.step_metrics import rollout_metrics
+from rollstream.trainer.reporting import rollout_metrics
 from tests.harness.builders import a_rollout, an_entry
 
 

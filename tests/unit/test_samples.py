@@ -1,4 +1,4 @@
-"""Rollouts to training samples, samples to micro-batches, and what a step reports."""
+"""Rollouts to training samples, samples to micro-batches, and what a step reports of its learning."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.rollout import FinishReason
 from rollstream.trainer.learning.packing import microbatches, split_minibatches
 from rollstream.trainer.learning.samples import TrainingSample, training_sample
-from rollstream.trainer.learning.step_metrics import LearningTotals, group_metrics, learning_metrics, rollout_metrics
+from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 
 
@@ -128,19 +128,3 @@ def test_learning_metrics_are_means_over_all_tokens_of_the_step():
     assert metrics["importance_weight_max"] == 2.0
     # Weights 1, 1, 2, 4: (1 + 1 + 2 + 4)² ÷ (4 · 22).
     assert metrics["effective_sample_size_ratio"] == pytest.approx(64 / 88)
-
-
-def test_rollout_metrics_leave_out_samples_without_a_reward():
-    scored = [a_rollout(reward=1.0), a_rollout(reward=0.0)]
-    metrics = rollout_metrics(scored)
-    assert metrics["reward_mean"] == 0.5
-    assert metrics["completion_tokens_mean"] == 6.0
-    assert rollout_metrics([]) == {}
-
-
-def test_group_metrics_count_by_reason():
-    metrics = group_metrics(3, {"no_spread": 2, "too_old": 1}, no_spread_reason="no_spread")
-    assert metrics["groups_dropped"] == 3.0
-    assert metrics["dropped_ratio"] == 0.5
-    assert metrics["zero_std_ratio"] == pytest.approx(1 / 3)
-    assert metrics["groups_dropped/too_old"] == 1.0

@@ -2,15 +2,18 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import numpy as np
+
 from rollstream.schemas.record import utc_now
+from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason
 from rollstream.trainer.learning.backends.protocol import StepReport
-from rollstream.trainer.learning.step_metrics import group_metrics, lag_metrics, rollout_metrics, throughput_metrics
+from rollstream.trainer.learning.samples import is_truncated
 
 
 @dataclass(slots=True)
@@ -33,7 +36,7 @@ class StepClock:
 def metrics_of_drops(drops: Sequence[DroppedGroup]) -> dict[str, float]:
     """Of an entry that only closes groups."""
     scored = [sample.scored for drop in drops for sample in drop.group.samples.values()]
-    return {**rollout_metrics(scored), **_group_counts(0, drops)}
+    return {**rollout_metrics(scored), **group_metrics(0, _by_reason(drops))}
 
 
 def metrics_of_step(
@@ -58,7 +61,7 @@ def metrics_of_step(
         "grad_norm": report.grad_norm,
         **report.metrics,
         **rollouts,
-        **_group_counts(len(batch), drops),
+        **group_metrics(len(batch), _by_reason(drops)),
         **lag_metrics([sample.policy_lag for admitted in batch for sample in admitted.training]),
         **throughput_metrics(
             generated_tokens=rollouts.get("generated_tokens", 0.0),
@@ -69,6 +72,68 @@ def metrics_of_step(
     }
 
 
-def _group_counts(num_trained: int, drops: Sequence[DroppedGroup]) -> dict[str, float]:
-    reasons = Counter(drop.reason.value for drop in drops)
-    return group_metrics(num_trained, reasons, no_spread_reason=DropReason.NO_SPREAD.value)
+def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
+    """Rewards, completion lengths and times over every completed sample of the groups that the step closes.
+
+    Dropped groups belong to it: a mean over trained groups alone is biased, since those without spread are missing.
+    """
+    completed = [sample for sample in scored if sample.scoring.reward is not None]
+    if not completed:
+        return {}
+    rewards = np.array([sample.scoring.reward for sample in completed], dtype=np.float64)
+    lengths = np.array([sample.rollout.num_completion_tokens for sample in completed], dtype=np.float64)
+    seconds = [(sample.rollout.finished_at - sample.rollout.started_at).total_seconds() for sample in completed]
+    components: dict[str, list[float]] = {}
+    for sample in completed:
+        for name, value in sample.scoring.components.items():
+            components.setdefault(name, []).append(value)
+    return {
+        "reward_mean": float(rewards.mean()),
+        "reward_std": float(rewards.std()),
+        "completion_tokens_mean": float(lengths.mean()),
+        "completion_tokens_max": float(lengths.max()),
+        "generated_tokens": float(lengths.sum()),
+        "rollout_seconds_p99": float(np.quantile(seconds, 0.99)),
+        "truncated_ratio": float(np.mean([is_truncated(sample.rollout) for sample in completed])),
+        **{f"reward_component/{name}": float(np.mean(values)) for name, values in components.items()},
+    }
+
+
+def group_metrics(num_trained: int, dropped: Mapping[str, int]) -> dict[str, float]:
+    """Counts of the groups that the step closes; `dropped` counts by reason."""
+    num_dropped = sum(dropped.values())
+    num_closed = max(1, num_trained + num_dropped)
+    return {
+        "groups_trained": float(num_trained),
+        "groups_dropped": float(num_dropped),
+        "dropped_ratio": num_dropped / num_closed,
+        "zero_std_ratio": dropped.get(DropReason.NO_SPREAD.value, 0) / num_closed,
+        **{f"groups_dropped/{reason}": float(count) for reason, count in dropped.items()},
+    }
+
+
+def lag_metrics(policy_lags: Sequence[int]) -> dict[str, float]:
+    """Policy lag of the samples that the step trains on."""
+    if not policy_lags:
+        return {}
+    return {"policy_lag_mean": float(np.mean(policy_lags)), "policy_lag_max": float(max(policy_lags))}
+
+
+def throughput_metrics(
+    *, generated_tokens: float, trained_tokens: float, wall_seconds: float, seconds: Mapping[str, float]
+) -> dict[str, float]:
+    """Tokens per second of wall time, and the seconds of each phase.
+
+    `seconds`: waiting, packing, forward_backward, optimizer, publishing.
+    """
+    wall = max(wall_seconds, 1e-9)
+    return {
+        "step_seconds": wall_seconds,
+        "generated_tokens_per_second": generated_tokens / wall,
+        "trained_tokens_per_second": trained_tokens / wall,
+        **{f"{phase}_seconds": value for phase, value in seconds.items()},
+    }
+
+
+def _by_reason(drops: Sequence[DroppedGroup]) -> Counter[str]:
+    return Counter(drop.reason.value for drop in drops)
