@@ -8,6 +8,7 @@ from typing import Any, Final
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
@@ -16,11 +17,6 @@ from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES, TOPICS, Re
 
 _TIMEOUT_SECONDS = 30.0
 _DAY_MS: Final = 24 * 3600 * 1000
-_COORDINATOR_MOVES: Final = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-)
 _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "time_and_size": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": str(50 * 2**30)},
     "everything": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
@@ -33,8 +29,24 @@ _NO_LEADER: Final = (
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
 )
+_COORDINATOR_MOVES: Final = (
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+)
 _NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN)
 _IS_IT_UP: Final = "is Kafka up? `rollstream up` starts one"
+
+
+def _passes(error: BaseException) -> bool:
+    is_of_client = isinstance(error, confluent_kafka.KafkaException)
+    return error.args[0].code() in _COORDINATOR_MOVES if is_of_client else isinstance(error, NoLeaderError)
+
+
+until_settled = retry(
+    retry=retry_if_exception(_passes), wait=wait_fixed(0.1), stop=stop_after_delay(_TIMEOUT_SECONDS), reraise=True
+)
+"""Asks again while a leader or a coordinator moves; past the timeout that error is raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,21 +165,16 @@ class KafkaAdmin:
         there = self.topic_names()
         return [topic.of(run) for topic in TOPICS if topic.of(run) in there]
 
+    @until_settled
     def _offsets(self, topic: str, num_partitions: int, spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(topic, number): spec for number in range(num_partitions)}
-        deadline = time.monotonic() + _TIMEOUT_SECONDS
-        while True:
-            futures = self._client.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
-            try:
-                return {
-                    part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()
-                }
-            except NoLeaderError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-                # A client that has seen a leader change may go on asking with the old epoch for ever.
-                self._client = AdminClient(self._config)
+        futures = self._client.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
+        try:
+            return {part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()}
+        except NoLeaderError:
+            # A client that has seen a leader change may go on asking with the old epoch for ever.
+            self._client = AdminClient(self._config)
+            raise
 
     def _describe(self, name: str, description: Any) -> TopicDescription:
         count = len(description.partitions)
@@ -204,16 +211,10 @@ def _is_new(name: str, future: "Future[Any]") -> bool:
     return True
 
 
+@until_settled
 def _committed(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    while True:
-        try:
-            found: list[TopicPartition] = client.committed(partitions, timeout=_TIMEOUT_SECONDS)
-            return found
-        except confluent_kafka.KafkaException as error:
-            if error.args[0].code() not in _COORDINATOR_MOVES or time.monotonic() > deadline:
-                raise
-            time.sleep(0.1)
+    found: list[TopicPartition] = client.committed(partitions, timeout=_TIMEOUT_SECONDS)
+    return found
 
 
 def _result(future: "Future[Any]", doing: str) -> Any:

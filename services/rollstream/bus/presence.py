@@ -6,7 +6,6 @@ It is a courtesy, not the guard: who takes over the transactional id fences whoe
 
 import logging
 import threading
-import time
 from types import TracebackType
 from typing import Final, Self
 
@@ -14,17 +13,13 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
+from rollstream.bus.admin import until_settled
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 30.0
-_COORDINATOR_STARTS: Final = (
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-)
 GONE_AFTER_SECONDS: Final = 10
 """A killed trainer counts as present for this long; one that ends by itself leaves at once."""
 
@@ -70,22 +65,22 @@ class TrainerPresence:
 def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
     """Whether the run's trainer lives, or died less than `GONE_AFTER_SECONDS` ago; raises `BrokerError`."""
     admin = AdminClient({**kafka.client_config(), "log_level": 0})  # what it would print, its errors say
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    while True:
-        try:
-            group = admin.describe_consumer_groups([_group(run)], request_timeout=_ANSWER_SECONDS)[_group(run)]
-            return bool(group.result(_ANSWER_SECONDS).members)
-        except confluent_kafka.KafkaException as error:
-            code = error.args[0].code()
-            if code == KafkaError.GROUP_ID_NOT_FOUND:
-                return False
-            if code not in _COORDINATOR_STARTS or time.monotonic() > deadline:
-                raise BrokerError(f"cannot ask who is in {_group(run)}: {error}") from error
-        except TimeoutError as error:
-            raise BrokerError(
-                f"cannot ask who is in {_group(run)}: no broker answered in {_ANSWER_SECONDS:g} s; is Kafka up?"
-            ) from error
-        time.sleep(0.2)
+    try:
+        return _has_members(admin, _group(run))
+    except confluent_kafka.KafkaException as error:
+        if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+            return False
+        raise BrokerError(f"cannot ask who is in {_group(run)}: {error}") from error
+    except TimeoutError as error:
+        raise BrokerError(
+            f"cannot ask who is in {_group(run)}: no broker answered in {_ANSWER_SECONDS:g} s; is Kafka up?"
+        ) from error
+
+
+@until_settled
+def _has_members(admin: AdminClient, group: str) -> bool:
+    described = admin.describe_consumer_groups([group], request_timeout=_ANSWER_SECONDS)[group]
+    return bool(described.result(_ANSWER_SECONDS).members)
 
 
 def _group(run: str) -> str:
