@@ -27,7 +27,6 @@ What happens when … (the loop itself is `stage/loop.py`)
 import asyncio
 import os
 import socket
-from collections.abc import Coroutine
 
 from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
 from rollstream.bus.run import Run
@@ -41,7 +40,7 @@ from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
-from rollstream.process.stop import Stop
+from rollstream.process.stop import Stop, first_to_end
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
@@ -86,7 +85,7 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
         )
         watcher = WeightWatcher(parts)
         health.check("weights", False, "no version is loaded yet")
-        await _first_to_end(watcher.load_first(), stop.asked())
+        await first_to_end(watcher.load_first(), stop.asked())
         if stop.is_asked:
             return
         consumer = _consumer(settings, run, health)
@@ -101,7 +100,7 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
         )
         keeper = _LagKeeper(consumer, health, settings.max_policy_lag)
         fleet = Fleet(settings.redis_url, settings.run)
-        await _first_to_end(
+        await first_to_end(
             run_stage(stage, stop),
             watcher.follow(keeper.note),
             _beat(fleet, identity.generator_id, engine, current),
@@ -169,19 +168,6 @@ def _identity(engine: Engine, settings: GeneratorSettings) -> GeneratorIdentity:
 
 def _bounds(settings: GeneratorSettings) -> SampleBounds:
     return SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
-
-
-async def _first_to_end(*side_by_side: Coroutine[None, None, None]) -> None:
-    """Run all until one ends, then cancel the others; raises what it raised."""
-    tasks = [asyncio.create_task(one) for one in side_by_side]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
 
 
 async def _beat(fleet: Fleet, generator_id: str, engine: Engine, current: CurrentVersion) -> None:

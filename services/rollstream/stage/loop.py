@@ -41,7 +41,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
-from rollstream.process.stop import Stop
+from rollstream.process.stop import Stop, first_to_end
 from rollstream.schemas.errors import (
     BadMessageError,
     BrokenWorldError,
@@ -128,15 +128,7 @@ class _Work:
 
     async def run_until(self, stop: Stop) -> None:
         """Take records until told to stop or something breaks."""
-        taking = asyncio.create_task(self._take_records())
-        stopping = asyncio.create_task(stop.asked())
-        try:
-            done, _ = await asyncio.wait({taking, stopping, self._broken}, return_when=asyncio.FIRST_COMPLETED)
-            for ended in done:
-                ended.result()
-        finally:
-            taking.cancel()
-            stopping.cancel()
+        await first_to_end(self._take_records(), stop.asked(), asyncio.shield(self._broken))
 
     async def drain(self) -> None:
         """Take nothing more, let what runs finish within the bound; raises what breaks meanwhile."""
