@@ -1,5 +1,19 @@
-"""Fixtures every test may ask for."""
+"""Fixtures every test may ask for, and how the suite is divided between processes."""
+
+from hypothesis import HealthCheck, settings
 
 from tests.harness.kafka_fixtures import kafka, redis_url, topic_prefix
+from tests.harness.lane_hooks import pytest_terminal_summary, pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler
 
-__all__ = ["kafka", "redis_url", "topic_prefix"]
+# What an example takes depends on what runs beside it.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
+
+__all__ = [
+    "kafka",
+    "pytest_terminal_summary",
+    "pytest_xdist_auto_num_workers",
+    "pytest_xdist_make_scheduler",
+    "redis_url",
+    "topic_prefix",
+]

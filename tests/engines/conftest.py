@@ -1,4 +1,4 @@
-"""Fixtures of the contract tests."""
+"""Fixtures of the engine tests."""
 
 from tests.harness.engine_fixtures import engine_hosts, models
 
