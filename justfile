@@ -28,6 +28,10 @@ format:
 test *words:
     uv run --no-sync pytest {{ words }}
 
+# The lanes that a change reaches, and the files in each; the change is what differs from main, or from another base.
+lanes *base:
+    uv run --no-sync python -m tests.harness.lanes {{ base }}
+
 # The long campaigns.
 slow:
     uv run --no-sync pytest -m slow

@@ -1,10 +1,8 @@
-"""Processes that tests start, signal and watch: of a command, or forked from a server that has done the imports."""
+"""Processes that tests start, signal and watch."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +12,6 @@ import psutil
 from tests.harness.waits import DEADLINE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
-
-_FORK_SERVER = multiprocessing.get_context("forkserver")
-_FORK_SERVER.set_forkserver_preload(
-    [
-        "rollstream.trainer.learning.backends.single_device",
-        "rollstream.trainer.start",
-        "transformers.models.qwen3.modeling_qwen3",
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +76,3 @@ def start_process(
         if output is not None:
             output.close()
     return StartedProcess(pid=process.pid, exit_code=process.poll, log=log)
-
-
-def fork_process(main: Callable[[], None], *, log: Path, env: Mapping[str, str]) -> StartedProcess:
-    """Run a function that can be pickled in a fork of a server that has imported torch."""
-    process = _FORK_SERVER.Process(target=_logged, args=(log, main, env), daemon=True)
-    process.start()
-    assert process.pid is not None
-    return StartedProcess(pid=process.pid, exit_code=lambda: process.exitcode, log=log)
-
-
-def _logged(log: Path, main: Callable[[], None], env: Mapping[str, str]) -> None:
-    os.environ.update(env)
-    with log.open("ab") as output:
-        os.dup2(output.fileno(), sys.stdout.fileno())
-        os.dup2(output.fileno(), sys.stderr.fileno())
-    main()
