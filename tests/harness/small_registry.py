@@ -1,0 +1,88 @@
+"""A schema registry in this process: of Confluent's HTTP interface, what registering, looking up and reading need."""
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+_VERSIONS = re.compile(r"/subjects/([^/?]+)/versions")
+_SUBJECT = re.compile(r"/subjects/([^/?]+)")
+_ID = re.compile(r"/schemas/ids/(\d+)")
+_NO_SUBJECT, _NO_SCHEMA = 40401, 40403
+
+
+class _SmallRegistry(ThreadingHTTPServer):
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.schemas: list[Any] = []
+        self.subjects: dict[str, list[int]] = {}
+
+    def register(self, subject: str, schema: Any) -> dict[str, Any]:
+        if schema not in self.schemas:
+            self.schemas.append(schema)
+        number = self.schemas.index(schema) + 1
+        versions = self.subjects.setdefault(subject, [])
+        if number not in versions:
+            versions.append(number)
+        return {"id": number, "subject": subject, "version": versions.index(number) + 1, "schema": json.dumps(schema)}
+
+    def look_up(self, subject: str, schema: Any) -> dict[str, Any] | None:
+        known = [self.schemas[number - 1] for number in self.subjects.get(subject, [])]
+        return self.register(subject, schema) if schema in known else None
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _SmallRegistry
+
+    def do_GET(self) -> None:
+        found = _ID.match(self.path)
+        number = int(found[1]) if found else 0
+        if 1 <= number <= len(self.server.schemas):
+            self._answer({"schema": json.dumps(self.server.schemas[number - 1])})
+        else:
+            self._refuse(_NO_SCHEMA)
+
+    def do_POST(self) -> None:
+        schema = json.loads(self._body()["schema"])
+        if found := _VERSIONS.match(self.path):
+            self._answer(self.server.register(found[1], schema))
+        elif (found := _SUBJECT.match(self.path)) and (known := self.server.look_up(found[1], schema)):
+            self._answer(known)
+        else:
+            self._refuse(_NO_SUBJECT)
+
+    def do_PUT(self) -> None:
+        self._answer(self._body())
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: a test's output is its own."""
+
+    def _body(self) -> Any:
+        return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _refuse(self, code: int) -> None:
+        self._answer({"error_code": code, "message": "not found"}, status=404)
+
+    def _answer(self, answer: Any, *, status: int = 200) -> None:
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def a_small_registry() -> Iterator[str]:
+    """Its URL; it forgets everything at the end."""
+    with _SmallRegistry() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
