@@ -10,7 +10,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import grimp
@@ -32,8 +33,10 @@ def module_of(file: Path) -> str:
     return ".".join([*parts[:-1], file.stem] if file.suffix == ".py" else parts[:2])
 
 
-def import_graph(texts: Mapping[str, set[str]]) -> grimp.ImportGraph:
+@cache
+def import_graph() -> grimp.ImportGraph:
     """Who imports or starts which module."""
+    texts = {module_of(file.relative_to(ROOT)): _texts(file) for file in _python_files()}
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     graph = grimp.build_graph(*settings["tool"]["importlinter"]["root_packages"], "tests")
     for module in graph.modules & texts.keys():
@@ -52,8 +55,7 @@ def reached(changed: Iterable[Path], tests: Iterable[Path]) -> list[Path]:
     tests, changed = sorted(tests), [file for file in changed if _is_tested(file)]
     if any(file.name in FOR_EVERY_TEST for file in changed):
         return tests
-    graph = import_graph({module_of(file.relative_to(ROOT)): _texts(file) for file in _python_files()})
-    wanted = {module_of(file) for file in changed}
+    graph, wanted = import_graph(), {module_of(file) for file in changed}
 
     def is_reached(test: Path) -> bool:
         name = module_of(test)
