@@ -66,7 +66,7 @@ def test_a_trainer_killed_at_each_crash_point_loses_nothing_and_trains_nothing_t
     configure(run, checkpoint_every=2, num_steps=4)
     prompts = submitted(run, 4 * GROUPS_PER_STEP)
     scored(run, prompts)
-    # Each trainer passes the point once in its first act, and dies in a later step.
+    # Each trainer passes the point once at its first ledger entry, and dies in a later step.
     for point, steps in (
         ("weights_written:3", 1),
         ("checkpoint_written", 1),

@@ -3,30 +3,44 @@
 Consumes   `prompts` (which groups there are) and `scored` (their samples), from the checkpoint's offsets.
 Produces   `weights` and `ledger`, in one transaction a step; `dead-letters` for samples that can't be read.
 Waits for  groups_per_step admitted groups.
-Unblocked  by scorers that publish samples, hence by producers, whose credit is the groups that this loop closes.
+Unblocked  by scorers, which publish samples; before them by producers, whose credit returns when groups close here.
 
-One thread: poll → assemble → admit → train → commit. It reads without a consumer group (what it commits is for lag
-monitors), so a step may take as long as it likes; while it trains it doesn't read, which is its back-pressure.
+The parts that the loop works with (`Parts`), and what each answers:
+  RolloutReader    intake/reading.py              Which records came? Is everything read?
+  Assembler        intake/assembler.py            Which group does a record belong to? Which groups are complete?
+  Intake           intake/intake.py               Which groups make the next step?
+  Aging            intake/aging.py                Which groups will never be complete?
+  UpstreamWatcher  intake/upstream.py             How far are the generators and the scorers?
+  TrainingBackend  learning/backends/protocol.py  What does the policy become after these samples?
+  Commits          commits/commit.py              What counts, and where would the next trainer go on?
+  VersionTree      history/versions.py            How many optimizer steps old is a weight version?
+  Health           process/health.py              Does this process live, and is it ready?
+
+One thread: poll → assemble → admit → train → commit. It reads without a consumer group, so no broker expects it back
+and a step may take any time. What it commits there is for lag monitors alone. While it trains it does not read: that
+is its back-pressure.
 
 What happens when …
   … this process is killed: only what a transaction put on `weights` and `ledger` counts (`commit.py`). The next
-    trainer restores the newest checkpoint that the ledger names; steps after it are cut, their groups open again.
-  … a record comes twice: within an open group a completed attempt beats the others, else the first wins; for a closed
-    group it is discarded, however old it is (`assembler.py`). So no rollout counts in two surviving steps.
-  … a sample can't be read: it goes to dead-letters, and its group, which lacks it, closes as `lost` (`aging.py`). An
-    unreadable prompt opens no group; the generators dead-letter it.
-  … a readable sample can't be trained on: its group closes with a reason (`DropReason`). No starts are counted here as
-    they are for generators and scorers.
-  … a sample is late: more than max_policy_lag steps behind now, its group closes as `too_old` (`admission.py`);
-    with lag_scope = "token", its old tokens are masked.
-  … samples never come: their group closes as `lost` once generators and scorers are done with it; no stop of any stage
-    makes a group age.
-  … a loss or gradient is not finite: the rest of the step is skipped; if that is all of it, its groups close as
-    `non_finite`. Three such steps in a row end the process.
-  … it is told to stop: the step that runs is committed, then a checkpoint is written and handed over (`commit.py`).
-  … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero; only trainers
-    and `weights rollback` write there.
-  … another trainer takes the run over: this one is fenced by its next transaction and exits with 75.
+    trainer restores the newest checkpoint that the ledger names. Steps after it are cut, their groups are open again.
+  … a record comes twice: if its group is open, a completed attempt replaces one that is not, else the first one stays.
+    If its group is closed, the record is discarded, however old it is (`assembler.py`). So no rollout counts in two
+    surviving steps.
+  … a sample can't be read: it goes to dead-letters. Its group lacks it and closes as `lost` (`aging.py`). A prompt
+    that can't be read opens no group; the generators put it into dead-letters.
+  … a sample can be read but not trained on: its group closes with a reason (`DropReason`). Generators and scorers
+    count the starts of a record to find poison records; the trainer does not.
+  … a sample is late, i.e. its policy lag exceeds max_policy_lag: its group closes as `too_old` (`admission.py`). With
+    lag_scope = "token" its old tokens are masked instead.
+  … samples never come: their group closes as `lost` once generators and scorers are done with it. Time in which any
+    stage stands still does not count.
+  … a loss or gradient is not finite: the rest of the step is skipped. If no update was applied before, the step's
+    groups close as `non_finite`. Three such steps in a row end the process.
+  … it is asked to stop: the running step is committed, then a checkpoint is handed over to the next trainer
+    (`commit.py`).
+  … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero. Only trainers and
+    `weights rollback` write there, and each record counts.
+  … another trainer takes the run over: this one is fenced at its next transaction and exits with 75.
 """
 
 import logging
@@ -54,15 +68,21 @@ from rollstream.trainer.settings import TrainerSettings
 _LOG = logging.getLogger(__name__)
 
 _POLL_SECONDS: Final = 0.2
+# Drops made in this time share an entry, and credit still comes back within a second.
 _HOLD_DROPS_SECONDS: Final = 0.5
+# Bounds the size of one record of the ledger.
 _MOST_DROPS_PER_ENTRY: Final = 10_000
 _MONITOR_EVERY_SECONDS: Final = 5.0
+# No heartbeat is left while a step runs, so this must exceed the longest step.
 _HUNG_AFTER_SECONDS: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the loop works with; `restored` is where the run was taken over, cluster and topics included."""
+    """What the loop works with. `restored`: the position that the run was taken over at, with its cluster and topics.
+
+    `clock` gives the seconds by which groups age.
+    """
 
     backend: TrainingBackend
     commits: Commits
@@ -76,7 +96,7 @@ class Parts:
 
 
 class Trainer:
-    """One trainer process between its first act and its end."""
+    """The loop of one trainer process, from its first ledger entry on."""
 
     def __init__(self, settings: TrainerSettings, parts: Parts) -> None:
         self._settings = settings
@@ -90,7 +110,11 @@ class Trainer:
         self._upstream = parts.upstream.latest
 
     def run(self, stop: Stop) -> None:
-        """Train until num_steps are there or the end is asked for; raises what breaks the world, and `FencedError`."""
+        """Train until num_steps are committed or `stop` is asked; then write what is left to the ledger.
+
+        Raises `FencedError` once another trainer took over. Raises `BrokenWorldError`, so that the process ends and
+        its supervisor restarts it, when nothing can be trained or committed until something outside is repaired.
+        """
         self._parts.health.check("ledger", True, f"version {self._parts.commits.weight_version}")
         while not self._is_done:
             batch = self._next_batch(stop)
@@ -107,7 +131,7 @@ class Trainer:
         return 0 < self._settings.num_steps <= self._parts.commits.step
 
     def _next_batch(self, stop: Stop) -> Sequence[Admitted] | None:
-        """Read until a step is due; None when the end is asked for."""
+        """Read until a step is due; None when `stop` is asked."""
         intake = self._parts.intake
         while not stop.is_asked:
             self._parts.health.heartbeat("loop", _HUNG_AFTER_SECONDS)
@@ -133,8 +157,9 @@ class Trainer:
         self._clock.assembling_seconds += time.perf_counter() - (polled if not messages else began)
 
     def _age(self) -> None:
-        """Groups of which nothing more can come are given up whenever there is news from the other stages."""
+        """Give up groups that will never be complete, whenever there is a new answer about the other stages."""
         parts = self._parts
+        # The reader keeps saying that it is at the end while the broker is away; only a fresh answer makes it true.
         at_end = parts.reader.at_end() and parts.upstream.is_fresh
         parts.intake.tick(parts.clock(), at_end=at_end)
         if parts.upstream.latest is not self._upstream:
@@ -155,6 +180,7 @@ class Trainer:
             )
             self._publish_drops()
             return
+        # What is left fits into the step's own entry.
         self._publish_drops(leave=_MOST_DROPS_PER_ENTRY)
         closed = self._assembler.close_trained(admitted.group.group_id for admitted in batch)
         drops = self._take_drops()
@@ -167,7 +193,8 @@ class Trainer:
             },
             started_at=self._clock.started_at,
         )
-        self._clock = StepClock()  # publishing this step is time of the next one, whose metrics can still say so
+        # The time to publish this step counts to the next one: this step's metrics are part of what is published.
+        self._clock = StepClock()
         began = time.perf_counter()
         checkpoint = self._checkpoint() if self._is_checkpoint_due(stop) else None
         entry = parts.commits.optimizer_step(record, parts.backend.save_weights, checkpoint)
@@ -195,7 +222,7 @@ class Trainer:
         return step % self._settings.checkpoint_every == 0 or step == self._settings.num_steps or stop.is_asked
 
     def _checkpoint(self) -> CheckpointRequest:
-        """Every group that is not open any more is in the entry that will name it, or in an earlier one."""
+        """A checkpoint of now. All groups that are closed now are closed by the entry that will name it, or earlier."""
 
         def position(weight_version: int, step: int) -> Position:
             return self._parts.restored.model_copy(
@@ -210,7 +237,7 @@ class Trainer:
         return CheckpointRequest(save_state=self._parts.backend.save_state, position=position)
 
     def _publish_due_drops(self) -> None:
-        """Credit comes back within a second, in few entries."""
+        """Publish drops when the oldest waited for long enough, or when they fill an entry."""
         if not self._assembler.num_drops:
             self._oldest_drop = None
             return
@@ -236,7 +263,8 @@ class Trainer:
 
     def _lag(self, version: int) -> int | None:
         if self._settings.source_run is not None:
-            # Another run's versions have no place in this run's tree; the importance weights are the correction.
+            # The other run's versions are not in this run's tree, so no lag is known. The importance weights correct
+            # for the difference between the two policies.
             return 0
         return self._parts.versions.lag(version, self._parts.commits.weight_version)
 
@@ -251,7 +279,7 @@ class Trainer:
 
 
 def _trained(batch: Sequence[Admitted]) -> tuple[TrainedRollout, ...]:
-    """Where each sample lies that the step learned from, truncated ones in the baseline included."""
+    """Where the step's samples lie in `scored`: also the truncated ones, which count in the baseline alone."""
     return tuple(
         TrainedRollout(
             rollout_id=sample.scored.rollout.rollout_id,

@@ -1,4 +1,4 @@
-"""What a trainer exports to Prometheus: the newest step as gauges, what adds up as counters."""
+"""What a trainer exports to Prometheus: figures of the newest step as gauges, sums since the start as counters."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -35,8 +35,8 @@ _STEP_GAUGES: Final = {
         "importance_weight_max": "Proximal / behavior, capped",
         "importance_weight_capped_ratio": "Tokens whose weight was capped",
         "effective_sample_size_ratio": "Of the importance weights",
-        "mismatch_kl_lag_0": "Engine against trainer at policy lag 0",
-        "mismatch_kl_lagged": "Engine against trainer at policy lag above 0",
+        "mismatch_kl_lag_0": "Mismatch KL of samples at policy lag 0",
+        "mismatch_kl_lagged": "Mismatch KL of samples at policy lag above 0",
         "reward_mean": "Over the completed samples of the groups that the step closed",
         "completion_tokens_mean": "Per completed sample",
         "rollout_seconds_p99": "99th percentile of the time that a completed sample took to generate",
@@ -59,7 +59,7 @@ _STEP_GAUGES: Final = {
 
 
 def export(entry: LedgerEntry) -> None:
-    """Show a committed entry."""
+    """Set and add up what a committed entry says."""
     ENTRIES.labels(entry.kind.value).inc()
     for group in entry.closed:
         reason = "" if group.outcome is GroupOutcome.TRAINED else group.reason

@@ -1,4 +1,7 @@
-"""What a ledger entry reports of the groups that it closes and of the step that it commits. Pure."""
+"""What a ledger entry reports of the groups that it closes and of the step that it commits. Pure.
+
+Names as in TRL and verl; ratios lie in [0, 1]. What a step reports of its learning is in `learning/step_metrics.py`.
+"""
 
 import time
 from collections import Counter
@@ -18,7 +21,7 @@ from rollstream.trainer.learning.samples import is_truncated
 
 @dataclass(slots=True)
 class StepClock:
-    """Wall time since the step before ended training, its publishing included, and what it went into."""
+    """Wall time since the step before ended its training, so its publishing counts here; and how it was spent."""
 
     started_at: datetime = field(default_factory=utc_now)
     waiting_seconds: float = 0.0
@@ -34,7 +37,7 @@ class StepClock:
 
 
 def metrics_of_drops(drops: Sequence[DroppedGroup]) -> dict[str, float]:
-    """Of an entry that only closes groups."""
+    """The metrics of an entry that only closes groups."""
     scored = [sample.scored for drop in drops for sample in drop.group.samples.values()]
     return {**rollout_metrics(scored), **group_metrics(0, _by_reason(drops))}
 
@@ -47,7 +50,10 @@ def metrics_of_step(
     *,
     publishing_seconds: float,
 ) -> dict[str, float]:
-    """Of one optimizer step; `publishing_seconds` are those of the step before, since this one isn't published yet."""
+    """The metrics of one optimizer step.
+
+    `publishing_seconds` are those of the step before: this step is not published yet.
+    """
     groups = [*(admitted.group for admitted in batch), *(drop.group for drop in drops)]
     rollouts = rollout_metrics(sample.scored for group in groups for sample in group.samples.values())
     seconds: Mapping[str, float] = {
@@ -75,7 +81,7 @@ def metrics_of_step(
 def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
     """Rewards, completion lengths and times over every completed sample of the groups that the step closes.
 
-    Dropped groups belong to it: a mean over trained groups alone is biased, since those without spread are missing.
+    Dropped groups are part of it: a mean over trained groups alone is biased, since groups without spread are missing.
     """
     completed = [sample for sample in scored if sample.scoring.reward is not None]
     if not completed:
@@ -100,7 +106,7 @@ def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
 
 
 def group_metrics(num_trained: int, dropped: Mapping[str, int]) -> dict[str, float]:
-    """Counts of the groups that the step closes; `dropped` counts by reason."""
+    """Counts of the groups that the step closes; `dropped`: reason → number of groups."""
     num_dropped = sum(dropped.values())
     num_closed = max(1, num_trained + num_dropped)
     return {

@@ -19,15 +19,18 @@ class TrainerSettings(StageSettings):
     model_path: Path = Field(description="Directory of the model that version 0 is made of")
     learning: LearningSettings = Field(default_factory=LearningSettings, description="Loss, optimizer and device")
     source_run: str | None = Field(
-        default=None, description="Train on the rollouts of this run, whose own trainer goes on undisturbed"
+        default=None, description="Train on the rollouts of this other run; its own trainer is not affected"
     )
 
-    num_steps: int = Field(default=0, ge=0, description="Exit 0 after this many optimizer steps; 0 goes on for ever")
+    num_steps: int = Field(default=0, ge=0, description="Exit 0 after this many optimizer steps; 0: never")
     lag_scope: LagScope = Field(
-        default="group", description="group drops what is too old; token only masks the tokens that are"
+        default="group", description="group: drop groups that are too old; token: mask only their tokens that are"
     )
     lost_after_seconds: float = Field(
-        default=60.0, gt=0, description="Time at the end of `scored` after which missing samples are given up"
+        default=60.0,
+        gt=0,
+        description="Seconds that a group without all its samples is kept after every stage before is done with it; "
+        "only time at the end of `scored` counts",
     )
     buffer_groups: int | None = Field(
         default=None, ge=1, description="Complete groups above which reading stops; default: 4 x groups_per_step"
@@ -62,7 +65,7 @@ class TrainerSettings(StageSettings):
 
     @property
     def resolved_buffer_groups(self) -> int:
-        """The high water of complete groups in force."""
+        """The bound in force: reading stops at this many complete groups."""
         return self.buffer_groups or 4 * self.groups_per_step
 
     @property

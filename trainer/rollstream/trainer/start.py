@@ -1,4 +1,4 @@
-"""How a trainer comes up: load, take over the run, restore, publish the first act; then the loop."""
+"""How a trainer starts: load the model, take over the run, restore, commit a first ledger entry; then the loop."""
 
 import logging
 import time
@@ -41,18 +41,19 @@ from rollstream.trainer.loop import Parts, Trainer
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
+# Only the newest steps say how long rollouts and steps take now.
 _LATEST_VERSIONS = 20
 
 
 def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monotonic) -> None:
-    """Serve health, load the model, take over the run and train; `clock` says by what groups age."""
+    """Serve health, load the model, take over the run and train; `clock` gives the seconds by which groups age."""
     settings.log_resolved()
     if settings.max_policy_lag == 0:
-        _LOG.warning("max_policy_lag 0: whatever is generated during a step is dropped; 1 or more lets both overlap")
+        _LOG.warning("max_policy_lag 0: what is generated during a step is dropped; 1 or more lets both overlap")
     health = Health()
     health.serve(settings.health_port)
     try:
-        # The slow part comes before the takeover: a predecessor trains on until this one is able to.
+        # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
         backend = _load_backend(settings)
         spare_the_loaded()
         train(settings, backend, stop, health, clock)
@@ -66,13 +67,14 @@ def train(
     """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over."""
     run = Run(settings)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
+    # Before the ledger is read: from here on nobody else can append, and a predecessor's open transaction is aborted.
     publisher.init()
     found = _look_up(settings, run)
     if 0 < settings.num_steps <= found.plan.step:
         _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
         return
     commits = _commits(settings, run, publisher)
-    _act_first(found, backend, commits)
+    _restart(found, backend, commits)
     with ExitStack() as stack:
         stack.enter_context(_fenced_if_taken_over(run, commits))
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
@@ -88,7 +90,11 @@ def train(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """The run as it was found: its ledger, what to restore, where to read on, and where everything ended then."""
+    """The run as the trainers before this one left it.
+
+    `fold`: its ledger. `plan` and `restored`: what to restore. `start`: where to read on. `ends`: where each
+    partition of `prompts` and `scored` ended at that moment.
+    """
 
     fold: LedgerFold
     plan: RestartPlan
@@ -98,11 +104,7 @@ class _Found:
 
 
 def _look_up(settings: TrainerSettings, run: Run) -> _Found:
-    """What trainers before this one left behind.
-
-    The transactional id is taken over: nobody else can append any more, and an open transaction of a predecessor is
-    aborted.
-    """
+    """Read what the trainers before this one left; nobody may append to the ledger any more."""
     history = read(run, newest=_LATEST_VERSIONS, strict=True)
     steps = [entry for entry in history.entries.values() if entry.kind is EntryKind.STEP]
     if said := narrow_lag_bound(steps, settings.max_policy_lag):
@@ -114,8 +116,8 @@ def _look_up(settings: TrainerSettings, run: Run) -> _Found:
     return _Found(fold=history.fold, plan=plan, restored=restored, start=start, ends=ends)
 
 
-def _act_first(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
-    """Restore, and publish the restored weights as a new version."""
+def _restart(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
+    """Restore the newest checkpoint, and publish its weights as a new version: the first ledger entry."""
     plan = found.plan
     if plan.checkpoint is not None:
         backend.load_state(state_directory(plan.checkpoint))
@@ -140,7 +142,10 @@ def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) 
 
 @contextmanager
 def _fenced_if_taken_over(run: Run, commits: Commits) -> Iterator[None]:
-    """A transaction that was open for too long looks fenced in any case; who took over shows on the ledger."""
+    """Tell an expired transaction from a takeover: the broker answers both alike.
+
+    Whether another trainer took over shows on the ledger: then it has a newer version.
+    """
     try:
         yield
     except ExpiredTransactionError as error:
@@ -164,13 +169,14 @@ def _commits(settings: TrainerSettings, run: Run, publisher: TransactionalPublis
 
 
 def _load_backend(settings: TrainerSettings) -> TrainingBackend:
+    # Imports torch, which takes seconds: by now health is served.
     from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
 
     return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
 
 
 def _restored_position(run: Run, source: Run, plan: RestartPlan) -> Position:
-    """The checkpoint's position, checked against this cluster; without a checkpoint the start of everything."""
+    """The checkpoint's position, checked against this cluster; without a checkpoint the start of every topic."""
     identity = source.admin().identity([source.topic(PROMPTS), source.topic(SCORED)])
     if plan.checkpoint is None:
         return Position(
@@ -185,7 +191,7 @@ def _restored_position(run: Run, source: Run, plan: RestartPlan) -> Position:
 def _where_to_read(
     settings: TrainerSettings, source: Run, restored: Position
 ) -> tuple[ReadingStart, dict[Partition, int]]:
-    """Where to read on, and where everything ends now."""
+    """Where to read on, and where each partition ends now."""
     bounds = {**source.bounds(PROMPTS), **source.bounds(SCORED)}
     log_starts = {partition: start for partition, (start, _) in bounds.items()}
     start = reading_start(restored.offsets(), log_starts, accept_loss=settings.accept_loss)

@@ -1,4 +1,7 @@
-"""Checkpoints: the backend's state and where the trainer stood in the topics, in a directory written once."""
+"""Checkpoints: what a trainer restarts from. Each is a directory, written once, with two parts.
+
+The state of the training backend (model, optimizer), and the trainer's position in the topics that it reads.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,7 +29,10 @@ class NextOffset(BaseModel):
 
 
 class Position(BaseModel):
-    """Where the trainer stood when it wrote a checkpoint; offsets mean nothing on another cluster or topic."""
+    """Where the trainer was when it wrote a checkpoint.
+
+    Cluster and topic ids are kept because offsets mean nothing on another cluster, or on a topic made anew.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,7 +57,10 @@ def as_next_offsets(offsets: Mapping[Partition, int]) -> tuple[NextOffset, ...]:
 
 
 class CheckpointStore:
-    """Checkpoints as directories `<version>-<incarnation>/` below a root; what no surviving entry names is absent."""
+    """Checkpoints as directories `<version>-<incarnation>/` below a root.
+
+    One that no surviving ledger entry names counts as absent.
+    """
 
     def __init__(self, root: Path, incarnation: str) -> None:
         self._root = root.absolute()
@@ -59,7 +68,7 @@ class CheckpointStore:
         self._written: list[Path] = []
 
     def write(self, position: Position, save_state: Callable[[Path], None]) -> str:
-        """Write a new checkpoint, all or nothing, and fsync it; its uri. Raises `WeightStoreError`."""
+        """Write a new checkpoint, all or nothing, and fsync it; returns its uri. Raises `WeightStoreError`."""
         final = self._root / f"{position.weight_version}-{self._incarnation}"
 
         def save(directory: Path) -> None:
@@ -72,7 +81,7 @@ class CheckpointStore:
         return final.as_uri()
 
     def prune(self, keep: int) -> None:
-        """Delete all but the newest `keep` of those that this process wrote; others' are never touched."""
+        """Delete all but the newest `keep` of those that this process wrote; it never touches others."""
         while len(self._written) > keep:
             delete_at_once(self._written.pop(0))
 

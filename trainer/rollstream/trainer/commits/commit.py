@@ -1,9 +1,9 @@
-"""The trainer's commits. Only what one transaction put on `weights` and `ledger` counts; all else is debris.
+"""The trainer's commits: only what a transaction put on `weights` and `ledger` counts.
 
 One step, in this order: weights to a new path, checkpoint if due, one transaction {WeightsPublished, LedgerEntry}.
-A crash before the transaction leaves directories that no surviving entry names; a crash after it loses nothing.
-A step's version is the one before + 1; a restart's or rollback's is above all that were ever published, those of cut
-branches too (`restart.py`, `history/rollback.py`).
+A crash before the transaction leaves directories that no surviving entry names. A crash after it loses nothing.
+A step's version is the one before + 1. The version of a restart or a rollback is above every version ever published,
+those of cut branches too (`restart.py`, `history/rollback.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ Save = Callable[[Path], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSettings:
-    """What every commit of one process shares."""
+    """What is the same for every commit of one process; `dtype` of the published weights."""
 
     incarnation: str
     dtype: str
@@ -46,7 +46,7 @@ class StepRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRequest:
-    """A checkpoint that is due: the backend's state, and the position once the new version's number is known."""
+    """A checkpoint that is due. The position is a function: the number of the new version is known only later."""
 
     save_state: Save
     position: Callable[[int, int], Position]
@@ -54,7 +54,10 @@ class CheckpointRequest:
 
 
 class Commits:
-    """Appends to the ledger, its only writer while it lives (else `history/rollback.py`); errors end the process."""
+    """Appends to the ledger. While a trainer lives nobody else does; without one, `history/rollback.py` may.
+
+    Every error ends the process.
+    """
 
     def __init__(
         self,
@@ -77,7 +80,7 @@ class Commits:
         self.step = 0
 
     def restart(self, *, version: int, parent: int | None, step: int, save_weights: Save) -> LedgerEntry:
-        """The first act: the restored weights as a new version."""
+        """Commit the restored weights as a new version: the first entry of this process."""
         started = utc_now()
         self._weights.sweep()
         self._checkpoints.sweep()
@@ -87,7 +90,7 @@ class Commits:
     def optimizer_step(
         self, record: StepRecord, save_weights: Save, checkpoint: CheckpointRequest | None
     ) -> LedgerEntry:
-        """Publish the version that a step made."""
+        """Commit a step: the weights that it made, its checkpoint if one is due, and the groups that it closes."""
         published = self._store(self.weight_version + 1, self.weight_version, self.step + 1, save_weights)
         uri = self._checkpoint(checkpoint, published)
         entry = self._entry(
@@ -102,7 +105,7 @@ class Commits:
         return self._commit(entry, published)
 
     def drops(self, closed: Sequence[ClosedGroup], metrics: Mapping[str, float]) -> LedgerEntry:
-        """Close groups between steps, so that their credit comes back."""
+        """Close groups while no step is due, so that their credit comes back."""
         now = utc_now()
         entry = LedgerEntry(
             kind=EntryKind.DROPS,
@@ -118,15 +121,15 @@ class Commits:
         return self._commit(entry, None)
 
     def hand_over(self, checkpoint: CheckpointRequest) -> LedgerEntry:
-        """Before a graceful end: a checkpoint of the current weights, so that the next trainer repeats nothing.
+        """Write a checkpoint of the current weights before the process ends, so that the next trainer repeats nothing.
 
-        Only an entry that makes a version can name a checkpoint, so one is made that differs from its parent, the
-        current version, in nothing. Like any restart it cuts what follows its parent, hence it closes again what the
-        drops since then had closed. Versions in brackets, (c) names a checkpoint:
+        Only an entry that makes a version can name a checkpoint. So a new version is made, with the weights of its
+        parent, the current version. Like any restart its entry cuts what follows its parent's. So it closes once more
+        the groups that were dropped since then. Versions in brackets, (c) names a checkpoint:
 
-            step[7](c) step[8] drops{g}                              asked to end
+            step[7](c) step[8] drops{g}                              asked to stop
             step[7](c) step[8] restart[9 ← 8](c, closed: g)          after this entry; 9's files are 8's
-            step[7](c) step[8] restart[9 ← 8](c) restart[10 ← 9]     the next trainer's first act: step 8 stays
+            step[7](c) step[8] restart[9 ← 8](c) restart[10 ← 9]     the next trainer's first entry: step 8 stays
         """
         if self._published is None:
             raise RuntimeError("hand_over comes after restart")
@@ -188,7 +191,7 @@ class Commits:
         return entry
 
     def _delete_old(self) -> None:
-        """Only what this process wrote, and only once newer ones count."""
+        """Delete versions and checkpoints beyond what is kept: only own ones, and only after a newer one counts."""
         while len(self._own_uris) > self._settings.keep_versions:
             self._weights.delete(self._own_uris.pop(0), self._settings.incarnation)
         self._checkpoints.prune(self._settings.keep_checkpoints)

@@ -1,4 +1,4 @@
-"""Taking over a run: what the surviving ledger says, which checkpoint to restore, where to read on."""
+"""How a trainer takes over a run: which checkpoint to restore, whether it fits this cluster, where to read on. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from rollstream.trainer.commits.checkpoint import Position
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPlan:
-    """What the first act publishes: `version` with the weights of `parent`, restored from `checkpoint`.
+    """What the first entry publishes: `version` with the weights of `parent`, restored from `checkpoint`.
 
-    The first start of a run, and one whose first trainer died before any checkpoint, begin with the initial model.
+    Without a checkpoint it is the initial model: at the first start of a run, or if no checkpoint was written yet.
     """
 
     version: int
@@ -32,7 +32,7 @@ class ReadingStart:
 
 
 def plan_restart(fold: LedgerFold, newest_version: int) -> RestartPlan:
-    """Where to go on: the newest surviving checkpoint, else the initial model; `newest_version` as in `History`."""
+    """Go on from the newest surviving checkpoint, else from the initial model; `newest_version` as in `History`."""
     version = newest_version + 1
     newest = fold.checkpoint
     if newest is not None:
@@ -44,7 +44,7 @@ def plan_restart(fold: LedgerFold, newest_version: int) -> RestartPlan:
 
 
 def check_position(position: Position, identity: ClusterIdentity) -> None:
-    """Refuse a checkpoint of another cluster, or of topics that were made anew; raises `ConfigurationError`."""
+    """Raise `ConfigurationError` for a checkpoint of another cluster, or of topics that were deleted and made again."""
     if position.cluster_id != identity.cluster_id:
         raise ConfigurationError(
             f"the checkpoint of version {position.weight_version} belongs to cluster {position.cluster_id}, "
@@ -61,9 +61,10 @@ def check_position(position: Position, identity: ClusterIdentity) -> None:
 def reading_start(
     wanted: Mapping[Partition, int], log_starts: Mapping[Partition, int], *, accept_loss: bool
 ) -> ReadingStart:
-    """Where to read on, partition by partition; raises `ConfigurationError` if records expired and that isn't accepted.
+    """The offset to read from, of every partition.
 
-    A partition that the checkpoint doesn't know is wanted from offset 0.
+    `wanted`: the checkpoint's offsets; a partition that it does not name is wanted from offset 0. `log_starts`: the
+    lowest offsets that are left. Raises `ConfigurationError` if wanted records expired and that is not accepted.
     """
     expired = {
         partition: (wanted.get(partition, 0), start)

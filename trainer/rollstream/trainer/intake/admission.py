@@ -1,7 +1,7 @@
 """Whether a complete group is trained on: status, tokenizer, lag, spread, length. Pure; every refusal has a reason.
 
-A group of which at least half of the samples completed trains on those. Of them, truncated ones count in the baseline
-alone.
+A group is trained on its completed samples if they are at least half of it. The truncated ones among them count in
+the baseline alone.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +25,7 @@ LagScope = Literal["group", "token"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRules:
-    """What a group must fulfil. An empty hash accepts any tokenizer or chat template."""
+    """What a group must meet. An empty hash accepts any tokenizer or chat template."""
 
     max_policy_lag: int
     lag_scope: LagScope = "group"
@@ -44,7 +44,7 @@ class Admitted:
 
 
 def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None]) -> Admitted | DropReason:
-    """Admit a complete group or say why not; `lag` gives a weight version's lag, None for a version never published."""
+    """Admit a complete group, or say why not; `lag`: version → policy lag, None if it was never published."""
     completed = tuple(sample for sample in group.in_order() if sample.is_completed)
     refused = _refused_by_status(group, completed) or _refused_by_tokenizer(completed, rules)
     if refused:
@@ -87,7 +87,7 @@ def _admitted(
 
 @dataclass(frozen=True, slots=True)
 class _RecentTokens:
-    """Masks tokens that were sampled by a version too far back."""
+    """Which tokens of a turn were sampled by one of these versions; the others are masked."""
 
     versions: frozenset[int]
 
@@ -119,11 +119,12 @@ def _refused_by_tokenizer(completed: Sequence[PlacedSample], rules: AdmissionRul
 
 
 def _agree(theirs: str, ours: str) -> bool:
+    # An empty hash: whoever wrote it does not know, so there is nothing to compare.
     return theirs == ours or not theirs or not ours
 
 
 def _refused_by_rewards(completed: Sequence[PlacedSample]) -> DropReason | None:
-    """Truncated samples keep their reward in the baseline but don't train: the spread counts among the rest."""
+    """Spread counts among the samples that are not truncated: only they train, the others are in the baseline alone."""
     rewards = [s.scored.scoring.reward or 0.0 for s in completed if not is_truncated(s.scored.rollout)]
     if not rewards:
         return DropReason.ALL_TRUNCATED
@@ -131,9 +132,10 @@ def _refused_by_rewards(completed: Sequence[PlacedSample]) -> DropReason | None:
 
 
 def narrow_lag_bound(steps: Sequence[LedgerEntry], max_policy_lag: int) -> str | None:
-    """What to say where the slowest percent of rollouts outlives `max_policy_lag` optimizer steps; None if all is well.
+    """A warning if the slowest percent of rollouts takes longer than `max_policy_lag` optimizer steps; else None.
 
-    `steps`: the run's latest step entries, with their `rollout_seconds_p99` and `step_seconds`; the medians count.
+    `steps`: the run's latest step entries, with their `rollout_seconds_p99` and `step_seconds`. Their medians are
+    compared, so that one step after a pause does not decide.
     """
     pairs = [
         (step.metrics["rollout_seconds_p99"], step.metrics["step_seconds"])

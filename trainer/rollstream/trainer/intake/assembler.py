@@ -1,7 +1,7 @@
-"""Groups from prompts and scored samples, in whatever order and however often they arrive. Pure.
+"""Puts groups together from prompts and scored samples, in whatever order and however often they arrive. Pure.
 
-A group opens with its prompt or with its first sample, is complete when all its samples are there, and stays open
-until it is closed: trained or dropped, in the ledger. What arrives for a closed group is a duplicate.
+A group opens with its prompt or with its first sample. It is complete when all its samples are there. It stays open
+until it is trained on or dropped. What arrives for a closed group is a duplicate.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,11 @@ from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Pl
 
 
 class Assembler:
-    """Open groups, the closed ones' ids, and the next offsets to read after a restart.
+    """Open groups, the ids of closed ones, and the offsets to read from after a restart.
 
-    The caller takes completed groups and drops from it, and closes what it trained on; every drop must be in the
-    ledger no later than the checkpoint that names offsets behind it.
+    The caller takes complete groups and drops from it, and closes what it trained on. A drop must be in the ledger
+    before a checkpoint, or together with it, if the checkpoint's offsets lie behind the group's records: the next
+    trainer won't read them again.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class Assembler:
         return self._incomplete_bytes
 
     def is_closed(self, group_id: str) -> bool:
-        """Whether the group is trained or dropped, on the surviving branch or just now."""
+        """Whether the group is trained on or dropped, on the surviving branch or since."""
         return group_id in self._closed
 
     def expect(self, group_ids: Iterable[str]) -> None:
-        """Open groups whose prompts can't be read again, so that they are closed too; sizes are learnt from samples."""
+        """Open groups whose prompts have expired, so that they are closed too; their samples tell their size."""
         for group_id in group_ids:
             if not self.is_closed(group_id):
                 self._open.setdefault(group_id, Group(group_id=group_id, content_hash="", group_size=0))
@@ -79,7 +80,7 @@ class Assembler:
             group.prompt_place = place
 
     def add_sample(self, scored: RolloutScored, place: Place, num_bytes: int) -> None:
-        """Put a sample into its group; a completed attempt beats others, else the first wins."""
+        """Put a sample into its group; of two attempts a completed one is kept, else the first."""
         rollout = scored.rollout
         group = self._group_for(rollout.prompt, rollout.group_id, rollout.group_size, place)
         if group is None:
@@ -99,7 +100,7 @@ class Assembler:
             self.num_duplicates += 1
 
     def take_completed(self) -> list[Group]:
-        """Groups that became complete since the last call, in order, unless they are closed already."""
+        """Groups that became complete since the last call, in that order, unless they are closed already."""
         completed = [group for group in self._completed if group.group_id in self._open]
         self._completed.clear()
         return completed
@@ -122,7 +123,7 @@ class Assembler:
         self._drops.append(DroppedGroup(group=self._close(group_id), reason=reason))
 
     def close_trained(self, group_ids: Iterable[str]) -> tuple[ClosedGroup, ...]:
-        """Close the groups of a step; what the ledger says of them."""
+        """Close the groups of a step; returns what the ledger says of them."""
         closed = []
         for group_id in group_ids:
             self._close(group_id)
@@ -130,7 +131,7 @@ class Assembler:
         return tuple(closed)
 
     def offsets(self) -> dict[Partition, int]:
-        """Per partition the lowest offset of any record whose group is open, else the next one to read."""
+        """Per partition the lowest offset of a record whose group is open; if there is none, the next one to read."""
         reached = {partition: tracker.committable() for partition, tracker in self._trackers.items()}
         return self._start | {partition: offset for partition, offset in reached.items() if offset is not None}
 
@@ -139,9 +140,9 @@ class Assembler:
         return tuple(self._open)
 
     def _group_for(self, prompt: PromptSubmitted, group_id: str, group_size: int, place: Place) -> Group | None:
-        """The open group that this record belongs to; None if the record changes nothing any more."""
+        """The open group that this record belongs to, opened if it is new; None if the record changes nothing."""
         if self.is_closed(group_id):
-            # Samples that come after their group was closed for its purpose are no repetition.
+            # A group that is not for training closes at its first record, so its later samples are no duplicates.
             self.num_duplicates += group_id not in self._not_for_training
             self.skip(place)
             return None
@@ -151,6 +152,7 @@ class Assembler:
             group = Group(group_id=group_id, content_hash=content_hash, group_size=group_size)
             self._open[group_id] = group
         elif not group.content_hash:
+            # The group was only expected (`expect`).
             group.content_hash, group.group_size = content_hash, group_size
         self._tracker(place.partition).start(place.offset, now=0.0)
         group.places.append(place)
@@ -186,7 +188,7 @@ class Assembler:
 
 
 def _belongs(rollout: RolloutGenerated, group: Group) -> bool:
-    """Whether the sample's own numbers fit its group; its prompt was compared before."""
+    """Whether the sample's index, size and ids fit its group; the caller compared its prompt before."""
     return (
         rollout.sample_index < group.group_size
         and rollout.group_size == rollout.prompt.group_size

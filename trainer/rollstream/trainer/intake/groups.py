@@ -19,7 +19,7 @@
       └─▶ incomplete   a restart or a rollback cut that entry (`rollstream.history.ledger`): the group is open again,
                        and the next trainer reads its records again
 
-A trained or dropped group is closed once its entry is committed: if the trainer is killed before, its successor finds
+A trained or dropped group is closed once its entry is committed. If the trainer is killed before, the next one finds
 it open.
 """
 
@@ -45,13 +45,13 @@ class DropReason(StrEnum):
     LOST = "lost"
     """Every stage before this one is done with it, and samples are missing."""
     EXPIRED = "expired"
-    """Its records fell out of the log before they were read, and a person accepted the loss."""
+    """Its records expired on their topic before they were read, and a person accepted the loss."""
     FAILED = "failed"
     """More than half of its samples are not completed, most of these failed."""
     UNRESOLVED = "unresolved"
     """More than half of its samples are not completed, most of these unresolved."""
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
-    """It was to be sampled from a truncated distribution, whose logprobs are not the policy's."""
+    """Its prompt asks for a truncated distribution, e.g. top_k, whose logprobs are not the policy's."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
     """A generator's tokenizer or chat template is not the trainer's."""
     UNKNOWN_VERSION = "unknown_version"
@@ -61,7 +61,7 @@ class DropReason(StrEnum):
     UNTRAINABLE = "untrainable"
     """Its turns branch, it has no tokens, or it was sampled at temperature 0."""
     ALL_TRUNCATED = "all_truncated"
-    """Every completed sample ran into its token limit."""
+    """Every completed sample ended at its token limit."""
     NO_SPREAD = "no_spread"
     """Its samples, truncated ones aside, all have the same reward: nothing to learn from."""
     NON_FINITE = "non_finite"
@@ -91,9 +91,9 @@ class PlacedSample:
 
 @dataclass(slots=True, kw_only=True)
 class Group:
-    """An open group. `samples`: sample_index → the best attempt so far; `places`: every record that belongs to it.
+    """An open group. `samples`: sample_index → the attempt that is kept. `places`: where all its records lie.
 
-    A group that is only expected has no hash and size 0 until one of its records comes.
+    A group that is only expected (`Assembler.expect`) has an empty hash and size 0 until one of its records comes.
     """
 
     group_id: str
@@ -120,7 +120,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DroppedGroup:
-    """A group that closed without being trained on, with what was there of it."""
+    """A group that closed without being trained on, with the samples that it had."""
 
     group: Group
     reason: DropReason

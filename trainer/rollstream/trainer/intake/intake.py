@@ -1,4 +1,4 @@
-"""From records to steps and drops: assembles groups, admits them in order of arrival, says what is lost. Pure."""
+"""Which groups make the next step, and which are dropped: admits complete groups in order of arrival. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -14,12 +14,16 @@ from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import DropReason, Group
 
 LagOf = Callable[[int], int | None]
+"""Weight version → its policy lag in optimizer steps; None for a version that was never published."""
 _REMEMBERED_LENGTHS: Final = 1024
 
 
 @dataclass(slots=True)
 class LagByLength:
-    """Where too old groups lie among the lengths of all: a bound on the oldest span cuts long samples first."""
+    """Counts groups dropped as too old by their length, compared with that of the latest groups.
+
+    The bound counts the oldest span, so it drops long samples first: this shows how much.
+    """
 
     _lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_LENGTHS))
     _too_old: Counter[int] = field(default_factory=Counter)
@@ -29,7 +33,7 @@ class LagByLength:
         self._lengths.append(_length(group))
 
     def note_too_old(self, group: Group) -> None:
-        """Take in that a group, noted before, is dropped for its age."""
+        """Take in that a group, noted before, is dropped as too old."""
         length = _length(group)
         bounds = np.quantile(np.array([*self._lengths, length]), (0.25, 0.5, 0.75))
         self._too_old[int(np.searchsorted(bounds, length, side="left")) + 1] += 1
@@ -48,12 +52,18 @@ def _length(group: Group) -> int:
 
 
 class Intake:
-    """Complete groups wait here: admitted when they became complete, and once more when a step takes them."""
+    """Complete groups that wait for a step. Each is admitted twice: when it became complete, and when a step takes it.
+
+    In between steps go on, so a group may have become too old.
+    """
 
     def __init__(
         self, assembler: Assembler, aging: Aging, rules: AdmissionRules, *, expired_before: dict[Partition, int]
     ) -> None:
-        """`expired_before`: ends of the partitions at a start that accepted a loss, else empty."""
+        """`expired_before`: where the partitions ended at a start that accepted a loss; else empty.
+
+        An incomplete group whose prompt lies before it closes as expired instead of lost.
+        """
         self.assembler = assembler
         self.lag_by_length = LagByLength()
         self._aging = aging
@@ -67,7 +77,7 @@ class Intake:
         return len(self._ready)
 
     def settle(self, lag: LagOf) -> None:
-        """Sort the groups that became complete: refused ones are dropped at once."""
+        """Admit the groups that became complete: those that are refused are dropped at once."""
         for group in self.assembler.take_completed():
             self.lag_by_length.note(group)
             if self._admit(group, lag) is not None:
@@ -84,6 +94,7 @@ class Intake:
                 admitted.append(verdict)
         if len(admitted) == num_groups:
             return tuple(admitted)
+        # Too few were still admitted: these wait on, in their order.
         self._ready.extendleft(verdict.group for verdict in reversed(admitted))
         return None
 
@@ -96,7 +107,7 @@ class Intake:
         self._aging.interrupt()
 
     def give_up_lost(self, upstream: Upstream, *, prompts_read: bool) -> None:
-        """Drop the incomplete groups of which nothing more can come."""
+        """Drop the incomplete groups that will never be complete."""
         self._aging.observe(upstream, self.assembler.incomplete, prompts_read=prompts_read)
         for group in self._aging.lost(self.assembler.incomplete):
             self.assembler.drop(group.group_id, DropReason.EXPIRED if self._is_expired(group) else DropReason.LOST)

@@ -1,4 +1,4 @@
-"""The trainer's side of `prompts` and `scored`: decodes what was read and hands it to the assembler."""
+"""Reads and decodes `prompts` and `scored`, and hands the records to the assembler."""
 
 import logging
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _MOST_AT_ONCE: Final = 64
 
 
 class RolloutReader:
-    """Reads `prompts` and `scored` of the run whose rollouts are trained on; not reading is the back-pressure."""
+    """Reads `prompts` and `scored` of the run whose rollouts are trained on; reads only when `poll` is called."""
 
     def __init__(self, settings: TrainerSettings, start: Mapping[Partition, int]) -> None:
         run = Run(settings)
@@ -47,7 +47,7 @@ class RolloutReader:
         self._publisher.close()
 
     def poll(self, timeout_seconds: float) -> list[Message]:
-        """What is there, waiting at most so long."""
+        """The next messages, at most 64; waits at most `timeout_seconds` for the first, empty if none came."""
         return self._reader.poll(_MOST_AT_ONCE, timeout_seconds)
 
     def at_end(self) -> bool:
@@ -55,7 +55,7 @@ class RolloutReader:
         return self._reader.at_end()
 
     def assemble(self, messages: list[Message], assembler: Assembler) -> None:
-        """Decode and assemble; a sample that can't be read goes to dead-letters, and its group will lack it."""
+        """Decode and assemble; a sample that can't be read goes to dead-letters, and its group lacks it."""
         for message in messages:
             place = Place((message.topic, message.partition), message.offset)
             try:
@@ -68,12 +68,12 @@ class RolloutReader:
                 assembler.skip(place)
 
     def commit_for_monitoring(self, offsets: Mapping[Partition, int]) -> None:
-        """Show lag monitors where the trainer is; nothing of ours reads it back."""
+        """Commit offsets for lag monitors alone; the trainer itself restarts from its checkpoint."""
         self._reader.commit_for_monitoring(offsets)
 
     def _pass_over(self, message: Message, error: DecodeError) -> None:
         if message.topic == self._prompts_topic:
-            # The generators put it into dead-letters; twice would be replayed twice.
+            # The generators put it into dead-letters too. A second dead letter would be replayed as a second prompt.
             metrics.UNREADABLE_PROMPTS.inc()
             return
         record = dead_letter(

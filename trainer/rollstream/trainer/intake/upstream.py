@@ -1,4 +1,4 @@
-"""Asks the broker every few seconds how far generators and scorers are; a thread of its own, off the hot path."""
+"""Asks the broker every few seconds how far generators and scorers are, in a thread of its own."""
 
 import logging
 import threading
@@ -13,7 +13,7 @@ from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from rollstream.trainer.intake.aging import Upstream
 
 Clock = Callable[[], float]
-"""Seconds that never run backwards, from any origin."""
+"""Gives seconds since any fixed moment; they never go back."""
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _JOIN_SECONDS: Final = 2.0
 
 
 class UpstreamWatcher:
-    """The newest answer; while the broker is away the last one stays, and is soon no longer fresh."""
+    """Keeps the broker's newest answer. While the broker is away the last one stays, and soon is not fresh any more."""
 
     def __init__(self, run: Run, clock: Clock = time.monotonic) -> None:
         self._run = run
@@ -36,16 +36,16 @@ class UpstreamWatcher:
 
     @property
     def latest(self) -> Upstream:
-        """The newest answer, the same object until a newer one is there."""
+        """The newest answer: the same object until there is a newer one."""
         return self._latest
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the broker answered lately, so that an end of a topic that was seen is still its end."""
+        """Whether the broker answered lately; if not, topics may have grown beyond the ends that were seen."""
         return self._asked_at is not None and self._clock() - self._asked_at < _FRESH_SECONDS
 
     def close(self) -> None:
-        """Ask no more."""
+        """Stop asking."""
         self._closing.set()
         self._thread.join(timeout=_JOIN_SECONDS)
 
@@ -56,13 +56,13 @@ class UpstreamWatcher:
             try:
                 self._latest = _ask(admin, self._run)
             except RollstreamError as error:
-                _LOG.warning("how far the other stages are is unknown for now: %s", error)
+                _LOG.warning("cannot tell how far the other stages are, no group is given up meanwhile: %s", error)
             else:
                 self._asked_at = asked_at
 
 
 def _ask(admin: KafkaAdmin, run: Run) -> Upstream:
-    """In this order: a prompt that was committed has its samples below the end of `rollouts` asked after it."""
+    """The order of the questions matters: samples of a prompt that is committed lie below an end asked for after it."""
     rollouts = run.topic(ROLLOUTS)
     prompts_done = admin.committed_offsets(run.group("generators"), run.topic(PROMPTS))
     rollouts_end = {number: end for number, (_, end) in admin.bounds(rollouts).items()}
