@@ -1,10 +1,9 @@
-"""Policy-gradient surrogates by the name of their paper. Pure: tensors in, loss per token out; `objective.py` puts the
-loss together.
+"""Policy-gradient surrogates by the name of their paper. Pure: tensors in, loss per token out.
 
-`N`: the tokens of a micro-batch that train, all samples one after another. A surrogate gives what one token adds to
-the loss before normalization; `normalization.token_weights` says what each counts. The importance weight
-w = min(proximal / behavior, cap) corrects for the lag of the sampling policy (decoupled PPO, arXiv 2110.00641 eq. 2;
-truncation as in IMPALA, arXiv 1802.01561) and carries no gradient.
+`objective.py` puts the loss together. `N`: the tokens of a micro-batch that train, all samples one after another.
+A surrogate gives the loss of each token before normalization; `normalization.token_weights` says how much each token
+counts. The importance weight w = min(proximal / behavior, cap) corrects for the policy lag (decoupled PPO, arXiv
+2110.00641 eq. 2; truncation as in IMPALA, arXiv 1802.01561). No gradient flows through it.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,11 +22,11 @@ class TokenBatch:
     policy_logprobs: Tensor
     """[N] under the weights being trained; carries the gradient."""
     old_logprobs: Tensor
-    """[N] what the ratio divides by, detached: proximal or behavior."""
+    """[N] the denominator of the importance ratio, detached: proximal or behavior."""
     importance_weights: Tensor
     """[N] detached, 1 where no correction applies."""
     advantages: Tensor
-    """[N] of each token's sample."""
+    """[N] the advantage of each token's sample."""
     samples: Tensor
     """[N] int64, which sample of the micro-batch each token belongs to."""
     num_samples: int
@@ -35,7 +34,7 @@ class TokenBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """The trust region of the importance ratio: [1 - low, 1 + high]."""
+    """The bounds of the importance ratio: [1 - low, 1 + high]."""
 
     low: float
     high: float
@@ -70,8 +69,8 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
 def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     """As `clipped`, with the ratio of whole sequences: r = exp(mean over the sequence of log policy - log old).
 
-    GSPO (arXiv 2507.18071) eqs. 5 and 7; the paper's clip range is about a thousand times smaller than GRPO's: set
-    `clip_low` and `clip_high` to 3e-4 and 4e-4.
+    GSPO (arXiv 2507.18071) eqs. 5 and 7. Its clip range is about a thousand times smaller than GRPO's: set `clip_low`
+    and `clip_high` to 3e-4 and 4e-4, as the paper does.
     """
     log_ratio = batch.policy_logprobs - batch.old_logprobs
     sums = log_ratio.new_zeros(batch.num_samples).index_add(0, batch.samples, log_ratio)

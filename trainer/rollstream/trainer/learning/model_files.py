@@ -1,4 +1,4 @@
-"""Model directories as transformers and vLLM load them: read at the start, written at every version."""
+"""Model directories that transformers and vLLM load: read at the start, written for every weight version."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ def load_model(path: Path, device: torch.device) -> Any:
 
 
 def resolve_device(name: Literal["auto", "cpu", "cuda"], threads: int | None) -> torch.device:
-    """The device in force; also sets torch's thread count. Raises `ConfigurationError` if the GPU is absent."""
+    """The device that `name` means here; also sets torch's thread count. Raises `ConfigurationError` without a GPU."""
     if threads is not None:
         torch.set_num_threads(threads)
     has_gpu = torch.cuda.is_available()
@@ -50,12 +50,12 @@ def save_model(model: CausalModel, path: Path, *, dtype: torch.dtype, tokenizer_
 
 
 def _cast(state: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """`state` in `dtype`; tensors that were one stay one, so that a tied head is written once."""
+    """`state` in `dtype`; tensors that share memory still do, so that a tied output head is written once."""
     by_address: dict[int, Tensor] = {}
     return {name: by_address.setdefault(tensor.data_ptr(), tensor.to(dtype)) for name, tensor in state.items()}
 
 
 def _name_dtype(config: Path, dtype: torch.dtype) -> None:
-    """Engines load in the dtype that the config names; transformers writes that of the parameters in memory."""
+    """Write `dtype` into the config: engines load in it, and transformers wrote that of the parameters in memory."""
     values = json.loads(config.read_text())
     config.write_text(json.dumps({**values, "dtype": str(dtype).removeprefix("torch.")}, indent=2) + "\n")

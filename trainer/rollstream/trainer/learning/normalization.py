@@ -1,6 +1,6 @@
-"""What one token's loss counts, so that the loss of an optimizer minibatch is a plain sum over its tokens.
+"""How much the loss of one token counts, so that the loss of an optimizer minibatch is a plain sum over its tokens.
 
-Computed before the first backward over all micro-batches, so the gradient does not depend on how samples are split.
+Computed over the whole minibatch before it is split into micro-batches, so the gradient does not depend on the split.
 `S`: samples of the minibatch.
 """
 

@@ -1,4 +1,4 @@
-"""The loss of one micro-batch and the totals that are reported of it."""
+"""Puts the loss of one micro-batch together, and the totals that a step reports of it."""
 
 from dataclasses import fields
 
@@ -11,15 +11,16 @@ from rollstream.trainer.learning.settings import LearningSettings
 from rollstream.trainer.learning.step_metrics import LearningTotals
 
 _SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")
-_MAX_LOG_RATIO = 20.0  # keeps the reported sums finite when a token was all but impossible
+_MAX_LOG_RATIO = 20.0  # keeps the reported sums finite where a token was nearly impossible when it was sampled
 
 
 def objective(
     batch: DeviceBatch, statistics: TokenStatistics, proximal_logprobs: Tensor | None, settings: LearningSettings
 ) -> tuple[Tensor, Tensor]:
-    """The share of the minibatch's loss (a scalar with gradient) and its totals, for `add_totals`.
+    """What the micro-batch adds to its minibatch's loss (a scalar with gradient), and its totals for `add_totals`.
 
-    `proximal_logprobs` [N] of the policy before the step; None: the current ones, of the only minibatch.
+    `proximal_logprobs` [N]: of the policy before the step. None takes the current ones, which in the step's first
+    minibatch are the same.
     """
     proximal = statistics.logprobs.detach() if proximal_logprobs is None else proximal_logprobs
     cap = settings.resolved_importance_cap
@@ -38,7 +39,7 @@ def objective(
 
 
 def add_totals(totals: list[Tensor]) -> LearningTotals:
-    """The totals of a minibatch from those of its micro-batches; the one place that waits for the device."""
+    """The totals of a minibatch from those of its micro-batches; waits for the device, to copy them from it."""
     stacked = torch.stack(totals)
     sums = dict(zip(_SUMS, stacked[:, :-1].sum(dim=0).tolist(), strict=True))
     return LearningTotals(**sums, weight_max=float(stacked[:, -1].max()))
@@ -67,6 +68,6 @@ def _totals(
         "tokens_lagged": lagged,
         "mismatch_lagged": mismatch * lagged,
     }
-    # One tensor, so that the sums are one kernel and the device is asked for them once a minibatch.
+    # One tensor: the sums are one kernel, and one copy per minibatch brings them to the host.
     sums = torch.stack([rows[name] for name in _SUMS]).double().sum(dim=1)
     return torch.cat([sums, weights.max().double()[None]])

@@ -1,7 +1,7 @@
-"""Samples to padded micro-batches under a token budget, as numpy.
+"""Packs samples into padded micro-batches under a token budget, as numpy.
 
-Rows are padded on the right: attention is causal, so no real token ever sees the padding and no mask is needed.
-Shape legend: `B` rows, `L` longest row, `N` tokens of the micro-batch that train.
+Rows are padded on the right. Attention is causal, so no real token sees the padding and no attention mask is needed.
+Shapes: `B` rows, `L` length of the longest row, `N` tokens of the micro-batch that train.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from rollstream.trainer.learning.settings import Normalization
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """What one forward and backward pass needs; the per-token arrays hold the tokens that train and no others."""
+    """What one forward and backward pass needs; arrays [N] hold only the tokens that train."""
 
     input_ids: npt.NDArray[np.int64]
     """[B, L] padded with 0."""
     rows: npt.NDArray[np.int64]
     """[N] row of each token's sample."""
     columns: npt.NDArray[np.int64]
-    """[N] position whose hidden state predicts the token."""
+    """[N] position whose hidden state predicts the token, i.e. the one before it."""
     targets: npt.NDArray[np.int64]
     """[N] the tokens."""
     behavior_logprobs: npt.NDArray[np.float32]
@@ -34,9 +34,9 @@ class MicroBatch:
     temperatures: npt.NDArray[np.float32]
     """[N] of the token's sample."""
     token_weights: npt.NDArray[np.float32]
-    """[N] what the token's loss counts in the minibatch, see `normalization`."""
+    """[N] how much the token's loss counts in the minibatch, see `normalization`."""
     lagged: npt.NDArray[np.bool_]
-    """[N] whether an older version than the trainer's sampled any of the sample."""
+    """[N] whether the policy lag of the token's sample is above 0."""
 
     @property
     def num_tokens(self) -> int:
@@ -47,9 +47,10 @@ class MicroBatch:
 def split_minibatches(
     samples: Sequence[TrainingSample], minibatches: int, generator: np.random.Generator
 ) -> list[list[TrainingSample]]:
-    """The samples that have a token to train, shuffled into `minibatches` parts of equal size (± 1).
+    """Split the samples that have a token to train into `minibatches` shuffled parts of equal size (± 1).
 
-    Fewer parts when there are fewer samples; one part keeps their order. Raises ValueError if nothing trains.
+    There are fewer parts if there are fewer samples. A single part is not shuffled. Raises ValueError if no sample
+    has a token to train.
     """
     trainable = [sample for sample in samples if sample.num_trained_tokens]
     if not trainable:
@@ -62,9 +63,10 @@ def split_minibatches(
 
 
 def microbatches(samples: Sequence[TrainingSample], *, tokens: int, normalization: Normalization) -> list[MicroBatch]:
-    """One optimizer minibatch as micro-batches of at most `tokens` padded tokens (a longer sample goes alone).
+    """Split one optimizer minibatch into micro-batches of at most `tokens` tokens, padding included.
 
-    Samples are sorted by length, so that padding is rare. Each has at least one token to train.
+    A longer sample is a micro-batch of its own. Samples are sorted by length, so that there is little padding. Each
+    must have at least one token to train.
     """
     num_tokens = np.array([sample.num_trained_tokens for sample in samples], dtype=np.int64)
     max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)

@@ -1,7 +1,7 @@
-"""Logprobs and entropies of the tokens that train, and of no others.
+"""The policy's forward pass: logprobs and entropies of the tokens that train, and of no others.
 
-Only hidden states at positions that predict a training token go through the output head: with a large vocabulary
-the head's logits dominate memory, so they are also computed in chunks and recomputed in the backward pass.
+With a large vocabulary the logits of the output head take most of the memory. So only the hidden states that predict
+a token that trains go through the head, in chunks, and the logits are computed again in the backward pass.
 `H`: width, `V`: vocabulary; `B`, `L`, `N` as in `packing.py`.
 """
 
@@ -17,6 +17,7 @@ from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.learning.packing import MicroBatch
 
 CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
+# Relative to the largest logit: leaves room for rounding.
 _PROBE_TOLERANCE = 1e-3
 
 
@@ -67,7 +68,7 @@ class DeviceBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStatistics:
-    """Of the tokens that train: logprobs [N] with gradient, entropies [N] without, in float32."""
+    """Of the tokens that train, in float32: logprobs [N] with gradient, entropies [N] without, in nats."""
 
     logprobs: Tensor
     entropies: Tensor
@@ -102,7 +103,10 @@ def _head(head: Any, hidden: Tensor, targets: Tensor, temperatures: Tensor) -> t
 
 @torch.no_grad()
 def refuse_other_heads(model: CausalModel, device: torch.device) -> None:
-    """Raise `ConfigurationError` unless the model's logits are its head applied to its last hidden states."""
+    """Raise `ConfigurationError` unless the model's logits are its output head applied to its last hidden states.
+
+    `token_statistics` applies the head itself, so it would miss whatever else the model does to its logits.
+    """
     probe = torch.arange(8, device=device)[None] % model.config.get_text_config().vocab_size
     hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state
     expected = cast(Tensor, model(input_ids=probe, use_cache=False).logits)

@@ -1,6 +1,6 @@
-"""`TrainingSample`: one rollout as the trainer learns from it, token ids and masks only, no text.
+"""`TrainingSample`: one rollout as the trainer learns from it, as token ids and masks, without text.
 
-Shape legend: `P` prompt tokens of the first turn, `T` tokens after them.
+Shapes: `P` prompt tokens of the first turn, `T` tokens after them.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class TrainingSample:
     rollout_id: str
     group_id: str
     prompt_token_ids: npt.NDArray[np.int32]
-    """[P] what the model was given before its first token."""
+    """[P] what the model was given before its first sampled token."""
     token_ids: npt.NDArray[np.int32]
     """[T] sampled tokens of all turns, with the prompt tokens of later turns between them."""
     behavior_logprobs: npt.NDArray[np.float32]
@@ -40,11 +40,11 @@ class TrainingSample:
     temperature: float
     """Divides the logits, > 0."""
     max_tokens: int
-    """Most tokens that could have been sampled; the dr_grpo denominator."""
+    """Most tokens that could have been sampled; the normalization `dr_grpo` divides by it."""
     policy_lag: int
     """Optimizer steps between the oldest version in its spans and the trainer's version."""
     truncated: bool
-    """Ended by the length limit: its reward is in the baseline, its tokens don't train."""
+    """Whether it ended at its token limit: then its reward is in the baseline, and its tokens don't train."""
 
     @property
     def num_trained_tokens(self) -> int:
@@ -58,18 +58,18 @@ class TrainingSample:
 
 
 def is_truncated(rollout: RolloutGenerated) -> bool:
-    """Whether the last model call ended by the length limit."""
+    """Whether the last turn ended at the token limit: finish reason `length`."""
     return bool(rollout.turns) and rollout.turns[-1].finish_reason is FinishReason.LENGTH
 
 
 def training_sample(
     scored: RolloutScored, *, advantage: float, lag: int, keep_tokens: KeepTokens | None = None
 ) -> TrainingSample:
-    """The sample that a completed, scored rollout gives.
+    """The training sample of a completed, scored rollout.
 
-    Turns after the first must extend the whole of the turn before them: their prompt tokens follow with mask False.
-    `keep_tokens` masks sampled tokens on top (lag_scope=token). Raises `BadMessageError` if there is nothing to learn
-    from: no reward, no turns, a turn that branches off, temperature 0.
+    A turn after the first must extend all of the turn before it; its prompt tokens follow there, with mask False.
+    `keep_tokens` masks further tokens (lag_scope=token). Raises `BadMessageError` if there is nothing to learn from:
+    no reward, no turns, an empty prompt, a turn that branches off, temperature 0.
     """
     rollout = scored.rollout
     if scored.scoring.reward is None or not rollout.turns:

@@ -24,7 +24,8 @@ class LearningSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     loss: LossName = Field(
-        default="dapo", description="Surrogate and normalization of this paper; std and clip are keys of their own"
+        default="dapo",
+        description="Surrogate and normalization of this paper; clip bounds and scale_advantages_by_std are set apart",
     )
     normalization: Normalization | None = Field(
         default=None,
@@ -35,11 +36,13 @@ class LearningSettings(BaseModel):
     clip_high: float = Field(default=0.28, gt=0, description="The importance ratio is clipped above 1 + clip_high")
     old: Literal["proximal", "behavior"] = Field(
         default="proximal",
-        description="What the ratio divides by: the policy before the step, or the sampling policy; proximal with one "
-        "minibatch makes it 1, so that nothing clips",
+        description="Denominator of the importance ratio: the policy before the step, or the one that sampled; with "
+        "proximal and one minibatch the ratio is 1, so nothing is clipped",
     )
     importance_cap: float | None = Field(
-        default=None, gt=0, description="Bound of the weight proximal / behavior, default 2; not with old=behavior"
+        default=None,
+        gt=0,
+        description="Bound of the importance weight proximal / behavior, default 2; not with old=behavior",
     )
     scale_advantages_by_std: bool = Field(
         default=False, description="Divide reward - group mean by the group's standard deviation"

@@ -10,17 +10,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearningTotals:
-    """Sums over the tokens of one optimizer minibatch, added up over its micro-batches."""
+    """Sums over the tokens of one optimizer minibatch; `weight_max` is a maximum.
+
+    Weights are importance weights. `_lag_0` and `_lagged`: over tokens whose sample has policy lag 0, or above.
+    """
 
     tokens: float = 0.0
     entropy: float = 0.0
     clipped_low: float = 0.0
     clipped_high: float = 0.0
     weight: float = 0.0
-    """Of the importance weight, capped."""
+    """With the cap."""
     capped: float = 0.0
     raw_weight: float = 0.0
-    """Of the importance weight before the cap."""
+    """Before the cap."""
     raw_weight_squared: float = 0.0
     tokens_lag_0: float = 0.0
     mismatch_lag_0: float = 0.0
@@ -30,11 +33,11 @@ class LearningTotals:
 
 
 def learning_metrics(totals: Sequence[LearningTotals]) -> dict[str, float]:
-    """Entropy, clip fractions, importance weights and mismatch of one step, from the totals of its updates.
+    """Entropy (nats), clip fractions, importance weights and mismatch KL of one step, from the totals of its updates.
 
-    mismatch_kl is the estimate E[r - 1 - log r] of KL(behavior ‖ proximal), r = proximal / behavior per sampled
-    token: at lag 0 it measures engine against trainer and should be about 0; above, it also measures learning.
-    effective_sample_size_ratio is (Σr)² ÷ (N·Σr²).
+    mismatch_kl is the estimate E[r - 1 - log r] of KL(behavior ‖ proximal), with r = proximal / behavior of each
+    sampled token. At policy lag 0 it compares the engine's logprobs with the trainer's and should be about 0. Above,
+    it also shows how far the policy has moved since. effective_sample_size_ratio is (Σr)² ÷ (N·Σr²).
     """
 
     def total(name: str) -> float:

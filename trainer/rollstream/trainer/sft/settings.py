@@ -1,4 +1,4 @@
-"""`SftSettings`: how a model is warmed up on an environment's demonstrations."""
+"""`SftSettings`: how a model is warmed up by supervised fine-tuning (SFT) on an environment's demonstrations."""
 
 from pathlib import Path
 from typing import Literal
@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class SftSettings(BaseModel):
-    """What `rollstream sft` is asked for."""
+    """The options of `rollstream sft`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

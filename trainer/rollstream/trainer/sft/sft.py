@@ -1,7 +1,7 @@
-"""Warm start: supervised fine-tuning on an environment's demonstrations, until the policy sometimes succeeds.
+"""Warm-up: supervised fine-tuning (SFT) on an environment's demonstrations, until the policy sometimes succeeds.
 
-Reinforcement learning needs groups whose samples differ; a model that never succeeds gives none. `B`: demonstrations,
-`L`: tokens of the longest.
+Reinforcement learning needs groups whose rewards differ. A model that never succeeds gives none.
+Shapes: `B` demonstrations, `L` tokens of the longest, `V` vocabulary.
 """
 
 import logging
@@ -25,7 +25,7 @@ from rollstream.trainer.sft.validation import Validation
 
 _LOG = logging.getLogger(__name__)
 _IGNORED = -100
-_SEED_OFFSET = 1_000_003  # a producer with the same seed poses its tasks in another order
+_SEED_OFFSET = 1_000_003  # a producer with the same seed gives its tasks in another order
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,7 @@ class Demonstration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftReport:
-    """How a warm start ended; `accuracy` is None if it was never checked."""
+    """How a warm-up ended; `accuracy` is None if it was never checked."""
 
     num_steps: int
     loss: float
@@ -61,7 +61,7 @@ def run_sft(settings: SftSettings) -> SftReport:
 def demonstrations(
     environment: Environment, tokenizer: ChatTokenizer, settings: SftSettings
 ) -> Iterator[Demonstration]:
-    """Demonstrations of the split train without end, each pass in another order; tasks without one are left out."""
+    """Demonstrations of the split train, without end: each pass in another order, tasks without one left out."""
     texts = AutoTokenizer.from_pretrained(settings.model_path)
     if texts.eos_token_id is None:
         raise ConfigurationError(f"the tokenizer of {settings.model_path} has no stop token: answers would never end")

@@ -1,4 +1,4 @@
-"""Sampled accuracy of a model on the split that stops a warm-up."""
+"""How well a model answers the prompts of the split validate: the figure that stops a warm-up."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Environment, Task
 from rollstream.environments.rubric import RewardInput
 
+# Prompts that are answered side by side.
 _ROWS = 256
 
 

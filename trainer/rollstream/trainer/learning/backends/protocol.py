@@ -1,4 +1,4 @@
-"""What the trainer's loop asks of a training backend."""
+"""What the trainer's loop asks of a training backend, and what a step gives back."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ class StepReport:
     """What one `train_step` did."""
 
     loss: float
-    """Mean over the optimizer updates that were applied; not finite if none was."""
+    """Mean over the optimizer updates that were applied; if none was, that of the one that was skipped."""
     grad_norm: float
-    """Before clipping, the largest of these updates."""
+    """Largest gradient norm of these updates, before clipping."""
     num_updates: int
     """Optimizer updates applied; 0 when the weights did not change."""
     skipped: bool
-    """A non-finite loss or gradient ended the step early."""
+    """Whether a loss or gradient that is not finite ended the step early."""
     metrics: Mapping[str, float]
     """Named as in `step_metrics`."""
     seconds: Mapping[str, float]
@@ -40,9 +40,10 @@ class TrainingBackend(Protocol):
         ...
 
     def train_step(self, samples: Sequence[TrainingSample], *, step: int) -> StepReport:
-        """One policy step on `samples`; raises `BrokenWorldError` at the third skipped step in a row.
+        """One optimizer step on `samples`; `step` seeds the order of samples in minibatches.
 
-        `step` seeds the order of samples in minibatches. Raises ValueError if no sample has a token to train.
+        Raises ValueError if no sample has a token to train. Raises `BrokenWorldError`, which ends the process, at the
+        third skipped step in a row.
         """
         ...
 
@@ -51,11 +52,9 @@ class TrainingBackend(Protocol):
         ...
 
     def save_state(self, path: Path) -> None:
-        """Write model, optimizer, schedule and random state into the directory `path`, which the caller makes
-        durable (`write_durably`).
-        """
+        """Write model, optimizer, schedule and random state into the directory `path`; the caller fsyncs it."""
         ...
 
     def load_state(self, path: Path) -> None:
-        """Restore what `save_state` wrote: the next step is the same, bit for bit."""
+        """Restore what `save_state` wrote: the next step gives the same weights, bit for bit."""
         ...

@@ -42,7 +42,7 @@ Minibatch = list[DeviceBatch]
 
 @dataclass(slots=True)
 class _Stopwatch:
-    """Wall time by phase."""
+    """Wall time by phase, in seconds."""
 
     seconds: dict[str, float] = field(
         default_factory=lambda: {"packing": 0.0, "forward_backward": 0.0, "optimizer": 0.0}
@@ -141,7 +141,10 @@ class SingleDeviceBackend:
         return [DeviceBatch.of(batch, self._device) for batch in batches]
 
     def _proximal_logprobs(self, minibatches: list[Minibatch]) -> list[list[Tensor] | None]:
-        """[N] per micro-batch before the first update; None for the first minibatch, which sees them as its own."""
+        """[N] per micro-batch, under the weights before the first update.
+
+        None for the first minibatch: its own forward pass still has these weights.
+        """
         with torch.no_grad():
             later = [[self._statistics(batch).logprobs for batch in minibatch] for minibatch in minibatches[1:]]
         return [None, *later]
@@ -158,6 +161,7 @@ class SingleDeviceBackend:
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._settings.max_grad_norm)
         total_loss, grad_norm = float(torch.stack(losses).sum()), float(norm)
         watch.lap("forward_backward")
+        # Checked before the optimizer runs: one update that is not finite would spoil the weights for good.
         applied = math.isfinite(total_loss) and math.isfinite(grad_norm)
         if applied:
             self._apply()
@@ -194,7 +198,7 @@ class SingleDeviceBackend:
 
 
 def _report(updates: list[_Update], num_minibatches: int, learning_rate: float, watch: _Stopwatch) -> StepReport:
-    """Means over the updates that were applied; of the failed one if there is no other."""
+    """Means over the updates that were applied; if none was, the figures of the one that was skipped."""
     applied = [update for update in updates if update.applied]
     reported = applied or updates
     num_skipped = num_minibatches - len(applied)
@@ -224,9 +228,10 @@ def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> t
 
 
 def _read_state(directory: Path) -> dict[str, Any]:
-    """What `save_state` wrote, tensors on the CPU, no pickled code; raises `BrokenWorldError` if it can't be read."""
+    """What `save_state` wrote, with tensors on the CPU; raises `BrokenWorldError` if it can't be read."""
     path = directory / _STATE
     try:
+        # A pickle may hold code; weights_only refuses it.
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError) as error:
         raise BrokenWorldError(
