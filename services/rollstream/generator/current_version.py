@@ -1,4 +1,8 @@
-"""Which version generates now, and who may not see it change: evaluation samples name the version they want."""
+"""Which weight version generates now, and when it may change.
+
+An evaluation sample names the weight version that it wants, so that version must stay loaded until the sample ends.
+Training samples may run across a change: their spans say which version sampled which tokens.
+"""
 
 import asyncio
 import logging
@@ -13,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class CurrentVersion:
-    """Holds the version that the engine runs; evaluation samples, which name theirs, hold a newer one back a while.
+    """The weight version that the engine runs. Running evaluation samples delay a newer one for a bounded time.
 
     `version` is None until the first version is loaded.
     """
@@ -26,7 +30,10 @@ class CurrentVersion:
 
     @asynccontextmanager
     async def on_version(self, wanted: int) -> AsyncIterator[None]:
-        """Wait for `wanted`, then keep it until the block ends; raises `FailedSampleError` when it has passed."""
+        """Wait until `wanted` is loaded, and keep it loaded until the block ends.
+
+        Raises `FailedSampleError` if a newer version is loaded already.
+        """
         async with self._changed:
             await self._changed.wait_for(lambda: not self._is_changing and self._is_at_least(wanted))
             if self.version != wanted:
@@ -43,15 +50,15 @@ class CurrentVersion:
 
     @asynccontextmanager
     async def changing(self, version: int, hold_seconds: float) -> AsyncIterator[float]:
-        """Let running evaluation samples end, at most `hold_seconds`, and start none until the block ends.
+        """Wait at most `hold_seconds` until no evaluation sample runs; no new one starts until the block ends.
 
-        Yields the seconds waited. `version` generates from then on, unless the block raises.
+        Yields the seconds waited. `version` becomes the current version at the end of the block, unless it raises.
         """
         started = time.monotonic()
         async with self._changed:
             self._is_changing = True
         try:
-            await self._quiet(hold_seconds)
+            await self._evaluations_to_end(hold_seconds)
             yield time.monotonic() - started
             self.version = version
         finally:
@@ -59,11 +66,12 @@ class CurrentVersion:
                 self._is_changing = False
                 self._changed.notify_all()
 
-    async def _quiet(self, hold_seconds: float) -> None:
+    async def _evaluations_to_end(self, hold_seconds: float) -> None:
         try:
             async with asyncio.timeout(hold_seconds), self._changed:
                 await self._changed.wait_for(lambda: self._running == 0)
         except TimeoutError:
+            # Training must not wait for ever. A sample that is overtaken fails later as VERSION_GONE.
             _LOG.warning("evaluation samples still run after %.0f s: the newer version does not wait", hold_seconds)
 
     def _is_at_least(self, wanted: int) -> bool:

@@ -1,4 +1,8 @@
-"""One prompt in, group_size samples out, each as it ends; whatever the engine does, every sample ends."""
+"""Generates the samples of one prompt: group_size rollouts, each given out as it ends.
+
+Every sample ends as completed, failed or unresolved. Two errors are raised instead: an error in an agent's own code,
+and a dead engine, which ends the process.
+"""
 
 import asyncio
 import hashlib
@@ -39,7 +43,7 @@ class GeneratorHandler:
         self._current = current
 
     async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
-        """Each sample as it ends; closing the iterator cancels those that run."""
+        """Give out each sample as it ends. Closing the iterator cancels the samples that still run."""
         tasks = [asyncio.create_task(self._sample(prompt, index)) for index in range(prompt.group_size)]
         try:
             for ended in asyncio.as_completed(tasks):
@@ -50,7 +54,7 @@ class GeneratorHandler:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
-        """group_size unresolved samples: a prompt that can be read is never dead-lettered."""
+        """group_size unresolved samples, so that the group closes: a prompt that can be read is never dead-lettered."""
         for index in range(prompt.group_size):
             failure = Failure(code=FailureCode.GIVEN_UP, message=str(error))
             yield self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, failure=failure)
@@ -77,6 +81,7 @@ class GeneratorHandler:
         except TimeoutError:
             late = f"not done within {self._bounds.deadline_seconds} s"
             return Status.UNRESOLVED, Failure(code=FailureCode.DEADLINE, message=late), ()
+        # A dead engine answers no other sample either: its error must not end as an unresolved sample.
         except EngineDeadError:
             raise
         except EngineError as error:
@@ -131,15 +136,16 @@ class GeneratorHandler:
 
 
 def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
-    """The sample's own seed, 63 bits of hash(seed, sample_index); None leaves the choice to the engine."""
+    """The sample's own seed: 63 bits of sha256(seed, sample_index). None: the engine chooses one."""
     if sampling.seed is None:
         return None
     digest = hashlib.sha256(f"{sampling.seed}/{sample_index}".encode()).digest()
+    # 63 bits, because engines take the seed as a signed integer of 64 bits.
     return int.from_bytes(digest[:8], "little") >> 1
 
 
 def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
-    """Logprobs of a truncated distribution are not the policy's, so such a sample must not train."""
+    """Fail training samples that would be drawn from a truncated distribution: its logprobs are not the policy's."""
     sampling = prompt.sampling
     if prompt.purpose is not Purpose.TRAIN:
         return
@@ -161,11 +167,11 @@ def _refuse_other_version(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> N
 
 
 def without_tokens(sample: RolloutGenerated, error: RecordTooLargeError) -> RolloutGenerated:
-    """A sample over the size limit ends as failed, without its tokens."""
+    """The sample as failed and without its turns, because its record is larger than a message may be."""
     failure = Failure(code=FailureCode.TOO_LARGE, message=str(error))
     return sample.model_copy(update={"turns": (), "status": Status.FAILED, "failure": failure})
 
 
 def weight_in_tokens(prompt: PromptSubmitted) -> int:
-    """The most tokens that a prompt can have in flight."""
+    """The largest number of tokens that the samples of a prompt can generate together."""
     return prompt.group_size * prompt.sampling.max_tokens

@@ -1,26 +1,28 @@
-"""The generator stage: prompts in, samples out, always on the newest weight version it can load.
+"""The generator stage: reads prompts and writes rollouts, with the newest weight version that it can load.
 
-Consumes   `prompts` and `eval-prompts`, one consumer group for all generators; `weights`, each by itself.
-Produces   `rollouts` and `eval-rollouts`, one record a sample, as it ends; `weights-applied`.
-Waits for  the engine; room below `max_tokens_in_flight`; a weight version, and one at most max_policy_lag behind.
+Consumes   `prompts` and `eval-prompts`, in one consumer group for all generators; `weights`, each generator on its own.
+Produces   `rollouts` and `eval-rollouts`, one record for each sample when it ends; `weights-applied`.
+Waits for  the engine; room below `max_tokens_in_flight`; a weight version at most max_policy_lag steps behind.
 Unblocked  by samples that end, and by the trainer's next version.
 
-Order at start: engine (it may fork, so before Kafka's threads exist) → clients → newest version loaded → subscribe.
+Order at start: engine → Kafka clients → newest version loaded → subscribe. The engine comes first because it may
+fork, which is safe only before Kafka's threads exist.
 
 What happens when … (the loop itself is `stage/loop.py`)
-  … this process is killed: prompts without a committed offset go to another generator, all their samples are drawn
-    again, under the same rollout ids and new attempt ids.
-  … a prompt comes twice: its samples are drawn twice; the trainer takes one attempt of each.
-  … a prompt can't be read: it goes to dead-letters. One that can be read never does: its samples end as failed (it
-    can't be run) or unresolved (deadline, engine, a prompt that kills the process each time), and say why.
-  … an agent's own code raises: the prompt's samples all come as unresolved, those that had ended a second time; more
-    than 20 a minute end the process.
-  … the engine dies: unfinished samples are not published, see “killed”.
-  … the process is told to stop: running prompts have 20 s to end; of the rest see “killed”.
-  … a new version is published: it is loaded under the running samples, whose spans say which tokens are whose
-    (`engines/vllm_engine.py`); evaluation samples hold it back for a bounded time (`current_version.py`).
-  … a version can't be loaded: the old one goes on, the load is retried with backoff (`weights.py`). If its record
-    can't be read, the next version replaces it.
+  … this process is killed: another generator gets the prompts without a committed offset. It samples them again, with
+    the same rollout ids and new attempt ids.
+  … a prompt comes twice: it is sampled twice. The trainer takes one attempt of each rollout.
+  … a prompt can't be read: it goes to dead-letters.
+  … a prompt can be read but not handled: it never goes to dead-letters. Its samples end as failed (it can't be asked)
+    or as unresolved (deadline, engine, a prompt that kills the process each time), and say why.
+  … an agent's own code raises: all samples of the prompt are published as unresolved. Samples that had ended before
+    are published a second time. More than 20 such prompts a minute end the process.
+  … the engine dies: the process ends and unfinished samples are not published, see “killed”.
+  … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”.
+  … a new version is published: it is loaded while samples run. Their spans say which version sampled which tokens
+    (`engines/vllm_engine.py`). Evaluation samples delay the load for a bounded time (`current_version.py`).
+  … a version can't be loaded: the old one goes on, and the load is retried with backoff (`weights.py`).
+  … the record of a version can't be read: nothing is loaded until the next version comes.
   … this generator is more than max_policy_lag steps behind: it takes no prompts and is not ready (`_LagKeeper`).
 """
 
@@ -50,11 +52,14 @@ from rollstream.stage.starts import PoisonGuard
 _BEAT_SECONDS = 2.0
 _BEHIND = "weights"
 _TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
-"""What is read, and where its samples go."""
+"""Which topic prompts come from, and which topic their samples go to."""
 
 
 async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
-    """Run until `stop` is asked; raises what broke the world."""
+    """Run until `stop` is asked.
+
+    Raises the error of a broken world: nothing can be handled until something outside is repaired.
+    """
     settings.log_resolved()
     health = Health()
     health.serve(settings.health_port)
@@ -69,7 +74,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
 
 
 async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop) -> None:
-    """Run the stage on an engine that is live already; see `run_generator`."""
+    """Run the stage on an engine that was started already; see `run_generator`."""
     identity = _identity(engine, settings)
     current = CurrentVersion()
     run = Run(settings)
@@ -116,7 +121,7 @@ class _LagKeeper:
         self._bound = max_policy_lag
 
     def note(self, behind: int | None) -> None:
-        """`behind` steps, or no known path to the newest version."""
+        """Note that the engine is `behind` optimizer steps behind; None: no path to the newest version is known."""
         is_near = behind is not None and behind <= self._bound
         metrics.POLICY_LAG.set(-1 if behind is None else behind)
         self._health.check("weights", is_near, f"{behind} optimizer steps behind, at most {self._bound}")
@@ -141,7 +146,7 @@ def _routes(handler: GeneratorHandler) -> tuple[Route[PromptSubmitted, RolloutGe
 
 
 def _consumer(settings: GeneratorSettings, run: Run, health: Health) -> GroupConsumer:
-    # A record ends when its last sample does; one that outlives every sample's deadline hangs.
+    # A record ends when its last sample ends. If it is open for longer than any sample may take, something hangs.
     longest = settings.sample_deadline_seconds + settings.evaluation_hold_seconds + 60.0
     return GroupConsumer(
         run.kafka,
@@ -181,5 +186,6 @@ async def _beat(fleet: Fleet, generator_id: str, engine: Engine, current: Curren
             "in_flight": engine.in_flight,
             "tokens_per_second": (now - before) / _BEAT_SECONDS,
         }
+        # In a thread: a Redis that does not answer must not stop the event loop.
         await asyncio.to_thread(fleet.beat, generator_id, state)
         before = now

@@ -1,4 +1,4 @@
-"""What a generator exports to Prometheus."""
+"""The Prometheus metrics of a generator."""
 
 from prometheus_client import Counter, Gauge, Histogram
 

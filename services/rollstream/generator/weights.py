@@ -1,8 +1,12 @@
-"""The version watcher: every generator reads `weights` by itself, loads the newest version, and says so.
+"""Loads new weight versions into a generator's engine, and reports each one.
 
-Consumes `weights` (no group, from its start). Produces `weights-applied`. Waits for a newer version, and for running
-evaluation samples to end. Unblocked by the trainer's next commit. A load that fails is retried with backoff while the
-old version goes on serving; the next version replaces it. So it does one whose record can't be read.
+Consumes   `weights`, from its start and without a consumer group, because every generator needs every record.
+Produces   `weights-applied`.
+Waits for  a newer version, and for running evaluation samples to end.
+Unblocked  by the trainer's next commit.
+
+A load that fails is retried with backoff. Meanwhile the old version goes on generating. A newer version ends the
+retries. A record that can't be read is passed over.
 """
 
 import asyncio
@@ -43,7 +47,7 @@ class WatcherParts:
 
 
 class WeightWatcher:
-    """Keeps one engine on the newest version."""
+    """Keeps one engine on the newest weight version that it can load."""
 
     def __init__(self, parts: WatcherParts) -> None:
         self._parts = parts
@@ -55,9 +59,10 @@ class WeightWatcher:
         self._backoff = _FIRST_BACKOFF_SECONDS
 
     async def load_first(self) -> None:
-        """Wait for a version to be published and load the newest that loads, walking to the parents."""
+        """Wait until a version is published, then load it, or if that fails its nearest ancestor that can be loaded."""
         while self._parts.current.version is None:
             await self._read()
+            # Before the end of the topic the newest version is not known, and each load of an older one is wasted.
             if self._known.newest is None or not self._reader.at_end():
                 continue
             for record in self._known.ancestry(self._known.newest):
@@ -67,7 +72,7 @@ class WeightWatcher:
                 await asyncio.sleep(self._next_backoff())
 
     async def follow(self, on_behind: Callable[[int | None], None]) -> None:
-        """Load each newer version as it comes, for ever; `on_behind` hears how many steps this engine is behind."""
+        """Load each newer version, for ever. `on_behind` is called with the engine's lag, see `behind`."""
         while True:
             await self._read()
             if self._is_due():
@@ -77,7 +82,7 @@ class WeightWatcher:
             on_behind(self.behind())
 
     def behind(self) -> int | None:
-        """Optimizer steps between the engine's version and the newest one."""
+        """Optimizer steps between the engine's version and the newest one; None if no path between them is known."""
         version = self._parts.current.version
         return None if version is None else self._known.behind(version)
 
@@ -89,6 +94,7 @@ class WeightWatcher:
                 continue
             self._known.note(record)
             self._unreported.append(record.weight_version)
+            # Failures of the version before say nothing of this one.
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
 
     def _is_due(self) -> bool:
@@ -104,6 +110,7 @@ class WeightWatcher:
         started = time.monotonic()
         version = record.weight_version
         try:
+            # Fetched first: evaluation samples are held up only while the engine loads.
             path = await asyncio.to_thread(self._parts.store.fetch, record.uri, record.files)
             async with self._parts.current.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
                 report = await self._parts.engine.load_weights(version, path)
