@@ -1,14 +1,13 @@
-"""The Faust application: batches of raw messages from the group's partitions, and nothing else.
+"""The Faust application of the scorer: it gives out batches of raw messages, and does nothing else.
 
 What Faust 0.15.3 does, and what is done about it:
-- above concurrency 1 it commits past unfinished messages: one agent, concurrency 1;
-- whatever leaves the body of a `take` loop acknowledges its batch: `noack_take`, and acknowledgements of our own after
-  everything is confirmed, so that what was not settled is never committed;
-- an exception that leaves an agent only restarts it: a broken world ends the process at once, with `os._exit`;
-- what it can't decode it acknowledges: topics are raw bytes, decoded by our codec.
-
-Results are published by our own producer, Faust's being idempotent only in its exactly-once mode; they are confirmed
-before the batch is acknowledged, so effects still come before offsets.
+- With a concurrency above 1 it commits past unfinished messages. So there is one agent, with concurrency 1.
+- When the body of a `take` loop ends, even by an error, it acknowledges the batch. So `noack_take` is used, and each
+  batch is acknowledged here, after everything that it caused is confirmed.
+- When an exception leaves an agent, Faust restarts the agent and goes on with the next batch. So an error ends the
+  process at once, with `os._exit`.
+- It acknowledges messages that it can't decode. So it reads raw bytes, and our codec decodes them.
+- Its producer is idempotent only in its exactly-once mode. So our own producer publishes the results.
 """
 
 import logging
@@ -29,19 +28,23 @@ from rollstream.scorer.security import faust_credentials
 _LOG = logging.getLogger(__name__)
 
 Handle = Callable[[Sequence[Message]], Awaitable[None]]
-"""Returns when everything that a batch caused is confirmed; whatever it raises is a broken world."""
+"""Handles one batch. It returns when the broker has confirmed every record that the batch caused.
 
+Whatever it raises is a broken world: nothing can be handled until something outside is repaired.
+"""
+
+# 128 + SIGINT, as shells report it.
 _INTERRUPTED: Final = 130
 _TAKE_WITHIN_SECONDS: Final = 0.02
 _POLLED: Final = 1024
-"""Records of one poll, which crosses two threads and takes a tenth of a second whatever it brings: with a batch of 128
-a poll, small records came at a third of the speed. A rebalance forgets what is read ahead."""
+"""Records of one poll. A poll crosses two threads and takes 0.1 s, however few records it brings: with 128 records a
+poll, small records came at a third of the speed. Records read ahead are read again after a rebalance."""
 _COMMIT_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """What the stream reads and how; `topics` are full names, `directory` is Faust's own."""
+    """What the stream reads and how. `topics` are full names; Faust keeps its own files in `directory`."""
 
     group: str
     topics: Sequence[str]
@@ -51,13 +54,14 @@ class StreamSettings:
 
 
 def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_assigned: Callable[[int], None]) -> Any:
-    """The application; `handle` settles one batch, `on_assigned` hears how many partitions are ours."""
+    """The application, not started. `on_assigned` is called with the number of partitions that this process reads."""
     session = stream.session_timeout_seconds
     app = faust.App(
         stream.group,
         broker=[f"aiokafka://{server.strip()}" for server in kafka.bootstrap_servers.split(",")],
         broker_credentials=faust_credentials(kafka.security),
         broker_session_timeout=session,
+        # A rebalance waits for the running batch, which `ScorerSettings` keeps shorter than a session.
         broker_rebalance_timeout=session,
         broker_heartbeat_interval=min(3.0, session / 3),
         broker_commit_interval=_COMMIT_SECONDS,
@@ -66,8 +70,10 @@ def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_a
         consumer_max_fetch_size=MAX_MESSAGE_BYTES,
         producer_max_request_size=MAX_MESSAGE_BYTES,
         stream_buffer_maxsize=2 * _POLLED,
+        # Faust's exactly-once mode has open bugs that crash it and repeat records.
         processing_guarantee="at_least_once",
         table_standby_replicas=0,
+        # `rollstream topics create` makes topics, with their settings: Faust must make none.
         topic_allow_declare=False,
         topic_disable_leader=True,
         web_enabled=False,
@@ -80,7 +86,7 @@ def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_a
 
 
 def end_process(error: BaseException) -> NoReturn:
-    """End at once, logs flushed, so that nobody commits what `error` left unfinished."""
+    """End the process at once, so that Faust can't commit the batch that `error` left unfinished. Logs are flushed."""
     _LOG.critical("%s: %s; nothing of the batch is committed", type(error).__name__, error, exc_info=error)
     logging.shutdown()
     sys.stderr.flush()
@@ -97,8 +103,9 @@ def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
         async for events in arriving.noack_take(stream.batch_size, within=_TAKE_WITHIN_SECONDS):
             try:
                 await handle([_message(event.message) for event in events])
-            except BaseException as error:  # noqa: BLE001 (the faust twin of run_stage: any failure of a batch ends here)
+            except BaseException as error:  # noqa: BLE001 (Faust would go on with the next batch)
                 end_process(error)
+            # Only now: an acknowledged message may be committed at any time.
             for event in events:
                 await arriving.ack(event)
 

@@ -1,6 +1,7 @@
-"""One batch: decode, score, publish, wait for the broker; every record ends as a result or as a dead letter.
+"""Handles one batch of the scorer: decode, score, publish, and wait until the broker has confirmed everything.
 
-Anything that is raised here is a broken world: nobody may commit the batch then.
+Every message ends as a scored rollout or as a dead letter. Anything that is raised here is a broken world (nothing can
+be handled until something outside is repaired): the batch must not be committed.
 """
 
 import asyncio
@@ -38,7 +39,7 @@ ScoringRoute = tuple[Topic[RolloutGenerated], Topic[RolloutScored]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchParts:
-    """What the work needs."""
+    """What a `BatchScorer` works with."""
 
     run: Run
     routes: Sequence[ScoringRoute]
@@ -60,8 +61,10 @@ class BatchScorer:
         self._routes = {parts.run.topic(source): (source, output) for source, output in parts.routes}
 
     async def score(self, messages: Sequence[Message]) -> None:
-        """Returns once the broker has confirmed everything that the batch causes."""
+        """Handle a batch; returns when the broker has confirmed everything that it causes."""
         began = time.monotonic()
+        # A record that was started several times and never ended may be what kills the process: it is handled alone,
+        # so that the other records of its batch get their results.
         previous = await self._parts.starts.previous(messages)
         together = [message for message, starts in zip(messages, previous, strict=True) if starts < ALONE_AFTER]
         if together:
@@ -88,7 +91,7 @@ class BatchScorer:
     def _decoded(
         self, messages: Sequence[Message], attempts: int
     ) -> tuple[list[OutRecord], list[tuple[str, RolloutGenerated]]]:
-        """Dead letters of what can't be read, and the rollouts with their topics."""
+        """Dead letters of the messages that can't be read, and the rollouts of the others with their topics."""
         letters: list[OutRecord] = []
         rollouts: list[tuple[str, RolloutGenerated]] = []
         for message in messages:
@@ -132,7 +135,7 @@ class BatchScorer:
         return dead_letter(message, topic=topic, group=parts.group, error=error, attempts=attempts, failed_at=utc_now())
 
     async def _publish(self, records: Sequence[OutRecord]) -> None:
-        # Awaited together: one by one, each would wait out the producer's linger.
+        # Awaited together: one after the other, each would wait for the producer's linger time.
         await asyncio.gather(*(self._parts.publisher.publish(record) for record in records))
         for record in records:
             bus_metrics.PUBLISHED.labels(record.topic).inc()

@@ -1,8 +1,8 @@
-"""What scoring makes of a rollout; pure.
+"""From a rollout to what the rubric scores, and from the verdict to the scored rollout. Pure.
 
-completed   the rubric gave a number, whatever the answer was.
+completed   the rubric gave a number, whether the answer was right or wrong.
 failed      no rubric can be applied: the rollout failed, or its prompt names no environment or an unknown one.
-unresolved  the rollout was, or a reward function raised, hung or died: never a reward of 0.
+unresolved  the rollout was unresolved, or a reward function raised, hung or died. This is never a reward of 0.
 """
 
 from dataclasses import dataclass
@@ -18,14 +18,14 @@ from rollstream.scorer.pool.verdicts import Sample, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScorerIdentity:
-    """Who scores."""
+    """Which scorer process scores, and the version of its program."""
 
     scorer_id: str
     version: str
 
 
 def sample_of(rollout: RolloutGenerated) -> Sample | Verdict:
-    """What the rubric is to score, or the verdict if there is nothing to score."""
+    """What the rubric scores; or, if there is nothing to score, already the verdict."""
     if rollout.status is not Status.COMPLETED:
         return Verdict(status=rollout.status, failure=rollout.failure)
     prompt = rollout.prompt
@@ -46,7 +46,7 @@ def sample_of(rollout: RolloutGenerated) -> Sample | Verdict:
 def annotated(
     rollout: RolloutGenerated, verdict: Verdict, scorer: ScorerIdentity, scored_at: datetime
 ) -> RolloutScored:
-    """The rollout, untouched, with its scoring."""
+    """The unchanged rollout together with its scoring."""
     scoring = Scoring(
         scorer=scorer.scorer_id,
         scorer_version=scorer.version,
@@ -60,7 +60,7 @@ def annotated(
 
 
 def without_tokens(scored: RolloutScored, error: RecordTooLargeError) -> RolloutScored:
-    """A result over the size limit as a failed sample without its turns."""
+    """The result as failed and without its turns, because its record is larger than a message may be."""
     why = Failure(code=FailureCode.TOO_LARGE, message=str(error))
     rollout = scored.rollout.model_copy(update={"turns": (), "status": Status.FAILED, "failure": why})
     scoring = scored.scoring.model_copy(

@@ -1,20 +1,22 @@
-"""The scorer stage: rollouts in, the same rollouts with their rewards out.
+"""The scorer stage: reads rollouts and writes the same rollouts with their rewards.
 
-Consumes   `rollouts` and `eval-rollouts`, one consumer group for all scorers.
-Produces   `scored` and `eval-scored`, one record a rollout; `dead-letters` for what can't be read.
+Consumes   `rollouts` and `eval-rollouts`, in one consumer group for all scorers.
+Produces   `scored` and `eval-scored`, one record for each rollout; `dead-letters` for messages that can't be read.
 Waits for  the processes that run reward functions, and the broker's confirmation of every record of a batch.
 Unblocked  by the deadlines of a sample (its process is killed), of a batch and of a delivery.
 
+A broken world means: nothing can be handled until something outside, for example the broker, is repaired.
+
 What happens when …
-  … this process is killed, or its world breaks: the batch is not committed, whoever comes next scores it again.
-  … a rollout comes twice: it is scored twice; the trainer takes one attempt of each sample.
-  … a reward function raises, hangs or kills its process: its sample is unresolved and says why, the others go on.
+  … this process is killed, or the world is broken: the batch is not committed, and another scorer scores it again.
+  … a rollout comes twice: it is scored twice. The trainer takes one attempt of each rollout.
+  … a reward function raises, hangs or kills its process: its sample is unresolved and says why. The others go on.
   … a message can't be read: it goes to dead-letters, confirmed, and the batch goes on.
-  … a record kills this process each time: it runs alone, then it is given up (`stage/starts.py`): it goes to
-    dead-letters, and its group closes as `lost`. (A generator answers such a prompt with unresolved samples: it can
-    read whose.)
-  … it is told to stop: the batch that is being scored ends, confirmed and committed.
-  … weights are late: nothing; scoring knows no versions.
+  … a record kills this process each time: it is handled alone, and after more deaths it goes to dead-letters
+    (`stage/starts.py`). Its group closes as `lost`. (A generator publishes unresolved samples in this case: it can
+    decode the prompt without danger.)
+  … the process is asked to stop: the batch that is being scored ends, is confirmed and is committed.
+  … weights are late: nothing happens, because scoring does not depend on weight versions.
 """
 
 import asyncio
@@ -49,7 +51,7 @@ _ROUTES: Final[tuple[ScoringRoute, ...]] = ((ROLLOUTS, SCORED), (EVAL_ROLLOUTS, 
 
 
 async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
-    """Run until `stop` is asked; a broken world ends the process."""
+    """Run until `stop` is asked. A broken world ends the process, see `end_process`."""
     settings.log_resolved()
     run = Run(settings)
     await asyncio.to_thread(_refuse_missing_topics, run)
@@ -74,9 +76,13 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
 async def serve_stream(
     settings: ScorerSettings, handle: Handle, stop: Stop, redis_state: Callable[[], str] = lambda: ""
 ) -> None:
-    """Hand the run's batches to `handle` until `stop` is asked; what `handle` raises ends the process, uncommitted."""
-    for chatty in ("faust", "mode", "aiokafka"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    """Call `handle` with each batch of the run until `stop` is asked.
+
+    An error that `handle` raises ends the process, and its batch is not committed.
+    """
+    # Their INFO lines are about their own inner work, not about the run.
+    for library in ("faust", "mode", "aiokafka"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     health = Health()
     health.serve(settings.health_port)
     beating = asyncio.create_task(_beat(health, redis_state))
@@ -110,7 +116,7 @@ async def _run_app(settings: ScorerSettings, handle: Handle, directory: str, hea
         health.draining()
         # Faust waits for the running batch here, commits it and leaves the group.
         await asyncio.wait_for(app.stop(), _STOP_SECONDS)
-    except Exception as error:  # noqa: BLE001 (the faust twin of run_stage: what Faust raises breaks the world)
+    except Exception as error:  # noqa: BLE001 (any error of Faust is a broken world)
         end_process(error)
 
 
@@ -125,15 +131,16 @@ async def _beat(health: Health, redis_state: Callable[[], str]) -> None:
     while True:
         health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
         if redis_state():
-            # Ready in any case: it holds only what may be lost.
+            # The process is ready without Redis too: Redis holds only what may be lost.
             health.check("redis", True, redis_state())
-        # Aiokafka's thread keeps the membership of a process whose loop hangs; this ends it, with all tracebacks.
+        # If the event loop hangs, aiokafka's thread still sends heartbeats: Kafka would leave the partitions with this
+        # process for ever. This call ends the process instead, and prints the stack of every thread.
         faulthandler.dump_traceback_later(_LOOP_HANGS_AFTER_SECONDS, exit=True)
         await asyncio.sleep(1.0)
 
 
 def _refuse_missing_topics(run: Run) -> None:
-    # Faust would wait for them for ever, without a word.
+    # Faust would wait for missing topics for ever and log nothing.
     needed = {run.topic(topic) for pair in _ROUTES for topic in (*pair, DEAD_LETTERS)}
     missing = sorted(needed - run.admin().topic_names())
     if missing:

@@ -1,4 +1,4 @@
-"""What a scorer exports to Prometheus."""
+"""The Prometheus metrics of a scorer."""
 
 from prometheus_client import Counter, Histogram
 

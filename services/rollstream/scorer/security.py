@@ -1,4 +1,4 @@
-"""librdkafka's security settings as Faust's driver takes them, so that one `[kafka.security]` serves every stage."""
+"""Translates librdkafka's security settings for Faust's driver, so that every stage shares one `[kafka.security]`."""
 
 import ssl
 from collections.abc import Mapping
@@ -17,11 +17,14 @@ _KNOWN: Final = (
 
 
 def faust_credentials(security: Mapping[str, SecretStr]) -> Any:
-    """Faust's credentials, None for plain text; raises `ConfigurationError` naming what the driver can't do."""
+    """Faust's credentials; None without encryption and authentication.
+
+    Raises `ConfigurationError`, which names the setting that Faust's driver does not have.
+    """
     values = {key: secret.get_secret_value() for key, secret in security.items()}
-    strangers = sorted(set(values) - set(_KNOWN))
-    if strangers:
-        raise ConfigurationError(f"[kafka.security] {strangers}: the scorer's driver has {', '.join(_KNOWN)}")
+    unknown = sorted(set(values) - set(_KNOWN))
+    if unknown:
+        raise ConfigurationError(f"[kafka.security] {unknown}: the scorer's driver has {', '.join(_KNOWN)}")
     protocol = values.get("security.protocol", "plaintext").upper()
     if protocol == "PLAINTEXT":
         return None
@@ -51,8 +54,10 @@ def _ssl_context(values: Mapping[str, str]) -> ssl.SSLContext:
             )
     except OSError as error:
         raise ConfigurationError(f"[kafka.security] ssl: {error}") from error
+    # librdkafka's defaults: verify the certificate, and that it was made for this host.
     verifies = values.get("enable.ssl.certificate.verification", "true").lower() == "true"
     context.check_hostname = verifies and values.get("ssl.endpoint.identification.algorithm", "https") == "https"
     if not verifies:
+        # In this order: ssl refuses CERT_NONE as long as check_hostname is on.
         context.verify_mode = ssl.CERT_NONE
     return context

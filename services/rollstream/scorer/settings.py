@@ -38,7 +38,7 @@ class ScorerSettings(StageSettings):
                 f"batch_deadline_seconds ({self.batch_deadline_seconds:g})"
             )
         if self.batch_deadline_seconds >= self.session_timeout_seconds:
-            # A rebalance waits for the running batch; the group throws a member out that keeps it waiting longer.
+            # A rebalance waits for the running batch. Kafka removes a member that makes it wait longer than a session.
             raise ValueError(
                 f"batch_deadline_seconds ({self.batch_deadline_seconds:g}) must be below "
                 f"session_timeout_seconds ({self.session_timeout_seconds:g})"
@@ -46,7 +46,7 @@ class ScorerSettings(StageSettings):
         return self
 
     def pool_bounds(self) -> PoolBounds:
-        """The part that bounds the scoring processes."""
+        """The bounds of the processes that run reward functions."""
         return PoolBounds(
             num_processes=self.num_processes,
             sample_seconds=self.sample_deadline_seconds,

@@ -1,6 +1,7 @@
-"""The scoring process: `python -m rollstream.scorer.pool.child FD PARENT_PID`, started and killed by the pool.
+"""The process that runs reward functions: `python -m rollstream.scorer.pool.child FD PARENT_PID`.
 
-It takes chunks from the socket FD, loads their environments and streams the verdicts back. It dies with its parent.
+The pool starts and kills it. It reads chunks of samples from the socket FD, loads their environments, and writes the
+verdicts back one by one. The kernel kills it when its parent ends.
 """
 
 import os
@@ -21,18 +22,19 @@ from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, fram
 
 
 def main() -> None:
-    """The process."""
+    """Answer chunks until the parent closes the socket."""
     descriptor, parent = (int(argument) for argument in sys.argv[1:3])
     die_with(parent)
-    # Ctrl-C reaches the whole foreground group; the parent decides when its samples are finished.
+    # Ctrl-C is for the parent: it ends this process when its samples are finished.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # What a reward function prints belongs into the log.
+    # What a reward function prints must go to the log, which is standard error.
     os.dup2(sys.stderr.fileno(), 1)
     with socket.socket(fileno=descriptor) as connection:
         _serve(connection.makefile("rb"), connection.makefile("wb"))
 
 
 def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
+    # The same modules as in the parent, which may have extended its own path.
     sys.path[:] = _read(reader)
     _write(writer, Loaded())
     environments: dict[str, Environment] = {}
@@ -47,7 +49,7 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
 
 
 def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment | Verdict:
-    """The environment of `chunk`, or why none of its samples can be scored."""
+    """The environment of `chunk`; or, if it can't be loaded, the verdict on every sample of the chunk."""
     name = chunk.environment
     try:
         if name not in environments:
@@ -63,7 +65,7 @@ def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment |
 def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
     try:
         reward, components = environment.rubric.score(answer)
-        # A rubric may be a user's own class: nothing but plain numbers leaves this process.
+        # A rubric may be a user's own class and return anything: only plain numbers may leave this process.
         return Verdict(
             status=Status.COMPLETED,
             reward=finite(reward, "the rubric's reward"),
@@ -78,7 +80,7 @@ def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
 
 
 def _writable(name: str) -> str:
-    # Lone surrogates are text to Python, and nothing that a UTF-8 record can hold.
+    # A Python string may contain lone surrogates, which UTF-8 and so a record can't hold.
     return name.encode("utf-8", "replace").decode()
 
 
@@ -91,7 +93,7 @@ def _read(reader: BinaryIO) -> Any:
 
 
 def _write(writer: BinaryIO, value: Loaded | Verdict) -> None:
-    # At once, so that the parent knows which sample is being scored when the time is up.
+    # Flushed at once: the parent must know which sample is being scored when a deadline is over.
     writer.write(framed(value))
     writer.flush()
 

@@ -1,7 +1,7 @@
-"""Scoring in processes that can be killed: a reward function that hangs or crashes costs its own sample, no other.
+"""Runs reward functions in processes that can be killed: if one hangs or crashes, only its own sample is lost.
 
-Verdicts stream back one by one, so the sample that was being scored when a process was killed is known; what followed
-it in its chunk goes to the end of the queue, behind the samples of better-behaved environments.
+A process sends each verdict at once. So when it is killed, it is known which sample it was scoring. The samples behind
+that one in the chunk go to the end of the queue, so that they don't delay the samples of other environments.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from rollstream.scorer.pool.process import ScoringProcess
 from rollstream.scorer.pool.verdicts import Chunk, Sample, Verdict, unresolved
 
 CHUNK_SAMPLES: Final = 64
-"""Enough to make the round trip cheap, few enough to share a batch among processes."""
+"""Large enough that the round trip costs little, and small enough to divide a batch between the processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,15 +31,18 @@ class PoolBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Lot:
-    """Positions of samples of one environment in the batch."""
+class _QueuedChunk:
+    """A chunk that waits for a process: samples of one environment, by their positions in the batch."""
 
     environment: str
     positions: Sequence[int]
 
 
 class ScoringPool:
-    """Scores batches, one at a time; `options` by environment. `async with` starts its processes and kills them."""
+    """Scores batches, one at a time. `async with` starts the processes, and kills them at its end.
+
+    `options` are the options of each environment, by its name.
+    """
 
     def __init__(self, bounds: PoolBounds, options: Mapping[str, Mapping[str, str]] | None = None) -> None:
         self._bounds = bounds
@@ -48,7 +51,8 @@ class ScoringPool:
             ScoringProcess(sample_seconds=bounds.sample_seconds, load_seconds=bounds.load_seconds)
             for _ in range(bounds.num_processes)
         ]
-        self._turn = asyncio.Lock()
+        # A process answers in the order of its requests, so two batches must not use it at the same time.
+        self._one_batch = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await asyncio.gather(*(process.start() for process in self._processes))
@@ -63,53 +67,60 @@ class ScoringPool:
         await asyncio.gather(*(process.kill() for process in self._processes))
 
     async def score(self, samples: Sequence[Sample]) -> list[Verdict]:
-        """One verdict a sample, in order, within `batch_seconds`; raises `BrokenWorldError` if no process starts."""
+        """One verdict for each sample, in their order, within `batch_seconds`.
+
+        Raises `BrokenWorldError` if no process can be started.
+        """
         late = unresolved(FailureCode.TIMEOUT, f"its batch was not scored within {self._bounds.batch_seconds:g} s")
         verdicts = [late] * len(samples)
-        async with self._turn:
+        async with self._one_batch:
             is_done = False
             try:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._bounds.batch_seconds):
-                        await self._work_together(deque(_lots(samples)), samples, verdicts)
+                        await self._score_with_all(deque(_queued_chunks(samples)), samples, verdicts)
                         is_done = True
             finally:
                 if not is_done:
-                    await self._kill_all()  # what they still say is about samples of this batch
+                    # Verdicts of this batch that still come would be taken for verdicts of the next one.
+                    await self._kill_all()
         return verdicts
 
-    async def _work_together(self, lots: deque[_Lot], samples: Sequence[Sample], verdicts: list[Verdict]) -> None:
+    async def _score_with_all(
+        self, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict]
+    ) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                for process in self._processes[: len(lots)]:
-                    group.create_task(self._work_off(process, lots, samples, verdicts))
+                for process in self._processes[: len(queue)]:
+                    group.create_task(self._score_queue(process, queue, samples, verdicts))
         except ExceptionGroup as errors:
+            # The error itself: callers choose the exit code by its type.
             raise errors.exceptions[0] from None
 
-    async def _work_off(
-        self, process: ScoringProcess, lots: deque[_Lot], samples: Sequence[Sample], verdicts: list[Verdict]
+    async def _score_queue(
+        self, process: ScoringProcess, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict]
     ) -> None:
-        while lots:
-            lot = lots.popleft()
+        while queue:
+            queued = queue.popleft()
             chunk = Chunk(
-                environment=lot.environment,
-                options=self._options.get(lot.environment, {}),
-                answers=tuple(samples[position].answer for position in lot.positions),
+                environment=queued.environment,
+                options=self._options.get(queued.environment, {}),
+                answers=tuple(samples[position].answer for position in queued.positions),
             )
             done = 0
             async for verdict in process.score(chunk):
-                verdicts[lot.positions[done]] = verdict
+                verdicts[queued.positions[done]] = verdict
                 done += 1
-            if done < len(lot.positions):
-                lots.append(_Lot(lot.environment, lot.positions[done:]))
+            if done < len(queued.positions):
+                queue.append(_QueuedChunk(queued.environment, queued.positions[done:]))
 
 
-def _lots(samples: Sequence[Sample]) -> list[_Lot]:
+def _queued_chunks(samples: Sequence[Sample]) -> list[_QueuedChunk]:
     by_environment: dict[str, list[int]] = {}
     for position, sample in enumerate(samples):
         by_environment.setdefault(sample.environment, []).append(position)
     return [
-        _Lot(environment, positions[start : start + CHUNK_SAMPLES])
+        _QueuedChunk(environment, positions[start : start + CHUNK_SAMPLES])
         for environment, positions in by_environment.items()
         for start in range(0, len(positions), CHUNK_SAMPLES)
     ]

@@ -1,4 +1,4 @@
-"""One scoring process, seen from its parent: started when needed, killed when it exceeds a deadline."""
+"""The parent's side of one scoring process: starts it when needed, and kills it when a deadline is over."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ _END_SECONDS: Final = 5.0
 
 
 class ScoringProcess:
-    """Scores chunks, one after the other; not for concurrent use."""
+    """Scores chunks, one after the other. It must not be used by two tasks at the same time."""
 
     def __init__(self, *, sample_seconds: float, load_seconds: float) -> None:
         self._sample_seconds = sample_seconds
@@ -29,7 +29,7 @@ class ScoringProcess:
         self._writer: asyncio.StreamWriter | None = None
 
     async def score(self, chunk: Chunk) -> AsyncIterator[Verdict]:
-        """Verdicts in the chunk's order; stops after the one on the sample that ended the process.
+        """Verdicts in the chunk's order. If a sample ends the process, the verdict on it is the last.
 
         Raises `BrokenWorldError` if no process can be started.
         """
@@ -40,7 +40,7 @@ class ScoringProcess:
                 return
 
     async def _load(self, chunk: Chunk) -> Verdict | None:
-        """Hand over the chunk; None once its environment is there, else the verdict on all its samples."""
+        """Send the chunk. None when its environment is loaded, else the verdict on every sample of the chunk."""
         is_fresh = self._process is None or self._process.returncode is not None
         if is_fresh:
             await self.start()
@@ -50,12 +50,13 @@ class ScoringProcess:
         )
         if isinstance(loaded, Loaded):
             return loaded.refusal
-        # A process that was there before may have died of something else: only a fresh one accuses the environment.
+        # An older process may have died of something else. If a fresh one dies, loading the environment is the cause.
         return loaded if is_fresh else await self._load(chunk)
 
     async def start(self) -> None:
         """Start the process and wait until it takes chunks."""
         await self.kill()
+        # Not a pipe on standard output: reward functions print there.
         own, other = socket.socketpair()
         with other:
             self._process = await asyncio.create_subprocess_exec(
@@ -69,24 +70,25 @@ class ScoringProcess:
             raise BrokenWorldError(f"no scoring process can be started: {ready.failure}; its output is above")
 
     async def kill(self) -> None:
-        """SIGKILL to the process and to whatever a reward function started in it."""
+        """SIGKILL to the process and to the processes that a reward function started in it."""
         process, self._process = self._process, None
         if self._writer is not None:
             self._writer.close()
             self._writer = None
         if process is None:
             return
+        # The process leads its own session (`start_new_session`), so its group holds its children too.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.wait_for(process.wait(), _END_SECONDS)
 
     def _send(self, value: Any) -> None:
         assert self._writer is not None
-        # Not drained: a process that does not read is found by the deadline of its next answer.
+        # Not drained: if the process does not read, the deadline of its next answer is what ends the wait.
         self._writer.write(framed(value))
 
     async def _answer(self, seconds: float, doing: str) -> Any:
-        """What the process says next; an unresolved verdict, and no process any more, if it hangs or dies."""
+        """The next answer of the process; an unresolved verdict if it hangs or dies, and then the process is gone."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._read()

@@ -1,4 +1,4 @@
-"""What goes to a scoring process and what comes back, and how both are framed on the socket between."""
+"""The messages between the scorer and its scoring processes: chunks of samples there, verdicts back."""
 
 import pickle
 import struct
@@ -11,12 +11,12 @@ from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status
 
 LENGTH: Final = struct.Struct(">I")
-"""Each frame is its length and a pickle; both ends are this program, so unpickling trusts nobody new."""
+"""A frame is the length of a pickle and the pickle. Both ends are this program, so unpickling is safe here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What is scored: only what a rubric needs, never the token arrays."""
+    """What is scored. It holds only what a rubric needs, without the token arrays, which are large."""
 
     environment: str
     answer: RewardInput
@@ -24,7 +24,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How scoring a sample ended; a reward only if it completed, else a failure."""
+    """How scoring a sample ended: with a reward if it completed, else with a failure."""
 
     status: Status
     reward: float | None = None
@@ -33,13 +33,13 @@ class Verdict:
 
 
 def unresolved(code: FailureCode, message: str) -> Verdict:
-    """No fault of the sample: scoring it did not work."""
+    """The verdict on a sample that could not be scored, by no fault of its own."""
     return Verdict(status=Status.UNRESOLVED, failure=Failure(code=code, message=message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Samples of one environment, sent at once; the verdicts come back one by one, in order."""
+    """Samples of one environment that are sent together. Their verdicts come back one by one, in their order."""
 
     environment: str
     options: Mapping[str, str]
@@ -48,7 +48,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """First answer to a chunk: its environment is there, or `refusal` is the verdict on every sample of the chunk."""
+    """The first answer to a chunk. `refusal` None: its environment is loaded; else the verdict on all its samples."""
 
     refusal: Verdict | None = None
 
