@@ -1,11 +1,11 @@
-"""What every engine refuses in the same words."""
+"""Refuses requests that no engine can answer, with the same message in every engine."""
 
 from rollstream.engines.protocol import GenerationRequest
 from rollstream.schemas.errors import EngineError
 
 
 def refuse_impossible(request: GenerationRequest, max_model_len: int) -> None:
-    """Raise `EngineError` for an empty prompt, no tokens to generate, or more than fit into `max_model_len`."""
+    """Raise `EngineError` if the prompt or `max_tokens` is empty, or if both exceed `max_model_len` tokens together."""
     num_prompt_tokens = len(request.prompt_token_ids)
     if num_prompt_tokens < 1 or request.max_tokens < 1:
         raise EngineError(

@@ -1,4 +1,4 @@
-"""From settings to an engine; only the chosen one's libraries are imported."""
+"""Makes the engine that the settings name. Only the libraries of that engine are imported."""
 
 from typing import assert_never
 
@@ -7,7 +7,10 @@ from rollstream.engines.settings import EngineSettings
 
 
 def build_engine(settings: EngineSettings) -> Engine:
-    """The engine that `settings.kind` names, not started; raises `ConfigurationError` for a directory without model."""
+    """The engine that `settings.kind` names, not started.
+
+    Raises `ConfigurationError` if `settings.model_path` holds no model.
+    """
     match settings.kind:
         case "vllm":
             from rollstream.engines.vllm_engine import VllmEngine

@@ -1,8 +1,10 @@
-"""Continuous batching over one KV cache: rows join and leave between steps, weights may change between steps.
+"""Continuous batching over one KV cache: between two decode steps rows join and leave, and weights may change.
 
-The cache of a step is [B, heads, T, width] per layer, rows of different length padded on the left. A row's cache covers
-all of its tokens but the newest, whose keys and values the step that samples the next token computes. So after an
-update without recomputation a row's prefix is the old weights', and everything from its newest token on the new ones'.
+The keys and values of a layer are [B, heads, T, width]. Rows are padded on the left to the same T.
+
+A row's cache covers all of its tokens except the newest one. The next step computes the keys and values of that token,
+and samples the token after it. So after an update that keeps the cache, the old weights computed everything before the
+newest token, and the new weights compute the newest token and all that follow.
 """
 
 import random
@@ -22,7 +24,7 @@ Layers = list[tuple[torch.Tensor, torch.Tensor]]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Row:
-    """One request on its way: everything sampled so far."""
+    """One request that is being answered, with everything sampled so far."""
 
     request: GenerationRequest
     chance: random.Random
@@ -36,7 +38,7 @@ class Row:
 
 
 class DecodingBatch:
-    """The rows that generate now. Not thread-safe: one step at a time."""
+    """The rows that generate now. Not thread-safe: its methods must not run at the same time."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
@@ -57,7 +59,7 @@ class DecodingBatch:
 
     @torch.inference_mode()
     def admit(self, rows: Sequence[Row], weight_version: int) -> None:
-        """Compute the cache of new rows and sample one token for each; equal prompts are computed once."""
+        """Compute the cache of new rows and sample one token for each. Equal prompts are computed once."""
         by_length: defaultdict[int, dict[tuple[int, ...], list[Row]]] = defaultdict(dict)
         for row in rows:
             by_length[len(row.tokens())].setdefault(row.tokens(), []).append(row)
@@ -66,7 +68,7 @@ class DecodingBatch:
 
     @torch.inference_mode()
     def keep(self, indices: Sequence[int]) -> None:
-        """Keep these rows alone, and give back the columns that none of them needs."""
+        """Drop all other rows, and the columns of the cache that only they needed."""
         self.rows = [self.rows[index] for index in indices]
         if not self.rows:
             self._layers, self._mask = [], self._mask[:0, :0]
@@ -78,7 +80,7 @@ class DecodingBatch:
         self._layers = [(keys[kept, :, -used:], values[kept, :, -used:]) for keys, values in self._layers]
 
     def _prefill(self, length: int, same: dict[tuple[int, ...], list[Row]], weight_version: int) -> None:
-        """Rows of one length: without padding no query is left without a key, whose softmax would not be a number."""
+        """Compute rows of one length. They need no padding: the softmax of a query without any key would be NaN."""
         device = self.model.device
         tokens = torch.tensor(list(same), device=device)
         mask = torch.ones_like(tokens)
@@ -132,8 +134,9 @@ class DecodingBatch:
 
 
 def _padded(values: torch.Tensor, width: int, *, dim: int) -> torch.Tensor:
-    """`values` with zeros on the left of dimension `dim` (1 of 2, or 2 of 4) up to `width`."""
+    """`values` with zeros added on the left of dimension `dim` (1 of 2, or 2 of 4) up to `width`."""
     missing = width - values.shape[dim]
+    # torch's pad takes two numbers a dimension and begins with the last one.
     after = 2 * (values.dim() - 1 - dim) * (0,)
     return torch.nn.functional.pad(values, (*after, missing, 0)) if missing else values
 

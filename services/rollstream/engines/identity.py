@@ -1,16 +1,17 @@
-"""Which tokenizer and chat template a model directory has, as hashes that generator and trainer compare."""
+"""Hashes of a model directory's tokenizer and chat template, which generator and trainer compare."""
 
 import hashlib
 import json
 from pathlib import Path
 
-# The first that exist decide; tokenizer_config.json changes with the library that wrote it.
+# The slow tokenizer's files count only without a fast one. tokenizer_config.json does not count: it changes with the
+# version of the library that wrote it.
 _FAST = ("tokenizer.json",)
 _SLOW = ("vocab.json", "merges.txt", "vocab.txt", "tokenizer.model", "spiece.model")
 
 
 def tokenizer_sha256(model_path: Path) -> str:
-    """Hash of the tokenizer's vocabulary files; a directory without any has the hash of nothing."""
+    """Hash of the tokenizer's vocabulary files; the hash of no bytes if the directory has none."""
     present = [model_path / name for name in _FAST if (model_path / name).is_file()]
     present = present or [model_path / name for name in _SLOW if (model_path / name).is_file()]
     digest = hashlib.sha256()
@@ -20,7 +21,7 @@ def tokenizer_sha256(model_path: Path) -> str:
 
 
 def chat_template_sha256(model_path: Path) -> str:
-    """Hash of the chat template's text, wherever the directory keeps it; without one the hash of nothing."""
+    """Hash of the chat template's text, from whichever file has it; the hash of no bytes if there is none."""
     return hashlib.sha256(_chat_template(model_path).encode()).hexdigest()
 
 

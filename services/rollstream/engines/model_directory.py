@@ -1,4 +1,7 @@
-"""What a model directory holds, read from its headers alone: enough to refuse a bad version before anything pauses."""
+"""Reads the config and the tensors' names and shapes of a model directory, without reading the tensors.
+
+This is enough to refuse a weight version that does not fit before the running requests are paused.
+"""
 
 import json
 import struct
@@ -10,6 +13,7 @@ from rollstream.schemas.errors import ConfigurationError, EngineError
 
 Shapes = Mapping[str, tuple[int, ...]]
 _HEAD = "lm_head.weight"
+# About the bound of the safetensors library, 100 MB.
 _LARGEST_HEADER_BYTES = 100 * 2**20
 
 
@@ -25,14 +29,16 @@ def read_config(model_path: Path) -> dict[str, Any]:
 
 
 def longest_sequence(model_path: Path) -> int:
-    """Most tokens that the model's positions allow."""
+    """The most tokens that the model has positions for."""
     config = read_config(model_path)
+    # Models that also take images keep the language model's part in text_config.
     return int(config.get("text_config", config)["max_position_embeddings"])
 
 
 def stored_dtype(model_path: Path) -> str:
     """Element type that the model's config names, e.g. `float32`."""
     config = read_config(model_path)
+    # Older versions of transformers wrote torch_dtype.
     return str(config.get("dtype") or config.get("torch_dtype") or "float32")
 
 
@@ -45,7 +51,7 @@ def tensor_shapes(path: Path) -> Shapes:
 
 
 def refuse_misfit(path: Path, found: Shapes, wanted: Shapes, *, is_tied: bool) -> None:
-    """Raise `EngineError` unless both have the same tensors; a tied head may be there or not."""
+    """Raise `EngineError` unless both have the same tensors. If the output head is tied, it may be missing."""
     optional = {_HEAD} if is_tied else set()
     missing = sorted(wanted.keys() - found.keys() - optional)
     strange = sorted(found.keys() - wanted.keys() - optional)
@@ -58,7 +64,10 @@ def refuse_misfit(path: Path, found: Shapes, wanted: Shapes, *, is_tied: bool) -
 
 
 def _header(file: Path) -> dict[str, tuple[int, ...]]:
-    """Format: 8 bytes length, JSON of that length, then the tensors without gaps (safetensors' README)."""
+    """The shapes in a file's header. Format: 8 bytes length, JSON of that length, then the tensors without gaps.
+
+    See the README of safetensors. A file that is cut off or too long raises `EngineError`.
+    """
     try:
         num_bytes = file.stat().st_size
         with file.open("rb") as stream:

@@ -1,4 +1,4 @@
-"""What every engine does: one model call at a time, many side by side, and new weights while it generates."""
+"""The interface of every engine: answer model calls, many at the same time, and replace the weights meanwhile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,9 +14,9 @@ from rollstream.schemas.rollout import FinishReason, WeightSpan
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GenerationRequest:
-    """One model call. `prompt_token_ids` [P]; P + max_tokens must fit the engine's `max_model_len`.
+    """One model call. `prompt_token_ids` [P]; P + max_tokens must be at most the engine's `max_model_len`.
 
-    Temperature, top_p, top_k and stop come from `sampling`; `max_tokens` and `seed` here replace its own.
+    Temperature, top_p, top_k and stop come from `sampling`. `max_tokens` and `seed` are used instead of `sampling`'s.
     """
 
     request_id: str
@@ -30,8 +30,10 @@ class GenerationRequest:
 class Generation:
     """What the model answered.
 
-    `token_ids` [T] with the stop token when the model chose it; `behavior_logprobs` [T], natural logarithms under the
-    distribution that each token was sampled from (after temperature); `weight_spans` cover [0, T).
+    `token_ids` [T]: the sampled tokens, including the stop token if the model chose one.
+    `behavior_logprobs` [T]: natural logarithms, under the distribution that each token was sampled from, so after
+    division by the temperature.
+    `weight_spans`: cover [0, T) without gaps.
     """
 
     token_ids: NDArray[np.int32]
@@ -43,14 +45,14 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
-    """What an update cost: `stall_seconds` without generation, `load_seconds` in all, reading the files included."""
+    """What an update cost. `stall_seconds`: without generation; `load_seconds`: in all, with reading the files."""
 
     stall_seconds: float
     load_seconds: float
 
 
 class Engine(Protocol):
-    """Generates with one policy whose weights can be replaced in mid-sample."""
+    """Generates with one policy, whose weights can be replaced while samples run."""
 
     @property
     def name(self) -> str:
@@ -69,21 +71,21 @@ class Engine(Protocol):
 
     @property
     def tokenizer_sha256(self) -> str:
-        """Of the tokenizer's files."""
+        """Hash of the tokenizer's files, see `engines/identity.py`."""
         ...
 
     @property
     def chat_template_sha256(self) -> str:
-        """Of the chat template's text."""
+        """Hash of the chat template's text."""
         ...
 
     @property
     def in_flight(self) -> int:
-        """Requests that have started and not ended."""
+        """How many requests have started and not ended."""
         ...
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """The prompt's tokens [P]: the chat template over `messages`; `tools` are JSON function schemas.
+        """The prompt's tokens [P]: the chat template applied to `messages`. `tools` are JSON function schemas.
 
         Raises `ValueError` if the template or a schema does not fit.
         """
@@ -98,13 +100,14 @@ class Engine(Protocol):
         ...
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Answer one request; cancelling aborts it in the engine. Raises `EngineError`."""
+        """Answer one request. If the caller is cancelled, the engine aborts the request. Raises `EngineError`."""
         ...
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
-        """Serve the weights in directory `path` from now on, running requests included.
+        """Use the weights in directory `path` from now on, also for requests that run already.
 
-        Raises `EngineError`, before which nothing has changed unless it is an `EngineDeadError`.
+        Raises `EngineError` if they can't be loaded: then the old weights go on. Raises `EngineDeadError`, a subclass,
+        if the engine can't go on.
         """
         ...
 

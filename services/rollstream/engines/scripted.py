@@ -1,7 +1,8 @@
-"""A deterministic engine without a model: it starts at once, and answers `digits=` with the digits sorted or not.
+"""A deterministic engine without a model. It starts at once.
 
-With a `tokenizer.json` of single characters in `model_path` it speaks that vocabulary, so that a real trainer can
-train on what it says; without one, tokens are bytes and 256 ends the answer.
+It answers `digits=` with the sorted digits, or with a wrong answer. If `model_path` has a `tokenizer.json` of single
+characters, it uses those tokens, so that a real trainer can train on its samples. Else tokens are bytes, and token 256
+ends the answer.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ _SORTING = re.compile(r"(\d+)=$")
 
 
 class ScriptedEngine:
-    """Answers by rule. Which answer depends on (seed, prompt, version at the start of the request) alone."""
+    """Answers by a rule. The answer depends only on the seed, the prompt and the version when the request starts."""
 
     name = "scripted"
     version = "1"
@@ -45,7 +46,7 @@ class ScriptedEngine:
         self.in_flight = 0
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """The contents one after another; tools are ignored. See `Engine.tokenize`."""
+        """The tokens of all contents, joined without a template; tools are ignored. See `Engine.tokenize`."""
         return np.array(self._vocabulary.encode("".join(message.content for message in messages)), dtype=np.int32)
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
@@ -64,7 +65,7 @@ class ScriptedEngine:
         try:
             for position in range(len(planned)):
                 await asyncio.sleep(self._settings.token_seconds)
-                spans.note(self._living_version(), position)
+                spans.note(self._running_version(), position)
         finally:
             self.in_flight -= 1
         token_ids = np.array(planned, dtype=np.int32)
@@ -80,10 +81,10 @@ class ScriptedEngine:
         )
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
-        """Read every file of `path`, which must have weights, then change the version. See `Engine.load_weights`."""
+        """See `Engine.load_weights`. It reads every file of `path` but keeps only the version."""
         started = time.monotonic()
         await asyncio.to_thread(_read_all, path)
-        self._living_version()
+        self._running_version()
         self._weight_version = weight_version
         return LoadReport(stall_seconds=0.0, load_seconds=time.monotonic() - started)
 
@@ -91,7 +92,8 @@ class ScriptedEngine:
         """See `Engine.close`."""
         self._is_closed = True
 
-    def _living_version(self) -> int:
+    def _running_version(self) -> int:
+        """The weight version; raises `EngineDeadError` if the engine does not run."""
         if self._weight_version is None or self._is_closed:
             raise EngineDeadError("the scripted engine is not running: start() comes first, close() last")
         return self._weight_version
@@ -108,7 +110,7 @@ class ScriptedEngine:
         return planned
 
     def _answer(self, request: GenerationRequest) -> str:
-        version = self._living_version()
+        version = self._running_version()
         prompt = self.detokenize(request.prompt_token_ids)
         ratio = self._settings.correct_ratio + version * self._settings.correct_ratio_gain
         seed = request.request_id if request.seed is None else request.seed
@@ -132,7 +134,7 @@ class _ByteVocabulary:
 
 
 class _CharacterVocabulary:
-    """Tokens are the single characters of a `tokenizer.json`; unknown characters are left out."""
+    """Tokens are the single characters of a `tokenizer.json`. Characters that it lacks are left out."""
 
     def __init__(self, characters: dict[str, int], eos: int) -> None:
         self.eos = eos

@@ -1,4 +1,4 @@
-"""The tokenizer and chat template of a model directory, by Hugging Face's transformers."""
+"""Turns messages into tokens and tokens into text, with a model directory's tokenizer and chat template."""
 
 import json
 from collections.abc import Sequence
@@ -12,11 +12,12 @@ from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 
+# The messages' contents one after another.
 _PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 class ChatTokenizer:
-    """Messages to token ids and back. A model without a chat template gets the contents one after another."""
+    """Messages to token ids, and token ids to text. Without a chat template the messages' contents are joined."""
 
     def __init__(self, model_path: Path) -> None:
         from transformers import AutoTokenizer
@@ -31,7 +32,8 @@ class ChatTokenizer:
         self.chat_template_sha256 = chat_template_sha256(model_path)
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """See `Engine.tokenize`. The samples of a group ask for the same prompt, one after another: it is kept."""
+        """See `Engine.tokenize`. The last result is kept, because all samples of a group ask for the same prompt."""
+        # `is` is enough, and cheaper than comparing long conversations: the samples of a group share one prompt.
         if self._last is None or self._last[0] is not messages or self._last[1] is not tools:
             self._last = (messages, tools, self._tokenized(messages, tools))
         return self._last[2]
@@ -51,6 +53,7 @@ class ChatTokenizer:
         except TemplateError as error:
             raise ValueError(f"the chat template does not take these messages: {error}") from error
         found = np.array(token_ids, dtype=np.int32)
+        # All samples of a group share this array.
         found.flags.writeable = False
         return found
 

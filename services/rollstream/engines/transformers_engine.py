@@ -1,8 +1,8 @@
-"""Hugging Face's transformers on a CPU or GPU, without a server: batched generation with its own small loop.
+"""The engine on Hugging Face's transformers, on a CPU or GPU: batched generation with a small loop of its own.
 
-Rows join and leave between decode steps, in a thread of their own. An update lands between two steps: running requests
-go on with their KV cache (`keep`) or are computed again from their tokens by the new weights (`recompute`). It is for
-decoders with full attention; vLLM is the faster engine.
+Between two decode steps, rows join and leave the batch and updates replace the weights. After an update, running
+requests go on with their KV cache (`keep`), or the new weights compute their cache again (`recompute`). It works with
+decoders that have full attention. vLLM is the faster engine.
 """
 
 import asyncio
@@ -89,6 +89,7 @@ class TransformersEngine:
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
         """See `Engine.load_weights`."""
         started = time.monotonic()
+        # Files are read before the pause: that takes long, and a broken version must not stop generation.
         state = await asyncio.to_thread(_read_state, path)
         self._refuse_if_dead()
         paused = time.monotonic()
@@ -96,6 +97,7 @@ class TransformersEngine:
             await self._in_thread(_replace_weights, self._batch.model, state, path)
             self._weight_version = weight_version
             if self._settings.kv_after_update == "recompute":
+                # First in the queue, so that they are admitted again at the next step; their tokens stay.
                 self._waiting = [*self._batch.rows, *self._waiting]
                 self._batch.keep([])
         ended = time.monotonic()
@@ -109,7 +111,7 @@ class TransformersEngine:
         await asyncio.to_thread(self._thread.shutdown)
 
     async def _in_thread(self, function: Any, *arguments: Any) -> Any:
-        """One thread for all of torch's work: each thread that computes gets a team of OpenMP threads of its own."""
+        """Run torch's work in one thread. OpenMP starts a set of threads for each thread that computes."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
     def _refuse_if_dead(self) -> None:
@@ -133,7 +135,7 @@ class TransformersEngine:
         self._keep([row in self._answers for row in self._batch.rows])
 
     def _deliver(self) -> None:
-        """Hand out what has ended, and keep the rest."""
+        """Answer the requests that have ended, and keep the rows of the others."""
         ended = [self._ended(row) for row in self._batch.rows]
         for row, generation in zip(self._batch.rows, ended, strict=True):
             answer = self._answers.get(row)
@@ -149,6 +151,7 @@ class TransformersEngine:
         token_ids = np.array(row.sampled, dtype=np.int32)
         stops = row.request.sampling.stop
         has_stopped = row.sampled[-1] in self._eos
+        # Detokenizing at every step costs time: only stop texts need the text before the end.
         text = self.detokenize(token_ids) if stops or has_stopped else ""
         cuts = [text.index(stop) for stop in stops if stop in text]
         if not has_stopped and not cuts and len(row.sampled) < row.request.max_tokens:
@@ -163,7 +166,7 @@ class TransformersEngine:
         )
 
     def _end_requests(self, loop_task: "asyncio.Task[None]") -> None:
-        """The loop has ended: nobody will answer those who wait."""
+        """End every open request with `EngineDeadError`: the loop has ended and answers none of them."""
         cause = None if loop_task.cancelled() else loop_task.exception()
         for answer in self._answers.values():
             if not answer.done():
@@ -193,7 +196,7 @@ def _load_model(settings: EngineSettings) -> tuple["DecodingBatch", frozenset[in
 
 
 def _advance(batch: "DecodingBatch", admitted: "list[Row]", weight_version: int) -> None:
-    """One token for every row; new rows join afterwards, with their first."""
+    """Sample one token for every row, then let new rows join and sample their first."""
     batch.step(weight_version)
     batch.admit(admitted, weight_version)
 
@@ -211,7 +214,7 @@ def _read_state(path: Path) -> dict[str, Any]:
 
 
 def _replace_weights(model: Any, state: dict[str, Any], path: Path) -> None:
-    """Copy every tensor in place, after all were found to fit; raises `EngineError` before anything has changed."""
+    """Copy every tensor in place. All are checked first, so if this raises `EngineError` nothing has changed."""
     import torch
 
     targets = model.state_dict()

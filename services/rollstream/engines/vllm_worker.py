@@ -1,4 +1,4 @@
-"""What runs inside vLLM's worker process: loading a version so that it is really the new one, and proof of it."""
+"""Methods for vLLM's worker process: load a weight version completely, and check that the head is the new one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,18 +14,18 @@ _HEAD_NAMES = ("lm_head.weight", "model.embed_tokens.weight")
 
 
 class ReloadExtension:
-    """Methods added to vLLM's worker (`worker_extension_cls`), called by name with `collective_rpc`."""
+    """Methods that vLLM adds to its worker (`worker_extension_cls`). `collective_rpc` calls them by name."""
 
     model_runner: Any
 
     def die_with(self, generator: int) -> None:
-        """End this process when the generator, its parent, dies: kill -9 must not leave an engine behind."""
+        """End this process when the generator, its parent, dies: kill -9 of it must not leave this process running."""
         die_with(generator)
 
     def load_version(self, path: str) -> str | None:
-        """Replace the weights by those in directory `path`; what went wrong, or None.
+        """Replace the weights by those in directory `path`. Returns what went wrong, None if nothing did.
 
-        Errors are returned because vLLM hands an exception of its worker on without its type.
+        Errors are returned, not raised, because vLLM loses the type of its worker's exceptions.
         """
         try:
             return self._load(Path(path))
@@ -33,15 +33,15 @@ class ReloadExtension:
             return f"{type(error).__name__}: {error}"
 
     def head_differs(self, path: str) -> str | None:
-        """How the running output head differs from the one in directory `path`, or None."""
+        """How the running output head differs from the one in directory `path`; None if it does not."""
         problems = (_head_problem(head, Path(path)) for head in self._heads())
         return next((problem for problem in problems if problem is not None), None)
 
     def _load(self, path: Path) -> str | None:
         self.reload_weights(weights_path=str(path))  # type: ignore[attr-defined]  # vLLM's Worker has it
         for head in self._heads():
-            # vLLM packs CPU linears into oneDNN handles and rebuilds those of the tensors that it loads by name.
-            # A tied head is loaded as the embedding, so its handle would go on answering with the old weights.
+            # On a CPU, vLLM packs linear layers into oneDNN handles. A reload rebuilds the handles only of tensors that
+            # it loads by name. A tied head is loaded as the embedding, so its handle would keep the old weights.
             if hasattr(head, "cpu_linear"):
                 head.quant_method.process_weights_after_loading(head)
         return self.head_differs(str(path))
@@ -53,9 +53,10 @@ class ReloadExtension:
 
 
 def _head_problem(head: Any, path: Path) -> str | None:
-    """Compare what the running head computes with a product of the file's own rows.
+    """Compare what the running head computes with a product of the file's rows.
 
-    It covers what reloading is known to miss; that every tensor is the new one, only comparing logprobs shows.
+    This finds the error that reloading is known to make. It does not show that every tensor is the new one: only
+    comparing logprobs does, see `tests/engines/test_behavior_logprobs.py`.
     """
     import torch
 
@@ -67,7 +68,7 @@ def _head_problem(head: Any, path: Path) -> str | None:
     with torch.inference_mode():
         found = head.quant_method.apply(head, hidden)[:, : last - first].float()
         wanted = (hidden @ rows.T).float()
-    # Both sum in float32 and round to the weights' type.
+    # Both products sum in float32 and round to the weights' type.
     rounding = max(torch.finfo(weight.dtype).eps, rows.shape[1] ** 0.5 * torch.finfo(torch.float32).eps)
     difference = float((found - wanted).abs().max())
     if torch.equal(weight[: last - first], rows) and difference <= 4 * rounding * float(wanted.abs().max()):
@@ -76,7 +77,7 @@ def _head_problem(head: Any, path: Path) -> str | None:
 
 
 def _head_rows(path: Path, first: int, last: int) -> "torch.Tensor":
-    """Rows [first, last) of the output head in the files: its own, or the embedding it is tied to."""
+    """Rows [first, last) of the output head in the files; of the embedding if the head is tied to it."""
     from safetensors import safe_open
 
     for name in _HEAD_NAMES:
