@@ -1,4 +1,4 @@
-"""Agents by name or dotted path."""
+"""Loads an agent by its name or its dotted path."""
 
 from importlib import import_module
 
@@ -12,7 +12,7 @@ _BY_NAME: dict[str, type[Agent]] = {"single_turn": SingleTurn}
 
 
 def load_agent(choice: AgentChoice) -> Agent:
-    """The chosen agent with its options; raises `FailedSampleError`."""
+    """The chosen agent, made with its options. Raises `FailedSampleError` if there is none or its code raises."""
     if choice.name in _BY_NAME:
         return _BY_NAME[choice.name](**choice.options)
     module, _, attribute = choice.name.rpartition(".")
@@ -20,6 +20,7 @@ def load_agent(choice: AgentChoice) -> Agent:
         agent: Agent = getattr(import_module(module), attribute)(**choice.options)
     except KeyboardInterrupt:
         raise
+    # BaseException: code of a user may also call sys.exit, which must not end this process.
     except BaseException as error:
         known = ", ".join(_BY_NAME)
         raise FailedSampleError(

@@ -1,4 +1,4 @@
-"""How a prompt becomes turns: the one interface that every agent has."""
+"""The interface of an agent, which turns a prompt into the turns of one sample."""
 
 from typing import Protocol
 
@@ -8,10 +8,14 @@ from rollstream.schemas.rollout import Turn
 
 
 class Agent(Protocol):
-    """Turns one prompt into the turns of one sample."""
+    """Answers a prompt with one or more model calls; each call is a turn."""
 
     async def run(
         self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
     ) -> tuple[Turn, ...]:
-        """The turns in order. Raises `FailedSampleError` (failed) or `EngineError` (unresolved)."""
+        """The turns, in their order.
+
+        Raises `FailedSampleError` if the task can't be asked (the sample is failed), and `EngineError` if the engine
+        does not answer (the sample is tried again, then unresolved).
+        """
         ...

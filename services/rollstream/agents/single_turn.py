@@ -1,4 +1,4 @@
-"""One model call answers the prompt."""
+"""The agent `single_turn`: one model call answers the prompt."""
 
 import time
 

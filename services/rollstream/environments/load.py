@@ -1,4 +1,4 @@
-"""Environments by name or dotted path."""
+"""Loads an environment by its name or its dotted path."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -16,7 +16,8 @@ _PARTS: Final = ("name", "rubric", "sampling", "tasks")
 def load_environment(name: str, options: Mapping[str, str] | None = None) -> Environment:
     """The environment called `name`: one of ours, or `package.module.Class` (a class or a function that makes one).
 
-    Raises `UnknownEnvironmentError` saying what there is, and `BrokenEnvironmentError` saying what its code raised.
+    Raises `UnknownEnvironmentError` if there is none or it does not take `options`. Raises `BrokenEnvironmentError` if
+    its own code raises.
     """
     make = _BY_NAME.get(name) or _imported(name)
     try:
@@ -24,6 +25,7 @@ def load_environment(name: str, options: Mapping[str, str] | None = None) -> Env
         missing = [part for part in _PARTS if not hasattr(made, part)]
     except KeyboardInterrupt:
         raise
+    # BaseException: code of a user may also call sys.exit, which must not end this process.
     except BaseException as error:
         if options and isinstance(error, TypeError | ValueError):
             raise UnknownEnvironmentError(f"environment {name!r} does not take {dict(options)}: {error}") from error
@@ -45,7 +47,7 @@ def _imported(path: str) -> Callable[..., Environment]:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # What is missing may also be something that the environment's module imports.
+        # The missing module may be the environment's own, or one that the environment imports.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise _unknown(path, str(error)) from error
         raise _broken(path, error) from error

@@ -1,4 +1,4 @@
-"""What an environment is: tasks to pose, and the rubric that scores the answers."""
+"""The interface of an environment: the tasks that are asked, and the rubric that scores the answers."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,12 +9,12 @@ from rollstream.environments.rubric import Rubric
 from rollstream.schemas.prompt import Message, Sampling
 
 Split = Literal["train", "validate", "evaluate"]
-"""train is trained on, validate stops a warm-up, evaluate is held out from both."""
+"""train: for training. validate: tells when a warm-up is good enough. evaluate: used for nothing but evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One task. `demonstration` is an answer to learn from in a warm-up, None where there is none."""
+    """One task. `demonstration` is a right answer that a warm-up learns from; None if there is none."""
 
     task_id: str
     messages: tuple[Message, ...]
@@ -24,12 +24,15 @@ class Task:
 
 
 class Environment(Protocol):
-    """Tasks and rubric of one kind of problem; made by name or dotted path, with the string options that the run's file
-    gives in `[environments.NAME]`, alike where tasks are posed and where answers are scored."""
+    """Tasks and rubric of one kind of problem.
+
+    It is made by name or dotted path, with the text options of `[environments.NAME]` in the run's file. The process
+    that asks its tasks and the process that scores the answers make it with the same options.
+    """
 
     @property
     def name(self) -> str:
-        """Its short name, for messages and dataset ids; prompts carry the name or dotted path of the settings."""
+        """Its short name, for messages and dataset ids. Prompts carry the name or dotted path from the settings."""
         ...
 
     @property
@@ -39,18 +42,18 @@ class Environment(Protocol):
 
     @property
     def sampling(self) -> Sampling:
-        """How to sample unless the producer says otherwise."""
+        """How to sample, unless the producer's settings say otherwise."""
         ...
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """Tasks of a split in an order that `seed` decides, maybe without end; no task is in two splits."""
+        """Tasks of a split, in an order that `seed` decides. There may be no end. No task is in two splits."""
         ...
 
 
 def split_of(content: str) -> Split:
-    """The split of a task, decided by its content, so that no seed and no order can put one task into two splits.
+    """The split of a task, decided by a hash of its content, so that the same task is in the same split for any seed.
 
-    `evaluate` and `validate` get a sixteenth of all contents each, `train` the rest.
+    `evaluate` and `validate` each get one sixteenth of all contents, `train` the rest.
     """
     bucket = hashlib.sha256(content.encode()).digest()[0] % 16
     if bucket == 0:

@@ -1,4 +1,4 @@
-"""A rubric: named reward functions and their weights; the reward is the weighted sum, the components are kept."""
+"""A rubric: named reward functions with weights. The reward is their weighted sum; their own values are kept too."""
 
 import math
 import reprlib
@@ -12,7 +12,7 @@ from rollstream.schemas.prompt import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardInput:
-    """What a reward function sees: the task and the answer as text. `assistant_messages` are the turns in order."""
+    """What a reward function gets: the task and the answer as text. `assistant_messages` are the turns in order."""
 
     completion: str
     """Text of the last turn."""
@@ -27,7 +27,7 @@ RewardFn = Callable[[RewardInput], float]
 
 @dataclass(frozen=True, slots=True)
 class WeightedReward:
-    """One function of a rubric; weight 0 makes it a metric."""
+    """One reward function of a rubric. With weight 0 it is only reported and does not change the reward."""
 
     name: str
     function: RewardFn
@@ -35,7 +35,7 @@ class WeightedReward:
 
 
 class Rubric:
-    """Scores a sample by every function, in order."""
+    """Scores a sample with each of its reward functions, in their order."""
 
     def __init__(self, *rewards: WeightedReward) -> None:
         names = [reward.name for reward in rewards]
@@ -44,14 +44,20 @@ class Rubric:
         self.rewards = rewards
 
     def score(self, sample: RewardInput) -> tuple[float, dict[str, float]]:
-        """The weighted sum and the unweighted components; raises `RewardError` saying what gave no number."""
+        """The weighted sum, and the value of each function without its weight.
+
+        Raises `RewardError`, which names the function that gave no finite number.
+        """
         components = {reward.name: _called(reward, sample) for reward in self.rewards}
         total = sum(reward.weight * components[reward.name] for reward in self.rewards)
         return finite(total, f"the weighted sum of {components}"), components
 
 
 def finite(value: object, what: str) -> float:
-    """`value` as a float: any number, one of numpy or torch too, but no text; raises `RewardError` naming `what`."""
+    """`value` as a float: any finite number, also one of numpy or torch, but no text.
+
+    Raises `RewardError`, which names `what`.
+    """
     try:
         number = float(value) if isinstance(value, SupportsFloat) else math.nan
     except Exception as error:
@@ -67,7 +73,7 @@ def _called(reward: WeightedReward, sample: RewardInput) -> float:
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        # sys.exit in a reward function must not end the process that called it.
+        # BaseException: a reward function may call sys.exit, which must not end this process.
         raise RewardError(f"reward {reward.name!r} raised {type(error).__name__}: {error}") from error
     return finite(value, f"reward {reward.name!r}")
 

@@ -1,4 +1,7 @@
-"""Sort 3 to 8 random digits: `52910=` is answered by `01259`. Small enough to be learned in minutes on a CPU."""
+"""The environment `sort_digits`: sort 3 to 8 random digits, so the answer to `52910=` is `01259`.
+
+A tiny model learns it within minutes on a CPU.
+"""
 
 import random
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ def exact_match(sample: RewardInput) -> float:
 
 
 class SortDigits:
-    """Endless tasks; it has no options."""
+    """Tasks without end. It has no options."""
 
     name = "sort_digits"
     rubric = Rubric(WeightedReward("exact_match", exact_match, weight=1.0))

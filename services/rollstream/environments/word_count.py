@@ -1,8 +1,8 @@
-"""Count the words of a text: `word_count` as written for the verifiers library, its three rewards and its parser.
+"""The environment `word_count`: count the words of a text. It does what `word_count` of the verifiers library does.
 
-`num_examples` texts of `min_words` to `max_words` times "word", drawn as verifiers' one draws them; the answer is
-expected as `<word_count>12</word_count>`. Reachable rewards of one turn: 1.3, 0.3, 0.25, 0.22, 0.2
-and 0.
+There are `num_examples` texts, each of `min_words` to `max_words` times "word", drawn by the same rule as in verifiers.
+The answer is expected as `<word_count>12</word_count>`. The three rewards and the parser are the same too. One turn can
+get the rewards 1.3, 0.3, 0.25, 0.22, 0.2 and 0.
 """
 
 import random
@@ -22,16 +22,16 @@ _FIELD: Final = re.compile(r"<word_count>\s*(.*?)\s*</word_count>", re.DOTALL)
 
 
 def parse_answer(completion: str) -> str | None:
-    """What stands inside the last pair of tags of a text; None without one.
+    """The text inside the last pair of tags of a text; None if there is no pair.
 
-    The parser's rule for bare texts, of which the rewards see none.
+    This is the rule of verifiers' parser for single texts. The rewards don't use it: they get conversations.
     """
     found = _FIELD.findall(completion)
     return found[-1] if found else None
 
 
 def parse_conversation(assistant_messages: list[str]) -> str | None:
-    """The first pair of tags in the newest assistant message that has one."""
+    """The text inside the first pair of tags, in the newest assistant message that has a pair."""
     for message in reversed(assistant_messages):
         found = _FIELD.search(message)
         if found:
@@ -45,7 +45,7 @@ def exact_match(sample: RewardInput) -> float:
 
 
 def format_reward(sample: RewardInput) -> float:
-    """1 if both tags are there, in any case."""
+    """1 if both tags are there, in upper or lower case."""
     text = sample.completion.lower()
     return float("<word_count>" in text and "</word_count>" in text)
 
@@ -64,7 +64,7 @@ def _answer(sample: RewardInput) -> str | None:
 
 
 class WordCount:
-    """A finite data set. Every text is in `train`: verifiers' one has one split."""
+    """A finite data set. All texts are in `train`, because verifiers' data set has only one split."""
 
     name = "word_count"
     rubric = Rubric(
@@ -80,12 +80,12 @@ class WordCount:
         self._bounds = (int(min_words), int(max_words))
 
     def counts(self) -> list[int]:
-        """The number of words of each text, in the order of verifiers' data set."""
+        """The number of words of each text, in the same order as in verifiers' data set."""
         chooser = random.Random(self._seed)
         return [chooser.randint(*self._bounds) for _ in range(self._num_examples)]
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """The data set in its own order, which `options.seed` decides and `seed` does not."""
+        """The data set in its own order. The option `seed` decides the order; the argument `seed` does not."""
         if split != "train":
             return
         for row, count in enumerate(self.counts()):
