@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollstream.process.fleet import Fleet, added_up
+from rollstream.process.fleet import Fleet, shares_of
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import ShareReport
 from tests.harness.running import Run, a_run
@@ -51,7 +51,7 @@ def test_a_producer_that_starts_again_and_one_that_does_not_train_add_nothing(
     for _ in range(2):
         a_report(redis_url, topic_prefix, name="one", share=8).beat()
     a_report(redis_url, topic_prefix, name="serving", purpose="serve", num_prompts=5, share=8).beat()
-    shares = added_up(Fleet(redis_url, topic_prefix).members())
+    shares = shares_of(Fleet(redis_url, topic_prefix).members())
     assert shares is not None
     assert (shares.total, shares.bound) == (8, 8)
     assert warnings(caplog) == []

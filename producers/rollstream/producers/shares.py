@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rollstream.process.fleet import Fleet, added_up
+from rollstream.process.fleet import Fleet, shares_of
 from rollstream.producers.settings import ProducerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class ShareReport:
         self._fleet.beat(
             f"producer {settings.name}", {"stage": "producer", "share": share, "bound": settings.max_open_groups}
         )
-        shares = added_up(self._fleet.members())
+        shares = shares_of(self._fleet.members())
         if shares is None or shares.total == self._reported_sum:
             return
         self._reported_sum = shares.total

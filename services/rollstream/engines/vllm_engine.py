@@ -34,7 +34,7 @@ from rollstream.engines.model_directory import (
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
-from rollstream.process.heap import spare_the_loaded
+from rollstream.process.heap import hide_loaded_objects
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason, WeightSpan
@@ -101,7 +101,7 @@ class VllmEngine:
             raise EngineDeadError(f"vLLM did not start with {self._settings.model_path}: {error}") from error
         await self._llm.collective_rpc("die_with", args=(os.getpid(),))
         await self._label(weight_version)
-        spare_the_loaded()
+        hide_loaded_objects()
         self._is_open.set()
 
     async def generate(self, request: GenerationRequest) -> Generation:

@@ -1,4 +1,4 @@
-"""Named places where a fault test can kill or stop a process exactly there: deterministic beats random."""
+"""Named places in the code at which a fault test can kill or stop a process, at the same place in every run."""
 
 import os
 import signal
@@ -6,14 +6,16 @@ from collections import Counter
 from typing import Final
 
 CRASH_AT: Final = "ROLLSTREAM_CRASH_AT"
-"""Environment variable with the point to die at: `name`, `name:3` for the third time there, `name:3:SIGSTOP` to stop
-there instead; unset in every real run."""
+"""Environment variable that names the crash point; unset in every real run.
+
+`name` kills the process at its first pass, `name:3` at its third. `name:3:SIGSTOP` stops it there instead.
+"""
 
 _passed: Counter[str] = Counter()
 
 
 def crash_point(name: str) -> None:
-    """Send this process SIGKILL, or the signal asked for, if the environment asks for it here."""
+    """Send this process SIGKILL, or the signal that the environment variable names, if it names this point."""
     wanted, _, details = os.environ.get(CRASH_AT, "").partition(":")
     if wanted != name:
         return

@@ -14,13 +14,14 @@ from rollstream.schemas.errors import RollstreamError
 
 _LOG = logging.getLogger(__name__)
 
+# What a shell reports for a process that SIGINT ended: 128 + 2.
 _INTERRUPTED: Final = 130
 
 
 def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | None]) -> NoReturn:
     """Run `main(stop)`, a function or a coroutine function, and exit: 0 when it returns, else the error's code.
 
-    The first SIGTERM or Ctrl-C asks `stop`, and `main` ends gracefully; a second one ends the process at once.
+    The first SIGTERM or Ctrl-C asks `stop`: `main` finishes its work and returns. A second one ends it at once.
     """
     configure_logging(stage)
     stop = Stop()
@@ -41,6 +42,7 @@ def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | N
 def _ask_on_signal(stop: Stop) -> None:
     def ask(number: int, _frame: FrameType | None) -> None:
         stop.ask()
+        # The default handlers are back, so that the next signal ends the process even if `main` hangs.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         _LOG.info("%s: ending; once more to end at once", signal.Signals(number).name)

@@ -1,4 +1,4 @@
-"""Who is out there: heartbeats of the fleet in Redis, which holds only what may be lost."""
+"""Which processes of a run live: their heartbeats in Redis, which holds only what may be lost."""
 
 import json
 import logging
@@ -10,12 +10,13 @@ import redis
 
 _LOG = logging.getLogger(__name__)
 _TTL_SECONDS = 15
+# Redis looks at 10 keys a call by default; a database with many other keys would take many calls.
 _SCANNED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """How many groups the producers that live may have open, in all and each, and the bound of the sum."""
+    """The share of each living producer, in groups, and the bound of their sum."""
 
     by_member: Mapping[str, int]
     bound: int
@@ -26,8 +27,8 @@ class Shares:
         return sum(self.by_member.values())
 
 
-def added_up(members: Mapping[str, Mapping[str, Any]]) -> Shares | None:
-    """The shares that members report, against the lowest bound that one of them knows; None if nobody does."""
+def shares_of(members: Mapping[str, Mapping[str, Any]]) -> Shares | None:
+    """The shares that `members` report, with the lowest bound among them; None if no member is a producer."""
     producers = {member: state for member, state in members.items() if "share" in state}
     if not producers:
         return None
@@ -38,10 +39,11 @@ def added_up(members: Mapping[str, Mapping[str, Any]]) -> Shares | None:
 
 
 class Fleet:
-    """Heartbeats of one run's processes; without Redis nothing fails, the fleet is just not seen."""
+    """Heartbeats of one run's processes. Without Redis nothing fails, but no process is seen."""
 
     def __init__(self, redis_url: str | None, run: str) -> None:
         self._redis = (
+            # Short timeouts: whoever beats or asks has other work, and does without an answer.
             redis.Redis.from_url(redis_url, socket_timeout=1.0, socket_connect_timeout=1.0, decode_responses=True)
             if redis_url
             else None
@@ -50,7 +52,7 @@ class Fleet:
         self._is_reported_gone = False
 
     def beat(self, member_id: str, state: dict[str, Any]) -> None:
-        """Say that `member_id` lives; `state` (JSON) expires after 15 s without another beat."""
+        """Say that `member_id` lives. `state` (JSON) expires after 15 s without another beat."""
         if self._redis is None:
             return
         try:
@@ -70,9 +72,11 @@ class Fleet:
             self._report_gone(error)
             return {}
         pairs = zip(keys, states, strict=True)
+        # A key may expire between the two commands: its state is then None.
         return {key.removeprefix(self._prefix): json.loads(state) for key, state in pairs if state}
 
     def _report_gone(self, error: redis.RedisError) -> None:
+        # One line for each time that Redis goes away: beats come every few seconds.
         if not self._is_reported_gone:
             _LOG.warning("Redis is gone, the fleet is not shown until it is back: %s", error)
             self._is_reported_gone = True

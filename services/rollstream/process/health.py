@@ -1,7 +1,8 @@
-"""Whether this process lives and is ready, and its metrics, served on a port of its own from a thread of its own.
+"""Liveness, readiness and metrics of this process, over HTTP on a port and a thread of their own.
 
-Liveness is about hangs: every loop of the process leaves a heartbeat, and `/livez` fails when one is too old. It never
-asks Kafka or Redis, since a dependency that is down must not restart the process. Readiness is what each part says.
+Liveness shows hangs: every loop of the process leaves heartbeats, and `/livez` fails when the last one is too old. It
+never asks Kafka or Redis: a restart of this process would not repair them. Readiness is what each part of the process
+reports: `/readyz` fails while one is not ready.
 """
 
 import json
@@ -24,14 +25,14 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that must be so for the process to live or to be ready."""
+    """One condition of liveness or readiness, and whether it holds."""
 
     is_ok: bool
     detail: str
 
 
 class Health:
-    """What the process says about itself; thread-safe."""
+    """Collects the heartbeats and readiness of the process's parts, and serves them. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -41,17 +42,17 @@ class Health:
         self._server: ThreadingHTTPServer | None = None
 
     def heartbeat(self, name: str, max_age_seconds: float) -> None:
-        """The loop `name` turned; the process counts as hung if it does not again within `max_age_seconds`."""
+        """Note that the loop `name` goes on; if that is more than `max_age_seconds` ago, the process counts as hung."""
         with self._lock:
             self._beats[name] = (self._clock(), max_age_seconds)
 
     def check(self, name: str, is_ready: bool, detail: str = "") -> None:
-        """Whether the part `name` is ready; the process is ready when every part is."""
+        """Set whether the part `name` is ready; the process is ready when every part is."""
         with self._lock:
             self._checks[name] = Check(is_ok=is_ready, detail=detail)
 
     def draining(self) -> None:
-        """Not ready from here on: the process ends."""
+        """Report not ready from now on, because the process ends."""
         self.check("draining", False, "the process ends")
 
     def liveness(self) -> dict[str, Check]:
@@ -65,12 +66,13 @@ class Health:
         }
 
     def readiness(self) -> dict[str, Check]:
-        """Every part; a process of which no part has spoken yet is starting."""
+        """Every part that has reported; before the first report, one check that is not ok."""
         with self._lock:
             return dict(self._checks) or {"starting": Check(is_ok=False, detail="no part is ready yet")}
 
     def serve(self, port: int, host: str = "0.0.0.0") -> int:
         """Answer /metrics, /livez and /readyz (with ?verbose as JSON); port 0 takes a free one. Returns the port."""
+        # The server makes a handler for each request by itself: a subclass is the way to hand this object to it.
         self._server = ThreadingHTTPServer((host, port), type("_OwnHandler", (_Handler,), {"health": self}))
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True).start()
@@ -115,4 +117,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Probes come every few seconds; their log lines would bury everything else."""
+        """Log nothing: probes come every few seconds, and nobody could find other lines among theirs."""

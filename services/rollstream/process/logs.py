@@ -1,7 +1,7 @@
 """Logs on stderr: one JSON object a line for machines, readable lines on a terminal.
 
-Modules log with the standard library, so that the lines of libraries come out the same; structlog shapes them. What
-`structlog.contextvars` binds while one record is worked on is in each line of that time.
+Modules log with the standard library, as other libraries do, and structlog formats the lines of all in one way. Values
+bound with `structlog.contextvars` while a record is handled are in every line that is logged meanwhile.
 """
 
 import logging
@@ -14,13 +14,14 @@ import structlog
 from structlog.typing import EventDict, Processor
 
 KEYS: Final = ("group_id", "rollout_id", "weight_version", "policy_lag", "topic", "partition", "offset")
-"""The structured keys, bound or given as `extra={"group_id": …}`; the same everywhere: one search follows a rollout."""
+"""The structured keys, bound or given as `extra={"group_id": …}`. All stages use these: one search finds a rollout."""
 
 
 def configure_logging(stage: str, level: int = logging.INFO) -> None:
-    """Send every log line of the process to stderr, marked with `stage`, uncaught exceptions included."""
+    """Send every log line of the process to stderr, marked with `stage`; uncaught exceptions and warnings too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_terminal_formatter(stage) if sys.stderr.isatty() else _json_formatter(stage))
+    # force: a library that was imported before may have installed handlers of its own.
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught

@@ -1,8 +1,9 @@
-"""Ties a process's life to its parent's: kill -9 of a stage must not leave its children behind.
+"""Ends a process when its parent ends: kill -9 of a stage must not leave its children behind.
 
-As a script, `python -I -S parent.py PARENT CORES NICE PROGRAM ARGUMENTS...`, it does so for any program, sets its
-cores, and becomes it. The usual place for this (`preexec_fn`) runs Python between fork and exec, which may deadlock in
-a process with threads. A script started so finds nothing but the standard library, so this file imports nothing else.
+`python -I -S parent.py PARENT CORES NICE PROGRAM ARGUMENTS...` runs this as a script. It asks the kernel to end the
+process with PARENT, sets cores and priority, and replaces itself by PROGRAM. The usual way, `preexec_fn` of
+`subprocess`, runs Python between fork and exec, which may deadlock in a process with threads. With `-I -S` only the
+standard library can be imported, so this file imports nothing else.
 """
 
 import ctypes
@@ -14,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel SIGKILL this process when the thread of `parent` that started it ends; only Linux can."""
+    """Ask the kernel to SIGKILL this process when the thread of `parent` that started it ends; Linux only."""
     if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
     if os.getppid() != parent:
@@ -22,7 +23,7 @@ def die_with(parent: int) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Apply the settings and exec; PARENT 0 outlives its parent, CORES "-" keeps the inherited ones."""
+    """Apply the settings and exec. With PARENT 0 the program outlives its parent; CORES "-" keeps those inherited."""
     parent, cores, nice, *command = arguments
     if int(parent):
         die_with(int(parent))

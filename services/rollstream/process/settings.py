@@ -1,9 +1,10 @@
-"""Settings that every stage shares; each stage adds its own class on top.
+"""Settings that all stages of a run share; each stage has a subclass with its own.
 
 One TOML file describes a run: shared keys at the top, `[kafka]`, and one table per stage. A table may set a shared key
-for its stage alone, but not what bounds the lag (`RUN_WIDE`). Environment variables `ROLLSTREAM_<FIELD>` (nested:
-`ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS`) win over the file, in every stage that has the field; a variable that no stage
-knows is refused.
+for its stage alone, except the keys that bound the policy lag (`RUN_WIDE`).
+
+Environment variables `ROLLSTREAM_<FIELD>` (nested: `ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS`) replace the file's values, in
+every stage that has the field. A variable that no stage knows is refused.
 """
 
 import difflib
@@ -26,15 +27,16 @@ _PREFIX = "ROLLSTREAM_"
 _CREDENTIALS = re.compile(r"://[^@/\"]*@")
 RUN_FILE: Final = "rollstream.toml"
 Stage = Literal["producer", "generator", "scorer", "trainer"]
-# By name: the bus is below the stages, and only a variable that one stage lacks asks for the others' fields.
+# Named, not imported: this layer is below the stages. Their fields are only needed to explain an unknown variable.
 STAGES: Final[dict[Stage, str]] = {
     "producer": "rollstream.producers.settings:ProducerSettings",
     "generator": "rollstream.generator.settings:GeneratorSettings",
     "scorer": "rollstream.scorer.settings:ScorerSettings",
     "trainer": "rollstream.trainer.settings:TrainerSettings",
 }
+# The shares of the producers and the bound on the lag are computed from these: all stages must have the same values.
 RUN_WIDE: Final = ("groups_per_step", "max_policy_lag")
-# Read by the tests' crash points and by the people's commands, not by a stage's settings.
+# Crash points and commands read these; they are no settings of a stage.
 _OTHER_VARIABLES = frozenset({"ROLLSTREAM_CRASH_AT", "ROLLSTREAM_CONFIG"})
 
 
@@ -54,9 +56,9 @@ class KafkaSettings(BaseModel):
     @field_validator("security")
     @classmethod
     def _only_security(cls, value: dict[str, SecretStr]) -> dict[str, SecretStr]:
-        strangers = [key for key in value if not key.startswith(("security.", "sasl.", "ssl.", "enable.ssl."))]
-        if strangers:
-            raise ValueError(f"{strangers} are not security settings; only security.*, sasl.* and ssl.* pass through")
+        others = [key for key in value if not key.startswith(("security.", "sasl.", "ssl.", "enable.ssl."))]
+        if others:
+            raise ValueError(f"{others} are not security settings; only security.*, sasl.* and ssl.* pass through")
         return value
 
     def client_config(self) -> dict[str, Any]:
@@ -68,7 +70,7 @@ class KafkaSettings(BaseModel):
 
 
 class StageSettings(BaseSettings):
-    """What every stage needs to find its run."""
+    """What every stage needs to find its run and its part in it."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=_PREFIX, env_nested_delimiter="__", validate_default=True
@@ -83,12 +85,12 @@ class StageSettings(BaseSettings):
     redis_url: str | None = Field(
         default=None,
         pattern=r"^(redis|rediss|unix)://",
-        description="Redis, for what may be lost; without it all goes on, but a record that kills is started for ever",
+        description="Redis, for what may be lost; without it all goes on, but a poison record is started for ever",
     )
     weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
     environments: dict[str, dict[str, str]] = Field(
         default_factory=dict,
-        description="Options of environments, by the name that prompts carry; for who poses their tasks and who scores",
+        description="Options of environments, by the name that prompts carry; read by producers and scorers",
     )
     groups_per_step: int = Field(default=8, ge=1, description="Groups in one optimizer step, in order of arrival")
     max_policy_lag: int = Field(
@@ -122,12 +124,12 @@ class StageSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Environment over file: what `load` passes comes from the file."""
+        """The environment first, then the file: `load` passes the file's values as arguments."""
         return env_settings, init_settings
 
     @classmethod
     def load(cls, config: Path | None = None) -> Self:
-        """Read the file and the environment; raises `ConfigurationError` naming the key, the bound and the mend."""
+        """Read the file and the environment; raises `ConfigurationError` that says what to change."""
         document = _document(config) if config else {}
         _refuse_run_wide_keys_in_tables(document, config)
         shared = {key: value for key, value in document.items() if key not in STAGES}
@@ -137,7 +139,7 @@ class StageSettings(BaseSettings):
                 f"{config}: {cls.table} must be a table: [{cls.table}], settings below; got {own!r}"
             )
         if cls.table:
-            # People's commands run beside stages, whose variables are none of their business.
+            # Commands have no table. They may run where variables are set for a stage, so they check none.
             _refuse_unknown_environment(set(cls.model_fields))
         try:
             settings = cls(**{**shared, **own})
@@ -147,12 +149,12 @@ class StageSettings(BaseSettings):
         return settings
 
     def table_of(self, stage: Stage) -> dict[str, Any]:
-        """What the file says of another stage, unchecked, for warnings of what does not fit together; maybe nothing."""
+        """The file's table of another stage, not validated, to warn of conflicting settings; empty if there is none."""
         table = self._document.get(stage)
         return table if isinstance(table, dict) else {}
 
     def log_resolved(self) -> None:
-        """Log what is in force, secrets and the credentials in addresses masked."""
+        """Log the settings as they apply, with secrets and the credentials in addresses masked."""
         resolved = _CREDENTIALS.sub("://***@", self.model_dump_json())
         _LOG.info("settings of %s: %s", self.table or "rollstream", resolved)
 
@@ -162,7 +164,7 @@ def _document(config: Path) -> dict[str, Any]:
         return tomllib.loads(config.read_text())
     except OSError as error:
         raise ConfigurationError(f"cannot read {config}: {error.strerror}; name another file with --config") from error
-    except ValueError as error:  # of the text or of its encoding
+    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both of this kind
         raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
 
 
@@ -183,7 +185,7 @@ def _refuse_unknown_environment(fields: set[str]) -> None:
         field = name.removeprefix(_PREFIX).split("__")[0].lower()
         if field in fields:
             continue
-        # One environment is handed to all stages, so another stage's field is no mistake.
+        # All stages may be started with the same environment, so a field of another stage is no mistake.
         known = {known for stage in STAGES.values() for known in pkgutil.resolve_name(stage).model_fields}
         if field not in known:
             raise ConfigurationError(f"environment variable {name} names no setting{_nearest(field, known)}")
@@ -197,9 +199,9 @@ def _nearest(name: str, fields: set[str]) -> str:
 def _explain(error: ValidationError, config: Path | None, settings: type[StageSettings]) -> str:
     lines = []
     for problem in error.errors(include_url=False):
-        if problem["type"] == "default_factory_not_called":  # the field that it follows from is named by itself
+        if problem["type"] == "default_factory_not_called":  # the invalid field that it depends on is listed itself
             continue
-        if not problem["loc"]:  # what several fields together must be; the message names them
+        if not problem["loc"]:  # a rule about several fields; its message names them
             lines.append(problem["msg"].removeprefix("Value error, "))
             continue
         name = ".".join(str(part) for part in problem["loc"])

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from rollstream.bus.run import Run
 from rollstream.process.health import Health
-from rollstream.process.heap import spare_the_loaded
+from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
@@ -110,7 +110,7 @@ async def _run_app(settings: ScorerSettings, handle: Handle, directory: str, hea
     app = build_app(settings.kafka, stream, handle, note_assigned)
     try:
         await app.start()
-        spare_the_loaded()
+        hide_loaded_objects()
         _LOG.info("scoring")
         await _until_stopped(app, stop)
         health.draining()

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rollstream.bus.admin import TopicDescription
 from rollstream.bus.run import Run
-from rollstream.process.fleet import Fleet, Shares, added_up
+from rollstream.process.fleet import Fleet, Shares, shares_of
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
@@ -62,7 +62,7 @@ class Snapshot:
     @property
     def shares(self) -> Shares | None:
         """The shares of the producers that live; None without any, or without Redis."""
-        return added_up(self.members)
+        return shares_of(self.members)
 
     def as_plain(self) -> dict[str, Any]:
         """As JSON types."""

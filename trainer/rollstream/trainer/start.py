@@ -15,7 +15,7 @@ from rollstream.history.ledger import LedgerFold
 from rollstream.history.read import read
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.health import Health
-from rollstream.process.heap import spare_the_loaded
+from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ExpiredTransactionError, FencedError
 from rollstream.schemas.ledger import EntryKind
@@ -55,7 +55,7 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
     try:
         # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
         backend = _load_backend(settings)
-        spare_the_loaded()
+        hide_loaded_objects()
         train(settings, backend, stop, health, clock)
     finally:
         health.close()
