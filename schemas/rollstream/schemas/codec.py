@@ -1,4 +1,4 @@
-"""Records to bytes and back, in the Confluent wire format: 0x00, 4-byte big-endian schema id, Avro body."""
+"""Encodes records as bytes and decodes them: 0x00, 4-byte big-endian schema id, Avro body (Confluent wire format)."""
 
 import io
 import struct
@@ -17,7 +17,8 @@ from rollstream.schemas.topics import MAX_RECORD_BYTES, Topic
 R = TypeVar("R", bound=Record)
 
 _HEADER = struct.Struct(">bI")
-# What fastavro raises over bytes, or a writer's schema, that it can't read (RecursionError: a recursive schema).
+# fastavro has no error class of its own for bytes or a writer's schema that it cannot read: it raises any of these.
+# RecursionError comes from a schema that contains itself.
 _UNREADABLE = (
     EOFError,
     LookupError,
@@ -36,7 +37,7 @@ class Codec(Protocol[R]):
     """Turns one kind of record into bytes and back."""
 
     def encode(self, record: R) -> bytes:
-        """The wire bytes; raises `EncodeError`, of which `RecordTooLargeError` is one."""
+        """The wire bytes; raises `EncodeError`, as `RecordTooLargeError` if there are too many."""
         ...
 
     def decode(self, value: bytes | None) -> R:
@@ -45,7 +46,7 @@ class Codec(Protocol[R]):
 
 
 class AvroCodec(Generic[R]):
-    """The codec of one topic. Reads every schema that the registry knows, writes the packaged one."""
+    """The codec of one topic. It reads every schema that the registry knows, and writes the packaged one."""
 
     def __init__(self, topic: Topic[R], registry: SchemaRegistry | None = None) -> None:
         if topic.record is None:
@@ -87,6 +88,7 @@ class AvroCodec(Generic[R]):
             raise DecodeError(
                 f"{self._name}: schema {schema_id} does not fit: {type(error).__name__}: {error}"
             ) from error
+        # fastavro stops at the end of a record and ignores what follows; here that shows damage or another schema.
         if body.tell() != len(value):
             raise DecodeError(f"{self._name}: {len(value) - body.tell()} bytes follow the record")
         return self._validated(plain)
@@ -95,6 +97,7 @@ class AvroCodec(Generic[R]):
         try:
             return self._record.model_validate(plain)
         except ValidationError as error:
+            # Without the input: it may be a whole prompt, and the message goes into a header.
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])
             raise DecodeError(f"{self._name}: {where}: {first['msg']} ({error.error_count()} errors)") from error

@@ -1,4 +1,8 @@
-"""Whether a schema may replace its older versions: FULL_TRANSITIVE, every older reader and writer included."""
+"""Checks whether a schema may replace all its older versions (FULL_TRANSITIVE compatibility).
+
+Each version must be able to read what every other version wrote: stages are upgraded one by one, and topics keep old
+records.
+"""
 
 import json
 from collections.abc import Iterable, Iterator
@@ -12,7 +16,7 @@ from rollstream.schemas.topics import RECORDS
 
 
 def incompatibilities(new: Schema, older: Iterable[ManifestEntry]) -> list[str]:
-    """What keeps `new` from replacing `older`: one sentence a field, naming record, version and direction."""
+    """Why `new` cannot replace `older`: one sentence for each field, with record, version and direction."""
     problems = []
     for entry in older:
         for what, reader, writer in (
@@ -24,7 +28,7 @@ def incompatibilities(new: Schema, older: Iterable[ManifestEntry]) -> list[str]:
 
 
 def check_packaged() -> list[str]:
-    """Everything wrong with the committed schemas: against the models, the manifest and every older version."""
+    """All differences of the committed schemas from the models and the manifest, and all incompatible versions."""
     problems = []
     for record in RECORDS:
         name = record.__name__
@@ -50,7 +54,7 @@ def _unreadable(reader: Schema, writer: Schema) -> Iterator[str]:
 
 
 def _field_at(schema: Schema, location: str) -> str:
-    """`/fields/3/type/fields/0` as `prompt.source`, numbers being positions in the reader's schema."""
+    """Turn `/fields/3/type/fields/0` into `prompt.source`; the numbers are positions in the reader's schema."""
     names = []
     node: object = schema
     steps = iter(location.strip("/").split("/"))

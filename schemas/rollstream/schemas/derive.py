@@ -1,4 +1,4 @@
-"""The Avro schema that a record's model implies; a test keeps it equal to the committed `.avsc`, field by field."""
+"""Derives the Avro schema of a record from its model. A test compares it with the committed `.avsc`."""
 
 import json
 import types
@@ -18,7 +18,7 @@ _PRIMITIVES: dict[Any, Any] = {str: "string", int: "long", float: "double", bool
 
 
 def avro_schema(record: type[Record]) -> dict[str, Any]:
-    """The Avro schema of `record`, with a doc on it and on every field; a named type is defined where first used."""
+    """The Avro schema of `record`, with a doc on it and on every field. A named type is defined at its first use."""
     schema = _record(record, set())
     return {"type": "record", "name": schema.pop("name"), "namespace": NAMESPACE, **schema}
 
@@ -38,7 +38,7 @@ def _field(name: str, field: FieldInfo, named: set[str]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A default as JSON has it: a list for a tuple, a symbol for an enum."""
+    """A default as JSON writes it: a list for a tuple, a symbol for an enum."""
     return json.loads(json.dumps(value.to_avro() if isinstance(value, Record) else value))
 
 
@@ -50,6 +50,7 @@ def _type(annotation: Any, named: set[str]) -> Any:
     if origin is np.ndarray:
         return "bytes"
     if origin in (types.UnionType, typing.Union):
+        # null first: Avro takes a union's default from its first branch.
         return ["null", *(_type(part, named) for part in arguments if part is not type(None))]
     if origin is tuple:
         return {"type": "array", "items": _type(arguments[0], named)}
@@ -67,6 +68,7 @@ def _plain_type(annotation: Any, named: set[str]) -> Any:
         return annotation.__name__
     if issubclass(annotation, StrEnum):
         named.add(annotation.__name__)
+        # The enum's default: older readers turn a symbol that they do not know into it, so symbols can be added.
         symbols = [member.value for member in annotation]
         return {"type": "enum", "name": annotation.__name__, "symbols": symbols, "default": "UNKNOWN"}
     return _record(annotation, named)

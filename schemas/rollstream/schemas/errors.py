@@ -1,57 +1,60 @@
-"""Every error that this project raises, in one tree; two classes decide what happens to a process.
+"""All errors of this project, in one tree. Two classes decide whether a process goes on:
+
+`BadMessageError` is about one message: it becomes a dead letter, is counted, and the process goes on.
+`BrokenWorldError` is a broken world: nothing can be handled until something outside is repaired. The process exits.
 
     RollstreamError                      exit code
-    ├── BadMessageError                   70  one message is bad: dead letter, counted, go on
+    ├── BadMessageError                   70  one message is bad: a dead letter
     │   ├── DecodeError                   70  these bytes are no readable record of their topic
     │   ├── EncodeError                   70  this record cannot be written
     │   │   └── RecordTooLargeError       70  it is over the size limit of its topic
     │   ├── UnknownSchemaError            70  no schema has the id in these bytes
     │   ├── FailedSampleError             70  the task is at fault: the sample ends as failed
-    │   └── PoisonError                   70  the process died on this record too often
-    ├── BrokenWorldError                  70  broker, disk, GPU: raise, exit, let the supervisor restart
+    │   └── PoisonError                   70  the process ended on this record too often
+    ├── BrokenWorldError                  70  broker, disk, GPU: the process exits, its supervisor restarts it
     │   ├── BrokerError                   70  the Kafka client gave up
-    │   │   ├── NoLeaderError             70  a partition has no leader, or not the one that was asked
+    │   │   ├── NoLeaderError             70  a partition has no leader, or another one than was asked
     │   │   └── ExpiredTransactionError   70  a transaction was open for too long
-    │   ├── RegistryError                 70  the schema registry did not answer, or not with what was asked for
+    │   ├── RegistryError                 70  the schema registry did not answer, or with an error
     │   ├── StuckRecordError              70  a record is unfinished beyond its bound
-    │   ├── TooManyFailuresError          70  handlers keep failing: a world, not a message, is broken
+    │   ├── TooManyFailuresError          70  too many handlers failed within a minute
     │   ├── InconsistentLedgerError       70  an entry of the ledger contradicts those before it
     │   └── WeightStoreError              70  weights cannot be written or deleted
-    ├── CorruptWeightsError               70  a version's file is not what was published; the old one serves on
+    ├── CorruptWeightsError               70  a version's file is not what was published; the old one stays
     ├── EngineError                       70  the engine did not do what was asked: the sample is unresolved
-    │   └── EngineDeadError               70  it will never answer again: raise, exit
-    ├── RewardError                       70  a reward is no number: the sample is unresolved
+    │   └── EngineDeadError               70  it will never answer again: the process exits
+    ├── RewardError                       70  a reward is not a number: the sample is unresolved
     ├── FencedError                       75  another process took over: supervisors don't restart this one
     └── ConfigurationError                78  settings, files or cluster must be changed by a person
         ├── UnknownEnvironmentError       78  no environment has this name, or it does not take these options
         ├── BrokenEnvironmentError        78  an environment's own code raised while it was loaded
-        ├── IncompatibleSchemaError       78  a record changed in a way that its older versions don't survive
+        ├── IncompatibleSchemaError       78  a record changed so that its versions cannot read each other
         └── LocalStackError               78  the local stack cannot do what was asked
             ├── JavaMissingError          78  no Java 17 or newer anywhere
-            ├── JarsUnusableError         78  a jar of Kafka is not the committed one, and can't be fetched
+            ├── JarsUnusableError         78  a jar of Kafka is not the committed one and can't be fetched
             ├── PortTakenError            78  a port that the stack needs belongs to another process
             ├── DiskFullError             78  too little room where the broker writes
             └── StartFailedError          70  a process of the stack ended, or did not answer in time
 
-To a trainer that starts, an unreadable record of `weights` or `ledger` is a broken world. Exit codes follow
-sysexits(3): EX_SOFTWARE 70, EX_TEMPFAIL 75, EX_CONFIG 78. A test compares this tree with the classes.
+When a trainer starts, an unreadable record of `weights` or `ledger` is a broken world, since every record there counts.
+Exit codes follow sysexits(3): EX_SOFTWARE 70, EX_TEMPFAIL 75, EX_CONFIG 78. A test compares this tree with the classes.
 """
 
 
 class RollstreamError(Exception):
-    """Root of the tree. `exit_code` is what a process that dies of it exits with."""
+    """Root of the tree. A process that this error ends exits with `exit_code`."""
 
     exit_code: int = 70
     is_explained: bool = False
-    """The message alone says what a person has to do: a traceback would only hide it."""
+    """Whether the message says what to do, so that it is logged without a traceback."""
 
 
 class BadMessageError(RollstreamError):
-    """This message cannot be handled, however often it is tried."""
+    """One message cannot be handled, and no retry would help."""
 
 
 class DecodeError(BadMessageError):
-    """These bytes are not a readable record of this topic; they end in dead-letters."""
+    """These bytes are not a readable record of their topic; they become a dead letter."""
 
 
 class EncodeError(BadMessageError):
@@ -67,7 +70,7 @@ class UnknownSchemaError(BadMessageError):
 
 
 class FailedSampleError(BadMessageError):
-    """The sample is `failed`: no retry would help. `code` is a `FailureCode` (this module imports nothing)."""
+    """The sample is failed; no retry would help. `code` is a `FailureCode` as text: this module imports nothing."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -75,7 +78,7 @@ class FailedSampleError(BadMessageError):
 
 
 class PoisonError(BadMessageError):
-    """The process died on this record too often."""
+    """Handling this record ended the process too often (a poison record)."""
 
 
 class BrokenWorldError(RollstreamError):
@@ -87,27 +90,27 @@ class BrokerError(BrokenWorldError):
 
 
 class NoLeaderError(BrokerError):
-    """A partition has no leader, or not the one that was asked: it was just created, or moves to another broker."""
+    """A partition has no leader, or another one than was asked: it was just created, or it moves to another broker."""
 
 
 class ExpiredTransactionError(BrokerError):
-    """The broker refuses a transaction that was open for too long: it aborted it, or another process took over."""
+    """The broker refuses a transaction that was open for too long. It aborted it, or another process took over."""
 
 
 class RegistryError(BrokenWorldError):
-    """The schema registry did not answer, or not with what was asked for."""
+    """The schema registry did not answer, or answered with an error."""
 
 
 class StuckRecordError(BrokenWorldError):
-    """A record is unfinished beyond its bound; a hung loop must not hide behind a polling thread."""
+    """A record is unfinished for too long: its handler hangs, although the polling thread still polls."""
 
 
 class TooManyFailuresError(BrokenWorldError):
-    """More handler failures a minute than single bad messages explain."""
+    """More handlers failed within a minute than single bad messages could cause."""
 
 
 class InconsistentLedgerError(BrokenWorldError):
-    """An entry contradicts those before it: more than one trainer wrote, or the topic was tampered with."""
+    """An entry of the ledger contradicts those before it: two trainers wrote, or somebody changed the topic."""
 
 
 class WeightStoreError(BrokenWorldError):
@@ -115,11 +118,11 @@ class WeightStoreError(BrokenWorldError):
 
 
 class CorruptWeightsError(RollstreamError):
-    """A file of a version is not what was published; the old version serves on."""
+    """A file of a version is not what was published; the generator keeps the version that it has."""
 
 
 class EngineError(RollstreamError):
-    """The engine did not do what was asked: the sample is unresolved, or the old weights serve on."""
+    """The engine did not do what was asked. The sample is unresolved, or the engine keeps its old weights."""
 
 
 class EngineDeadError(EngineError):
@@ -131,7 +134,7 @@ class RewardError(RollstreamError):
 
 
 class FencedError(RollstreamError):
-    """Another process holds this transactional id now."""
+    """Another process has taken over this transactional id; supervisors don't restart this one."""
 
     exit_code = 75
     is_explained = True
@@ -153,7 +156,7 @@ class BrokenEnvironmentError(ConfigurationError):
 
 
 class IncompatibleSchemaError(ConfigurationError):
-    """A model changed in a way that older readers or writers don't survive."""
+    """A record changed so that older versions cannot read the new one, or the new one cannot read them."""
 
 
 class LocalStackError(ConfigurationError):
@@ -165,7 +168,7 @@ class JavaMissingError(LocalStackError):
 
 
 class JarsUnusableError(LocalStackError):
-    """Kafka's jars are not the committed ones and could not be made so."""
+    """Kafka's jars are not the committed ones, and the committed ones could not be fetched."""
 
 
 class PortTakenError(LocalStackError):

@@ -7,14 +7,15 @@ from pydantic import BeforeValidator, Field
 
 from rollstream.schemas.record import Record, Symbol
 
+# An exception's text may hold a whole prompt, which the record carries already.
 MAX_MESSAGE_CHARACTERS: Final = 2000
 
 
 class FailureCode(StrEnum):
-    """What went wrong, out of few: programs compare it, counters are labeled with it."""
+    """What went wrong. The values are few, so that programs can compare them and counters can be labeled with them."""
 
     UNKNOWN = "UNKNOWN"
-    """A newer writer's code."""
+    """A newer version of this project wrote a code that this one does not know."""
     BAD_PROMPT = "bad_prompt"
     """Failed: the chat template does not take the messages or tools."""
     PROMPT_TOO_LONG = "prompt_too_long"
@@ -26,7 +27,7 @@ class FailureCode(StrEnum):
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
     """Failed: a training prompt asks for a truncated distribution, whose logprobs are not the policy's."""
     VERSION_GONE = "version_gone"
-    """Failed: another weight version than the one that an evaluation prompt names answered, or would."""
+    """Failed: an evaluation prompt names a weight version, but another one answered or would have answered."""
     TOO_LARGE = "too_large"
     """Failed: the record is over the size limit of its topic; its turns are left out."""
     NO_ENVIRONMENT = "no_environment"
@@ -36,9 +37,9 @@ class FailureCode(StrEnum):
     DEADLINE = "deadline"
     """Unresolved: there was no answer within the deadline."""
     ENGINE = "engine"
-    """Unresolved: the engine refused or broke off the model call, as often as it was tried."""
+    """Unresolved: the model call failed in the engine, at every try."""
     GIVEN_UP = "given_up"
-    """Unresolved: the handler raised, or the process died on this prompt too often."""
+    """Unresolved: the handler raised, or the process ended on this prompt too often."""
     BROKEN_ENVIRONMENT = "broken_environment"
     """Unresolved: the environment's own code raised while it was loaded."""
     BAD_REWARD = "bad_reward"
@@ -46,23 +47,23 @@ class FailureCode(StrEnum):
     TIMEOUT = "timeout"
     """Unresolved: scoring the sample or its batch, or loading its environment, took longer than its bound."""
     CRASH = "crash"
-    """Unresolved: the process died that scored the sample or loaded its environment."""
+    """Unresolved: the process that scored the sample or loaded its environment died."""
 
 
 def _writable(message: Any) -> Any:
-    # An exception's text may hold lone surrogates, which no UTF-8 record can.
+    # An exception's text may hold lone surrogates, which UTF-8 cannot encode.
     return message[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode() if isinstance(message, str) else message
 
 
 class Failure(Record):
-    """Why something is not completed; a message over 2000 characters is cut.
+    """Why a sample, or its scoring, is not completed; a message over 2000 characters is cut.
 
     Example:
         Failure(code=FailureCode.PROMPT_TOO_LONG, message="600 tokens leave no room in the model's 512")
     """
 
-    code: Symbol[FailureCode] = Field(description="What went wrong, out of few")
-    message: Annotated[str, BeforeValidator(_writable)] = Field(description="What exactly, for people")
+    code: Symbol[FailureCode] = Field(description="What went wrong, for programs")
+    message: Annotated[str, BeforeValidator(_writable)] = Field(description="What went wrong exactly, for people")
 
     def __str__(self) -> str:
         return f"{self.code.value}: {self.message}"

@@ -1,4 +1,4 @@
-"""Deterministic ids: the same prompt of the same epoch always gives the same group, a retry the same rollout."""
+"""Deterministic ids: a prompt that comes again gives the same group, a sample that is drawn again the same rollout."""
 
 import hashlib
 import re
@@ -8,19 +8,20 @@ RUN_PATTERN = re.compile(r"[a-z0-9-]{1,60}")
 
 
 def checked_run(run: str) -> str:
-    """The run name, which prefixes topics, groups and transactional ids; refuses what Kafka or ACLs would not take."""
+    """`run`, if it can be a prefix of topics, consumer groups and transactional ids; raises ValueError otherwise."""
     if not RUN_PATTERN.fullmatch(run):
         raise ValueError(f"run {run!r} must match [a-z0-9-]{{1,60}}")
     return run
 
 
 def group_id(run: str, prompt_id: str, epoch: int) -> str:
-    """32 hex digits from (run, prompt, epoch): the same prompt of an epoch, submitted again, is the same group."""
+    """32 hex digits from (run, prompt, epoch): a prompt that is submitted again in its epoch is the same group."""
+    # Neither run nor epoch can hold a NUL byte, so different inputs never give the same text.
     return hashlib.sha256(f"{run}\0{prompt_id}\0{epoch}".encode()).hexdigest()[:32]
 
 
 def rollout_id(group: str, sample_index: int) -> str:
-    """A sample's id; a retry keeps it and gets a new attempt id."""
+    """The rollout id of a sample; a retry keeps it and gets a new attempt id."""
     return f"{group}-{sample_index}"
 
 
@@ -30,5 +31,5 @@ def group_of(rollout: str) -> str:
 
 
 def new_attempt_id() -> str:
-    """A fresh id for one try at one sample."""
+    """A new id for one attempt at one sample."""
     return uuid.uuid4().hex

@@ -1,4 +1,6 @@
-"""`LedgerEntry`: the only commit point; what is not in the surviving ledger did not happen.
+"""`LedgerEntry`: one entry of the ledger, the topic that says what counts.
+
+An optimizer step or a closed group counts only if an entry on the surviving branch says so.
 
 A group's life from its prompt to its entry here is drawn in `rollstream/trainer/intake/groups.py`.
 """
@@ -15,13 +17,13 @@ class EntryKind(StrEnum):
 
     UNKNOWN = "UNKNOWN"
     STEP = "step"
-    """One optimizer step and the version that it made."""
+    """One optimizer step and the weight version that it made."""
     DROPS = "drops"
-    """Groups dropped while no step is due, so that credit comes back."""
+    """Groups dropped while no step is due, so that producers get their credit back."""
     RESTART = "restart"
-    """A trainer took over, or handed over at its end: its version's parent is the restored or the current version."""
+    """A trainer started, or ended. The parent of its version is the restored version, or at the end the current one."""
     ROLLBACK = "rollback"
-    """An operator went back: its version's parent is the older version."""
+    """An operator went back to an older version, the parent of the new one."""
 
 
 class GroupOutcome(StrEnum):
@@ -48,7 +50,7 @@ class TrainedRollout(Record):
 
 
 class ClosedGroup(Record):
-    """A group that is done.
+    """A group that is closed, and how.
 
     Example:
         closed = ClosedGroup(group_id=rollout.group_id, outcome=GroupOutcome.TRAINED)
@@ -63,7 +65,7 @@ class ClosedGroup(Record):
 
 
 class LedgerEntry(Record):
-    """One entry of the ledger; key: the run.
+    """One entry of the ledger; its key is the run.
 
     Example:
         LedgerEntry(
@@ -82,7 +84,7 @@ class LedgerEntry(Record):
 
     kind: Symbol[EntryKind] = Field(description="step, drops, restart or rollback")
     incarnation: str = Field(description="Id of the trainer process that wrote it")
-    step: int = Field(ge=0, description="Optimizer steps on the chain up to here")
+    step: int = Field(ge=0, description="Optimizer steps on the surviving branch up to here")
     weight_version: int = Field(ge=0, description="Version after this entry; for drops the current one")
     parent_version: int | None = Field(default=None, description="Version before it; null for drops and version 0")
     checkpoint: str | None = Field(default=None, description="Uri of the checkpoint that this entry names")

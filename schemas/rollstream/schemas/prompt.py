@@ -1,4 +1,4 @@
-"""`PromptSubmitted`: a task for the policy, put on `prompts` (or `eval-prompts`) by producers and outside clients."""
+"""`PromptSubmitted`: what the model is asked. Producers and clients publish it on `prompts` or `eval-prompts`."""
 
 import hashlib
 from enum import StrEnum
@@ -9,7 +9,7 @@ from rollstream.schemas.record import Record, Sequence, Symbol, Timestamp
 
 
 class Purpose(StrEnum):
-    """What a prompt is for; only what says train is trained on."""
+    """What a prompt is for. Only prompts with `train` are trained on."""
 
     UNKNOWN = "UNKNOWN"
     TRAIN = "train"
@@ -51,8 +51,8 @@ class Sampling(Record):
 
     temperature: float = Field(default=1.0, ge=0, allow_inf_nan=False, description="Divides the logits; 0 is greedy")
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus bound, 1 is off")
-    top_k: int = Field(default=0, ge=0, description="Keep the k likeliest tokens, 0 is off")
-    max_tokens: int = Field(default=256, ge=1, description="Most tokens of one model call, clamped to what fits")
+    top_k: int = Field(default=0, ge=0, description="Keep the k most likely tokens, 0 is off")
+    max_tokens: int = Field(default=256, ge=1, description="Most tokens of one model call, lowered to what fits")
     stop: Sequence[str] = Field(default=(), description="Texts that end a generation")
     seed: int | None = Field(default=None, description="Seed of the prompt; each sample derives its own from it")
 
@@ -100,9 +100,9 @@ class PromptSubmitted(Record):
         )
     """
 
-    prompt_id: str = Field(min_length=1, description="Id of the task, its source included")
-    group_id: str = Field(min_length=1, description="f(run, prompt_id, epoch): its samples in this epoch")
-    purpose: Symbol[Purpose] = Field(default=Purpose.SERVE, description="Only what says train is trained on")
+    prompt_id: str = Field(min_length=1, description="Id of the task, with its source")
+    group_id: str = Field(min_length=1, description="Computed from run, prompt_id and epoch; shared by the samples")
+    purpose: Symbol[Purpose] = Field(default=Purpose.SERVE, description="train, serve or evaluate; only train trains")
     weight_version: int | None = Field(default=None, description="Version to evaluate; evaluation only")
     environment: str = Field(default="", description="Environment whose rubric scores the samples; empty: none")
     messages: Sequence[Message] = Field(description="The conversation so far")
@@ -111,13 +111,13 @@ class PromptSubmitted(Record):
     sampling: Sampling = Field(default_factory=Sampling, description="How to sample")
     group_size: int = Field(default=1, ge=1, description="Samples to draw for this prompt")
     agent: AgentChoice = Field(default_factory=AgentChoice, description="How the prompt becomes turns")
-    metadata: dict[str, str] = Field(default_factory=dict, description="Carried untouched to the end")
+    metadata: dict[str, str] = Field(default_factory=dict, description="Copied unchanged into every later record")
     source: PromptSource = Field(default_factory=PromptSource, description="Where the prompt came from")
     producer: str = Field(default="", description="Who submitted it; empty for outside clients")
     sequence: int = Field(default=0, ge=0, description="Number of the prompt in its producer's order, from 0")
     submitted_at: Timestamp = Field(description="When it was submitted, UTC")
 
     def content_hash(self) -> str:
-        """Hash of what is asked, without who asked when: the samples of one group must agree on it."""
+        """Hash of what is asked, without who asked and when. All samples of a group must have the same."""
         asked = self.model_dump_json(exclude={"submitted_at", "producer", "sequence", "metadata"})
         return hashlib.sha256(asked.encode()).hexdigest()

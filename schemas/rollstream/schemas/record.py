@@ -1,4 +1,4 @@
-"""What every record shares: strict frozen validation, numpy token arrays, and the plain form that Avro writes.
+"""The base class of all records: strict and frozen, with token arrays in numpy, and the plain form that Avro writes.
 
 fastavro neither range- nor type-checks (it writes `1.7` and `True` as the int 1), so pydantic validates every record
 before encoding and after decoding.
@@ -18,14 +18,14 @@ FLOAT32 = np.dtype("<f4")
 
 
 class Record(BaseModel):
-    """Base of all records: frozen, strict, unknown fields refused. Equality compares the Avro form."""
+    """Base of all records: frozen, strict, unknown fields refused. Equal if the Avro forms are equal."""
 
     model_config = ConfigDict(
         frozen=True, strict=True, extra="forbid", arbitrary_types_allowed=True, ser_json_bytes="base64"
     )
 
     def to_avro(self) -> dict[str, Any]:
-        """The plain form that the Avro writer takes; arrays are little-endian bytes."""
+        """The plain form that the Avro writer takes; token arrays are little-endian bytes."""
         return self.model_dump()
 
     def __eq__(self, other: object) -> bool:
@@ -35,12 +35,13 @@ class Record(BaseModel):
 
 
 def _array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Accept bytes from Avro, an array or a list of numbers; refuse what `dtype` can't hold exactly enough."""
+    """A read-only array [N] from Avro's bytes, an array or a list; raises ValueError for what `dtype` cannot hold."""
     if isinstance(value, bytes):
         if len(value) % dtype.itemsize:
             raise ValueError(f"{len(value)} bytes are not a whole number of {dtype.itemsize}-byte values")
         return np.frombuffer(value, dtype=dtype)
     array = np.asarray(value)
+    # numpy makes an empty list an array of floats, which would be refused below.
     if array.size == 0:
         return np.zeros(0, dtype=dtype)
     if array.ndim != 1:
@@ -51,6 +52,7 @@ def _array(value: Any, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         raise ValueError(f"token ids must be in [0, 2^31), got {array.min()} to {array.max()}")
     if dtype == FLOAT32 and not np.issubdtype(array.dtype, np.number):
         raise ValueError(f"expected numbers, got {array.dtype}")
+    # A copy: the caller keeps its own array and may change it.
     frozen = np.array(array, dtype=dtype)
     frozen.flags.writeable = False
     return frozen
@@ -83,8 +85,9 @@ def _utc(value: datetime) -> datetime:
 TokenIds = Annotated[npt.NDArray[np.int32], BeforeValidator(_token_ids), PlainSerializer(_bytes, return_type=bytes)]
 Logprobs = Annotated[npt.NDArray[np.float32], BeforeValidator(_logprobs), PlainSerializer(_bytes, return_type=bytes)]
 Timestamp = Annotated[datetime, AfterValidator(_utc)]
+# Strict pydantic refuses the list that Avro returns for a tuple.
 Sequence = Annotated[tuple[T, ...], Field(strict=False)]
-# An enum travels as its symbol; Avro hands back a plain string.
+# Strict pydantic refuses the plain string that Avro returns for an enum.
 Symbol = Annotated[T, Field(strict=False)]
 
 

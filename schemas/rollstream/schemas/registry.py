@@ -1,4 +1,7 @@
-"""Where schema ids come from: the packaged manifest (no server needed) or a Confluent-compatible registry by URL."""
+"""Schema ids and the schemas that they stand for, from the packaged manifest; no server is needed.
+
+`registry_url.py` has the other implementation, for a Confluent-compatible registry.
+"""
 
 import json
 from dataclasses import dataclass, field
@@ -14,7 +17,7 @@ Schema = dict[str, Any]
 
 
 class SchemaRegistry(Protocol):
-    """Gives the id to write a topic's record with, and the schema that an id was written with."""
+    """Gives the id under which a topic's records are written, and the schema that belongs to an id."""
 
     def id_of(self, topic: Topic[Any]) -> int:
         """The id of the newest schema of `topic`'s record."""
@@ -54,7 +57,7 @@ def manifest() -> tuple[ManifestEntry, ...]:
 
 
 class PackagedRegistry:
-    """The schemas packaged with the project, ids fixed in the committed manifest."""
+    """The schemas packaged with the project. The committed manifest fixes their ids."""
 
     def __init__(self) -> None:
         self._by_id = {entry.schema_id: entry.schema for entry in manifest()}

@@ -1,7 +1,7 @@
 """Schema ids from a Confluent-compatible registry by URL; the only module that imports its client.
 
-Subjects follow TopicNameStrategy, `<run>.<topic>-value`. Stages look schemas up and never register them: that is a
-deploy step, `rollstream schemas register`.
+Subjects follow TopicNameStrategy, `<run>.<topic>-value`. Stages only look schemas up. Registering them is a step of the
+deployment, `rollstream schemas register`.
 """
 
 import json
@@ -24,7 +24,7 @@ _CONFLICT = 409
 
 
 class ConfluentRegistry:
-    """See `SchemaRegistry`; answers are cached, since an id never changes its schema. Raises `RegistryError`."""
+    """See `SchemaRegistry`. Answers are cached, since the schema of an id never changes. Raises `RegistryError`."""
 
     def __init__(self, url: str, *, run: str) -> None:
         self._url = url
@@ -37,7 +37,7 @@ class ConfluentRegistry:
         """The id under which the packaged schema of `topic`'s record is registered."""
         subject = self._subject(topic)
         if subject not in self._ids:
-            with self._explained(f"looking up {subject}"):
+            with self._raising_registry_error(f"looking up {subject}"):
                 self._ids[subject] = self._client.lookup_schema(
                     subject, _client_schema(topic), normalize_schemas=True
                 ).schema_id
@@ -50,13 +50,14 @@ class ConfluentRegistry:
         return self._schemas[schema_id]
 
     def register(self) -> dict[str, int]:
-        """Register the packaged schemas of every topic of the run, FULL_TRANSITIVE; returns subject → id."""
+        """Register the packaged schema of every topic of the run as FULL_TRANSITIVE; returns subject → id."""
         registered = {}
         for topic in TOPICS:
             if topic.record is None:
                 continue
             subject = self._subject(topic)
-            with self._explained(f"registering {subject}"):
+            with self._raising_registry_error(f"registering {subject}"):
+                # First the rule, so that the registry checks the schema that follows by it.
                 self._client.set_compatibility(subject, "FULL_TRANSITIVE")
                 registered[subject] = self._client.register_schema(
                     subject, _client_schema(topic), normalize_schemas=True
@@ -72,25 +73,26 @@ class ConfluentRegistry:
         return f"{topic.of(self._run)}-value"
 
     def _fetched(self, schema_id: int) -> Schema:
-        with self._explained(f"fetching schema {schema_id}"):
+        with self._raising_registry_error(f"fetching schema {schema_id}"):
             try:
                 found = self._client.get_schema(schema_id)
             except SchemaRegistryError as error:
                 if error.http_status_code == _NOT_FOUND:
                     raise UnknownSchemaError(f"schema id {schema_id} is not in the registry {self._url}") from error
                 raise
+        # The codec parses one text: a schema that refers to others in the registry could not be resolved.
         if found.schema_type != "AVRO" or found.references:
             raise UnknownSchemaError(f"schema id {schema_id} in {self._url} is no self-contained Avro schema")
         schema: Schema = json.loads(found.schema_str)
         return schema
 
     @contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
+    def _raising_registry_error(self, doing: str) -> Iterator[None]:
         try:
             yield
         except SchemaRegistryError as error:
             raise RegistryError(f"{doing} at {self._url}: {_refusal(error, self._url, self._run)}") from error
-        except httpx2.HTTPError as error:
+        except httpx2.HTTPError as error:  # the client does not wrap what its HTTP library raises
             raise RegistryError(
                 f"{doing}: no schema registry answered at {self._url} ({error}); start it, or correct registry_url"
             ) from error

@@ -1,4 +1,4 @@
-"""`RolloutGenerated`: one sample of one prompt, with the exact tokens, logprobs and weight versions, on `rollouts`."""
+"""`RolloutGenerated`: one sample of a prompt, with its tokens, behavior logprobs and weight versions, on `rollouts`."""
 
 from enum import StrEnum
 
@@ -15,11 +15,11 @@ class Status(StrEnum):
 
     UNKNOWN = "UNKNOWN"
     COMPLETED = "completed"
-    """Whatever the policy's own tokens caused, wrong or unparseable answers included: it is scored."""
+    """The model answered, and the answer is scored. A wrong, cut off or unparseable answer is completed too."""
     FAILED = "failed"
     """The task cannot be run, or its answer cannot be sent: prompt too long, unknown environment, record too large."""
     UNRESOLVED = "unresolved"
-    """Infrastructure: timeout, engine error (tried again before it is one), verifier crash. The record is final."""
+    """Infrastructure broke: timeout, crash of the verifier, or an engine error at every try. The record is final."""
 
 
 def check_failure(status: Status, failure: Failure | None) -> None:
@@ -38,7 +38,7 @@ class FinishReason(StrEnum):
 
 
 class WeightSpan(Record):
-    """`token_ids[start:end]` were sampled by `weight_version`; an update may land in the middle of a sample.
+    """`token_ids[start:end]` were sampled by `weight_version`. A sample has several spans if weights changed in it.
 
     Example:
         WeightSpan(weight_version=3, start=0, end=2)
@@ -85,11 +85,11 @@ class Turn(Record):
     prefix_turn: int | None = Field(default=None, description="Earlier turn whose tokens this one extends")
     prefix_tokens: int = Field(default=0, ge=0, description="Tokens of that turn (prompt + sampled) that it extends")
     prompt_token_ids: TokenIds = Field(description="Prompt tokens after the prefix, little-endian int32")
-    token_ids: TokenIds = Field(description="Sampled tokens with the stop token when the model chose it, int32")
+    token_ids: TokenIds = Field(description="Sampled tokens, with the stop token if the model chose it, int32")
     behavior_logprobs: Logprobs = Field(description="Logprob of each sampled token, float32")
     weight_spans: Sequence[WeightSpan] = Field(description="Which version sampled which tokens")
     finish_reason: Symbol[FinishReason] = Field(description="Why the call ended")
-    text: str = Field(default="", description="Derived from the tokens, never tokenized again")
+    text: str = Field(default="", description="Sampled tokens as text, for people and rubrics; never tokenized again")
     turn_type: str = Field(default="answer", description="Kind of turn, set by the agent")
     turn_number: int = Field(default=0, ge=0, description="Order within the sample, from 0")
     cycle_step: int = Field(default=0, ge=0, description="Step within the agent's cycle")
@@ -101,6 +101,7 @@ class Turn(Record):
     def _lengths_agree(self) -> "Turn":
         if len(self.token_ids) != len(self.behavior_logprobs):
             raise ValueError(f"{len(self.token_ids)} token ids but {len(self.behavior_logprobs)} logprobs")
+        # A token without a version, or with two, would have no policy lag.
         position = 0
         for span in self.weight_spans:
             if span.start != position or span.end <= span.start:
@@ -153,7 +154,7 @@ class RolloutGenerated(Record):
     """
 
     rollout_id: str = Field(description="group_id and sample_index")
-    attempt_id: str = Field(description="Fresh for each record; a redelivered prompt gives new ones")
+    attempt_id: str = Field(description="New for each record; a prompt that is delivered again gives new ones")
     group_id: str = Field(description="Group of the prompt")
     sample_index: int = Field(ge=0, description="From 0 to group_size - 1")
     group_size: int = Field(ge=1, description="Samples in the group")
@@ -178,10 +179,10 @@ class RolloutGenerated(Record):
 
     @property
     def num_completion_tokens(self) -> int:
-        """Sampled tokens over all turns."""
+        """Number of sampled tokens in all turns."""
         return int(np.sum([len(turn.token_ids) for turn in self.turns], dtype=np.int64))
 
     @property
     def weight_versions(self) -> tuple[int, ...]:
-        """The versions in its spans, each once, in order of appearance."""
+        """The weight versions of its spans, each once, in the order of the tokens."""
         return tuple(dict.fromkeys(span.weight_version for turn in self.turns for span in turn.weight_spans))

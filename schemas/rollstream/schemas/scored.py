@@ -8,7 +8,7 @@ from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
 
 
 class Scoring(Record):
-    """What the scorer found. A failed or unresolved sample has no reward: it is never a reward of 0.
+    """What the scorer found. A failed or unresolved sample has no reward; it never gets a reward of 0.
 
     Example:
         scoring = Scoring(
@@ -50,5 +50,5 @@ class RolloutScored(Record):
         RolloutScored(rollout=rollout, scoring=scoring)
     """
 
-    rollout: RolloutGenerated = Field(description="As generated; without its turns if too large with its scoring")
+    rollout: RolloutGenerated = Field(description="As generated; without its turns if the record would be too large")
     scoring: Scoring = Field(description="What the scorer found")

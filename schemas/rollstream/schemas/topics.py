@@ -1,7 +1,7 @@
-"""The topics of a run, as code: name, record, retention, and who writes and reads them.
+"""The topics of a run: name, record, key, retention, and who writes and reads each.
 
-A run is a topic prefix: many runs share a cluster, and deleting the prefix ends the run. Names in backquotes are
-commands of people. Not repeated at each topic: `tail`, `lineage` and the demo's summary read any of them, and
+A run is a topic prefix: many runs share a cluster, and deleting all topics with the prefix ends the run. Names in
+backquotes are commands. Three commands are not repeated at each topic: `tail`, `lineage` and `demo` read any of them.
 `dead-letters replay` writes a message back to the topic that it came from.
 """
 
@@ -22,14 +22,14 @@ R = TypeVar("R", bound=Record)
 Retention = Literal["time_and_size", "everything", "compacted", "long"]
 
 MAX_RECORD_BYTES: Final = 7 * 2**20
-"""Largest encoded record. dead-letters takes 1 MiB more than the rest, so that any record fits with its headers."""
+"""Largest encoded record. The topic dead-letters takes 1 MiB more, so that any record fits there with its headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic(Generic[R]):
-    """One topic of a run; `record` is None where the original bytes travel (dead-letters).
+    """One topic of a run; `record` is None for dead-letters, which carries the original bytes.
 
-    `key` says in words what `key_of` computes from a record; `key_of` None: the run's name.
+    `key` says in words what `key_of` computes from a record. Without `key_of` the key is the run's name.
     """
 
     name: str
@@ -105,7 +105,7 @@ RECORDS: Final[tuple[type[Record], ...]] = tuple(
 
 
 def topic_named(name: str) -> Topic[Any]:
-    """The topic called `name` within a run; KeyError names the ones there are."""
+    """The topic called `name` within a run; raises KeyError with the names that exist."""
     for topic in TOPICS:
         if topic.name == name:
             return topic

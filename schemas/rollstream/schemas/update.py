@@ -1,4 +1,4 @@
-"""Writing the committed schemas: derived from the models, refused if incompatible, appended to the manifest."""
+"""Writes the committed schemas and the manifest after a model changed; an incompatible change is refused."""
 
 import json
 from dataclasses import dataclass
@@ -24,9 +24,9 @@ class SchemaUpdate:
 
 
 def updated_manifest(entries: tuple[ManifestEntry, ...], records: tuple[type[Record], ...] = RECORDS) -> SchemaUpdate:
-    """Append what the models changed; a change of docs alone keeps id and version.
+    """Add an entry for each record whose model changed; a change of docs alone keeps id and version.
 
-    Raises `IncompatibleSchemaError` naming every record, version and field in the way.
+    Raises `IncompatibleSchemaError` with every record, version and field that is not compatible.
     """
     problems: list[str] = []
     kept = list(entries)

@@ -1,4 +1,4 @@
-"""`WeightsPublished` and `WeightsApplied`: a version exists; a generator serves it, or says why not."""
+"""`WeightsPublished` and `WeightsApplied`: a weight version exists; a generator has loaded it, or says why not."""
 
 from enum import StrEnum
 
@@ -60,7 +60,7 @@ class WeightsPublished(Record):
     uri: str = Field(description="Directory of the files")
     files: Sequence[WeightFile] = Field(description="Every file with size and checksum")
     dtype: str = Field(default="float32", description="Element type of the tensors")
-    step: int = Field(ge=0, description="Optimizer steps behind this version")
+    step: int = Field(ge=0, description="Optimizer steps that led to this version")
     created_at: Timestamp = Field(description="UTC")
 
 
@@ -78,10 +78,10 @@ class WeightsApplied(Record):
         )
     """
 
-    generator_id: str = Field(description="Who, the record's key")
-    weight_version: int = Field(ge=0, description="Which version")
+    generator_id: str = Field(description="Id of the generator, the record's key")
+    weight_version: int = Field(ge=0, description="Version that it loaded, failed to load or skipped")
     outcome: Symbol[ApplyOutcome] = Field(description="applied, failed or skipped")
-    stall_seconds: float = Field(default=0.0, ge=0, description="How long generation stood still")
+    stall_seconds: float = Field(default=0.0, ge=0, description="How long no tokens were generated")
     load_seconds: float = Field(default=0.0, ge=0, description="How long reading, checking and loading took")
     error: str | None = Field(default=None, description="Why it failed")
     applied_at: Timestamp = Field(description="UTC")
