@@ -11,7 +11,8 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
+from rollstream.bus.consumer import GroupConsumer
+from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.publisher import Publisher
 from rollstream.process.entry import run_process
 from rollstream.process.health import Health

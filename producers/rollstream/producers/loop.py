@@ -57,7 +57,7 @@ class Producer:
         self._uncounted: set[str] = set()
         self._next_sequence = 0
         self._run = Run(settings)
-        self._run.prepare(PROMPTS, LEDGER)
+        self._run.make_codecs(PROMPTS, LEDGER)
 
     def run(self, stop: Stop) -> None:
         """Rebuild, then submit as credit allows; raises `BrokerError` when the broker takes no more."""

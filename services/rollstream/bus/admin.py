@@ -1,4 +1,4 @@
-"""Topics of a run on the cluster: create, describe, delete; and what a group has committed."""
+"""Administration of a run's topics: create, describe, delete, and ask for their offsets."""
 
 import time
 from concurrent.futures import Future
@@ -38,15 +38,15 @@ _NO_ANSWER: Final = (KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._A
 _IS_IT_UP: Final = "is Kafka up? `rollstream up` starts one"
 
 
-def _passes(error: BaseException) -> bool:
+def _is_moving(error: BaseException) -> bool:
     is_of_client = isinstance(error, confluent_kafka.KafkaException)
     return error.args[0].code() in _COORDINATOR_MOVES if is_of_client else isinstance(error, NoLeaderError)
 
 
 until_settled = retry(
-    retry=retry_if_exception(_passes), wait=wait_fixed(0.1), stop=stop_after_delay(_TIMEOUT_SECONDS), reraise=True
+    retry=retry_if_exception(_is_moving), wait=wait_fixed(0.1), stop=stop_after_delay(_TIMEOUT_SECONDS), reraise=True
 )
-"""Asks again while a leader or a coordinator moves; past the timeout that error is raised."""
+"""Decorator: call again while a leader or a coordinator moves. After 30 s the error is raised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +58,12 @@ class TopicDescription:
     num_partitions: int
     replication: int
     num_records: int
-    """End minus start offsets: an upper bound, since transaction markers take offsets."""
+    """End offsets minus start offsets. An upper bound, since transaction markers take offsets too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterIdentity:
-    """Which cluster, and which incarnation of each topic: a checkpoint's offsets mean nothing on another."""
+    """Ids of the cluster and of topics. A checkpoint keeps them, since its offsets are valid only there."""
 
     cluster_id: str
     topic_ids: dict[str, str]
@@ -73,14 +73,14 @@ class KafkaAdmin:
     """Administration of one run's topics."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        # Of a broker that is gone the client would print hundreds of lines; the error says it in one.
+        # The client prints hundreds of lines about a broker that is gone; the error that we raise says it in one.
         self._config = {**kafka.client_config(), "log_level": 0}
         self._client = AdminClient(self._config)
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
-        """Create what is missing; replication 3 where three brokers exist. Returns the names that were created.
+        """Create the topics that are missing, with replication 3 if there are three brokers. Returns their names.
 
-        The controller confirms a topic before the brokers know it: returns once the broker that is asked can serve it.
+        The controller confirms a topic before all brokers know it. This returns when the broker that it asks serves it.
         """
         brokers = len(self._cluster().nodes)
         replication = 3 if brokers >= 3 else 1
@@ -118,8 +118,8 @@ class KafkaAdmin:
         return ClusterIdentity(cluster_id=str(self._cluster().cluster_id), topic_ids=ids)
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """Next offset of each partition that `group` has committed; partitions without a commit are absent."""
-        # Not by the admin client: librdkafka 2.16 crashes the process when the group's coordinator moves or loads.
+        """The offset that `group` has committed for each partition; partitions without a commit are absent."""
+        # Not the admin client: librdkafka 2.16 crashes the process if the group's coordinator moves or loads meanwhile.
         client = confluent_kafka.Consumer({**self._config, "group.id": group, "enable.auto.commit": False})
         try:
             numbers = client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
@@ -135,7 +135,7 @@ class KafkaAdmin:
         return self._offsets(topic, num_partitions, OffsetSpec.latest())
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
-        """First and next offset of each partition; a reader's own client answers this only between two fetches."""
+        """First and next offset of each partition. A reader's own client would answer only between two fetches."""
         count = len(self._descriptions([topic])[topic].partitions)
         starts = self._offsets(topic, count, OffsetSpec.earliest())
         ends = self._offsets(topic, count, OffsetSpec.latest())
@@ -150,7 +150,7 @@ class KafkaAdmin:
             time.sleep(0.05)
 
     def _served(self) -> set[str]:
-        """Topics whose partitions all have a leader, as the broker that is asked sees it."""
+        """Topics whose partitions all have a leader, according to the broker that is asked."""
         try:
             topics = self._client.list_topics(timeout=_TIMEOUT_SECONDS).topics
         except confluent_kafka.KafkaException as error:
@@ -172,7 +172,7 @@ class KafkaAdmin:
         try:
             return {part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()}
         except NoLeaderError:
-            # A client that has seen a leader change may go on asking with the old epoch for ever.
+            # After a leader change the same client may ask with the old epoch for ever.
             self._client = AdminClient(self._config)
             raise
 
@@ -243,8 +243,10 @@ def _new_topic(topic: Topic[Any], run: str, partitions: int, replication: int) -
         replication_factor=replication,
         config={
             **_RETENTION[topic.retention],
+            # The broker's clock: the clocks of the machines that publish differ.
             "message.timestamp.type": "LogAppendTime",
             "min.insync.replicas": "2" if replication >= 3 else "1",
+            # A replica that is behind must not become the leader: confirmed records would be lost.
             "unclean.leader.election.enable": "false",
             "max.message.bytes": str(MAX_MESSAGE_BYTES if is_dead_letters else MAX_RECORD_BYTES),
         },

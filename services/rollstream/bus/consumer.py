@@ -1,14 +1,14 @@
-"""A member of a consumer group: a thread that always polls, and records handed to asyncio.
+"""A member of a consumer group: a thread that polls Kafka, and records for the event loop.
 
-Generation takes minutes and ends out of order, while Kafka wants to hear from the thread that polls. So one thread
-does nothing but poll, commit and answer rebalances; it never waits for a handler, except when partitions are revoked,
-for a bounded time. What it polls goes to a backlog, from which the event loop starts records as there is room. The
-backlog is bounded by pausing, never by not polling; it also hides that a paused partition takes up to a second to
-come back, since it is refilled well before it is empty.
+Generation takes minutes and ends out of order, but Kafka excludes a member that does not poll. So one thread only
+polls, commits and answers rebalances. It waits for handlers only when partitions are revoked, and for a bounded time.
+It puts records into a backlog, from which the event loop takes them while there is room. A full backlog pauses the
+partitions; the thread goes on polling. A paused partition needs up to a second to deliver again, so the backlog is
+refilled well before it is empty.
 
-Every call of the Kafka client is made by that thread. `_lock` guards the assignment, which both sides use, and every
-use of the backlog but that thread's appending. A record counts as taken when it is started, so what waits in the
-backlog is never committed.
+Only that thread calls the Kafka client. `_lock` guards the assignment, which both threads use, and the backlog, except
+that the polling thread appends without it. A record is taken when it leaves the backlog, so nothing in the backlog is
+ever committed.
 """
 
 import asyncio
@@ -24,10 +24,9 @@ from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.bus import metrics
-from rollstream.bus.group_config import check_topics, group_config
+from rollstream.bus.group_config import ConsumerSettings, check_topics, group_config
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.offsets import Assignment
 from rollstream.bus.reader import plain_message
@@ -37,12 +36,15 @@ from rollstream.schemas.errors import BrokerError, StuckRecordError
 
 _LOG = logging.getLogger(__name__)
 
+# The difference keeps the backlog filled while a resumed partition needs its second.
 _BACKLOG_HIGH: Final = 128
 _BACKLOG_LOW: Final = 64
 _BATCH: Final = 64
 _FULL_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
+# Time for the event loop to end the process in order, with a log line of the reason.
 _HARD_EXIT_SECONDS: Final = 8.0
+# Waiting does not help against these: a person must change rights or settings.
 _DENIED: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -52,33 +54,9 @@ _DENIED: Final = (
 )
 
 
-class ConsumerSettings(BaseModel):
-    """How much one member takes at a time, and how long it may take."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_in_flight: int = Field(default=64, ge=1, description="Most records taken and not finished")
-    max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: tokens)")
-    record_deadline_seconds: float = Field(
-        default=1800.0, gt=0, description="A record unfinished for longer ends the process: its handler hangs"
-    )
-    commit_interval_seconds: float = Field(default=1.0, gt=0, description="Time between commits")
-    max_poll_interval_seconds: float = Field(default=300.0, gt=0, description="Kafka's bound on the silent thread")
-    revoke_drain_seconds: float = Field(
-        default=20.0, gt=0, description="Revoked partitions may finish for this long, below half of the poll interval"
-    )
-
-    @model_validator(mode="after")
-    def _drain_fits(self) -> "ConsumerSettings":
-        bound = self.max_poll_interval_seconds / 2
-        if self.revoke_drain_seconds >= bound:
-            raise ValueError(f"revoke_drain_seconds {self.revoke_drain_seconds} must be below {bound}: lower it")
-        return self
-
-
 @dataclass(slots=True, kw_only=True, eq=False)
 class InFlight:
-    """One record taken and not finished; `epoch` is the ownership of the partition in which it was taken."""
+    """One record taken and not finished; `epoch` is the epoch of its partition in which it was taken."""
 
     message: Message
     epoch: int
@@ -86,16 +64,16 @@ class InFlight:
 
     @property
     def is_current(self) -> bool:
-        """Whether the record is still ours: if not, its results must not be published."""
+        """Whether its partition is still owned in that epoch. If not, its results must not be published."""
         return self.consumer.is_current(self)
 
     def done(self) -> None:
-        """Its effects are confirmed: its offset may be committed."""
+        """Note that all its effects are confirmed, so that its offset may be committed."""
         self.consumer.finish(self)
 
 
 class GroupConsumer:
-    """A member of the group `group_id`; `start` subscribes, `records` yields, `close` commits and leaves."""
+    """A member of the group `group_id`. `start` joins it, `records` yields, `close` commits and leaves it."""
 
     def __init__(
         self,
@@ -130,14 +108,14 @@ class GroupConsumer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
         self._taken: deque[InFlight] = deque()
         self._has_news = asyncio.Event()
-        self._last_resort: threading.Timer | None = None
+        self._hard_exit: threading.Timer | None = None
         health.check("assignment", False, "not a member yet")
 
-    # The event loop's side.
+    # From here on: called by the event loop.
 
     async def start(self, *, weigh: Callable[[Message], int], on_dropped: Callable[[], None]) -> None:
-        """Subscribe. `weigh` gives a record's share of max_weight; `on_dropped` is called after partitions went away,
-        to cancel what is not current any more. Both are called in the event loop."""
+        """Subscribe. `weigh` gives a record's share of max_weight. `on_dropped` is called after partitions were revoked
+        or lost, to cancel records that are not current any more. Both are called in the event loop."""
         self._weigh = weigh
         self._on_dropped = on_dropped
         self._loop = asyncio.get_running_loop()
@@ -145,7 +123,7 @@ class GroupConsumer:
         self._polling.add_done_callback(lambda _: self._has_news.set())
 
     async def records(self) -> AsyncIterator[InFlight]:
-        """Records as they come, until `close`; raises what ended the polling thread."""
+        """Records as they arrive, until `close`. Raises what ended the polling thread."""
         while not self._polling.done():
             await self._has_news.wait()
             self._has_news.clear()
@@ -156,22 +134,22 @@ class GroupConsumer:
         await self._polling
 
     def pause_for(self, reason: str) -> None:
-        """Take no more records until `resume_for` the same reason; both are for the event loop."""
+        """Take no records until `resume_for` is called with the same reason. Both are for the event loop."""
         self._reasons.add(reason)
 
     def resume_for(self, reason: str) -> None:
-        """This reason is gone; records are taken again when no other is left."""
+        """Remove this reason; records are taken again when none is left."""
         self._reasons.discard(reason)
         self._start_records()
 
     async def close(self) -> None:
-        """Commit what is finished, leave the group; raises what ended the polling thread, if it did not end well."""
+        """Commit what is finished and leave the group. Raises the error that ended the polling thread, if any."""
         self._closing.set()
         try:
             await self._polling
         finally:
-            if self._last_resort is not None:
-                self._last_resort.cancel()
+            if self._hard_exit is not None:
+                self._hard_exit.cancel()
             self._thread.shutdown(wait=False)
 
     def is_current(self, taken: InFlight) -> bool:
@@ -213,7 +191,7 @@ class GroupConsumer:
         with self._lock:
             return self._assignment.num_unfinished
 
-    # The polling thread's side.
+    # From here on: called by the polling thread.
 
     def _run(self) -> None:
         check_topics(self._client, self._topics)
@@ -223,10 +201,10 @@ class GroupConsumer:
         try:
             self._poll_until_closed()
         except StuckRecordError:
-            # The event loop ends the process; unless it is the one that hangs.
-            self._last_resort = threading.Timer(_HARD_EXIT_SECONDS, os._exit, args=(StuckRecordError.exit_code,))
-            self._last_resort.daemon = True
-            self._last_resort.start()
+            # The event loop ends the process. If the loop itself hangs, this timer does.
+            self._hard_exit = threading.Timer(_HARD_EXIT_SECONDS, os._exit, args=(StuckRecordError.exit_code,))
+            self._hard_exit.daemon = True
+            self._hard_exit.start()
             raise
         finally:
             self._commit_now(self._assignment.partitions)
@@ -252,8 +230,8 @@ class GroupConsumer:
         first = self._client.poll(_POLL_SECONDS)
         if first is None:
             return
-        # Each poll gives the interpreter away, and a busy event loop keeps it for milliseconds: so the rest in one
-        # call. It waits for nothing, so within it a partition can go, but not come back, which takes the coordinator.
+        # Each poll releases the interpreter's lock, and a busy event loop then holds it for milliseconds. So one call
+        # takes the rest. It does not wait: a partition can go away meanwhile, but coming back needs the coordinator.
         for polled in [first, *self._client.consume(_BATCH, 0.0)]:
             if polled.error() is not None:
                 self._note(polled.error())
@@ -262,8 +240,8 @@ class GroupConsumer:
         self._loop.call_soon_threadsafe(self._start_records)
 
     def _pause_or_resume(self) -> None:
-        # Hysteresis in size and time, since a pause throws away what the client has fetched, and the first record
-        # after it takes a second: fast handlers empty a full backlog in less.
+        # Hysteresis in size and time: a pause throws away what the client has fetched, and the first record after it
+        # takes a second. Fast handlers empty a full backlog in less than that.
         is_full = len(self._backlog) >= (_BACKLOG_LOW if self._is_paused else _BACKLOG_HIGH)
         now = time.monotonic()
         self._full_since = (self._full_since or now) if is_full else None
@@ -285,13 +263,13 @@ class GroupConsumer:
                 "raise record_deadline_seconds if handlers may take that long"
             )
 
-    # Rebalances, called inside the client's poll.
+    # Rebalances; the client calls these inside its poll.
 
     def _on_assign(self, client: Any, partitions: list[TopicPartition]) -> None:
         with self._lock:
             self._assignment.add([(part.topic, part.partition) for part in partitions])
         client.incremental_assign(partitions)
-        if self._is_paused:
+        if self._is_paused:  # new partitions arrive unpaused
             client.pause(partitions)
         metrics.REBALANCES.labels(self.group_id, "assigned").inc(len(partitions))
         self._health.check("assignment", True, f"{len(self._assignment.partitions)} partitions")
@@ -336,7 +314,7 @@ class GroupConsumer:
         return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
 
     def _commit_soon(self) -> None:
-        # One at a time: during a rebalance the coordinator leaves them unanswered, and they would pile up.
+        # One commit at a time: the coordinator answers none during a rebalance, and they would accumulate.
         offsets = [] if self._is_committing else self._to_commit()
         if offsets:
             self._is_committing = True
@@ -362,11 +340,11 @@ class GroupConsumer:
             for part in partitions:
                 if (error or part.error) is None:
                     self._assignment.committed((part.topic, part.partition), part.offset)
-        # Usually partitions that are not ours any more; what is still ours, the next commit repeats.
+        # Usually the partitions are not owned any more. For those that are, the next commit repeats this one.
         for problem in problems.values():
             self._note(problem)
 
-    # What the client tells.
+    # Errors and metrics.
 
     def _note(self, error: KafkaError) -> None:
         if error.fatal() or error.code() in _DENIED:

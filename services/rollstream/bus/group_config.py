@@ -1,10 +1,11 @@
-"""How a member of a consumer group is configured, for both group protocols."""
+"""The settings of a member of a consumer group: ours, and librdkafka's for both group protocols."""
 
 import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
 import confluent_kafka
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
@@ -14,8 +15,34 @@ _LOG = logging.getLogger(__name__)
 _METADATA_TIMEOUT_SECONDS: Final = 30.0
 
 
+class ConsumerSettings(BaseModel):
+    """How many records one member takes at a time, and how long it may take over them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    max_in_flight: int = Field(default=64, ge=1, description="Most records taken and not finished")
+    max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: tokens)")
+    record_deadline_seconds: float = Field(
+        default=1800.0, gt=0, description="A record unfinished for longer ends the process: its handler hangs"
+    )
+    commit_interval_seconds: float = Field(default=1.0, gt=0, description="Time between commits")
+    max_poll_interval_seconds: float = Field(
+        default=300.0, gt=0, description="A member that does not poll for so long is excluded by Kafka"
+    )
+    revoke_drain_seconds: float = Field(
+        default=20.0, gt=0, description="Time for revoked partitions to finish, below half of the poll interval"
+    )
+
+    @model_validator(mode="after")
+    def _drain_fits(self) -> "ConsumerSettings":
+        bound = self.max_poll_interval_seconds / 2
+        if self.revoke_drain_seconds >= bound:
+            raise ValueError(f"revoke_drain_seconds {self.revoke_drain_seconds} must be below {bound}: lower it")
+        return self
+
+
 def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds: float) -> dict[str, Any]:
-    """librdkafka's settings of a member of `group_id` that commits by itself, and only what it means to."""
+    """librdkafka's settings for a member of `group_id`. Nothing is committed automatically."""
     return {
         **kafka.client_config(),
         "client.id": group_id,
@@ -28,9 +55,10 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
         "max.poll.interval.ms": int(max_poll_interval_seconds * 1000),
+        # 16 MiB, not the default 64: a pause throws away what is fetched, and it is fetched again.
         "queued.max.messages.kbytes": 16384,
         "fetch.max.bytes": 16777216,
-        # A resumed partition waits for the fetch that is out for the others.
+        # A resumed partition must wait until the running fetch for the other partitions returns.
         "fetch.wait.max.ms": 50,
         "fetch.queue.backoff.ms": 50,
     }
@@ -38,10 +66,10 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
 
 def _group_protocol(kafka: KafkaSettings) -> dict[str, str]:
     if kafka.group_protocol == "classic":
-        # Who leaves in the middle of a rebalance is waited for until its session ends: a third of the default.
+        # The group waits for a member that leaves during a rebalance until its session ends. The default is 45 s.
         return {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": "15000"}
-    # The default, uniform, balances the sum over topics: one member may get all of prompts, another only eval-prompts.
-    # range splits each topic. Session and heartbeat times are the broker's settings in this protocol.
+    # The default, uniform, balances the sum over all topics: one member may get all of prompts, another eval-prompts
+    # alone. range splits each topic. In this protocol session and heartbeat times are settings of the broker.
     return {"group.remote.assignor": "range"}
 
 

@@ -1,4 +1,4 @@
-"""Messages as they come from Kafka and go to it, without the client's types."""
+"""Kafka messages in types of our own, so that only the bus depends on the Kafka client."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -20,7 +20,7 @@ class Message(NamedTuple):
     timestamp_ms: int = 0
 
     def place(self) -> dict[str, object]:
-        """Where it lies, as fields of a log line."""
+        """Topic, partition and offset, as fields of a log line."""
         return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
 
 
@@ -35,7 +35,7 @@ class OutRecord:
 
 
 class Delivery(NamedTuple):
-    """Where a published message lies, once every in-sync replica has it."""
+    """The place of a published message that every in-sync replica has confirmed."""
 
     topic: str
     partition: int

@@ -1,4 +1,4 @@
-"""Every metric of the bus, in one place: base units, bounded labels (topics, groups, reasons; never ids)."""
+"""All metrics of the bus. Values are in base units. Labels have few values (topics, groups, reasons), never ids."""
 
 from typing import Final
 

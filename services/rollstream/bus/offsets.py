@@ -1,4 +1,8 @@
-"""Which offsets may be committed: never past the lowest unfinished one. Pure; the consumer's thread drives it."""
+"""Which offsets a consumer may commit: never past the lowest unfinished one. Pure.
+
+Records finish in any order, so the highest finished offset must not be committed: after a crash Kafka delivers again
+only what comes after the commit, and unfinished records before it would be lost.
+"""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -12,19 +16,20 @@ class _Unfinished(NamedTuple):
 
 
 class OffsetTracker:
-    """One partition during one ownership: what was taken, and what is not finished yet.
+    """One partition, for as long as this member owns it: which records were taken, and which are not finished.
 
-    Records finish in any order; `committable` is the offset from which the next owner must read. Offsets only grow,
-    with gaps where transaction markers or compaction took some.
+    `committable` is the offset from which the next owner must read. Offsets only grow. They have gaps, since
+    transaction markers take offsets and compaction removes records.
     """
 
     def __init__(self) -> None:
+        # In order of offsets, since a dict keeps the order in which keys were added: the first one is the lowest.
         self._unfinished: dict[int, _Unfinished] = {}
         self._next: int | None = None
         self._weight = 0
 
     def start(self, offset: int, *, now: float, weight: int = 1) -> None:
-        """The record at `offset` was taken; raises ValueError if offsets went back, which would lose records."""
+        """Note that the record at `offset` was taken; raises ValueError if offsets went back: records would be lost."""
         if self._next is not None and offset < self._next:
             raise ValueError(f"offset {offset} came after {self._next - 1}: the log was truncated or read again")
         self._unfinished[offset] = _Unfinished(now, weight)
@@ -32,7 +37,7 @@ class OffsetTracker:
         self._weight += weight
 
     def finish(self, offset: int) -> int:
-        """The effects of `offset` are confirmed; returns its weight, raises KeyError if it is not unfinished."""
+        """Note that the effects of `offset` are confirmed; returns its weight, raises KeyError if not unfinished."""
         weight = self._unfinished.pop(offset).weight
         self._weight -= weight
         return weight
@@ -52,16 +57,16 @@ class OffsetTracker:
         return self._weight
 
     def oldest_started(self) -> float | None:
-        """When the record that is unfinished for longest was taken."""
+        """When the oldest unfinished record was taken; None if all are finished."""
         first = next(iter(self._unfinished.values()), None)
         return None if first is None else first.started
 
 
 class Assignment:
-    """All partitions that this member owns: a tracker each, and an epoch that fences results of earlier ownerships.
+    """All partitions that this member owns, each with a tracker and an epoch.
 
-    A partition that is lost and comes back gets a new tracker and a new epoch, so a result that was begun before
-    can neither finish a record nor move a commit.
+    A partition that is lost and comes back gets a new tracker and a new epoch. A record that was taken in an earlier
+    epoch can then neither finish nor change what is committed.
     """
 
     def __init__(self) -> None:
@@ -76,22 +81,22 @@ class Assignment:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """What is owned now."""
+        """The partitions that are owned now."""
         return tuple(self._trackers)
 
     def owns(self, partition: Partition) -> bool:
-        """Whether it is owned now."""
+        """Whether `partition` is owned now."""
         return partition in self._trackers
 
     def add(self, partitions: Iterable[Partition]) -> None:
-        """These are ours from now on."""
+        """Note that these partitions are owned from now on."""
         for partition in partitions:
             self._last_epoch += 1
             self._trackers[partition] = OffsetTracker()
             self._epochs[partition] = self._last_epoch
 
     def remove(self, partitions: Iterable[Partition]) -> None:
-        """These are not ours any more: whatever is unfinished there can no longer count."""
+        """Note that these partitions are not owned any more; unfinished records there do not count any more."""
         for partition in partitions:
             if tracker := self._trackers.pop(partition, None):
                 self.num_unfinished -= tracker.num_unfinished
@@ -100,7 +105,7 @@ class Assignment:
             self._committed.pop(partition, None)
 
     def start(self, partition: Partition, offset: int, *, now: float, weight: int = 1) -> int | None:
-        """A record was taken; returns the epoch of this ownership, None if the partition is not ours."""
+        """Note that a record was taken. Returns the partition's epoch; None if the partition is not owned."""
         tracker = self._trackers.get(partition)
         if tracker is None:
             return None
@@ -110,7 +115,7 @@ class Assignment:
         return self._epochs[partition]
 
     def finish(self, partition: Partition, offset: int, epoch: int) -> bool:
-        """Finish a record, unless it was taken in an earlier ownership; says whether it counted."""
+        """Finish a record, unless it was taken in an earlier epoch. Returns whether it counted."""
         if not self.is_current(partition, epoch):
             return False
         self.weight -= self._trackers[partition].finish(offset)
@@ -118,11 +123,11 @@ class Assignment:
         return True
 
     def is_current(self, partition: Partition, epoch: int) -> bool:
-        """Whether a record taken in `epoch` is still ours to finish."""
+        """Whether the partition is still owned in the `epoch` in which a record was taken."""
         return self._epochs.get(partition) == epoch
 
     def to_commit(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, int]:
-        """Next offset of each partition whose commit would move; of all owned ones by default."""
+        """The offset to commit for each partition where it differs from the last commit; by default for all owned."""
         wanted = self.partitions if partitions is None else [one for one in partitions if one in self._trackers]
         offsets = {partition: self._trackers[partition].committable() for partition in wanted}
         return {
@@ -132,7 +137,7 @@ class Assignment:
         }
 
     def committed(self, partition: Partition, offset: int) -> None:
-        """The broker confirmed this commit."""
+        """Note that the broker confirmed this commit."""
         if partition in self._trackers:
             self._committed[partition] = offset
 
@@ -146,6 +151,6 @@ class Assignment:
         return sum(self._trackers[one].num_unfinished for one in partitions if one in self._trackers)
 
     def oldest_started(self) -> float | None:
-        """When the record that is unfinished for longest was taken."""
+        """When the oldest unfinished record of all partitions was taken; None if all are finished."""
         started = [tracker.oldest_started() for tracker in self._trackers.values()]
         return min((moment for moment in started if moment is not None), default=None)

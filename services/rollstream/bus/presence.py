@@ -1,7 +1,8 @@
-"""Whether a run's trainer lives, by the broker's word: while it does, it is the member of a group that reads nothing.
+"""Tells whether a run's trainer lives, without Redis and from any machine, for `weights rollback`.
 
-Needed where a living trainer must be told from a dead one without Redis and across machines (`weights rollback`).
-It is a courtesy, not the guard: who takes over the transactional id fences whoever had it, present or not.
+A living trainer is a member of a consumer group that reads nothing; the broker knows whether the group has a member.
+This only warns people. What protects the ledger is fencing: whoever takes over the transactional id fences the trainer
+that had it.
 """
 
 import logging
@@ -21,14 +22,14 @@ from rollstream.schemas.topics import LEDGER
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 30.0
 GONE_AFTER_SECONDS: Final = 10
-"""A killed trainer counts as present for this long; one that ends by itself leaves at once."""
+"""A killed trainer counts as present for this long; one that ends normally leaves the group immediately."""
 
 
 class TrainerPresence:
-    """Shows on the broker that this process is the run's trainer, from a thread of its own."""
+    """Keeps this process in the group that the run's trainer belongs to; a thread of its own polls for it."""
 
     def __init__(self, kafka: KafkaSettings, run: str) -> None:
-        # The classic protocol, since only there the member sets how soon it counts as gone.
+        # The classic protocol, since only there the member itself sets the session timeout.
         self._consumer = confluent_kafka.Consumer(
             {
                 **kafka.client_config(),
@@ -43,9 +44,10 @@ class TrainerPresence:
         )
         self._topic = LEDGER.of(run)
         self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._stay, name="trainer-presence", daemon=True)
+        self._thread = threading.Thread(target=self._poll_until_end, name="trainer-presence", daemon=True)
 
     def __enter__(self) -> Self:
+        # Paused: the group is joined for its list of members, not for records.
         self._consumer.subscribe([self._topic], on_assign=lambda consumer, partitions: consumer.pause(partitions))
         self._thread.start()
         return self
@@ -57,14 +59,14 @@ class TrainerPresence:
         self._thread.join(timeout=2.0)
         self._consumer.close()
 
-    def _stay(self) -> None:
+    def _poll_until_end(self) -> None:
         while not self._ending.is_set():
             self._consumer.poll(0.5)
 
 
 def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
     """Whether the run's trainer lives, or died less than `GONE_AFTER_SECONDS` ago; raises `BrokerError`."""
-    admin = AdminClient({**kafka.client_config(), "log_level": 0})  # what it would print, its errors say
+    admin = AdminClient({**kafka.client_config(), "log_level": 0})  # its errors say what it would print
     try:
         return _has_members(admin, _group(run))
     except confluent_kafka.KafkaException as error:

@@ -1,4 +1,7 @@
-"""The one way to put records on topics: idempotent, acknowledged by every in-sync replica, never dropped."""
+"""Publishes records: idempotent, confirmed by every in-sync replica, never dropped.
+
+All records of a run are published here, except the trainer's commits (`transaction.py`) and what Faust publishes.
+"""
 
 import asyncio
 import contextlib
@@ -18,13 +21,13 @@ from rollstream.schemas.topics import MAX_RECORD_BYTES
 
 _LOG = logging.getLogger(__name__)
 
-# dead-letters takes 1 MiB more than the rest, so that any record fits with its headers.
+# The topic dead-letters takes 1 MiB more than the others, so that any record fits there with its headers.
 MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 2**20
 DELIVERY_TIMEOUT_SECONDS = 120.0
 
 
 def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
-    """librdkafka settings of every producer of ours; murmur2 so that Java and aiokafka clients co-partition."""
+    """librdkafka's settings for all our producers."""
     return {
         **kafka.client_config(),
         "client.id": client_id,
@@ -33,6 +36,7 @@ def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
         "acks": "all",
         "compression.type": "zstd",
         "linger.ms": 5,
+        # As Java and aiokafka clients choose: with all of them a key is in the same partition.
         "partitioner": "murmur2_random",
         "message.max.bytes": MAX_MESSAGE_BYTES,
         "queue.buffering.max.kbytes": 262144,
@@ -41,15 +45,16 @@ def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
 
 
 class Publisher:
-    """Publishes records; thread-safe. A delivery that fails for good is a broken world: `BrokerError`.
+    """Publishes records; thread-safe. A delivery that fails although it was retried raises `BrokerError`.
 
-    As a context manager, of both kinds, it waits at the end for what is not delivered yet.
+    As a context manager (`with` and `async with`) it waits at the end for outstanding deliveries.
     """
 
     def __init__(self, kafka: KafkaSettings, *, client_id: str) -> None:
         self._producer = confluent_kafka.Producer({**producer_config(kafka, client_id), "error_cb": self._on_error})
         self._fatal: BrokerError | None = None
         self._closing = threading.Event()
+        # librdkafka calls delivery reports only inside `poll` and `flush`.
         self._poller = threading.Thread(target=self._poll, name=f"{client_id}-deliveries", daemon=True)
         self._poller.start()
 
@@ -70,11 +75,11 @@ class Publisher:
         await asyncio.to_thread(self.close)
 
     async def publish(self, record: OutRecord) -> Delivery:
-        """Send and wait for the delivery report; waits rather than drops while the local queue is full."""
+        """Send and wait for the delivery report. Waits while the local queue is full."""
         return await asyncio.wrap_future(await self.enqueue(record))
 
     async def enqueue(self, record: OutRecord) -> Future[Delivery]:
-        """Send; the future holds the delivery report. Waits rather than drops while the local queue is full."""
+        """Send. The returned future holds the delivery report. Waits while the local queue is full."""
         deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
         while True:
             try:
@@ -84,7 +89,7 @@ class Publisher:
                 await asyncio.sleep(0.01)
 
     def publish_soon(self, record: OutRecord) -> Future[Delivery]:
-        """Send from synchronous code; the future holds the delivery report. Blocks while the local queue is full."""
+        """Send from synchronous code. The future holds the delivery report. Blocks while the local queue is full."""
         deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
         while True:
             try:
@@ -113,7 +118,7 @@ class Publisher:
         future: Future[Delivery] = Future()
 
         def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            # Whoever waited may have been cancelled, and the future with it.
+            # The task that waited may have been cancelled, and its future with it.
             with contextlib.suppress(InvalidStateError):
                 if error is None:
                     future.set_result(Delivery(message.topic(), message.partition(), message.offset()))

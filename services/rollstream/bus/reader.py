@@ -1,7 +1,7 @@
-"""Reading topics without a consumer group: from an offset or the start, to the end, and on from there.
+"""Reads topics without a consumer group: from an offset or the start, to the end, and further as records arrive.
 
-The trainer, credit, weight watchers and every command for people read this way: each sees everything, and nobody's
-offsets move. Reads are `read_committed`; transaction markers take offsets, so offsets are never counts.
+The trainer, producers (for credit), weight watchers and all commands read this way: each sees every record, and no
+committed offset changes. Reads are `read_committed`. Transaction markers take offsets, so offsets are never counts.
 """
 
 import logging
@@ -23,12 +23,12 @@ FROM_START: Final = confluent_kafka.OFFSET_BEGINNING
 FROM_END: Final = confluent_kafka.OFFSET_END
 _METADATA_TIMEOUT_SECONDS = 30.0
 _SILENCE_SECONDS: Final = 60.0
-# Told for information while the client reconnects by itself.
-_PASSING = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
+# The client reports these while it reconnects by itself: they are no reason to end.
+_TRANSIENT = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
 
 class TopicReader:
-    """Reads whole topics by assignment; one thread, synchronous."""
+    """Reads all partitions of some topics, by assignment. Synchronous, for one thread."""
 
     def __init__(
         self,
@@ -57,32 +57,32 @@ class TopicReader:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """What is assigned."""
+        """The partitions that are read."""
         return self._partitions
 
     def poll(self, max_messages: int = 500, timeout_seconds: float = 0.5) -> list[Message]:
-        """What is there, waiting at most `timeout_seconds` for the first message."""
+        """The messages that have arrived; waits at most `timeout_seconds` for the first."""
         first = self._consumer.poll(timeout_seconds)
         if first is None:
             return []
-        # A timeout above 0 would wait for all of `max_messages`, not for some.
+        # With a timeout above 0 the client waits until it has all of `max_messages`.
         return self._taken([first, *self._consumer.consume(max_messages - 1, 0.0)])
 
     def to_end(self) -> Iterator[Message]:
-        """Everything up to the end of every partition, few at once; raises `BrokerError` after a silent minute."""
-        heard = time.monotonic()
+        """All messages up to the end of every partition; raises `BrokerError` if none comes for a minute before."""
+        last_message_at = time.monotonic()
         while not self.at_end():
             messages = self.poll(timeout_seconds=0.1)
             if messages:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _SILENCE_SECONDS:
+                last_message_at = time.monotonic()
+            elif time.monotonic() - last_message_at > _SILENCE_SECONDS:
                 raise BrokerError(
                     f"nothing was read for {_SILENCE_SECONDS:.0f} s before the end of {self._behind()}; is Kafka up?"
                 )
             yield from messages
 
     def at_end(self) -> bool:
-        """Whether every partition was read to its end, and nothing came since."""
+        """Whether every partition was read to its end, and nothing has come since."""
         return len(self._at_end) == len(self._partitions)
 
     def positions(self) -> dict[Partition, int]:
@@ -90,7 +90,7 @@ class TopicReader:
         return dict(self._positions)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
-        """Stop fetching these; what is buffered is dropped and fetched again, so pause rarely (librdkafka #2703)."""
+        """Stop fetching these. Pause rarely: the client drops and refetches what it has buffered (librdkafka #2703)."""
         self._consumer.pause([TopicPartition(*partition) for partition in partitions])
 
     def resume(self, partitions: Iterable[Partition]) -> None:
@@ -98,7 +98,7 @@ class TopicReader:
         self._consumer.resume([TopicPartition(*partition) for partition in partitions])
 
     def commit_for_monitoring(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit offsets for lag monitors alone; nothing of ours reads them back."""
+        """Commit offsets for lag monitors alone; no stage reads them."""
         if offsets:
             self._consumer.commit(
                 offsets=[TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()],
@@ -131,7 +131,7 @@ class TopicReader:
             raise ConfigurationError(
                 f"{partition[0]}/{partition[1]}: the wanted offset is not in the log: {error.str()}"
             )
-        elif error.fatal() or error.code() not in _PASSING:
+        elif error.fatal() or error.code() not in _TRANSIENT:
             raise BrokerError(f"reading {partition[0]}: {error.str()} ({error.name()})")
         else:
             _LOG.warning("kafka reader: %s", error.str())
@@ -153,7 +153,7 @@ class TopicReader:
 
 
 def plain_message(message: confluent_kafka.Message) -> Message:
-    """A client message as ours."""
+    """The client's message as a `Message`."""
     return Message(
         topic=message.topic(),
         partition=message.partition(),
@@ -169,15 +169,16 @@ def _config(kafka: KafkaSettings, monitor_group: str | None) -> dict[str, Any]:
     return {
         **kafka.client_config(),
         "logger": _LOG,
-        # The client asks for a group even where nothing joins one.
+        # The client requires a group id, although with `assign` nothing joins a group.
         "group.id": monitor_group or "rollstream-reader",
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,
+        # A reader whose offset is gone must not go on elsewhere: it would miss records silently.
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": 65536,
-        # The end of a partition is told with the next empty fetch, so this is what reading to the end costs at least.
+        # The end of a partition is reported with the next empty fetch, so reading to the end takes at least this long.
         "fetch.wait.max.ms": 50,
         "fetch.max.bytes": 16777216,
     }

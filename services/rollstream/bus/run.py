@@ -1,6 +1,6 @@
-"""`Run`: one run on its cluster. It gives topic names, codecs, readers, publishers and records ready to publish.
+"""`Run`: one run on its cluster. It gives topic names, codecs, readers, publishers and encoded records.
 
-Whoever has a `Run` spells out neither names nor registries:
+Code that has a `Run` needs no topic names and no registry:
 
     run = Run(settings)
     with run.publisher("client") as publisher:
@@ -33,7 +33,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Run:
-    """A run: a topic prefix on a cluster, with the registry that its records are written by."""
+    """A run: a topic prefix on a cluster, and the schema registry for its records."""
 
     def __init__(self, settings: StageSettings) -> None:
         self.name = settings.run
@@ -43,7 +43,7 @@ class Run:
         self._codecs: dict[str, AvroCodec[Any]] = {}
 
     def sibling(self, name: str) -> Self:
-        """Another run on the same cluster, whose records this one's registry reads."""
+        """Another run on the same cluster; its records are read with this run's registry."""
         other = copy.copy(self)
         other.name = checked_run(name)
         return other
@@ -57,13 +57,13 @@ class Run:
         return f"{self.name}.{members}"
 
     def codec(self, topic: Topic[R]) -> AvroCodec[R]:
-        """The codec of the topic's records, made once."""
+        """The codec of the topic's records; it is made at the first call and kept."""
         if topic.name not in self._codecs:
             self._codecs[topic.name] = AvroCodec(topic, self._registry)
         return self._codecs[topic.name]
 
-    def prepare(self, *topics: Topic[Any]) -> None:
-        """Make these topics' codecs now, so that a registry that is away is noticed at the start."""
+    def make_codecs(self, *topics: Topic[Any]) -> None:
+        """Make these topics' codecs now, so that a process whose registry does not answer fails at its start."""
         for topic in topics:
             self.codec(topic)
 
@@ -73,7 +73,7 @@ class Run:
         return OutRecord(topic=self.topic(topic), key=key.encode(), value=self.codec(topic).encode(record))
 
     def publisher(self, client_id: str) -> Publisher:
-        """What publishes on this cluster; use it as a context manager."""
+        """A publisher for this cluster; use it as a context manager."""
         return Publisher(self.kafka, client_id=client_id)
 
     def reader(
@@ -87,11 +87,11 @@ class Run:
         names = [self.topic(topic) for topic in topics]
         return TopicReader(self.kafka, names, start=start, default_start=default_start, monitor_group=monitor_group)
 
-    def placed(self, topic: Topic[R], *, strict: bool = False) -> Iterator[tuple[Message, R]]:
+    def read_with_messages(self, topic: Topic[R], *, strict: bool = False) -> Iterator[tuple[Message, R]]:
         """Every readable record up to the topic's end, each with the message that it came in.
 
-        What can't be read is logged and passed over, since the stages put it into dead-letters; with `strict` it raises
-        `BrokenWorldError`, for topics whose every record counts.
+        An unreadable record is logged and skipped: the stages put it into dead-letters. With `strict`, for topics where
+        every record counts, it raises `BrokenWorldError`: a person must repair the topic before anything can go on.
         """
         with self.reader(topic) as reader:
             for message in reader.to_end():
@@ -100,27 +100,27 @@ class Run:
                     yield message, record
 
     def read(self, topic: Topic[R], *, strict: bool = False) -> Iterator[R]:
-        """The records alone, see `placed`."""
-        return (record for _, record in self.placed(topic, strict=strict))
+        """The same records without their messages, see `read_with_messages`."""
+        return (record for _, record in self.read_with_messages(topic, strict=strict))
 
     def decoded(self, topic: Topic[R], message: Message, *, strict: bool = False) -> R | None:
-        """The record in `message`; None if it can't be read, see `placed`."""
+        """The record in `message`; None if it can't be read, see `read_with_messages`."""
         try:
             return self.codec(topic).decode(message.value)
         except DecodeError as error:
             if strict:
                 where = f"{message.topic}/{message.partition}@{message.offset}"
                 raise BrokenWorldError(f"{where} is not readable, and every record there counts: {error}") from error
-            _LOG.warning("passed over an unreadable record: %s", error, extra=message.place())
+            _LOG.warning("skipped an unreadable record: %s", error, extra=message.place())
             return None
 
     def bounds(self, topic: Topic[Any]) -> dict[Partition, tuple[int, int]]:
-        """First and next offset of each partition of the topic, now."""
+        """First and next offset of each partition of the topic at this moment."""
         name = self.topic(topic)
         return {(name, number): bounds for number, bounds in self.admin().bounds(name).items()}
 
     def ends(self, topic: Topic[Any]) -> dict[Partition, int]:
-        """The end of each partition, now: where a reader starts that shall see only what comes after."""
+        """The next offset of each partition at this moment. A reader that starts there sees only later records."""
         return {partition: end for partition, (_, end) in self.bounds(topic).items()}
 
     def admin(self) -> KafkaAdmin:
@@ -131,6 +131,7 @@ class Run:
     def _registry(self) -> SchemaRegistry:
         if self._registry_url is None:
             return PackagedRegistry()
+        # Imported here: its HTTP client is needed only by runs that have a registry.
         from rollstream.schemas.registry_url import ConfluentRegistry
 
         return ConfluentRegistry(self._registry_url, run=self.name)

@@ -1,8 +1,8 @@
-"""The trainer's commit: several records on several topics, all or none, fenced against a second trainer.
+"""The trainer's commit: several records on several topics, all or none, and from one trainer only.
 
-A zombie (a paused or partitioned trainer that comes back) is fenced from `init` of its successor on. After an error
-the producer is never used again: Kafka's transaction protocol allows torn transactions when a delayed EndTxn meets a
-later one (Jepsen, Bufstream 0.1.0; KIP-890).
+`init` fences the trainer that had the transactional id before. If that one was only paused or cut off from the network
+and comes back, the broker refuses its commits. After an error the producer is never used again: in Kafka's protocol a
+delayed EndTxn can tear a later transaction of the same producer (Jepsen, Bufstream 0.1.0; KIP-890).
 """
 
 import time
@@ -17,6 +17,7 @@ from rollstream.process.crash_points import crash_point
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError, RollstreamError
 
+# Readers see nothing behind an open transaction: the one of a dead trainer must not stop them for long.
 TRANSACTION_TIMEOUT_SECONDS = 10.0
 _INIT_TIMEOUT_SECONDS = 60.0
 _FENCED = (
@@ -28,7 +29,7 @@ _FENCED = (
 
 
 class TransactionalPublisher:
-    """One transactional producer; every error ends the process, as `FencedError` or `BrokerError`."""
+    """One transactional producer. Every error is raised as `FencedError` or `BrokerError` and must end the process."""
 
     def __init__(self, kafka: KafkaSettings, transactional_id: str) -> None:
         timeout_ms = int(TRANSACTION_TIMEOUT_SECONDS * 1000)
@@ -37,18 +38,18 @@ class TransactionalPublisher:
                 **producer_config(kafka, transactional_id),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": timeout_ms,
-                # librdkafka refuses a delivery timeout above the transaction's.
+                # librdkafka refuses a delivery timeout above the transaction timeout.
                 "delivery.timeout.ms": timeout_ms,
             }
         )
         self._id = transactional_id
 
     def init(self) -> None:
-        """Take over the transactional id: whoever held it is fenced, its open transaction aborted."""
+        """Take over the transactional id. The process that held it is fenced, and its open transaction is aborted."""
         try:
             self._producer.init_transactions(_INIT_TIMEOUT_SECONDS)
         except confluent_kafka.KafkaException as error:
-            raise self._explained(error, "taking over") from error
+            raise self._error_for(error, "taking over") from error
 
     def commit(self, records: Sequence[OutRecord]) -> None:
         """Publish all of `records` or none."""
@@ -61,13 +62,13 @@ class TransactionalPublisher:
             crash_point("transaction_sent")
             self._producer.commit_transaction(TRANSACTION_TIMEOUT_SECONDS)
         except confluent_kafka.KafkaException as error:
-            raise self._explained(error, "committing", time.monotonic() - began) from error
+            raise self._error_for(error, "committing", time.monotonic() - began) from error
         crash_point("transaction_committed")
 
-    def _explained(self, error: confluent_kafka.KafkaException, doing: str, seconds: float = 0.0) -> RollstreamError:
+    def _error_for(self, error: confluent_kafka.KafkaException, doing: str, seconds: float = 0.0) -> RollstreamError:
         cause: KafkaError = error.args[0]
         if cause.code() in _FENCED and seconds >= TRANSACTION_TIMEOUT_SECONDS:
-            # The broker fences a producer whose transaction it aborts, so this may be nobody else's doing.
+            # The broker also fences a producer whose transaction it aborts: perhaps no other process took over.
             return ExpiredTransactionError(
                 f"transaction of {self._id} was refused after {seconds:.0f} s, the bound is "
                 f"{TRANSACTION_TIMEOUT_SECONDS:g} s: {cause.str()}"

@@ -30,7 +30,8 @@ import asyncio
 import os
 import socket
 
-from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
+from rollstream.bus.consumer import GroupConsumer
+from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.run import Run
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine

@@ -51,7 +51,7 @@ class WeightWatcher:
 
     def __init__(self, parts: WatcherParts) -> None:
         self._parts = parts
-        parts.run.prepare(WEIGHTS, WEIGHTS_APPLIED)
+        parts.run.make_codecs(WEIGHTS, WEIGHTS_APPLIED)
         self._reader = parts.run.reader(WEIGHTS)
         self._known = KnownVersions()
         self._unreported: list[int] = []

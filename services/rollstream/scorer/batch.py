@@ -57,7 +57,7 @@ class BatchScorer:
         self._parts = parts
         self._run = parts.run
         for source, output in parts.routes:
-            parts.run.prepare(source, output)
+            parts.run.make_codecs(source, output)
         self._routes = {parts.run.topic(source): (source, output) for source, output in parts.routes}
 
     async def score(self, messages: Sequence[Message]) -> None:

@@ -119,7 +119,7 @@ class _Work:
         self._stage = stage
         self._run = stage.run
         for route in stage.routes:
-            stage.run.prepare(route.source, route.output)
+            stage.run.make_codecs(route.source, route.output)
         self._routes = {stage.run.topic(route.source): route for route in stage.routes}
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -16,8 +16,8 @@ import confluent_kafka
 import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from rollstream.bus.consumer import ConsumerSettings, GroupConsumer
-from rollstream.bus.group_config import group_config
+from rollstream.bus.consumer import GroupConsumer
+from rollstream.bus.group_config import ConsumerSettings, group_config
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher, producer_config
 from rollstream.local.kafka import KafkaCluster

@@ -269,7 +269,7 @@ def _published(run: Run) -> list[Answered]:
             ended=message.timestamp_ms / 1000,
             num_tokens=sample.num_completion_tokens,
         )
-        for message, sample in run.placed(ROLLOUTS)
+        for message, sample in run.read_with_messages(ROLLOUTS)
     ]
 
 

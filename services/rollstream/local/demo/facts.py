@@ -50,7 +50,7 @@ def read_facts(run: Run) -> RunFacts:
     return RunFacts(
         submitted=frozenset(prompt.group_id for prompt in prompts),
         started_at=min((prompt.submitted_at for prompt in prompts), default=None),
-        samples=tuple(_sample(message, scored) for message, scored in run.placed(SCORED)),
+        samples=tuple(_sample(message, scored) for message, scored in run.read_with_messages(SCORED)),
         ledger=tuple(run.read(LEDGER)),
         published=frozenset(record.weight_version for record in run.read(WEIGHTS)),
         applied=frozenset(record.weight_version for record in applied),

@@ -72,7 +72,7 @@ class Commits:
         self._weights = weights
         self._checkpoints = checkpoints
         self._run = run
-        run.prepare(WEIGHTS, LEDGER)
+        run.make_codecs(WEIGHTS, LEDGER)
         self._published: WeightsPublished | None = None
         self._own_uris: list[str] = []
         self._drops_since_version: list[ClosedGroup] = []
