@@ -18,7 +18,7 @@ from rollstream.stage.dead_letters import (
     dead_letter,
     distinct,
     parse,
-    replayed,
+    replay_records,
 )
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -83,7 +83,7 @@ def test_a_dead_letter_keeps_the_message_and_says_why() -> None:
 def test_any_message_comes_back_as_it_was(value: bytes | None, key: bytes | None, text: str, header: bytes) -> None:
     message = MESSAGE._replace(value=value, key=key, headers=(("mine", header),))
     error = ValueError(text.encode("utf-8", "replace").decode())
-    back, _ = replayed(parsed(a_letter(message, error=error)), dead_letters="demo.dead-letters", now=NOON)
+    back, _ = replay_records(parsed(a_letter(message, error=error)), dead_letters="demo.dead-letters", now=NOON)
     assert (back.topic, back.key, back.value) == ("demo.prompts", key, value)
     assert back.headers == (("mine", header), (REPLAYS, b"1"))
 
@@ -104,7 +104,7 @@ def test_the_same_offset_met_by_another_group_is_another_dead_letter() -> None:
 
 def test_a_marker_shows_when_it_was_replayed_wherever_it_lies() -> None:
     letter = a_letter()
-    _, marker = replayed(parsed(letter), dead_letters="demo.dead-letters", now=NOON + timedelta(hours=1))
+    _, marker = replay_records(parsed(letter), dead_letters="demo.dead-letters", now=NOON + timedelta(hours=1))
     for order in ([letter, marker], [marker, letter]):
         (listed,) = distinct(consumed(record) for record in order)
         assert listed.replayed_at == "2026-03-01T13:00:00+00:00"
@@ -112,7 +112,7 @@ def test_a_marker_shows_when_it_was_replayed_wherever_it_lies() -> None:
 
 
 def test_a_marker_whose_letter_has_expired_is_not_listed() -> None:
-    _, marker = replayed(parsed(a_letter()), dead_letters="demo.dead-letters", now=NOON)
+    _, marker = replay_records(parsed(a_letter()), dead_letters="demo.dead-letters", now=NOON)
     assert distinct([consumed(marker)]) == []
 
 
@@ -122,7 +122,7 @@ def test_replays_are_counted_through_every_return_and_end_at_the_limit() -> None
         letter = parsed(a_letter(message))
         assert letter.replays == round_number
         check_replayable(letter)
-        back, _ = replayed(letter, dead_letters="demo.dead-letters", now=NOON)
+        back, _ = replay_records(letter, dead_letters="demo.dead-letters", now=NOON)
         message = consumed(back, 100 + round_number)._replace(partition=3)
     with pytest.raises(ConfigurationError, match="the limit is 3"):
         check_replayable(parsed(a_letter(message)))

@@ -1,8 +1,9 @@
-"""Messages that could not be handled: how they are kept, listed and put back.
+"""Dead letters: messages that could not be handled. How they are kept, listed and replayed.
 
-The value is the original's, untouched, so that it can be read when the cause is gone; why it is here is in headers. A
-message may be dead-lettered twice (a crash before its commit), so its identity is (group, topic, partition, offset).
-A replay puts it back on its topic, counts itself in a header, and leaves a marker here.
+The value is the original's, unchanged, so that it can be handled when the cause is repaired. Headers say why it is
+here. A process may crash between a dead letter and its commit, and write it twice: its identity is (group, topic,
+partition, offset). A replay publishes the message on its topic again, counts that in a header, and leaves a marker in
+dead-letters.
 """
 
 from collections.abc import Iterable
@@ -19,10 +20,11 @@ from rollstream.schemas.topics import DEAD_LETTERS
 
 MAX_REPLAYS: Final = 3
 REPLAYS: Final = "rollstream.replays"
-"""Header of a replayed message: how often it was put back, the only one of ours that it keeps."""
+"""Header of a replayed message: how often it was replayed. It keeps no other header of ours."""
 _REPLAYED_AT: Final = "replayed_at"
+# The message with its headers must fit into the 1 MiB that dead-letters takes more than other topics.
 _MAX_ERROR_CHARACTERS: Final = 4000
-# Longer than the publisher's own bound, which says more.
+# Longer than the publisher's own bound, whose error says more.
 _PUBLISH_SECONDS: Final = DELIVERY_TIMEOUT_SECONDS + 10
 _OWN: Final = (
     "original.topic", "original.partition", "original.offset", "original.timestamp", "consumer.group", "error.class",
@@ -31,7 +33,7 @@ _OWN: Final = (
 
 
 class Identity(NamedTuple):
-    """What a dead letter is: this message, as this group met it."""
+    """Identifies a dead letter: the consumer group that could not handle it, and the message's place."""
 
     group: str
     topic: str
@@ -44,7 +46,7 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead letter, read: `timestamp_ms` is the original's, `replays` how often it had been put back before."""
+    """A dead letter as it was read. `timestamp_ms` is the original's; `replays` counts its replays so far."""
 
     identity: Identity
     key: bytes | None
@@ -63,7 +65,7 @@ class DeadLetter:
 def dead_letter(
     message: Message, *, topic: str, group: str, error: Exception, attempts: int, failed_at: datetime
 ) -> OutRecord:
-    """`message` as a record for the dead-letters topic `topic`. Pure."""
+    """`message` as a record for the dead-letters topic `topic`, with the reason in headers. Pure."""
     schema_id = schema_id_of(message.value)
     why = {
         "original.topic": message.topic,
@@ -77,11 +79,12 @@ def dead_letter(
         "failed_at": failed_at.isoformat(),
         "schema_id": "" if schema_id is None else str(schema_id),
     }
-    return OutRecord(topic=topic, key=message.key, value=message.value, headers=_originals(message.headers) + _as(why))
+    headers = _original_headers(message.headers) + _encoded(why)
+    return OutRecord(topic=topic, key=message.key, value=message.value, headers=headers)
 
 
 def parse(message: Message) -> DeadLetter | None:
-    """A message of a dead-letters topic as a dead letter, or None if it has not our headers."""
+    """A message of a dead-letters topic as a dead letter; None if it does not have our headers."""
     texts = {name: value.decode("utf-8", "replace") for name, value in message.headers if value is not None}
     try:
         return DeadLetter(
@@ -93,7 +96,7 @@ def parse(message: Message) -> DeadLetter | None:
             ),
             key=message.key,
             value=message.value,
-            headers=_originals(message.headers),
+            headers=_original_headers(message.headers),
             timestamp_ms=int(texts["original.timestamp"]),
             error_class=texts["error.class"],
             error_message=texts["error.message"],
@@ -108,7 +111,7 @@ def parse(message: Message) -> DeadLetter | None:
 
 
 def distinct(messages: Iterable[Message]) -> list[DeadLetter]:
-    """The dead letters among `messages`, each identity once, oldest first; its marker says when it was replayed."""
+    """The dead letters among `messages`, each identity once, oldest first; `replayed_at` comes from their markers."""
     parsed = [letter for letter in map(parse, messages) if letter is not None]
     replayed_at = {letter.identity: letter.replayed_at for letter in parsed if letter.replayed_at is not None}
     letters: dict[Identity, DeadLetter] = {}
@@ -125,9 +128,10 @@ def list_dead_letters(run: Run) -> list[DeadLetter]:
 
 
 def replay(publisher: Publisher, run: Run, letter: DeadLetter, *, now: datetime | None = None) -> None:
-    """Put the message back on its topic, then leave the marker, each confirmed; see `check_replayable`."""
+    """Publish the message on its topic again, then the marker; each is confirmed. Raises as `check_replayable` does."""
     check_replayable(letter)
-    for record in replayed(letter, dead_letters=run.topic(DEAD_LETTERS), now=now or datetime.now(UTC)):
+    # The marker comes second: a crash between the two may replay twice, but never marks what was not replayed.
+    for record in replay_records(letter, dead_letters=run.topic(DEAD_LETTERS), now=now or datetime.now(UTC)):
         publisher.publish_soon(record).result(_PUBLISH_SECONDS)
 
 
@@ -142,12 +146,12 @@ def check_replayable(letter: DeadLetter) -> None:
         )
 
 
-def replayed(letter: DeadLetter, *, dead_letters: str, now: datetime) -> tuple[OutRecord, OutRecord]:
-    """The message as it goes back, and the marker that says so. Pure."""
+def replay_records(letter: DeadLetter, *, dead_letters: str, now: datetime) -> tuple[OutRecord, OutRecord]:
+    """The message to publish on its topic again, and the marker of the replay. Pure."""
     counter = ((REPLAYS, str(letter.replays + 1).encode()),)
     kept = tuple(header for header in letter.headers if header[0] != REPLAYS)
     back = OutRecord(topic=letter.identity.topic, key=letter.key, value=letter.value, headers=kept + counter)
-    said = {
+    marker = {
         "original.topic": letter.identity.topic,
         "original.partition": str(letter.identity.partition),
         "original.offset": str(letter.identity.offset),
@@ -159,12 +163,12 @@ def replayed(letter: DeadLetter, *, dead_letters: str, now: datetime) -> tuple[O
         "failed_at": letter.failed_at,
         _REPLAYED_AT: now.isoformat(),
     }
-    return back, OutRecord(topic=dead_letters, key=letter.key, value=None, headers=_as(said))
+    return back, OutRecord(topic=dead_letters, key=letter.key, value=None, headers=_encoded(marker))
 
 
-def _originals(headers: Headers) -> Headers:
+def _original_headers(headers: Headers) -> Headers:
     return tuple(header for header in headers if header[0] not in _OWN)
 
 
-def _as(texts: dict[str, str]) -> Headers:
+def _encoded(texts: dict[str, str]) -> Headers:
     return tuple((name, text.encode()) for name, text in texts.items())

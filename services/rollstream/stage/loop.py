@@ -1,23 +1,25 @@
-"""The consume → handle → produce → commit loop that generators run on, and any stage that ends records out of order.
+"""The consume → handle → produce → commit loop for stages whose records end out of order, like the generators'.
 
-The scorer has its twin on Faust (`scorer/app.py`, `scorer/batch.py`); the trainer commits with its ledger instead.
+The scorer does the same with Faust (`scorer/app.py`, `scorer/batch.py`). The trainer commits with its ledger instead.
 
 Consumes   records of the topics in `Stage.routes`, as a member of one consumer group.
-Produces   what each record's handler yields, at once, on the route's output topic; dead letters.
-Waits for  the broker's confirmation of everything a record caused; only then may its offset be committed.
-Unblocked  by records arriving, by room below the consumer's bounds, by `Stop`.
+Produces   what each record's handler yields, as soon as it yields it, on the route's output topic; dead letters.
+Waits for  the broker's confirmation of everything that a record caused; only then may its offset be committed.
+Unblocked  by records that arrive, by room below the consumer's bounds, by `Stop`.
 
 What happens when …
-  … this process is killed: records without a committed offset are delivered again, to whoever owns the partition
-    then. Nothing is lost; what was published before is published twice, under the same ids.
-  … a record comes twice: it is handled twice; ids are deterministic, the ledger counts each once.
-  … a message can't be read: it goes to dead-letters, confirmed; its offset is done; the partition moves on.
-  … a handler raises: `Route.on_failure` says what to publish instead, else the message is dead-lettered. More than 20
-    a minute end the process: a world, not a message, is broken. So does one `RollstreamError` but `BadMessageError`.
-  … a record kills the process each time: it is started alone, then given up, as Redis counts (`starts.py`).
-  … partitions are revoked or lost, or the process is told to stop: handlers may finish for a bounded time (not when
-    lost), then they are cancelled, and nothing they yield after that is published.
-  … a record is unfinished beyond its bound: the process ends, non-zero.
+  … this process is killed: records without a committed offset are delivered again, to the next owner of the
+    partition. Nothing is lost; what was published before is published twice, under the same ids.
+  … a record comes twice: it is handled twice. Ids are deterministic, so the ledger counts each sample once.
+  … a message can't be read: it becomes a dead letter, and after the broker's confirmation its offset may be committed.
+  … a handler raises: `Route.on_failure` says what to publish instead; without it the message becomes a dead letter.
+    More than 20 failures a minute are a broken world: nothing can be handled until something outside is repaired, so
+    the process exits. It also exits after a single `RollstreamError` that is not a `BadMessageError`.
+  … a poison record kills the process each time: Redis counts its starts; it runs alone, then it is given up
+    (`starts.py`).
+  … partitions are revoked, or the process is asked to stop: handlers may finish for a bounded time, then they are
+    cancelled. When partitions are lost, they are cancelled at once. A cancelled handler publishes nothing more.
+  … a record is unfinished for longer than its bound: the process exits with an error.
 """
 
 import asyncio
@@ -62,6 +64,7 @@ T = TypeVar("T", bound=Record)
 R = TypeVar("R", bound=Record)
 
 MAX_FAILURES_A_MINUTE: Final = 20
+# Cancelled handlers may need a moment to end their model calls; one that ignores the cancellation is left behind.
 _CANCEL_SECONDS: Final = 5.0
 _LOOP_HANGS_AFTER_SECONDS: Final = 120.0
 
@@ -70,9 +73,9 @@ _LOOP_HANGS_AFTER_SECONDS: Final = 120.0
 class Route(Generic[T, R]):
     """How the records of the topic `source` are handled.
 
-    `handle` yields results as they end. `on_failure` gives the results to publish when `handle` raised or the record
-    was given up; without it, the message is dead-lettered. `if_too_large` shrinks a result over the size limit.
-    `weight` is the record's share of `ConsumerSettings.max_weight`.
+    `handle` yields each result as soon as it is complete. `on_failure` gives the results to publish if `handle` raised
+    or the record was given up; without it the message becomes a dead letter. `if_too_large` makes a smaller result of
+    one over the size limit. `weight` is the record's share of `ConsumerSettings.max_weight`.
     """
 
     source: Topic[T]
@@ -85,7 +88,7 @@ class Route(Generic[T, R]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """What one stage is made of; `consumer` reads the routes' sources."""
+    """The parts of one stage; `consumer` reads the sources of the routes."""
 
     run: Run
     consumer: GroupConsumer
@@ -97,7 +100,7 @@ class Stage:
 
 
 async def run_stage(stage: Stage, stop: Stop) -> None:
-    """Run until `stop` is asked, then drain, commit and leave the group; raises what broke the world."""
+    """Run until `stop` is asked, then let handlers finish, commit and leave the group. Raises what ended it before."""
     work = _Work(stage)
     await stage.consumer.start(weigh=work.weigh, on_dropped=work.cancel_dropped)
     beating = asyncio.create_task(_beat(stage))
@@ -113,7 +116,7 @@ async def run_stage(stage: Stage, stop: Stop) -> None:
 
 
 class _Work:
-    """The records in flight, a task each."""
+    """The records in flight, each with a task."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -123,15 +126,16 @@ class _Work:
         self._routes = {stage.run.topic(route.source): route for route in stage.routes}
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        # Times of the latest failures: one more than the bound, so that the first and last tell the rate.
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES_A_MINUTE + 1)
         self._is_ending = False
 
     async def run_until(self, stop: Stop) -> None:
-        """Take records until told to stop or something breaks."""
+        """Take records until `stop` is asked; raises the first error that must end the process."""
         await first_to_end(self._take_records(), stop.asked(), asyncio.shield(self._broken))
 
     async def drain(self) -> None:
-        """Take nothing more, let what runs finish within the bound; raises what breaks meanwhile."""
+        """Take no more records and let handlers finish within the bound. Raises what must end the process meanwhile."""
         self._stage.consumer.pause_for("draining")
         deadline = time.monotonic() + self._stage.drain_seconds
         while self._tasks and not self._broken.done() and (left := deadline - time.monotonic()) > 0:
@@ -140,7 +144,7 @@ class _Work:
             self._broken.result()
 
     async def cancel_all(self) -> None:
-        """Cancel what still runs; its offsets stay uncommitted."""
+        """Cancel the handlers that still run; their offsets stay uncommitted."""
         self._is_ending = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -149,10 +153,10 @@ class _Work:
             _LOG.info("%d records are left to their next owner", len(tasks))
             await asyncio.wait(tasks, timeout=_CANCEL_SECONDS)
         if self._broken.done():
-            self._broken.exception()  # seen: another failure may be what ends the process
+            self._broken.exception()  # read it, or asyncio logs it as never retrieved
 
     def cancel_dropped(self) -> None:
-        """Cancel the records whose partitions went away."""
+        """Cancel the handlers of records whose partitions were revoked or lost."""
         for taken, task in self._tasks.items():
             if not taken.is_current:
                 task.cancel()
@@ -164,7 +168,7 @@ class _Work:
             return 1
         try:
             return route.weight(self._run.codec(route.source).decode(message.value))
-        except DecodeError:
+        except DecodeError:  # its handling will find the same, and make a dead letter of it
             return 1
 
     async def _take_records(self) -> None:
@@ -212,12 +216,12 @@ class _Work:
             await self._fail(taken, start, record, error)
         except RollstreamError:
             raise
-        except Exception as error:  # noqa: BLE001 (the one place where any failure of a handler ends)
+        except Exception as error:  # noqa: BLE001 (a handler may raise anything)
             self._count_failure(taken, error)
             await self._fail(taken, start, record, error)
 
     async def _publish(self, taken: InFlight, route: Route[Any, Any], results: AsyncIterable[Record]) -> None:
-        """Send each result as it comes, and wait for the reports of all, also if no more come for an error."""
+        """Send each result as it comes and wait until all are confirmed, even if the handler raises."""
         reports: list[Future[Delivery]] = []
         try:
             async for result in results:
@@ -229,7 +233,7 @@ class _Work:
 
     async def _send(self, taken: InFlight, route: Route[Any, Any], result: Record) -> Future[Delivery]:
         if not taken.is_current:
-            # The partition went away; the cancellation of this task is already on its way.
+            # The partition was revoked or lost; `cancel_dropped` is about to cancel this task.
             raise asyncio.CancelledError
         try:
             sent = self._run.out_record(route.output, result)
@@ -288,6 +292,6 @@ async def _beat(stage: Stage) -> None:
     while True:
         stage.health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
         if stage.poison.redis_state:
-            # Ready in any case: it holds only what may be lost.
+            # Ready even without Redis, which holds only what may be lost.
             stage.health.check("redis", True, stage.poison.redis_state)
         await asyncio.sleep(1.0)

@@ -1,12 +1,12 @@
-"""Starts of records, counted in Redis, which outlives a process that a record kills (a poison record).
+"""Finds poison records, which kill each process that handles them, by counting starts in Redis.
 
-A start is counted before a record is handled and deleted after its end. An orderly end (shutdown, revoke, a broken
-world) takes its start back. A record that was started 3 times without an end runs alone, so that no other record runs
-when the process dies again; after 5 starts it is given up. Without Redis nothing is counted and everything goes on, but
-a record that kills is started for ever.
+The count must outlive the process, so it is in Redis. A start is counted before a record is handled and deleted after
+its end. If the process ends in order (stop, revoked partitions, a broken world), the start is taken back. A record with
+3 starts and no end runs alone, so that no other record is counted when the process dies again. After 5 starts it is
+given up. Without Redis nothing is counted and everything goes on, but a poison record is started for ever.
 
-`StartCounter` counts a batch with one command; `PoisonGuard` counts records one by one as they arrive, and lets each
-wait until it may run.
+`StartCounter` counts a batch of records with one command. `PoisonGuard` counts records one by one as they arrive, and
+lets each wait until it may run.
 """
 
 import asyncio
@@ -30,13 +30,15 @@ ALONE_AFTER: Final = 3
 GIVEN_UP_AFTER: Final = 5
 _ANSWERS: Final = "it answers"
 _GONE: Final = "it is gone: starts are not counted until it is back"
+# Keys of records that nobody handles any more, e.g. of a deleted run, must not stay for ever.
 _EXPIRE_SECONDS: Final = 24 * 3600
 _TIMEOUT_SECONDS: Final = 1.0
 _MAX_CONNECTIONS: Final = 8
 _WAIT_SECONDS: Final = 30.0
-_REST_SECONDS: Final = 5.0
-# One command for all keys, not a pipeline of one a key, which costs four times the time. A record may have two owners
-# while its partition moves: each counts its own start, and takes back no more than that.
+# While Redis does not answer, each question costs a second of waiting: so it is not asked again for a while.
+_RETRY_AFTER_SECONDS: Final = 5.0
+# One command for all keys: a pipeline with one command for each key takes four times as long. While a partition moves,
+# a record may have two owners: each counts its own start and takes only that one back.
 _START: Final = (
     "local counts = {} for index, key in ipairs(KEYS) do "
     "counts[index] = redis.call('INCR', key) redis.call('EXPIRE', key, ARGV[1]) end return counts"
@@ -47,27 +49,27 @@ _TAKE_BACK: Final = (
 
 
 def _is_broken_world(error: BaseException) -> bool:
-    """Whether a batch ends by no fault of its records; a bug or a record that nobody can handle may be their fault."""
+    """Whether a batch ended for a reason outside of its records. A bug may be caused by one of them."""
     return isinstance(error, RollstreamError) and not isinstance(error, BadMessageError)
 
 
 def _is_any_exception(error: BaseException) -> bool:
-    # What a record's own handler raises ends inside the block: whatever comes out of it is an orderly end.
+    # The loop catches what a record's handler raises inside the block, so an exception that leaves it is no poison.
     return isinstance(error, Exception | asyncio.CancelledError)
 
 
 class StartCounter:
-    """Counts the starts of one group's records. `redis_url` None: nothing is counted."""
+    """Counts the starts of records by one consumer group. With `redis_url` None nothing is counted."""
 
     def __init__(self, redis_url: str | None, group_id: str) -> None:
         self._prefix = f"{{{group_id}}}:starts"  # the braces keep a group's keys on one node of a Redis cluster
-        self._resting_until = 0.0
+        self._ask_again_at = 0.0
         self.redis_state = ""
         """How Redis was when it was last asked, for people."""
         self._redis = _connection(redis_url) if redis_url else None
 
     async def previous(self, messages: Sequence[Message]) -> list[int]:
-        """How often each was started without an end; 0 while Redis is gone."""
+        """How often each record was started without an end; 0 while Redis is gone."""
         found = await self._ask("MGET", *self._keys(messages))
         return [int(count or 0) for count in found] if found else [0] * len(messages)
 
@@ -75,9 +77,9 @@ class StartCounter:
     async def counted(
         self, messages: Sequence[Message], *, is_orderly: Callable[[BaseException], bool] = _is_broken_world
     ) -> AsyncIterator[list[int]]:
-        """Count a start of each while the block runs; gives each one's number, from 1, 0 while Redis is gone.
+        """Count a start of each record while the block runs. Gives the number of each, from 1; 0 while Redis is gone.
 
-        An exception that `is_orderly` takes the starts back; with any other one they stay counted.
+        After an exception for which `is_orderly` holds, the starts are taken back. After any other they stay counted.
         """
         keys = self._keys(messages)
         numbers = await self._ask("EVAL", _START, len(keys), *keys, _EXPIRE_SECONDS)
@@ -98,30 +100,31 @@ class StartCounter:
         return [f"{self._prefix}:{message.topic}:{message.partition}:{message.offset}" for message in messages]
 
     async def _ask(self, command: str, *arguments: str | int) -> Any:
-        """Redis' answer; None while it is gone, when it is left alone for a few seconds."""
+        """Redis' answer. None while it is gone; then it is not asked again for a few seconds."""
         began = time.monotonic()
-        if self._redis is None or began < self._resting_until:
+        if self._redis is None or began < self._ask_again_at:
             return None
         try:
             answer = await self._redis.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
         except redis.RedisError as error:
             self.redis_state = _GONE
-            if began >= self._resting_until:  # of those that asked at the same time, one says it
+            if began >= self._ask_again_at:  # of many that asked at the same time, only the first logs it
                 _LOG.warning("Redis is gone, starts are not counted until it is back: %s", error)
-            self._resting_until = time.monotonic() + _REST_SECONDS
+            self._ask_again_at = time.monotonic() + _RETRY_AFTER_SECONDS
             return None
         self.redis_state = _ANSWERS
         return answer
 
 
 def _connection(redis_url: str) -> redis.asyncio.Redis:
-    # Hundreds of records start side by side: they wait for a connection rather than open one each.
+    # Hundreds of records start at the same time: they share a few connections and wait for a free one.
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         redis_url,
         max_connections=_MAX_CONNECTIONS,
         timeout=_WAIT_SECONDS,
         socket_timeout=_TIMEOUT_SECONDS,
         socket_connect_timeout=_TIMEOUT_SECONDS,
+        # No retries: `_ask` gives up at once, so that records do not wait for a Redis that is gone.
         retry=Retry(NoBackoff(), 0),
     )
     return redis.asyncio.Redis.from_pool(pool)
@@ -136,7 +139,7 @@ class Start:
 
 
 class PoisonGuard:
-    """Counts each record's start as it arrives; who was started too often runs alone. `redis_url` as in the counter."""
+    """Counts each record's start; a record that was started too often runs alone. `redis_url` as in `StartCounter`."""
 
     def __init__(self, redis_url: str | None, group_id: str) -> None:
         self._counter = StartCounter(redis_url, group_id)
@@ -149,7 +152,7 @@ class PoisonGuard:
 
     @asynccontextmanager
     async def start(self, message: Message) -> AsyncIterator[Start]:
-        """Count a start of `message` for as long as the block runs; waits until it may run."""
+        """Wait until `message` may run, then count a start of it while the block runs."""
         (previous,) = await self._counter.previous([message])
         async with (
             self._gate.passing(alone=previous >= ALONE_AFTER),
@@ -164,7 +167,7 @@ class PoisonGuard:
 
 
 class _Gate:
-    """Many pass side by side, or one alone; who waits to be alone goes before newcomers."""
+    """Lets many tasks in together, or one alone. A task that waits to be alone goes before those that come later."""
 
     def __init__(self) -> None:
         self._change = asyncio.Condition()
