@@ -1,9 +1,10 @@
-"""The fold of the ledger: what survives restarts and rollbacks. Pure.
+"""Computes the surviving branch of the ledger: what still counts after restarts and rollbacks. Pure.
 
-The ledger is append-only and has one writer at a time (a second trainer is fenced), yet history branches: a trainer
-that restores a checkpoint, or an operator who rolls back, continues from an older version. The entry they write
-names that version as its parent; everything after the parent's entry is cut, and the groups closed there are open
-again. Example, versions in brackets, (c) names a checkpoint:
+The ledger is append-only and has one writer at a time (a second trainer is fenced). But its history branches: a trainer
+that restores a checkpoint, or an operator who rolls back, goes on from an older weight version. Their entry names that
+version as its parent. All entries after the parent's are cut, and the groups that they closed are open again.
+
+Example, with versions in brackets; (c) means that the entry names a checkpoint:
 
     restart[0] step[1](c) step[2] drops step[3]     killed: the newest checkpoint is version 1's
     restart[0] step[1](c) restart[4 ← 1] step[5]    the chain after the next trainer's first step
@@ -20,11 +21,11 @@ from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, Train
 
 @dataclass(frozen=True, kw_only=True)
 class Survivors:
-    """What counts after a whole ledger was folded.
+    """The surviving branch of a whole ledger.
 
-    `chain`: the surviving entries in order. `closed`: group_id → how it closed. `versions`: all versions, cut ones
-    too. `current_version`: None before the first start. `max_version`: over all entries, -1 before the first start.
-    `step`: optimizer steps on the chain. `checkpoint`: the newest surviving entry that names a checkpoint.
+    `chain`: the surviving entries in order. `closed`: group_id → how it closed. `versions`: all versions, those of cut
+    entries too. `current_version`: None before the first start. `max_version`: the largest of all entries, -1 before
+    the first start. `step`: optimizer steps on the chain. `checkpoint`: the newest surviving entry that names one.
     """
 
     chain: tuple[LedgerEntry, ...]
@@ -37,13 +38,13 @@ class Survivors:
 
     @cached_property
     def trained(self) -> Mapping[str, TrainedRollout]:
-        """rollout_id → where the record lies that a surviving step trained on; built when first asked for."""
+        """rollout_id → the record that a surviving step trained on."""
         return {rollout.rollout_id: rollout for entry in self.chain for rollout in entry.trained}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivingEntry:
-    """What the incremental fold keeps of a surviving entry; `closed`: the groups that it was the first to close."""
+    """What `LedgerFold` keeps of a surviving entry. `closed`: the groups that this entry closed as the first."""
 
     kind: EntryKind
     weight_version: int
@@ -54,7 +55,7 @@ class SurvivingEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerChange:
-    """What one entry changed: groups that it closed, groups that its cut opened again, entries that it cut."""
+    """What one entry changed: the groups that it closed, those that it opened again, and how many entries it cut."""
 
     closed: tuple[str, ...]
     reopened: tuple[str, ...]
@@ -62,21 +63,23 @@ class LedgerChange:
 
 
 class LedgerFold:
-    """The same fold, one entry at a time, for weeks: an entry costs its own size, a cut the size of what it cuts.
+    """Computes the surviving branch one entry at a time, for processes that read the ledger for weeks.
 
-    It keeps group ids and versions, and forgets rollouts and metrics.
+    An entry costs time for its own size, a cut for the size of what it cuts. Group ids and versions are kept, rollouts
+    and metrics are not.
     """
 
     def __init__(self) -> None:
         self._chain: list[SurvivingEntry] = []
         self._closed: set[str] = set()
+        # Positions in the chain: of the entry that made each surviving version, and of the entries with a checkpoint.
         self._positions: dict[int, int] = {}
         self._checkpoints: list[int] = []
         self._versions = VersionTree()
         self._max_version = -1
 
     def add(self, entry: LedgerEntry) -> LedgerChange:
-        """Fold in the next entry; raises `InconsistentLedgerError` and changes nothing if it does not fit."""
+        """Add the next entry. If it contradicts earlier ones, raises `InconsistentLedgerError` and changes nothing."""
         self._check(entry)
         cut: list[SurvivingEntry] = []
         if entry.kind in (EntryKind.RESTART, EntryKind.ROLLBACK) and entry.parent_version is not None:
@@ -103,27 +106,27 @@ class LedgerFold:
 
     @property
     def chain(self) -> Sequence[SurvivingEntry]:
-        """The surviving entries in order; live."""
+        """The surviving entries in order; a view that later entries change."""
         return self._chain
 
     @property
     def closed(self) -> Set[str]:
-        """Ids of the groups that are closed on the surviving branch; live."""
+        """Ids of the groups that are closed on the surviving branch; a view that later entries change."""
         return self._closed
 
     @property
     def versions(self) -> VersionTree:
-        """All versions, those of cut entries too; live."""
+        """All versions, those of cut entries too; later entries add to it."""
         return self._versions
 
     @property
     def current_version(self) -> int | None:
-        """Version at the end of the chain; None before the first start."""
+        """Weight version at the end of the chain; None before the first start."""
         return self._chain[-1].weight_version if self._chain else None
 
     @property
     def max_version(self) -> int:
-        """Largest version of all entries, cut ones too; -1 before the first start."""
+        """Largest weight version of all entries, those of cut entries too; -1 before the first start."""
         return self._max_version
 
     @property
@@ -146,7 +149,8 @@ class LedgerFold:
             if entry.weight_version != self.current_version:
                 raise InconsistentLedgerError(f"{what}: drops belong to the current version {self.current_version}")
             if entry.checkpoint is not None:
-                # A restart names a version, so it would cut these drops, whose groups the checkpoint has behind it.
+                # A restart from this checkpoint would cut the drops, but read on from offsets after their groups: the
+                # groups would be open again, and nobody would close them.
                 raise InconsistentLedgerError(f"{what}: only an entry that makes a version can name a checkpoint")
             return
         if entry.weight_version <= self._max_version:
@@ -164,7 +168,7 @@ class LedgerFold:
             raise InconsistentLedgerError(f"{what}: a step's parent must be {self.current_version}, not {parent}")
 
     def _cut(self, length: int) -> list[SurvivingEntry]:
-        """Shorten the chain to `length` entries; returns the rest."""
+        """Shorten the chain to `length` entries; returns the entries that were cut."""
         cut = self._chain[length:]
         del self._chain[length:]
         for gone in cut:
@@ -177,7 +181,7 @@ class LedgerFold:
 
 
 def surviving(entries: Iterable[LedgerEntry]) -> Survivors:
-    """Fold a whole ledger from its first entry, keeping the surviving ones; raises `InconsistentLedgerError`."""
+    """The surviving branch of a whole ledger, from its first entry on; raises `InconsistentLedgerError`."""
     fold = LedgerFold()
     chain: list[LedgerEntry] = []
     for entry in entries:
@@ -186,7 +190,7 @@ def surviving(entries: Iterable[LedgerEntry]) -> Survivors:
         chain.append(entry)
     closed: dict[str, ClosedGroup] = {}
     for entry in chain:
-        for group in entry.closed:
+        for group in entry.closed:  # the first entry that closes a group counts
             closed.setdefault(group.group_id, group)
     return Survivors(
         chain=tuple(chain),

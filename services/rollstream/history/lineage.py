@@ -1,7 +1,7 @@
-"""Putting a rollout's or a step's story together from what the topics hold. Pure.
+"""Finds what belongs to one rollout or one optimizer step in the records of a run's topics. Pure.
 
-prompt → generator, attempts and spans → scorer and reward → step → weight version. What retention has deleted is
-missing from a story, never guessed.
+prompt → generator, attempts and spans → scorer and reward → step → weight version. Records that retention has deleted
+are missing; nothing is guessed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,7 @@ R_co = TypeVar("R_co", bound=Record, covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found(Generic[R_co]):
-    """A record and where it lies."""
+    """A record and its place on Kafka."""
 
     topic: str
     partition: int
@@ -32,11 +32,11 @@ class Found(Generic[R_co]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutStory:
-    """Everything the topics know of one rollout.
+    """All that the topics hold about one rollout.
 
-    `trained` and `step` are the surviving step that trained on it, `closed` how its group closed on the surviving
-    branch, `cut_steps` steps that trained on it and were cut by a restart or rollback. `policy_lag` is in optimizer
-    steps, from the oldest version in the trained attempt's spans to the version that the step started from.
+    `trained` and `step` are of the surviving step that trained on it. `closed` says how its group closed on the
+    surviving branch. `cut_steps` trained on it and were cut by a restart or rollback. `policy_lag` is in optimizer
+    steps, from the oldest version in the trained attempt's spans to the version from which the step started.
     """
 
     rollout_id: str
@@ -54,7 +54,7 @@ class RolloutStory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStory:
-    """A surviving step: its entry, the version that it made, and each rollout that it trained on with its lag."""
+    """A surviving step: its entry, its weight version, and each rollout that it trained on, with its policy lag."""
 
     step: LedgerEntry
     version: WeightsPublished | None
@@ -70,12 +70,12 @@ def trace_rollout(
     survivors: Survivors,
     versions: Iterable[WeightsPublished],
 ) -> RolloutStory:
-    """The story of `rollout_id` among `found`; `survivors` is the fold of `entries`."""
+    """The lineage of `rollout_id` among `found`; `survivors` is the surviving branch of `entries`."""
     group = group_of(rollout_id)
     records = list(found)
-    attempts = [_as(one, RolloutGenerated) for one in records if isinstance(one.record, RolloutGenerated)]
-    scored = [_as(one, RolloutScored) for one in records if isinstance(one.record, RolloutScored)]
-    prompts = [_as(one, PromptSubmitted) for one in records if isinstance(one.record, PromptSubmitted)]
+    attempts = [_typed(one, RolloutGenerated) for one in records if isinstance(one.record, RolloutGenerated)]
+    scored = [_typed(one, RolloutScored) for one in records if isinstance(one.record, RolloutScored)]
+    prompts = [_typed(one, PromptSubmitted) for one in records if isinstance(one.record, PromptSubmitted)]
     mine = tuple(one for one in scored if one.record.rollout.rollout_id == rollout_id)
     trained = survivors.trained.get(rollout_id)
     step = next((entry for entry in survivors.chain if any(one is trained for one in entry.trained)), None)
@@ -111,7 +111,7 @@ def trace_step(
     survivors: Survivors,
     versions: Iterable[WeightsPublished],
 ) -> StepStory:
-    """The story of `step`, a surviving entry; `found` holds the records of `scored` that it names."""
+    """The lineage of `step`, a surviving entry; `found` holds the records of `scored` that it names."""
     at = {(one.partition, one.offset): one.record for one in found if isinstance(one.record, RolloutScored)}
     rollouts = []
     for trained in step.trained:
@@ -127,7 +127,7 @@ def trace_step(
     )
 
 
-def _as(one: Found[Record], kind: type[R_co]) -> Found[R_co]:
+def _typed(one: Found[Record], kind: type[R_co]) -> Found[R_co]:
     if not isinstance(one.record, kind):
         raise TypeError(f"{one.topic}/{one.partition}/{one.offset} is no {kind.__name__}")
     return Found(topic=one.topic, partition=one.partition, offset=one.offset, record=one.record)
@@ -138,6 +138,7 @@ def _closing(survivors: Survivors, group: str) -> LedgerEntry | None:
 
 
 def _cut(entries: Sequence[LedgerEntry], survivors: Survivors) -> list[LedgerEntry]:
+    # By identity: two entries may be equal in all fields, and only one of them may be cut.
     kept = {id(entry) for entry in survivors.chain}
     return [entry for entry in entries if id(entry) not in kept]
 

@@ -1,4 +1,4 @@
-"""What the topics say of a run's weight versions: one read of `weights` and `ledger`, folded."""
+"""Reads a run's history from `weights` and `ledger`: all weight versions, and the surviving branch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """A run's versions, oldest first, and what survives of them.
+    """A run's weight versions, oldest first, and its surviving branch (`fold`).
 
-    `published`: version → its record, of the run's model. `entries`: version → the entry that made it, without the
-    rollouts and groups in it. `newest_version`: the largest number that was ever given, -1 before the first.
+    `published`: version → its record, for the run's model. `entries`: version → the ledger entry that made it, without
+    its rollouts and groups. `newest_version`: the largest version of any model or entry, -1 before the first.
     """
 
     published: Mapping[int, WeightsPublished]
@@ -32,16 +32,16 @@ class History:
         return {link.weight_version for link in self.fold.chain}
 
     def checkpoint_at(self, version: int) -> str | None:
-        """The checkpoint from which a trainer goes on after a rollback to a surviving version; None: initial model."""
+        """The checkpoint that a trainer restores after a rollback to a surviving `version`; None: the initial model."""
         older = [link.checkpoint for link in self.fold.chain if link.weight_version <= version]
         return next((checkpoint for checkpoint in reversed(older) if checkpoint is not None), None)
 
 
 def read(run: Run, *, newest: int | None = None, strict: bool = False) -> History:
-    """Read both topics to their ends, the `newest` versions with their records (None: all), and the fold of everything.
+    """Read both topics to their ends. Records are kept for the `newest` versions (None: for all).
 
-    With `strict`, a record that can't be read raises `BrokenWorldError`, else it is passed over. Raises `BrokerError`
-    and `InconsistentLedgerError`.
+    With `strict` an unreadable record raises `BrokenWorldError`; otherwise it is skipped. Raises `BrokerError` and
+    `InconsistentLedgerError`.
     """
     published: dict[int, WeightsPublished] = {}
     entries: dict[int, LedgerEntry] = {}
@@ -63,4 +63,4 @@ def read(run: Run, *, newest: int | None = None, strict: bool = False) -> Histor
 def _keep(kept: dict[int, V], version: int, value: V, newest: int | None) -> None:
     kept[version] = value
     if newest is not None and len(kept) > newest:
-        del kept[next(iter(kept))]
+        del kept[next(iter(kept))]  # the first key is the oldest version

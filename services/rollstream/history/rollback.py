@@ -1,4 +1,4 @@
-"""Going back to an older weight version: an entry and a version in one transaction, as a trainer would write them."""
+"""Rolls a run back to an older weight version: a version and a ledger entry in one transaction, as of a trainer."""
 
 import uuid
 from pathlib import Path
@@ -18,10 +18,10 @@ from rollstream.schemas.weights import WeightsPublished
 
 
 def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsPublished:
-    """Publish the files of `version` as a new version whose parent it is; whoever held the trainer's id is fenced.
+    """Publish the files of `version` as a new version, whose parent it is. The trainer that still runs is fenced.
 
-    Raises `ConfigurationError` if a trainer lives (unless `force`) or the version can't be gone back to, and
-    `CorruptWeightsError` if its files are damaged; nothing is changed then.
+    Raises `ConfigurationError` if a trainer lives (unless `force`) or if a trainer could not go on from `version`, and
+    `CorruptWeightsError` if its files are damaged. Nothing is changed then.
     """
     if not force and is_trainer_present(settings.kafka, settings.run):
         raise ConfigurationError(
@@ -29,10 +29,11 @@ def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsP
             "stop it first, or fence it with --force (it exits with 75)"
         )
     run = Run(settings)
+    # Before the trainer is fenced, so that a rollback that is refused stops nobody.
     _checked(settings, read(run), version)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     publisher.init()
-    # From here on nobody else appends; a step may have landed between the check and now.
+    # From here on no trainer can append. One may have committed a step since the check, so read and check again.
     history = read(run)
     older = _checked(settings, history, version)
     started = utc_now()
@@ -54,12 +55,12 @@ def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsP
 def _checked(settings: StageSettings, history: History, version: int) -> WeightsPublished:
     surviving = sorted(history.surviving & set(history.published))
     if version not in surviving:
-        there = (
+        available = (
             "there is none"
             if not surviving
             else f"there are {surviving[0]} to {surviving[-1]}, {len(surviving)} in all"
         )
-        raise ConfigurationError(f"version {version} is not on the surviving branch of run {settings.run}: {there}")
+        raise ConfigurationError(f"version {version} is not on the surviving branch of run {settings.run}: {available}")
     older = history.published[version]
     open_weight_store(settings.weight_store).fetch(older.uri, older.files)
     checkpoint = history.checkpoint_at(version)
@@ -73,5 +74,5 @@ def _checked(settings: StageSettings, history: History, version: int) -> Weights
 
 def _exists(uri: str) -> bool:
     parts = urlsplit(uri)
-    # What is no directory is somebody else's to judge.
+    # Only directories can be checked from here.
     return parts.scheme != "file" or Path(unquote(parts.path)).is_dir()

@@ -1,11 +1,14 @@
-"""The tree of weight versions, and policy lag: optimizer steps on a path in it, never a difference of numbers. Pure.
+"""The tree of weight versions, and the policy lag between two of them. Pure.
+
+The policy lag is the number of optimizer steps on the path in the tree, not the difference of the version numbers.
 
 A trainer that restores version 3 while version 5 exists goes on as version 6, whose parent is 3:
 
     3 ── step ── 4 ── step ── 5
     └─ restart ─ 6
 
-Seen from version 6, a sample of version 3 has lag 0, one of version 5 has lag 2, and one that spans both has lag 2.
+For a trainer at version 6, a sample of version 3 has lag 0 and a sample of version 5 has lag 2. A sample with spans of
+both has lag 2 too.
 """
 
 from collections.abc import Iterable
@@ -14,7 +17,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class VersionTree:
-    """Every version ever published, with its parent; a `step` edge is one optimizer step, the others none."""
+    """Every version ever published, with its parent. A step is one optimizer step, a restart or rollback is none."""
 
     _parents: dict[int, int] = field(default_factory=dict)
     _depths: dict[int, int] = field(default_factory=dict)
@@ -23,7 +26,7 @@ class VersionTree:
         return version in self._depths
 
     def add(self, version: int, parent: int | None, *, is_step: bool) -> None:
-        """Add a version; its parent must be there, and be smaller, since versions only grow."""
+        """Add a version. Its parent must be in the tree, and smaller, since versions only grow."""
         if parent is None:
             self._depths[version] = 0
         else:
@@ -31,11 +34,11 @@ class VersionTree:
             self._depths[version] = self._depths[parent] + int(is_step)
 
     def parent(self, version: int) -> int | None:
-        """The version that this one was trained or restored from; None for the first and for unknown ones."""
+        """The version that this one was trained or restored from; None for the first version and for unknown ones."""
         return self._parents.get(version)
 
     def policy_lag(self, sampled: Iterable[int], trainer: int) -> int | None:
-        """Of a sample whose tokens came from these versions: the largest; None without any or if one is unknown."""
+        """The largest lag of the versions that sampled a rollout; None if there are none or one is unknown."""
         lags = [self.lag(version, trainer) for version in sampled]
         known = [lag for lag in lags if lag is not None]
         return max(known) if known and len(known) == len(lags) else None
@@ -46,7 +49,7 @@ class VersionTree:
             return None
         one, other = sampled, trainer
         while one != other:
-            # A parent's number is below its child's, so climbing from the larger one meets at the common ancestor.
+            # A parent's number is below its child's, so going up from the larger one ends at the common ancestor.
             if one < other:
                 one, other = other, one
             if one not in self._parents:

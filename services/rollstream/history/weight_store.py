@@ -1,4 +1,4 @@
-"""Where weight versions lie as files: written so that half a version is never seen, verified whenever they are read."""
+"""The weight store: weight versions as files. Readers never see half a version, and check every file."""
 
 import errno
 import fcntl
@@ -28,34 +28,34 @@ _NEARLY_FULL_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredWeights:
-    """A version that is safely on disk."""
+    """A version whose files are all on disk."""
 
     uri: str
     files: tuple[WeightFile, ...]
 
 
 class WeightStore(Protocol):
-    """Keeps weight versions. A version that no surviving ledger entry names counts as absent."""
+    """Keeps weight versions. A version that no surviving ledger entry names does not count."""
 
     def write(self, version: int, incarnation: str, save: Callable[[Path], None]) -> StoredWeights:
-        """Store what `save` writes into the directory it is given; raises `WeightStoreError`. All or nothing."""
+        """Store all that `save` writes into the directory that it is given, or nothing; raises `WeightStoreError`."""
         ...
 
     def fetch(self, uri: str, files: Sequence[WeightFile]) -> Path:
-        """A local directory whose files have the given sizes and sums; raises `CorruptWeightsError`."""
+        """A local directory with these files, whose sizes and sums were checked; raises `CorruptWeightsError`."""
         ...
 
     def delete(self, uri: str, incarnation: str) -> None:
-        """Delete a version that `incarnation` wrote; absent is fine; another's raises `WeightStoreError`."""
+        """Delete a version, if it exists; raises `WeightStoreError` if another incarnation wrote it."""
         ...
 
     def sweep(self) -> None:
-        """Remove what killed processes left half-written; what a living one writes stays."""
+        """Remove versions that killed processes left incomplete. Those that a living process writes stay."""
         ...
 
 
 class DirectoryWeightStore:
-    """Versions as directories `<version>-<incarnation>/` below a root that trainer and generators share."""
+    """Versions as directories `<version>-<incarnation>/` below a root that the trainer and the generators can reach."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -64,7 +64,7 @@ class DirectoryWeightStore:
         """See `WeightStore.write`."""
         final = self._root / f"{version}-{incarnation}"
         write_durably(final, save)
-        with _explaining(self._root):
+        with _raising_weight_store_error(self._root):
             files = tuple(_described(final, path) for path in sorted(final.rglob("*")) if path.is_file())
         return StoredWeights(uri=final.as_uri(), files=files)
 
@@ -84,7 +84,7 @@ class DirectoryWeightStore:
                 f"{directory} was not written below {self._root} by {incarnation}: only its writer deletes it"
             )
         if directory.exists():
-            delete_at_once(directory)
+            delete_atomically(directory)
 
     def sweep(self) -> None:
         """See `WeightStore.sweep`."""
@@ -106,16 +106,17 @@ def open_weight_store(root: Path | str) -> WeightStore:
 
 
 def write_durably(final: Path, save: Callable[[Path], None]) -> None:
-    """Make the directory `final` from what `save` writes: hidden until every file is on disk.
+    """Make the directory `final` from what `save` writes. It has a hidden name until every file is on disk.
 
     Raises `WeightStoreError` if the disk is full or `final` exists.
     """
     hidden = final.parent / f".writing-{final.name}-{uuid.uuid4().hex[:8]}"
-    with _explaining(final.parent):
+    with _raising_weight_store_error(final.parent):
         hidden.mkdir(parents=True)
-        with _held(hidden):
+        with _locked(hidden):
             try:
                 save(hidden)
+                # Before the rename: after a power failure a version with its final name must be complete.
                 for path in (hidden, *hidden.rglob("*")):
                     _fsync(path)
                 if final.exists():
@@ -124,24 +125,24 @@ def write_durably(final: Path, save: Callable[[Path], None]) -> None:
             except BaseException:
                 shutil.rmtree(hidden, ignore_errors=True)
                 raise
-        _fsync(final.parent)
+        _fsync(final.parent)  # the rename itself is a change of the parent directory
 
 
-def delete_at_once(directory: Path) -> None:
-    """Delete `directory`: a reader sees all of it or nothing, even if this process dies half-way."""
-    doomed = directory.parent / f".deleted-{directory.name}-{uuid.uuid4().hex[:8]}"
-    directory.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+def delete_atomically(directory: Path) -> None:
+    """Delete `directory`. A reader sees all of it or nothing, even if this process dies meanwhile."""
+    hidden = directory.parent / f".deleted-{directory.name}-{uuid.uuid4().hex[:8]}"
+    directory.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)  # `sweep` removes what cannot be deleted now
 
 
 def sweep(root: Path) -> None:
-    """Remove what processes that died left below `root` while they wrote or deleted.
+    """Remove what processes left below `root` that died while they wrote or deleted.
 
-    What is being written is locked by its writer, and stays: also that of one that is only stopped, which must get as
-    far as to be told that it is fenced.
+    A writer locks what it writes, and nothing that is locked is removed. That holds for a writer that is only stopped,
+    too: when it goes on, its commit must tell it that it is fenced.
     """
     for hidden in (*root.glob(".writing-*"), *root.glob(".deleted-*")):
-        with suppress(OSError):  # locked, or gone meanwhile, or a file system that can't tell who lives
+        with suppress(OSError):  # locked, removed meanwhile, or the file system has no locks
             descriptor = os.open(hidden, os.O_RDONLY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,11 +153,11 @@ def sweep(root: Path) -> None:
 
 
 @contextmanager
-def _held(directory: Path) -> Iterator[None]:
-    """Lock `directory` for as long as the block runs and this process lives."""
+def _locked(directory: Path) -> Iterator[None]:
+    """Lock `directory` while the block runs; the kernel releases the lock when this process dies."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
-        with suppress(OSError):  # where there are no locks, nothing is swept either
+        with suppress(OSError):  # without locks `sweep` cannot lock either, and removes nothing
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
@@ -164,14 +165,15 @@ def _held(directory: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _explaining(root: Path) -> Iterator[None]:
-    """Turn what a full or unwritable disk raises into `WeightStoreError`; tensor libraries raise types of their own."""
+def _raising_weight_store_error(root: Path) -> Iterator[None]:
+    """Turn errors of the disk into `WeightStoreError`. Tensor libraries raise `RuntimeError` when it is full."""
     try:
         yield
     except OSError as error:
         mend = "free space or move weight_store" if error.errno in _FULL else "check the directory and its permissions"
         raise WeightStoreError(f"cannot write weights below {root}: {error.strerror}; {_room(root)}; {mend}") from error
     except RuntimeError as error:
+        # A RuntimeError may be anything: only where no room is left it is taken for a full disk.
         if shutil.disk_usage(root).free >= _NEARLY_FULL_BYTES:
             raise
         raise WeightStoreError(f"cannot write weights below {root}: the disk is full; {_room(root)}") from error
@@ -189,6 +191,7 @@ def _described(directory: Path, path: Path) -> WeightFile:
 
 def _verify(directory: Path, file: WeightFile) -> None:
     path = directory / file.name
+    # Names come from a topic that others may write: `../` must not lead to other files.
     if not path.resolve().is_relative_to(directory.resolve()):
         raise CorruptWeightsError(f"weight file {file.name!r} lies outside of {directory}")
     try:

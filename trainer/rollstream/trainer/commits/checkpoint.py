@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollstream.bus.message import Partition
-from rollstream.history.weight_store import delete_at_once, sweep, write_durably
+from rollstream.history.weight_store import delete_atomically, sweep, write_durably
 from rollstream.schemas.errors import ConfigurationError
 
 _POSITION: Final = "position.json"
@@ -83,7 +83,7 @@ class CheckpointStore:
     def prune(self, keep: int) -> None:
         """Delete all but the newest `keep` of those that this process wrote; it never touches others."""
         while len(self._written) > keep:
-            delete_at_once(self._written.pop(0))
+            delete_atomically(self._written.pop(0))
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written."""
