@@ -13,6 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 T = TypeVar("T")
 
+# The byte order is fixed, since records are read on other machines. Logprobs are never bfloat16: its rounding changes
+# an importance ratio by up to 3 %.
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
 
@@ -28,6 +30,7 @@ class Record(BaseModel):
         """The plain form that the Avro writer takes; token arrays are little-endian bytes."""
         return self.model_dump()
 
+    # pydantic compares fields with ==, which gives an array for numpy arrays, not a truth value.
     def __eq__(self, other: object) -> bool:
         return type(self) is type(other) and isinstance(other, Record) and self.to_avro() == other.to_avro()
 

@@ -36,8 +36,10 @@ def updated_manifest(entries: tuple[ManifestEntry, ...], records: tuple[type[Rec
         versions = [entry for entry in entries if entry.record == record.__name__]
         problems += incompatibilities(schema, versions)
         if versions and _bare(versions[-1].schema) == _bare(schema):
+            # A change of docs alone changes nothing in the bytes, so the entry keeps its id.
             kept[kept.index(versions[-1])] = _entry(versions[-1].schema_id, record, versions[-1].version, schema)
         else:
+            # Topics may hold records of every id that was ever given: no id is used again.
             next_id = max((entry.schema_id for entry in [*kept, *added]), default=0) + 1
             added.append(_entry(next_id, record, len(versions) + 1, schema))
     if problems:

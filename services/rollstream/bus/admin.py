@@ -19,6 +19,7 @@ _TIMEOUT_SECONDS = 30.0
 _DAY_MS: Final = 24 * 3600 * 1000
 _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "time_and_size": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": str(50 * 2**30)},
+    # Weights and ledger: the surviving branch is computed from the first entry on.
     "everything": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
     "compacted": {"cleanup.policy": "compact"},
     "long": {"cleanup.policy": "delete", "retention.ms": str(90 * _DAY_MS), "retention.bytes": "-1"},

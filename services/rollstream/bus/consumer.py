@@ -282,10 +282,12 @@ class GroupConsumer:
         while self._num_unfinished(going) and time.monotonic() < deadline and not self._closing.is_set():
             self._health.heartbeat("poll", self._settings.max_poll_interval_seconds)
             time.sleep(0.01)
+        # Before the callback returns, since the next owner reads on from this commit.
         self._commit_now(going)
         self._drop(going, "revoked")
 
     def _on_lost(self, _client: Any, partitions: list[TopicPartition]) -> None:
+        # No commit: another member may own them already and have committed more.
         gone = [(part.topic, part.partition) for part in partitions]
         self._forget_backlog(gone)
         self._drop(gone, "lost")
@@ -366,6 +368,7 @@ class GroupConsumer:
             metrics.LAG.labels(self.group_id, topic).set(sum(self._lag(*pair) for pair in offsets.items()))
 
     def _lag(self, partition: Partition, next_offset: int) -> int:
+        # cached: a question to the broker would stop this thread from polling.
         _, end = self._client.get_watermark_offsets(TopicPartition(*partition), cached=True)
         return max(0, int(end) - next_offset)
 

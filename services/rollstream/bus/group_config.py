@@ -50,6 +50,7 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
         "group.id": group_id,
         "group.protocol": kafka.group_protocol,
         **_group_protocol(kafka),
+        # Automatic commits would pass records that are not finished.
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest",

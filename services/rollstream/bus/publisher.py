@@ -32,6 +32,7 @@ def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
         **kafka.client_config(),
         "client.id": client_id,
         "logger": _LOG,
+        # Off by default in librdkafka; without it a retry may duplicate and reorder records.
         "enable.idempotence": True,
         "acks": "all",
         "compression.type": "zstd",

@@ -37,6 +37,7 @@ def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsP
     history = read(run)
     older = _checked(settings, history, version)
     started = utc_now()
+    # Above the versions of cut entries too: a version number never stands for two sets of weights.
     new = history.newest_version + 1
     published = older.model_copy(update={"weight_version": new, "parent_version": version, "created_at": started})
     entry = LedgerEntry(

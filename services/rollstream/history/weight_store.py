@@ -207,6 +207,7 @@ def _verify(directory: Path, file: WeightFile) -> None:
 
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
+        # In blocks: a weight file may be larger than the memory.
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
