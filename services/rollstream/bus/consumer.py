@@ -231,7 +231,7 @@ class GroupConsumer:
         if first is None:
             return
         # Each poll releases the interpreter's lock, and a busy event loop then holds it for milliseconds. So one call
-        # takes the rest. It does not wait: a partition can go away meanwhile, but coming back needs the coordinator.
+        # takes the rest. It does not wait: a partition may be lost in it, but cannot be assigned again so soon.
         for polled in [first, *self._client.consume(_BATCH, 0.0)]:
             if polled.error() is not None:
                 self._note(polled.error())

@@ -77,7 +77,7 @@ class TopicReader:
                 last_message_at = time.monotonic()
             elif time.monotonic() - last_message_at > _SILENCE_SECONDS:
                 raise BrokerError(
-                    f"nothing was read for {_SILENCE_SECONDS:.0f} s before the end of {self._behind()}; is Kafka up?"
+                    f"nothing was read for {_SILENCE_SECONDS:.0f} s before the end of {self._unread()}; is Kafka up?"
                 )
             yield from messages
 
@@ -136,7 +136,7 @@ class TopicReader:
         else:
             _LOG.warning("kafka reader: %s", error.str())
 
-    def _behind(self) -> list[str]:
+    def _unread(self) -> list[str]:
         return [f"{topic}/{number}" for topic, number in self._partitions if (topic, number) not in self._at_end]
 
     def _discover(self, topics: Sequence[str]) -> tuple[Partition, ...]:
@@ -145,7 +145,7 @@ class TopicReader:
             try:
                 metadata = self._consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_SECONDS).topics[topic]
             except confluent_kafka.KafkaException as error:
-                raise BrokerError(f"no broker told about {topic}: {error}; is Kafka up?") from error
+                raise BrokerError(f"no broker answered about {topic}: {error}; is Kafka up?") from error
             if metadata.error is not None or not metadata.partitions:
                 raise ConfigurationError(f"topic {topic} does not exist; make it with `rollstream topics create`")
             found.extend((topic, number) for number in sorted(metadata.partitions))

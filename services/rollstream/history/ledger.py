@@ -101,7 +101,7 @@ class LedgerFold:
                 closed=closed,
             )
         )
-        reopened = tuple(group for gone in cut for group in gone.closed)
+        reopened = tuple(group for entry_cut in cut for group in entry_cut.closed)
         return LedgerChange(closed=closed, reopened=reopened, num_cut=len(cut))
 
     @property
@@ -171,10 +171,10 @@ class LedgerFold:
         """Shorten the chain to `length` entries; returns the entries that were cut."""
         cut = self._chain[length:]
         del self._chain[length:]
-        for gone in cut:
-            self._closed.difference_update(gone.closed)
-            if gone.kind is not EntryKind.DROPS:
-                del self._positions[gone.weight_version]
+        for entry in cut:
+            self._closed.difference_update(entry.closed)
+            if entry.kind is not EntryKind.DROPS:
+                del self._positions[entry.weight_version]
         while self._checkpoints and self._checkpoints[-1] >= length:
             self._checkpoints.pop()
         return cut

@@ -170,8 +170,8 @@ def _raising_weight_store_error(root: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        mend = "free space or move weight_store" if error.errno in _FULL else "check the directory and its permissions"
-        raise WeightStoreError(f"cannot write weights below {root}: {error.strerror}; {_room(root)}; {mend}") from error
+        fix = "free space or move weight_store" if error.errno in _FULL else "check the directory and its permissions"
+        raise WeightStoreError(f"cannot write weights below {root}: {error.strerror}; {_room(root)}; {fix}") from error
     except RuntimeError as error:
         # A RuntimeError may be anything: only where no room is left it is taken for a full disk.
         if shutil.disk_usage(root).free >= _NEARLY_FULL_BYTES:

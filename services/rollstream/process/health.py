@@ -117,4 +117,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: probes come every few seconds, and nobody could find other lines among theirs."""
+        """Log nothing: probes come every few seconds, and other lines would be hard to find."""
