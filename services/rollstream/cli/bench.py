@@ -1,16 +1,16 @@
-"""`rollstream bench`: each measures a part against its bare counterpart and prints one JSON object."""
+"""`rollstream bench`: measure one part against the same work done without rollstream, and print one JSON object."""
 
 import click
 
 from rollstream.cli.main import LazyGroup
 
 _BENCHES = {
-    "generator": "The stage, Kafka in and out, against the same engine given the same prompts directly.",
-    "bus": "Our publisher and consumer against the bare client.",
+    "generator": "The stage with Kafka against the same engine, which gets the same prompts directly.",
+    "bus": "Our publisher and consumer against the Kafka client alone.",
     "scorer": "Rollouts per second of one scorer process.",
-    "trainer": "Training steps with publishing on against a bare PyTorch loop.",
-    "trainer-wait": "Share of time that the trainer waits, its input filled beforehand.",
-    "reload": "How long a weight update keeps tokens from coming, under load.",
+    "trainer": "Training steps that publish weights against a plain PyTorch loop.",
+    "trainer-wait": "Share of the time that the trainer waits although its input is ready.",
+    "reload": "How long a weight update stops the tokens, under load.",
 }
 
 
@@ -20,7 +20,8 @@ _BENCHES = {
     modules={name: f"rollstream.local.bench.{name.replace('-', '_')}" for name in _BENCHES},
 )
 def command() -> None:
-    """Measure a part against its bare counterpart; prints one JSON object with ratio, both sides and settings.
+    """Measure one part against the same work done without rollstream.
 
-    Absolute times vary from machine to machine; ratios in one run hold. Let nothing else run meanwhile.
+    Prints one JSON object with the ratio, both sides and the settings. Absolute times differ from machine to machine;
+    compare the ratios. Run nothing else on the machine meanwhile.
     """

@@ -1,4 +1,4 @@
-"""`rollstream dead-letters`: what could not be handled, and putting it back when the cause is gone."""
+"""`rollstream dead-letters`: list messages that could not be handled, and put them back when the cause is gone."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def command() -> None:
 @json_option
 @settings_option
 def list_command(as_json: bool, settings: StageSettings) -> None:
-    """List each dead letter once: identity (group/topic/partition/offset), when, what was wrong."""
+    """List each dead letter once: its identity (group/topic/partition/offset), its time, and what was wrong."""
     letters = list_dead_letters(Run(settings))
     if as_json:
         click.echo(json.dumps([_row(letter) for letter in letters]))
@@ -36,10 +36,13 @@ def list_command(as_json: bool, settings: StageSettings) -> None:
 
 @command.command("replay")
 @click.argument("identities", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="Every one that was not replayed yet.")
+@click.option("--all", "everything", is_flag=True, help="All that were not replayed yet.")
 @settings_option
 def replay_command(identities: tuple[str, ...], everything: bool, settings: StageSettings) -> None:
-    """Put messages back on their topics: IDENTITIES as `list` prints them, or --all. At most three times each."""
+    """Put messages back on their topics: IDENTITIES as `list` prints them, or --all.
+
+    A message can be replayed three times.
+    """
     if everything == bool(identities):
         raise click.UsageError("give identities as `dead-letters list` prints them, or --all")
     run = Run(settings)
@@ -54,11 +57,9 @@ def replay_command(identities: tuple[str, ...], everything: bool, settings: Stag
 
 def _named(letters: list[DeadLetter], identities: tuple[str, ...]) -> list[DeadLetter]:
     known = {str(letter.identity): letter for letter in letters}
-    strangers = [identity for identity in identities if identity not in known]
-    if strangers:
-        raise ConfigurationError(
-            f"no dead letter {', '.join(strangers)}; `rollstream dead-letters list` shows them all"
-        )
+    unknown = [identity for identity in identities if identity not in known]
+    if unknown:
+        raise ConfigurationError(f"no dead letter {', '.join(unknown)}; `rollstream dead-letters list` shows them all")
     return [known[identity] for identity in identities]
 
 

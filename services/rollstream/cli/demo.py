@@ -1,4 +1,4 @@
-"""`rollstream demo`: the main job on this machine."""
+"""`rollstream demo`: the whole loop on this machine."""
 
 from datetime import datetime
 from pathlib import Path
@@ -16,14 +16,14 @@ from rollstream.process.settings import STAGES
 @click.option("--steps", type=click.IntRange(min=10), default=NUM_STEPS, show_default=True, help="Optimizer steps.")
 @click.option(
     "--learning-rate", type=click.FloatRange(min=0), default=LEARNING_RATE, show_default=True,
-    help="0 changes nothing, to compare with.",
+    help="0: the model does not change, to compare with.",
 )  # fmt: skip
-@click.option("--kill", type=click.Choice(list(STAGES)), help="kill -9 this stage in mid-run; nothing is lost.")
+@click.option("--kill", type=click.Choice(list(STAGES)), help="kill -9 this stage during the run; nothing is lost.")
 @click.option("--down", is_flag=True, help="Stop Kafka and Redis at the end.")
 def command(run_dir: Path | None, seed: int, steps: int, learning_rate: float, kill: str | None, down: bool) -> None:
     """Run the whole loop: Kafka, Redis, a tiny model, producer, generator, scorer and trainer.
 
-    The reward visibly rises within minutes. Everything is kept in the run directory.
+    The reward rises within minutes. The run directory keeps the settings, logs, weights and figures.
     """
     from rollstream.local.demo.show import show_demo
 

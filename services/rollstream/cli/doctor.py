@@ -1,4 +1,4 @@
-"""`rollstream doctor`: is this machine ready for a run?"""
+"""`rollstream doctor`: check whether this machine is ready for a run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import click
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("runs/local"),
     show_default=True,
-    help="The directory a run would use.",
+    help="The directory that the run would use.",
 )
 def command(run_dir: Path) -> None:
-    """Check cores, memory, disk, Java, jars, ports and GPU; exit 1 if a run could not start."""
+    """Check cores, memory, disk, Java, Kafka's jars, ports and GPU. Exits with 1 if a run could not start."""
     from rollstream.local.doctor import Verdict, examine
 
     colors = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "red"}

@@ -1,4 +1,4 @@
-"""`rollstream down`: stop the local Kafka and Redis, keeping their data."""
+"""`rollstream down`: stop the local Kafka and Redis, and keep their data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
     help="The directory that was given to `up`.",
 )
 def command(run_dir: Path) -> None:
-    """Stop the local Kafka and Redis; what the topics hold is there again after the next `up`."""
+    """Stop the local Kafka and Redis. The topics and their records are there again after the next `up`."""
     from rollstream.local.stack import LocalStack
 
     if LocalStack(run_dir).down():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @click.command("evaluate")
 @config_option
 @click.option("--version", type=click.IntRange(min=0), help="Weight version; default: the newest.")
-@click.option("--environment", help="Environment to pose; default: the producer's.")
+@click.option("--environment", help="Environment whose prompts are asked; default: the producer's.")
 @click.option("--num-prompts", default=512, show_default=True, type=click.IntRange(min=1), help="Held-out prompts.")
 @click.option(
     "--deadline",
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 def command(
     config: Path | None, version: int | None, environment: str | None, num_prompts: int, deadline: float, as_json: bool
 ) -> None:
-    """Pose held-out prompts to one weight version, greedily, and print the mean reward. Needs a running generator."""
+    """Ask one weight version held-out prompts, with greedy sampling, and print the mean reward.
+
+    A generator and a scorer of the run must be running.
+    """
     from rollstream.bus.run import Run
     from rollstream.client.evaluate import newest_version
     from rollstream.producers.settings import ProducerSettings

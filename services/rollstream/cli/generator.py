@@ -10,7 +10,7 @@ from rollstream.cli.options import config_option
 @click.command()
 @config_option
 def command(config: Path | None) -> None:
-    """Turn prompts into rollouts, on the newest weight version, until told to stop.
+    """Turn prompts into rollouts with the newest weight version, until asked to stop.
 
     Settings: the tables [generator] and [generator.engine] of the run's file, or ROLLSTREAM_… in the environment.
     """

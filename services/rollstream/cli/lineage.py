@@ -1,4 +1,4 @@
-"""`rollstream lineage`: where a rollout or a step came from and what became of it, from the topics alone."""
+"""`rollstream lineage`: where a rollout or a step came from and what was made of it, read from the topics."""
 
 import json
 from dataclasses import fields
@@ -19,9 +19,9 @@ from rollstream.views.rendering import plain
 @json_option
 @settings_option
 def command(what: str, as_json: bool, settings: StageSettings) -> None:
-    """Trace a rollout (prompt, attempts, reward, step, version) or the rollouts of an optimizer step.
+    """Show everything about a rollout (prompt, attempts, reward, step, version), or the rollouts of an optimizer step.
 
-    Reads the run's whole ledger, and for a rollout all its topics: moments at first, minutes after weeks.
+    Reads the whole ledger of the run, and for a rollout all its topics. For a run of weeks this takes minutes.
     """
     run = Run(settings)
     story = read_step(run, int(what)) if what.isdecimal() else read_rollout(run, what)

@@ -1,4 +1,7 @@
-"""The one command: nouns for the stages, verbs for people; a command's module is imported when it is called."""
+"""The command `rollstream` and the table of its commands. A command's module is imported only when it is called.
+
+So `rollstream --help` does not wait for heavy libraries.
+"""
 
 import importlib
 import sys
@@ -11,30 +14,30 @@ import click
 from rollstream.schemas.errors import RollstreamError
 
 COMMANDS: Mapping[str, str] = {
-    "demo": "Run the whole loop on this machine until the reward has visibly risen.",
+    "demo": "Run the whole loop on this machine, with a tiny model that learns within minutes.",
     "up": "Start Kafka and Redis on this machine, without containers.",
-    "down": "Stop what `up` started; the data stays.",
-    "status": "Show topics, lag, fleet and versions of a run, live.",
-    "doctor": "Check memory, disk, Java, ports and GPU.",
-    "tail": "Print a topic, decoded, one line a record.",
+    "down": "Stop what `up` started, and keep the data.",
+    "status": "Show topics, lag, processes and versions of a run, live.",
+    "doctor": "Check whether this machine is ready for a run.",
+    "tail": "Print the newest records of a topic, one on each line.",
     "prompt": "Submit a prompt and print its scored answers.",
-    "lineage": "Trace a rollout or a step through the topics.",
+    "lineage": "Show where a rollout or a step came from and what was made of it.",
     "topics": "Create, describe or delete a run's topics.",
     "schemas": "Check, register or update the record schemas.",
     "weights": "List, show or roll back weight versions.",
     "dead-letters": "List or replay messages that could not be handled.",
     "evaluate": "Score a weight version on held-out prompts.",
-    "sft": "Warm a model up on an environment's demonstrations.",
-    "bench": "Measure a part against its bare counterpart.",
+    "sft": "Train a model on an environment's demonstrations, as a start for a run.",
+    "bench": "Measure one part against the same work done without rollstream.",
     "producer": "Run the stage that submits prompts.",
     "generator": "Run the stage that turns prompts into rollouts.",
-    "scorer": "Run the stage that annotates rollouts with rewards.",
+    "scorer": "Run the stage that gives rollouts their rewards.",
     "trainer": "Run the stage that trains and publishes weight versions.",
 }
 
 
 class LazyGroup(click.Group):
-    """A group that knows the names and one-line helps of its commands, and imports one only to run it.
+    """A group that knows the names and the one-line help of its commands, and imports a command only to run it.
 
     `lazy`: name → help. `modules`: name → module whose `command` it is.
     """
@@ -45,7 +48,7 @@ class LazyGroup(click.Group):
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names in the order of the table."""
+        """The names, in the order of the table."""
         return list(self._lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -58,14 +61,14 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table without importing anything."""
+        """Write the table of commands without importing any of them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(self._lazy.items()))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click, with the names in the refusal of an unknown one."""
+        """As click does, but the error for an unknown name lists the known ones."""
         if args and args[0] not in self._lazy and not args[0].startswith("-"):
             ctx.fail(f"no command {args[0]!r}; there are {', '.join(self._lazy)}")
         return super().resolve_command(ctx, args)
@@ -83,8 +86,9 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: what this project raises is printed as one sentence and decides the exit code."""
-    # Dotted paths name a user's own code, which lies where the command is called; a console script leaves that out.
+    """Entry point. An error of this project is printed as one line, and decides the exit code."""
+    # Dotted paths name code of the user, in the directory where the command is called. Python's search path has that
+    # directory with `python -m`, but not in a console script.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

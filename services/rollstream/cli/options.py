@@ -1,4 +1,4 @@
-"""Options that people's commands share: which run, found without being asked where one can be."""
+"""Options that several commands share. The run is found without an option where there is only one choice."""
 
 import errno
 import os
@@ -17,9 +17,9 @@ _HELP = f"The run's {RUN_FILE}. Default: ./{RUN_FILE}, else the newest runs/*/{R
 
 
 def find_config(given: Path | None = None) -> Path | None:
-    """The run's configuration file: as given, else in this directory, else of the newest run below `runs/`.
+    """The run's configuration file: the given one, else that of this directory, else that of the newest run in `runs/`.
 
-    None when only the environment (ROLLSTREAM_RUN) names a run; raises `ConfigurationError` when nothing does.
+    None if only the environment variable ROLLSTREAM_RUN names a run. Raises `ConfigurationError` if nothing names one.
     """
     if given is not None:
         return given
@@ -37,7 +37,7 @@ def find_config(given: Path | None = None) -> Path | None:
 
 
 def made_directory(path: Path) -> Path:
-    """`path`, made if it is not there; raises `ConfigurationError` if nothing can be written there."""
+    """`path`, created if it does not exist. Raises `ConfigurationError` if this process can't write there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
@@ -48,7 +48,7 @@ def made_directory(path: Path) -> Path:
 
 
 def config_option(command: F) -> F:
-    """Add `--config`; the command gets `config: Path | None`, already resolved."""
+    """Add `--config`. The command gets `config: Path | None`, the result of `find_config`."""
     return click.option(
         "--config",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -59,7 +59,7 @@ def config_option(command: F) -> F:
 
 
 def settings_option(command: F) -> F:
-    """Add `--config`; the command gets `settings: StageSettings`, the part of the file that all stages share."""
+    """Add `--config`. The command gets `settings: StageSettings`, the settings that all stages share."""
     return click.option(
         "--config",
         "settings",
@@ -71,5 +71,5 @@ def settings_option(command: F) -> F:
 
 
 def json_option(command: F) -> F:
-    """Add `--json`; the command gets `as_json: bool`."""
+    """Add `--json`. The command gets `as_json: bool`."""
     return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)

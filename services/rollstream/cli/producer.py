@@ -12,7 +12,10 @@ from rollstream.producers.settings import ProducerSettings
 @click.command("producer")
 @config_option
 def command(config: Path | None) -> None:
-    """Submit prompts as credit allows; the table [producer] says which. Ends by itself when its source is finite."""
+    """Submit prompts, as many as its credit allows. Ends when its source has no more prompts.
+
+    Settings: the table [producer] of the run's file, or ROLLSTREAM_… in the environment.
+    """
     from rollstream.producers.loop import run_producer
 
     settings = ProducerSettings.load(config)

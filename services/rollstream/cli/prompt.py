@@ -1,4 +1,4 @@
-"""`rollstream prompt`: submit a prompt, wait for its scored answers, show which weight version wrote what."""
+"""`rollstream prompt`: submit a prompt, wait for its scored answers, and color them by weight version."""
 
 import json
 import uuid
@@ -25,10 +25,12 @@ from rollstream.views.rendering import plain
 
 @click.command()
 @click.argument("text")
-@click.option("--samples", default=1, show_default=True, type=click.IntRange(1, 1024), help="Answers to draw.")
+@click.option("--samples", default=1, show_default=True, type=click.IntRange(1, 1024), help="Number of answers.")
 @click.option("--environment", default="", help="Environment whose rubric scores the answers.  [default: none]")
-@click.option("--reference", help="What the rubric compares an answer with.")
-@click.option("--max-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Bound of an answer.")
+@click.option("--reference", help="Right answer, which the rubric compares with.")
+@click.option(
+    "--max-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Most tokens of an answer."
+)
 @click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(1), help="Seconds to wait.")
 @json_option
 @config_option
@@ -42,7 +44,7 @@ def command(  # one parameter an option
     as_json: bool,
     config: Path | None,
 ) -> None:
-    """Submit TEXT as a prompt that is never trained on, and print its answers as they are scored."""
+    """Submit TEXT as a prompt, and print each answer when it is scored. The answers are never trained on."""
     settings = StageSettings.load(config)
     prompt_id = f"command/{uuid.uuid4().hex}"
     prompt = PromptSubmitted(
@@ -56,6 +58,7 @@ def command(  # one parameter an option
         submitted_at=utc_now(),
     )
     run = Run(settings)
+    # Before the prompt is submitted: an answer that comes quickly must not be missed.
     start = run.ends(SCORED)
     submit(run, prompt)
     colors = VersionColors(_model_path(config))
@@ -77,7 +80,7 @@ def _show(answer: RolloutScored, colors: VersionColors, as_json: bool) -> None:
 
 
 def _model_path(config: Path | None) -> Path | None:
-    """The generator's model, whose tokenizer tells the tokens of an answer apart; None where the file names none."""
+    """The directory of the generator's model, for its tokenizer; None if the settings name none."""
     try:
         return GeneratorSettings.load(config).engine.model_path
     except ConfigurationError:

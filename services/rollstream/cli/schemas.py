@@ -1,4 +1,4 @@
-"""`rollstream schemas`: the records' contract, checked, updated, registered."""
+"""`rollstream schemas`: check, update or register the Avro schemas of the records."""
 
 from contextlib import closing
 
@@ -32,7 +32,7 @@ def command() -> None:
 
 @command.command()
 def check() -> None:
-    """Compare every schema with its model and with every older version, FULL_TRANSITIVE."""
+    """Compare every schema with its model and with all older versions (FULL_TRANSITIVE)."""
     problems = check_packaged()
     for problem in problems:
         click.secho(problem, fg="red", err=True)
@@ -43,7 +43,10 @@ def check() -> None:
 
 @command.command()
 def update() -> None:
-    """Derive the schemas from the models and append what changed to the manifest; incompatible changes are refused."""
+    """Derive the schemas from the models, and add those that changed to the manifest.
+
+    Refuses incompatible changes.
+    """
     added = write_schemas()
     for entry in added:
         click.echo(f"added {entry.record} version {entry.version} as id {entry.schema_id}")
@@ -60,7 +63,7 @@ def update() -> None:
 )
 @click.option("--run", callback=_checked_run, help="Whose topics.  [default: the run of the configuration file]")
 def register(url: str, run: str | None) -> None:
-    """Register the schemas of a run's topics, a deploy step: the stages only look them up."""
+    """Register the schemas of a run's topics. Do this before the stages start: they register nothing."""
     from rollstream.schemas.registry_url import ConfluentRegistry
 
     name = run or StageSettings.load(find_config()).run

@@ -1,4 +1,4 @@
-"""`rollstream scorer`: run the stage that annotates rollouts with rewards."""
+"""`rollstream scorer`: run the stage that gives rollouts their rewards."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from rollstream.cli.options import config_option
 @click.command()
 @config_option
 def command(config: Path | None) -> None:
-    """Annotate rollouts with rewards until told to stop.
+    """Give rollouts their rewards, until asked to stop.
 
     Settings: the table [scorer] of the run's file, or ROLLSTREAM_… in the environment.
     """

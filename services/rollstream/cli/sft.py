@@ -1,4 +1,4 @@
-"""`rollstream sft`: warm a model up on an environment's demonstrations."""
+"""`rollstream sft`: train a model on an environment's demonstrations (supervised), as a start for a run."""
 
 import tempfile
 from pathlib import Path
@@ -11,10 +11,14 @@ from rollstream.process.logs import configure_logging
 
 @click.command("sft")
 @click.option("--model", type=click.Path(path_type=Path), help="Model directory to start from.")
-@click.option("--tiny-model", is_flag=True, help="Start from a tiny model made on the spot (1 M parameters).")
+@click.option("--tiny-model", is_flag=True, help="Start from a new tiny model with random weights (1 M parameters).")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Model directory to write.")
 @click.option("--environment", required=True, help="Name or dotted path of an environment with demonstrations.")
-@click.option("--until-accuracy", type=click.FloatRange(0, 1), help="Stop at this sampled accuracy on validation.")
+@click.option(
+    "--until-accuracy",
+    type=click.FloatRange(0, 1),
+    help="Stop at this accuracy of sampled answers to validation tasks.",
+)
 @click.option(
     "--max-steps", type=click.IntRange(1), default=1000, show_default=True, help="Stop after this many steps."
 )
@@ -27,9 +31,12 @@ from rollstream.process.logs import configure_logging
     help="AdamW, constant after warm-up.",
 )
 @click.option("--threads", type=click.IntRange(1), help="CPU threads; default: torch's own choice.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of weights, order and sampling.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For weights, order and sampling.")
 def command(model: Path | None, tiny_model: bool, output: Path, environment: str, **settings: float | None) -> None:
-    """Train on demonstrations with a masked loss until the policy sometimes succeeds; writes a model directory."""
+    """Train a model on demonstrations until it sometimes succeeds, and write it to a directory.
+
+    The loss counts only the tokens of the answers.
+    """
     if (model is None) != tiny_model:
         raise click.UsageError("name a model directory with --model, or take --tiny-model")
     from rollstream.local.tiny_model import write_tiny_model

@@ -1,4 +1,4 @@
-"""`rollstream status`: topics, lag, fleet and versions of a run, live."""
+"""`rollstream status`: topics, lag, processes and versions of a run, live."""
 
 import json
 import time
@@ -26,11 +26,11 @@ _METRICS: Final = (
 
 
 @click.command()
-@click.option("--once", is_flag=True, help="Print one look and end.")
+@click.option("--once", is_flag=True, help="Print the state once and end.")
 @json_option
 @settings_option
 def command(once: bool, as_json: bool, settings: StageSettings) -> None:
-    """Show topics, lag, fleet and versions of a run, every two seconds until Ctrl-C."""
+    """Show topics, lag, processes and versions of a run, every two seconds until Ctrl-C."""
     source = StatusSource(settings)
     if as_json:
         click.echo(json.dumps(source.snapshot().as_plain()))
@@ -46,13 +46,14 @@ def command(once: bool, as_json: bool, settings: StageSettings) -> None:
 
 
 def rendered(snapshot: Snapshot) -> RenderableType:
-    """The tables of one look."""
+    """The tables of one snapshot."""
     return Group(_topics(snapshot), _lags(snapshot), _fleet(snapshot), _shares(snapshot), _newest(snapshot))
 
 
 def _look(source: StatusSource) -> RenderableType:
     try:
         return rendered(source.snapshot())
+    # A broker that restarts must not end the view.
     except BrokerError as error:
         return Text(f"{error}; trying again", style="red")
 
@@ -125,7 +126,7 @@ def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ..
 
 
 def _ago(then: datetime, now: datetime) -> str:
-    """How long ago, in the largest unit of which there are at least two."""
+    """How long ago `then` was, in the largest unit with a value of at least 2."""
     seconds = max(0.0, (now - then).total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:

@@ -1,4 +1,4 @@
-"""`rollstream tail`: a topic, decoded, one line a record."""
+"""`rollstream tail`: print the newest records of a topic, one on each line."""
 
 import json
 from typing import Any
@@ -20,14 +20,15 @@ from rollstream.views.rendering import clock, dead_letter_line, one_line, plain
 @click.option(
     "-n", "--lines", default=10, show_default=True, type=click.IntRange(min=1), help="Newest records to show."
 )
-@click.option("-f", "--follow", is_flag=True, help="Go on with what comes, until Ctrl-C.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with new records, until Ctrl-C.")
 @json_option
 @settings_option
 def command(topic: str, lines: int, follow: bool, as_json: bool, settings: StageSettings) -> None:
-    """Print the newest records of TOPIC, decoded, one line each: time, partition/offset, what is in it."""
+    """Print the newest records of TOPIC, one on each line: time, partition/offset, and what is in it."""
     chosen = topic_named(topic)
     run = Run(settings)
     decoder = Decoder(run)
+    # The ends are noted first: records that come while the last ones are printed are then followed.
     seen = run.ends(chosen)
     for message in last_messages(run, chosen, lines):
         click.echo(_line(decoder.decode(message), as_json))

@@ -1,4 +1,4 @@
-"""`rollstream topics`: a run's topics on the cluster."""
+"""`rollstream topics`: create, describe or delete the topics of a run."""
 
 import json
 from dataclasses import asdict
@@ -20,11 +20,11 @@ def command() -> None:
 
 @command.command()
 @click.option(
-    "--partitions", default=4, show_default=True, type=click.IntRange(1, 1000), help="Of each topic that has several."
+    "--partitions", default=4, show_default=True, type=click.IntRange(1, 1000), help="For each topic that has several."
 )
 @settings_option
 def create(partitions: int, settings: StageSettings) -> None:
-    """Create the topics that are missing, replicated three times where three brokers exist."""
+    """Create the topics that are missing. With three brokers or more, each topic is replicated three times."""
     created = KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=partitions)
     for name in created:
         click.echo(f"created {name}")
@@ -36,7 +36,7 @@ def create(partitions: int, settings: StageSettings) -> None:
 @json_option
 @settings_option
 def describe(as_json: bool, settings: StageSettings) -> None:
-    """Show the run's topics: partitions, replication, records."""
+    """Show the run's topics with their partitions, replication and records."""
     topics = KafkaAdmin(settings.kafka).describe_topics(settings.run)
     if not topics:
         raise ConfigurationError(f"run {settings.run} has no topics; make them with `rollstream topics create`")
@@ -56,7 +56,7 @@ def describe(as_json: bool, settings: StageSettings) -> None:
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @settings_option
 def delete(yes: bool, settings: StageSettings) -> None:
-    """Delete every topic of the run, and with them everything that the run is."""
+    """Delete every topic of the run. Its prompts, rollouts and ledger are lost: the run can't go on."""
     if not yes:
         typed = click.prompt(f"This deletes run {settings.run} for good. Type its name to go on", default="")
         if typed != settings.run:

@@ -11,9 +11,12 @@ from rollstream.trainer.settings import TrainerSettings
 
 @click.command("trainer")
 @config_option
-@click.option("--accept-loss", is_flag=True, help="Start although records expired unread; their groups close.")
+@click.option("--accept-loss", is_flag=True, help="Start although records expired unread. Their groups close.")
 def command(config: Path | None, accept_loss: bool) -> None:
-    """Train on scored groups and publish weight versions; the table [trainer] says how. Ends after num_steps."""
+    """Train on scored groups and publish weight versions. Ends after `num_steps` optimizer steps.
+
+    Settings: the table [trainer] of the run's file, or ROLLSTREAM_… in the environment.
+    """
     from rollstream.trainer.start import run_trainer
 
     settings = TrainerSettings.load(config)

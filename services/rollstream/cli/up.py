@@ -20,7 +20,7 @@ from rollstream.cli.options import made_directory
     help="Where ports, data and logs are kept.",
 )
 def command(brokers: str | None, run_dir: Path) -> None:
-    """Start Kafka and Redis without containers; ports and data stay the same from one start to the next."""
+    """Start Kafka and Redis without containers. Ports and data stay the same at the next start."""
     from rollstream.local.processes import Placement
     from rollstream.local.run_file import ensure_run_file
     from rollstream.local.stack import LocalStack

@@ -16,7 +16,7 @@ def command() -> None:
 @json_option
 @click.option("--last", default=20, show_default=True, type=click.IntRange(min=1), help="Newest versions to list.")
 def list_versions(settings: StageSettings, as_json: bool, last: int) -> None:
-    """List the newest versions, each with its parent, and whether it is on the surviving branch."""
+    """List the newest versions: the parent of each, and whether it is on the surviving branch."""
     from rollstream.views.weights import show_list
 
     show_list(settings, last=last, as_json=as_json)
@@ -27,7 +27,7 @@ def list_versions(settings: StageSettings, as_json: bool, last: int) -> None:
 @json_option
 @click.argument("version", type=click.IntRange(min=0))
 def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
-    """Show a version: its files, whether their sums are right, and what the step that made it reports."""
+    """Show a version: its files, whether their checksums are right, and the metrics of the step that made it."""
     from rollstream.views.weights import show_one
 
     show_one(settings, version, as_json=as_json)
@@ -35,10 +35,13 @@ def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
 
 @command.command("rollback")
 @settings_option
-@click.option("--force", is_flag=True, help="Also while a trainer lives: it is fenced and exits with 75.")
+@click.option("--force", is_flag=True, help="Also while a trainer runs: it is fenced and exits with 75.")
 @click.argument("version", type=click.IntRange(min=0))
 def roll_back_to(settings: StageSettings, version: int, force: bool) -> None:
-    """Publish an older version's files as the newest; generators load it, the next trainer goes on from there."""
-    from rollstream.views.weights import roll_back_and_say
+    """Publish the files of an older version as a new version.
 
-    roll_back_and_say(settings, version, force=force)
+    Generators load it. The next trainer starts from the newest checkpoint before it.
+    """
+    from rollstream.views.weights import roll_back_and_show
+
+    roll_back_and_show(settings, version, force=force)

@@ -1,7 +1,7 @@
-"""Evaluation: greedy answers of one weight version to held-out prompts, through the evaluation topics.
+"""Evaluates a weight version: greedy answers to held-out prompts, and their mean reward.
 
-Produces `eval-prompts`, consumes `eval-scored`; the generators and scorers in between are those that train. Nothing
-of it reaches the trainer.
+Produces `eval-prompts` and consumes `eval-scored`. The same generators and scorers work on them as on training prompts.
+The trainer does not read these topics.
 """
 
 import uuid
@@ -40,7 +40,7 @@ class EvaluationRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluatedPrompt:
-    """One prompt with its answer; `reward` is None unless it was answered by the wanted version and scored."""
+    """One prompt with its answer. `reward` is None unless the wanted version answered and the answer was scored."""
 
     prompt: PromptSubmitted
     status: Status
@@ -51,7 +51,7 @@ class EvaluatedPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureCount:
-    """How many prompts did not complete for one reason, and what was said of the first."""
+    """How many prompts did not complete for one reason. `example` is the message of the first."""
 
     code: FailureCode
     count: int
@@ -60,7 +60,7 @@ class FailureCount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationReport:
-    """How a version did. Failed and unresolved prompts have no reward and are no part of the mean."""
+    """The result of an evaluation. Failed and unresolved prompts have no reward, and the mean leaves them out."""
 
     environment: str
     weight_version: int
@@ -77,12 +77,14 @@ def evaluate(
     request: EvaluationRequest,
     on_progress: Callable[[int], None] = lambda _answered: None,
 ) -> EvaluationReport:
-    """Submit, and wait until every prompt is answered or the deadline is over; `on_progress` gets the answers so far.
+    """Submit the prompts, and wait until all are answered or the deadline is over.
+
+    `on_progress` is called with the number of prompts that are answered so far.
 
     Raises `ConfigurationError` if the environment's `evaluate` split has too few tasks.
     """
     environment = load_environment(request.environment, request.environment_options)
-    prompts = {prompt.group_id: prompt for prompt in _posed(run.name, request, environment)}
+    prompts = {prompt.group_id: prompt for prompt in _prompts(run.name, request, environment)}
     # The end must be known before the first answer can arrive.
     with run.reader(EVAL_SCORED, start=run.ends(EVAL_SCORED)) as reader:
         _submit(run, prompts)
@@ -98,14 +100,14 @@ def newest_version(run: Run) -> int:
     return max(versions)
 
 
-def _posed(run: str, request: EvaluationRequest, environment: Environment) -> Iterator[PromptSubmitted]:
+def _prompts(run: str, request: EvaluationRequest, environment: Environment) -> Iterator[PromptSubmitted]:
     tasks = list(islice(environment.tasks("evaluate", request.seed), request.num_prompts))
     if len(tasks) < request.num_prompts:
         raise ConfigurationError(
             f"environment {environment.name} has {len(tasks)} tasks to evaluate, wanted {request.num_prompts}: "
             "lower --num-prompts"
         )
-    # Each evaluation poses its prompts anew, of the same version too.
+    # Different in each evaluation, so that a second one of the same version gets new group ids and new answers.
     dataset = f"{environment.name}/evaluate/{request.seed}/{uuid.uuid4().hex[:12]}"
     for row, task in enumerate(tasks):
         yield _prompt(run, request, environment, task, source=PromptSource(dataset=dataset, row=row))

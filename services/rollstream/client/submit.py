@@ -1,4 +1,4 @@
-"""One prompt from outside: put on `prompts`, its scored answers read from `scored`. It is never trained on."""
+"""Submits one prompt from outside, and reads its scored answers. Such a prompt is never trained on."""
 
 import os
 import time
@@ -13,7 +13,7 @@ from rollstream.schemas.topics import PROMPTS, SCORED
 
 
 def submit(run: Run, prompt: PromptSubmitted) -> None:
-    """Put the prompt on its topic; returns once the broker has confirmed it."""
+    """Publish the prompt on `prompts`; returns when the broker has confirmed it."""
     with run.publisher(f"prompt-{os.getpid()}") as publisher:
         publisher.publish_soon(run.out_record(PROMPTS, prompt)).result()
 
@@ -21,7 +21,10 @@ def submit(run: Run, prompt: PromptSubmitted) -> None:
 def answers(
     run: Run, prompt: PromptSubmitted, start: dict[Partition, int], timeout_seconds: float
 ) -> Iterator[RolloutScored]:
-    """Each sample once, as it comes; raises `BrokerError` when some are missing at the deadline."""
+    """Give out each sample once, when it is on `scored`. `start` are the offsets to read from.
+
+    Raises `BrokerError` if samples are missing after `timeout_seconds`.
+    """
     deadline = time.monotonic() + timeout_seconds
     missing = set(range(prompt.group_size))
     key = prompt.group_id.encode()

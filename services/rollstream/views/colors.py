@@ -1,4 +1,4 @@
-"""Answers with each token in the color of the weight version that sampled it."""
+"""Colors the text of an answer: each weight version that sampled tokens of it has its own color."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -18,10 +18,10 @@ _PALETTE: Final = ("green", "cyan", "magenta", "yellow", "blue", "red")
 
 
 class VersionColors:
-    """Colors by version, in order of appearance.
+    """Gives each weight version a color, in the order in which the versions appear.
 
-    Where an update landed in the middle of an answer, its tokens are told apart by the generator's own tokenizer;
-    without it (another machine, another tokenizer) such an answer stays uncolored and its spans are listed.
+    If several versions sampled an answer, the generator's tokenizer is needed to find where in the text their spans
+    begin. Without it (another machine, another tokenizer) the answer has no color, and its spans are listed.
     """
 
     def __init__(self, model_path: Path | None) -> None:
@@ -62,7 +62,7 @@ class VersionColors:
 
 
 def _pieces(turn: Turn, detokenize: Detokenize | None) -> list[str] | None:
-    """The text cut at the spans' ends; None if it can't be told where they lie in it."""
+    """The text, cut at the spans' ends. None if it is not known where in the text they are."""
     if detokenize is None or detokenize(turn.token_ids) != turn.text:
         return None
     ends = [len(detokenize(turn.token_ids[: span.end])) for span in turn.weight_spans]

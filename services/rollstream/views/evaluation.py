@@ -1,4 +1,4 @@
-"""What `rollstream evaluate` shows: a bar while it runs, then a table or JSON."""
+"""What `rollstream evaluate` shows: a progress bar while it runs, then a table or JSON."""
 
 import json
 from typing import Any
@@ -15,7 +15,7 @@ _NUM_EXAMPLES = 5
 
 
 def evaluate_with_progress(run: Run, request: EvaluationRequest, *, is_shown: bool) -> EvaluationReport:
-    """Evaluate under a progress bar on standard error."""
+    """Evaluate, with a progress bar on standard error if `is_shown`."""
     with Progress(console=Console(stderr=True), disable=not is_shown, transient=True) as progress:
         task = progress.add_task(f"version {request.weight_version}", total=request.num_prompts)
         return evaluate(run, request, lambda answered: progress.update(task, completed=answered))

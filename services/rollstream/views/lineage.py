@@ -1,4 +1,4 @@
-"""The story of a rollout or a step: read from the topics, and shown as lines of text."""
+"""What `rollstream lineage` shows of a rollout or a step: its records from all topics, as lines of text."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -39,10 +39,10 @@ _OF_A_GROUP: Final = (PROMPTS, ROLLOUTS, SCORED, EVAL_PROMPTS, EVAL_ROLLOUTS, EV
 
 
 def read_rollout(run: Run, rollout_id: str) -> RolloutStory:
-    """The story of a rollout; raises `ConfigurationError` if no topic knows it."""
+    """All records about a rollout; raises `ConfigurationError` if no topic has one."""
     key = group_of(rollout_id).encode()
     with run.reader(*_OF_A_GROUP) as reader:
-        # Records of other groups are passed over without decoding them.
+        # Compared by key first, because decoding costs much more: most records belong to other groups.
         found = list(_found(run, (message for message in reader.to_end() if message.key == key)))
     entries = list(run.read(LEDGER))
     story = trace_rollout(
@@ -57,7 +57,7 @@ def read_rollout(run: Run, rollout_id: str) -> RolloutStory:
 
 
 def read_step(run: Run, number: int) -> StepStory:
-    """The story of a step; raises `ConfigurationError` if the surviving ledger has no such step."""
+    """All records about a step; raises `ConfigurationError` if the surviving branch has no such step."""
     entries = list(run.read(LEDGER))
     survivors = surviving(entries)
     step = surviving_step(number, survivors)
@@ -79,7 +79,7 @@ def _found(run: Run, messages: Iterable[Message]) -> Iterator[Found[Record]]:
 
 
 def rollout_lines(story: RolloutStory) -> Iterator[str]:
-    """From the prompt to the weight version, a paragraph a stage."""
+    """The lines about a rollout, from its prompt to the weight version that was trained on it."""
     yield f"rollout {story.rollout_id}"
     yield from _prompt_lines(story.prompt)
     if not story.attempts:
@@ -94,7 +94,7 @@ def rollout_lines(story: RolloutStory) -> Iterator[str]:
 
 
 def step_lines(story: StepStory) -> Iterator[str]:
-    """The step, its version, and a line for each rollout that it trained on."""
+    """The lines about a step: its version, and each rollout that it trained on."""
     yield f"step {one_line(story.step).removeprefix('step ')}"
     yield f"trainer    incarnation {story.step.incarnation}, finished {story.step.finished_at.isoformat()}"
     yield f"version    {'not on the topic' if story.version is None else one_line(story.version)}"

@@ -1,4 +1,4 @@
-"""Reading topics for people: positioned near the end, streamed, decoded; what can't be read is shown, not fatal."""
+"""Reads messages of topics for people. A message that can't be decoded is shown as it is, and reading goes on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from rollstream.schemas.topics import TOPICS, Topic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """A message with the record in it; `record` is None where the bytes are none, and `error` says why."""
+    """A message and its record. If the bytes are no record, `record` is None and `error` says why."""
 
     message: Message
     record: Record | None
@@ -22,7 +22,7 @@ class Decoded:
 
 
 class Decoder:
-    """Decodes the messages of a run's topics by their topic."""
+    """Decodes the messages of all topics of a run."""
 
     def __init__(self, run: Run) -> None:
         self._codecs: dict[str, AvroCodec[Any]] = {
@@ -30,7 +30,7 @@ class Decoder:
         }
 
     def decode(self, message: Message) -> Decoded:
-        """The message, decoded as far as it can be."""
+        """The message with its record, or with the reason why it has none."""
         codec = self._codecs.get(message.topic)
         if codec is None:
             return Decoded(message=message, record=None, error="raw bytes")
@@ -41,8 +41,8 @@ class Decoder:
 
 
 def last_messages(run: Run, topic: Topic[Any], count: int) -> list[Message]:
-    """The last `count` messages of `topic`, over all partitions, by time."""
-    # Transaction markers take offsets too, at most one a message.
+    """The last `count` messages of `topic` over all partitions, ordered by time."""
+    # 2 * count, because each transaction also ends with a marker that takes an offset, at most one for each message.
     places = {partition: max(start, end - 2 * count) for partition, (start, end) in run.bounds(topic).items()}
     with run.reader(topic, start=places) as reader:
         found = sorted(reader.to_end(), key=lambda message: (message.timestamp_ms, message.partition, message.offset))
@@ -50,7 +50,7 @@ def last_messages(run: Run, topic: Topic[Any], count: int) -> list[Message]:
 
 
 def at_places(run: Run, topic: Topic[Any], places: Mapping[int, set[int]]) -> list[Message]:
-    """The messages of `topic` at these offsets by partition, as far as retention has left them."""
+    """The messages of `topic` at these offsets, by partition. Messages older than the topic's retention are missing."""
     wanted = {(number, offset) for number, offsets in places.items() for offset in offsets}
     starts = {
         (name, number): max(start, min(places[number])) if number in places else end

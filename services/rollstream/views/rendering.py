@@ -1,4 +1,4 @@
-"""Records for people and programs: one line each, or JSON with the token ids as numbers."""
+"""Shows records: as one line each for people, or as JSON for programs."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ _TEXT_WIDTH = 60
 
 
 def plain(value: Any) -> Any:
-    """A record as JSON types: arrays as lists, times as ISO 8601, raw bytes as hex."""
+    """A record as JSON types: arrays as lists of numbers, times as ISO 8601, raw bytes as hex."""
     if isinstance(value, Record):
         return {name: plain(getattr(value, name)) for name in type(value).model_fields}
     if isinstance(value, dict):
@@ -41,7 +41,7 @@ def _plain_leaf(value: Any) -> Any:
 
 
 def quoted(text: str, width: int = _TEXT_WIDTH) -> str:
-    """`text` on one line, in quotes, at most `width` characters of it."""
+    """`text` on one line and in quotes, cut to `width` characters."""
     shown = repr(text)
     return shown if len(shown) <= width else f"{shown[: width - 2]}…{shown[-1]}"
 
@@ -52,7 +52,7 @@ def clock(timestamp_ms: int) -> str:
 
 
 def versions(rollout: RolloutGenerated) -> str:
-    """The weight versions of a rollout: `v3`, or `v3→v4` when an update landed in it."""
+    """The weight versions of a rollout: `v3`; `v3→v4` if version 4 was loaded while it was sampled."""
     return "→".join(f"v{version}" for version in rollout.weight_versions) or "no tokens"
 
 
@@ -63,7 +63,7 @@ def answer(rollout: RolloutGenerated) -> str:
 
 @singledispatch
 def one_line(record: Record) -> str:
-    """What a person wants to see of a record in one line; ids in full, so that they can be copied."""
+    """The most important parts of a record in one line. Ids are not shortened, so that they can be copied."""
     raise TypeError(f"no line for {type(record).__name__}")
 
 
@@ -119,7 +119,7 @@ def _(record: LedgerEntry) -> str:
 
 
 def dead_letter_line(letter: DeadLetter) -> str:
-    """A dead letter in one line; the identity comes first, to be copied into `dead-letters replay`."""
+    """A dead letter in one line. Its identity comes first, to be copied into `dead-letters replay`."""
     size = "null value" if letter.value is None else f"{len(letter.value)} bytes"
     state = f" replayed {letter.replayed_at}" if letter.replayed_at else ""
     return (

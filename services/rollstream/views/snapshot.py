@@ -1,4 +1,4 @@
-"""What `status` shows: one look at a run's topics, consumer lag, fleet and newest step, from Kafka and Redis alone."""
+"""What `rollstream status` shows: topics, consumer lag, processes and newest step of a run, from Kafka and Redis."""
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -47,7 +47,7 @@ class GroupLag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """One look at a run. `step` is the newest optimizer step, `published` the newest version."""
+    """The state of a run at one moment. `step` is the newest optimizer step, `published` the newest weight version."""
 
     run: str
     taken_at: datetime
@@ -65,7 +65,7 @@ class Snapshot:
         return shares_of(self.members)
 
     def as_plain(self) -> dict[str, Any]:
-        """As JSON types."""
+        """The snapshot as JSON types."""
         return {
             "run": self.run,
             "taken_at": self.taken_at.isoformat(),
@@ -90,7 +90,7 @@ class StatusSource:
         self._fleet = Fleet(settings.redis_url, settings.run)
 
     def snapshot(self) -> Snapshot:
-        """One look; raises `ConfigurationError` if the run has no topics, `BrokerError` if no broker answers."""
+        """The state now. Raises `ConfigurationError` if the run has no topics, `BrokerError` if no broker answers."""
         run = self._run.name
         topics = tuple(self._admin.describe_topics(run))
         if not topics:

@@ -17,7 +17,7 @@ from rollstream.schemas.weights import WeightsPublished
 
 
 def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
-    """Print the newest `last` versions, the newest first; as JSON one object a line."""
+    """Print the newest `last` versions, the newest first. As JSON: one object on each line."""
     history = read(Run(settings))
     rows = [_row(history, history.published[version]) for version in sorted(history.published)[-last:][::-1]]
     if as_json:
@@ -35,7 +35,7 @@ def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
 
 
 def show_one(settings: StageSettings, version: int, *, as_json: bool) -> None:
-    """Print everything about one version and check its files; raises `ConfigurationError` if it does not exist."""
+    """Print everything about one version, and check its files. Raises `ConfigurationError` if it does not exist."""
     history = read(Run(settings))
     if version not in history.published:
         newest = max(history.published, default="none")
@@ -59,8 +59,8 @@ def show_one(settings: StageSettings, version: int, *, as_json: bool) -> None:
     Console().print(table)
 
 
-def roll_back_and_say(settings: StageSettings, version: int, *, force: bool) -> None:
-    """Roll back, and say what comes of it."""
+def roll_back_and_show(settings: StageSettings, version: int, *, force: bool) -> None:
+    """Roll back, then print the new version and where the next trainer starts."""
     published = roll_back(settings, version, force=force)
     click.echo(f"version {published.weight_version} is published with the files of version {version}")
     checkpoint = read(Run(settings)).fold.checkpoint
