@@ -46,7 +46,7 @@ def obey(sample: RewardInput) -> float:
 
 
 class Unruly:
-    """It poses no tasks."""
+    """It has no tasks."""
 
     name = PATH
     rubric = Rubric(WeightedReward("obeyed", obey))

@@ -20,7 +20,7 @@ from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.producers.loop import Producer
-from rollstream.producers.posing import numbered_rows, posed
+from rollstream.producers.numbering import numbered_rows, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
@@ -195,7 +195,7 @@ def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:
     source = build_source(settings)
     for row in numbered_rows(source, first=0, stop_before=4):
         if row.sequence != 2:
-            prompt = posed(row, settings=settings, dataset=source.dataset, sampling=sampling_of(settings))
+            prompt = prompt_of_row(row, settings=settings, dataset=source.dataset, sampling=sampling_of(settings))
             run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(prompt))
     with producing(settings) as thread:
         thread.join(DEADLINE_SECONDS)

@@ -9,8 +9,8 @@ from itertools import islice, product
 
 import pytest
 
+from rollstream.producers.numbering import last_sequence, numbered_rows
 from rollstream.producers.order import epoch_order
-from rollstream.producers.posing import last_sequence, numbered_rows
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.errors import ConfigurationError
 
@@ -65,7 +65,7 @@ def test_two_processes_with_one_seed_agree_over_three_epochs() -> None:
 
 
 def test_the_order_is_the_one_that_earlier_versions_had() -> None:
-    # A changed order would make a restarted producer pose some rows twice and others never.
+    # A changed order would make a restarted producer submit some rows twice and others never.
     assert epoch_order([3, 5], seed=0, epoch=1) == [(1, [3, 1, 0, 2, 4]), (0, [0, 1, 2])]
 
 

@@ -144,7 +144,7 @@ def test_an_environment_without_tasks_in_a_split_is_refused() -> None:
 
 
 def test_an_environment_whose_tasks_raise_is_named_with_what_they_raised() -> None:
-    with pytest.raises(ConfigurationError, match=r"Unruly raised OSError while posing .* no disk"):
+    with pytest.raises(ConfigurationError, match=r"Unruly raised OSError while giving .* no disk"):
         EnvironmentSource(load_environment("tests.harness.unruly_environment.Unposable"), split="train", seed=0)
 
 

@@ -1,12 +1,13 @@
-"""Credit: how many more groups a producer may submit, counted by id from what was submitted and the ledger. Pure.
+"""Credit: how many more groups a producer may submit. Pure.
 
-Outstanding = submitted by this producer and not closed on the surviving branch. A group that is submitted twice, or
-closed by a branch that is cut later, counts once and as what it is now; a sum of events would drift.
+A group is outstanding if this producer submitted it and it is not closed on the surviving branch. Credit is the share
+minus the outstanding groups. They are kept as a set of ids: a group that is submitted twice counts once, and one whose
+closing is cut later is outstanding again. A sum of events would drift.
 
-This is what bounds policy lag, if the producers' shares add up to at most (max_policy_lag + 1) x groups_per_step: a
-prompt is one of at most that many open groups, so fewer are before it, and in order of arrival it is trained on at most
-max_policy_lag steps after it was submitted. The shares are added up in `shares.py`, which warns. What arrives out of
-order and too late is dropped by the trainer (`admission.py`).
+This bounds policy lag if the shares of all producers add up to at most (max_policy_lag + 1) x groups_per_step. Then a
+new prompt has less than that many open groups before it. In order of arrival it is trained on at most max_policy_lag
+steps after it was submitted. `shares.py` adds up the shares and warns. What arrives out of order and too late is
+dropped by the trainer (`admission.py`).
 """
 
 from rollstream.history.ledger import LedgerFold
@@ -14,7 +15,7 @@ from rollstream.schemas.ledger import LedgerEntry
 
 
 class Credit:
-    """The groups of one producer against its share."""
+    """Counts the open groups of one producer against its share."""
 
     def __init__(self, share: int) -> None:
         self._share = share
@@ -29,7 +30,7 @@ class Credit:
 
     @property
     def num_outstanding(self) -> int:
-        """Own groups that are not closed; above the share after a cut, until enough of them close again."""
+        """Own groups that are not closed; after a cut they may be more than the share, until enough close again."""
         return len(self._outstanding)
 
     @property
@@ -44,7 +45,7 @@ class Credit:
             self._outstanding.add(group_id)
 
     def is_known(self, group_id: str) -> bool:
-        """Whether the group needs no submission: this producer did it before, or it is closed."""
+        """Whether the group must not be submitted: this producer did it before, or the group is closed."""
         return group_id in self._own or group_id in self._fold.closed
 
     def fold_in(self, entry: LedgerEntry) -> None:

@@ -1,4 +1,5 @@
-"""The producer stage: prompts out, as many groups in flight as its share allows. That bounds policy lag (`credit.py`).
+"""The producer stage: submits prompts, with as many groups open as its share allows. That bounds policy lag
+(`credit.py`).
 
 Consumes   `ledger`: which groups are closed; at the start also its own `prompts`.
 Produces   `prompts`.
@@ -6,15 +7,16 @@ Waits for  credit, i.e. for its groups to close.
 Unblocked  by the trainer, which closes every group, trained on or dropped.
 
 What happens when …
-  … this process is killed: it keeps nothing on disk; the next one rebuilds its sequence number and its credit from
-    `prompts` and `ledger`, and goes on with what its last batch left out of the topic.
-  … it is told to stop: the batch that is being submitted is confirmed, then it ends.
+  … this process is killed: it keeps nothing on disk. The next one rebuilds its sequence number and its credit from
+    `prompts` and `ledger`, and goes on with the prompts of the last batch that did not reach the topic.
+  … it is asked to stop: the delivery of the batch that is being submitted is confirmed, then it ends.
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
-  … a record of `prompts` or `ledger` can't be read: it is passed over; the generators dead-letter the prompt. Had it
-    been a step or a restart, the next entry's parent is unknown: the process ends, non-zero.
-  … the trainer stops, or falls behind: the share is used up, and nothing is submitted that would grow too old.
-  … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open and count again.
+  … a record of `prompts` or `ledger` can't be read: it is passed over; the generators put the prompt into
+    dead-letters. If a step or a restart is missing in this way, the next entry's parent is unknown: the process ends,
+    non-zero.
+  … the trainer stops, or falls behind: the share is used up, so nothing is submitted that would become too old.
+  … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open again, and count again.
   … the broker takes no more records: the process ends, non-zero.
 """
 
@@ -31,7 +33,7 @@ from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.producers import metrics
 from rollstream.producers.credit import Credit
-from rollstream.producers.posing import last_sequence, numbered_rows, posed
+from rollstream.producers.numbering import last_sequence, numbered_rows, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
@@ -41,12 +43,13 @@ from rollstream.schemas.prompt import PromptSubmitted, Sampling
 from rollstream.schemas.topics import LEDGER, PROMPTS
 
 _LOG = logging.getLogger(__name__)
+# One batch. After a kill the next process looks this far back for prompts that are missing on the topic.
 _MOST_AT_ONCE = 500
 _WAIT_SECONDS = 0.5
 
 
 class Producer:
-    """One producer; `run` returns when a finite source is done or the end is asked for."""
+    """One producer; `run` returns when a finite source is done, or when it is asked to stop."""
 
     def __init__(self, settings: ProducerSettings, source: Source, *, sampling: Sampling, health: Health) -> None:
         self._settings = settings
@@ -60,7 +63,7 @@ class Producer:
         self._run.make_codecs(PROMPTS, LEDGER)
 
     def run(self, stop: Stop) -> None:
-        """Rebuild, then submit as credit allows; raises `BrokerError` when the broker takes no more."""
+        """Rebuild the credit, then submit as it allows; raises `BrokerError` when the broker takes no more records."""
         with self._run.reader(LEDGER) as ledger:
             self._rebuild(ledger)
             with self._run.publisher(self._run.group(f"producer.{self._settings.name}")) as publisher:
@@ -87,7 +90,8 @@ class Producer:
         if prompt.producer != self._settings.name:
             self._uncounted.add(prompt.group_id)
             return
-        # A batch that was cut off by a kill may lack any of its prompts: those that are there are passed over.
+        # A kill may have kept any prompt of the last batch from the topic. So the whole batch is gone through again,
+        # and the prompts that are there are left out.
         self._next_sequence = max(self._next_sequence, prompt.sequence + 1 - _MOST_AT_ONCE)
         if self._needs_credit:
             self._credit.submitted(prompt.group_id)
@@ -125,7 +129,9 @@ class Producer:
         stop_before = last_sequence(self._source, epochs=self._settings.epochs, num_prompts=self._settings.num_prompts)
         for numbered in numbered_rows(self._source, first=self._next_sequence, stop_before=stop_before):
             self._next_sequence = numbered.sequence + 1
-            prompt = posed(numbered, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling)
+            prompt = prompt_of_row(
+                numbered, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling
+            )
             if prompt.group_id in self._uncounted or self._credit.is_known(prompt.group_id):
                 continue
             if self._needs_credit:
@@ -149,7 +155,10 @@ class Producer:
 
 
 def idle_engine_warning(settings: ProducerSettings) -> str | None:
-    """What to say at start when the share can't fill one engine as the run's file describes it."""
+    """A warning if the share is too small to keep the run's engine busy; else None.
+
+    The engine is described in the generator's table of the run's file.
+    """
     engine = settings.table_of("generator").get("engine")
     num_samples = settings.share * settings.group_size
     if settings.purpose != "train" or not isinstance(engine, dict):

@@ -1,4 +1,4 @@
-"""The order of an epoch: seeded, the same in every process, so that a restart goes on in mid-epoch. Pure."""
+"""The order of an epoch's rows: from a seed, the same in every process, so that a restart goes on in it. Pure."""
 
 import random
 from collections.abc import Sequence

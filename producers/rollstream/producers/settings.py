@@ -1,4 +1,4 @@
-"""Settings of a producer, TOML table `[producer]`."""
+"""`ProducerSettings`: the `[producer]` table of the run's file, or ROLLSTREAM_… in the environment."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self

@@ -1,7 +1,7 @@
-"""The shares of the producers that live, added up: each reports its own to the fleet, and warns of a sum too large.
+"""Adds up the shares of the producers that live. Each reports its own through Redis, and warns if the sum is too large.
 
-Nothing depends on it: the sum is for people, who set the shares of several producers by hand. Without Redis nothing is
-reported.
+No stage depends on it. The sum is for people, who set the shares of several producers by hand. Without Redis nothing
+is reported.
 """
 
 import logging
@@ -17,7 +17,7 @@ _BEAT_SECONDS = 2.0
 
 
 class ShareReport:
-    """What one producer says of its share, and hears of the others'."""
+    """Reports the share of one producer, and reads those of the others."""
 
     def __init__(self, fleet: Fleet, settings: ProducerSettings) -> None:
         self._fleet = fleet
@@ -25,7 +25,7 @@ class ShareReport:
         self._reported_sum: int | None = None
 
     def beat(self) -> None:
-        """Say that this producer lives; warn when the sum of the shares has changed and exceeds the bound."""
+        """Report that this producer lives; warn if the sum of the shares exceeds the bound and has changed."""
         settings = self._settings
         share = settings.share if settings.purpose == "train" else 0
         # By name, which a restart keeps: a producer that was killed and started again counts once.
@@ -46,7 +46,7 @@ class ShareReport:
 
 @contextmanager
 def reported(settings: ProducerSettings) -> Iterator[None]:
-    """Report the share while the block runs, from a thread of its own: Redis may be slow, submitting does not wait."""
+    """Report the share while the block runs, in a thread of its own, so that a slow Redis does not delay prompts."""
     if settings.redis_url is None:
         yield
         return

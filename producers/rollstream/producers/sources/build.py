@@ -1,4 +1,4 @@
-"""The environment, the source and the sampling that the settings name."""
+"""Makes the environment, the source and the sampling that the settings name."""
 
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
@@ -11,7 +11,7 @@ from rollstream.schemas.prompt import Sampling
 
 
 def environment_of(settings: ProducerSettings) -> Environment:
-    """The environment that the settings name; raises `ConfigurationError` if there is no such one."""
+    """The environment that the settings name; raises `ConfigurationError` if there is none of this name."""
     try:
         return load_environment(settings.environment, settings.environments.get(settings.environment))
     except UnknownEnvironmentError as error:
@@ -26,11 +26,12 @@ def sampling_of(settings: ProducerSettings) -> Sampling:
 
 
 def build_source(settings: ProducerSettings) -> Source:
-    """Open it; raises `ConfigurationError` saying what is wrong with the file or the environment."""
+    """Open the source; raises `ConfigurationError` that says what is wrong with the file or the environment."""
     if settings.source == "environment" or settings.path is None:
         return EnvironmentSource(environment_of(settings), split=settings.split, seed=settings.seed)
     if settings.source == "jsonl":
         return JsonlSource(settings.path, seed=settings.seed)
+    # Imports pyarrow, which only this source needs.
     from rollstream.producers.sources.parquet import ParquetSource
 
     return ParquetSource(settings.path, seed=settings.seed)

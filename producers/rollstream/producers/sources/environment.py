@@ -27,7 +27,7 @@ class EnvironmentSource:
 
     @property
     def dataset(self) -> str:
-        """See `Source.dataset`; the seed is part of it, since another seed poses other tasks."""
+        """See `Source.dataset`; the seed is part of it, since another seed gives other tasks."""
         return f"{self._environment.name}/{self._split}/{self._seed}"
 
     @property
@@ -40,13 +40,13 @@ class EnvironmentSource:
         if self._all is None:
             tasks = self._environment.tasks(self._split, self._seed)
             for row, task in enumerate(islice(tasks, start, None), start):
-                yield self._posed(row, task)
+                yield self._row(row, task)
             return
         [(_, order)] = epoch_order([len(self._all)], seed=self._seed, epoch=epoch)
         for row in order[start:]:
-            yield self._posed(row, self._all[row])
+            yield self._row(row, self._all[row])
 
-    def _posed(self, row: int, task: Task) -> PromptRow:
+    def _row(self, row: int, task: Task) -> PromptRow:
         return PromptRow(
             prompt_id=f"{self.dataset}/{row}",
             row=row,
@@ -61,6 +61,6 @@ def _first_tasks(environment: Environment, split: Split, seed: int) -> list[Task
         return list(islice(environment.tasks(split, seed), MOST_SHUFFLED_TASKS + 1))
     except Exception as error:
         raise ConfigurationError(
-            f"environment {environment.name} raised {type(error).__name__} while posing the tasks of its split "
+            f"environment {environment.name} raised {type(error).__name__} while giving the tasks of its split "
             f"{split!r}: {error}; mend its code, or name another one"
         ) from error

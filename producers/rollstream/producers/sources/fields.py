@@ -1,4 +1,4 @@
-"""The fields of a row of a file, and what is wrong with them. Pure.
+"""Makes a prompt's row from the fields of a file's row, or says what is wrong with them. Pure.
 
 `prompt` (text) or `messages` ([{role, content}, ...]); `reference_answer` or `answer`; `id` (else the row's number);
 `tools` (a list of function schemas); `metadata`. Any other field travels as metadata, untouched if it is text, else

@@ -1,4 +1,4 @@
-"""Prompts from a JSONL file: read once to check every line and to note where it lies, then row by row."""
+"""Prompts from a JSONL file. It is read once to check every line and to note its offset, then row by row."""
 
 import json
 from array import array

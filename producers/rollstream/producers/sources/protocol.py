@@ -20,16 +20,16 @@ class PromptRow:
 
 
 class Source(Protocol):
-    """Tasks in an order that depends on the seed alone, so that any position can be found again."""
+    """Gives tasks in an order that depends on the seed alone, so that a restart finds any position again."""
 
     @property
     def dataset(self) -> str:
-        """Name of the data set: beginning of its prompt ids."""
+        """Name of the data set; its prompt ids begin with it."""
         ...
 
     @property
     def num_rows(self) -> int | None:
-        """Rows of an epoch; None if the source is endless, which is one long epoch."""
+        """Rows of an epoch; None if the source is endless: then it has one epoch."""
         ...
 
     def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:

@@ -132,8 +132,8 @@ def _rollouts(run: str, size: int, count: int) -> Iterator[RolloutGenerated]:
     num_tokens = max(1, (size - 500) // 10)
     random = np.random.default_rng(0)
     for prompt in synthetic_prompts(run, count // _GROUP_SIZE, group_size=_GROUP_SIZE, max_tokens=num_tokens):
-        posed = prompt.model_copy(update={"environment": _ENVIRONMENT, "reference_answer": "01"})
-        for scored in synthetic_samples(posed, num_tokens=num_tokens, vocab_size=150_000, random=random):
+        scorable = prompt.model_copy(update={"environment": _ENVIRONMENT, "reference_answer": "01"})
+        for scored in synthetic_samples(scorable, num_tokens=num_tokens, vocab_size=150_000, random=random):
             turn = scored.rollout.turns[0].model_copy(update={"text": "01" * num_tokens})
             yield scored.rollout.model_copy(update={"turns": (turn,)})
 

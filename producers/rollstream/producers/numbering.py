@@ -1,4 +1,8 @@
-"""From a source's rows to numbered prompts: which row has which sequence number, and what is asked of it. Pure."""
+"""Numbers the rows of a source, and makes the prompt of each. Pure.
+
+A sequence number counts a producer's rows over all epochs. The same number always names the same row, so a producer
+that restarts goes on from a number.
+"""
 
 import hashlib
 from collections.abc import Iterator
@@ -14,7 +18,7 @@ from rollstream.schemas.record import utc_now
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedRow:
-    """A row and its place in the producer's order."""
+    """A row, its sequence number and its epoch."""
 
     sequence: int
     epoch: int
@@ -48,8 +52,10 @@ def numbered_rows(source: Source, *, first: int, stop_before: int | None) -> Ite
         epoch, position = epoch + 1, 0
 
 
-def posed(numbered: NumberedRow, *, settings: ProducerSettings, dataset: str, sampling: Sampling) -> PromptSubmitted:
-    """The prompt of a row: equal for the same row, epoch and settings but for who submits it when."""
+def prompt_of_row(
+    numbered: NumberedRow, *, settings: ProducerSettings, dataset: str, sampling: Sampling
+) -> PromptSubmitted:
+    """The prompt of a row. Same row, epoch and settings: same prompt, but for who submits it and when."""
     row = numbered.row
     group = group_id(settings.run, row.prompt_id, numbered.epoch)
     return PromptSubmitted(
@@ -72,7 +78,7 @@ def posed(numbered: NumberedRow, *, settings: ProducerSettings, dataset: str, sa
 
 
 def _seeded(sampling: Sampling, group: str) -> Sampling:
-    """A seed of the prompt's own: one seed for all prompts would draw the same noise for each."""
+    """`sampling` with a seed of the prompt's own; one seed for all prompts would draw the same noise for each."""
     if sampling.seed is None:
         return sampling
     digest = hashlib.sha256(f"{sampling.seed}\0{group}".encode()).digest()

@@ -1,6 +1,6 @@
-"""A row becomes the same prompt whoever submits it when, with an id and a seed of its own."""
+"""The prompt of a row: the same whoever submits it and when, with an id and a seed of its own."""
 
-from rollstream.producers.posing import NumberedRow, posed
+from rollstream.producers.numbering import NumberedRow, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.ids import group_id
@@ -13,7 +13,7 @@ def prompt_of(row: int, *, epoch: int = 0, name: str = "one", seed: int | None =
     numbered = NumberedRow(
         sequence=row, epoch=epoch, row=PromptRow(prompt_id=f"digits/{row}", row=row, messages=messages)
     )
-    return posed(numbered, settings=settings, dataset="digits", sampling=Sampling(max_tokens=12, seed=seed))
+    return prompt_of_row(numbered, settings=settings, dataset="digits", sampling=Sampling(max_tokens=12, seed=seed))
 
 
 def test_a_prompt_submitted_again_asks_the_same() -> None:
