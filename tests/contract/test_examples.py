@@ -1,4 +1,4 @@
-"""What the docstrings show is true: every record's example makes such a record, a group's life has every reason."""
+"""What docstrings show is true: every record's example makes such a record, the life of a group names every reason."""
 
 import ast
 import inspect

@@ -1,4 +1,4 @@
-"""What the house promises of its modules: light imports, one namespace, layers, sizes, and commands that exist."""
+"""What holds for all modules: light imports, one namespace, layers, sizes, and commands that exist."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""That the outside client's accounting can say no: each kind of damage to a sound account is found."""
+"""The outside client's accounting fails when it must: each kind of damage to a correct account is found."""
 
 from collections.abc import Callable
 from copy import deepcopy

@@ -1,4 +1,4 @@
-"""The loop while its trainer is away: generation stops at the credit, and nothing of it is dropped for its age."""
+"""The loop while its trainer is away: generation stops when the credit is used up, no group is dropped as too old."""
 
 import sys
 from pathlib import Path

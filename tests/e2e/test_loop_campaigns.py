@@ -1,4 +1,4 @@
-"""Long campaigns with the whole loop: what the default tests show once, for minutes."""
+"""Long tests of the whole loop, minutes each: brokers or Redis are lost, stages come and go, no group has spread."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""The loop while its parts die: whatever is killed, nothing is lost and nothing is trained on twice."""
+"""The loop while its processes are killed: nothing is lost and nothing is trained on twice."""
 
 from pathlib import Path
 

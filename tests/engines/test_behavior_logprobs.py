@@ -1,4 +1,4 @@
-"""`behavior_logprobs` are those of the weights that the span names: the one proof that an update changed the policy."""
+"""`behavior_logprobs` belong to the weights that the span names: the one proof that an update changed the policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,5 +1,8 @@
-"""An outside client of a run: it knows Kafka, Avro and the packaged .avsc files, and adds up for itself what became of
-every prompt. It shares no code with the stages, so that it can contradict them."""
+"""An outside client of a run: it reads the topics and adds up what became of every prompt.
+
+It knows Kafka, Avro and the packaged .avsc files, and shares no code with the stages. So a mistake of theirs is not
+repeated here, and shows.
+"""
 
 import io
 import json
@@ -67,7 +70,7 @@ def encoded_prompt(content: str, **fields: Any) -> bytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What the topics say, read in one pass, the ledger first: all that it names must then be on the others."""
+    """What the topics say. The ledger is read first, so that all that it names must be on the topics read after it."""
 
     ledger: Sequence[Fields]
     scored: Mapping[Place, Fields]
@@ -103,12 +106,12 @@ class Account:
 
     @property
     def open_groups(self) -> set[str]:
-        """In flight: groups on `prompts` that nothing on the surviving branch closes."""
+        """Groups on `prompts` that no entry of the surviving branch closes."""
         return {group for group in self.prompts if group not in self.closed}
 
     @property
     def unfinished(self) -> set[str]:
-        """Open groups of which `scored` lacks a sample: lost, once the pipeline is dry."""
+        """Open groups of which `scored` lacks a sample; once no stage has work left, they are lost."""
         samples = defaultdict(set)
         for record in self.scored.values():
             samples[record["rollout"]["group_id"]].add(record["rollout"]["rollout_id"])
@@ -124,7 +127,7 @@ class Account:
         return [record for record in self.scored.values() if record["rollout"]["group_id"] == group]
 
     def check(self) -> None:
-        """Whatever must hold at any time."""
+        """Assert what must hold at any time."""
         for record in self.scored.values():
             check_turns(record["rollout"])
         for rollout in self.rollouts:

@@ -1,4 +1,7 @@
-"""The scorer's real stream over a handler that breaks the world: python -m tests.harness.broken_scorer CONFIG HOW."""
+"""The scorer's real stream with a handler that fails as a whole: python -m tests.harness.broken_scorer CONFIG HOW.
+
+Whatever leaves the handler is a broken world to the scorer: nothing can be handled until something is repaired.
+"""
 
 import asyncio
 import sys
@@ -12,7 +15,7 @@ from rollstream.scorer.settings import ScorerSettings
 
 
 async def break_world(messages: Sequence[Message]) -> None:
-    """What a bug does in the middle of a batch."""
+    """Do in the middle of a batch what a bug may do there."""
     await asyncio.sleep(0.1)
     match sys.argv[2]:
         case "raise":

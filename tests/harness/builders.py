@@ -79,7 +79,7 @@ def a_failure(message: str, code: FailureCode = FailureCode.ENGINE) -> Failure:
 
 
 def a_generated(sample_index: int = 0, *, prompt: PromptSubmitted | None = None, **fields: Any) -> RolloutGenerated:
-    """A completed sample of `prompt`; pass `status` failed or unresolved and it has no turns and says why."""
+    """A completed sample of `prompt`; with `status` failed or unresolved it has no turns, and a failure."""
     asked = prompt if prompt is not None else a_prompt()
     status = fields.get("status", Status.COMPLETED)
     is_completed = status is Status.COMPLETED

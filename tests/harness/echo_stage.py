@@ -1,5 +1,6 @@
-"""A small real stage for tests of the loop: each prompt says what its handling does. Also a process of its own:
+"""A small real stage for tests of the stage loop: a prompt's metadata say what its handler does.
 
+Also a process of its own:
 python -m tests.harness.echo_stage BOOTSTRAP RUN REDIS_URL RECORD_DEADLINE_SECONDS (empty: none)
 """
 

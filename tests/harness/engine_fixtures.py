@@ -1,4 +1,4 @@
-"""Models and engines that the engine tests share; every engine starts once per run, side by side."""
+"""Models and engines that the engine tests share. Each engine starts once in a test run, all at the same time."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class Models:
 
 
 class EngineHosts:
-    """One host per name, started together at the first need.
+    """One host per name. The first `get` starts the common ones, all at the same time.
 
-    They run eagerly, which starts faster; a name that ends in `-compiled` runs as a generator does by default.
+    They run without compilation, which starts faster. A name that ends in `-compiled` runs as generators do by default.
     """
 
     def __init__(self, models: Models) -> None:

@@ -1,4 +1,7 @@
-"""An engine in a process of its own, driven over a pipe: vLLM forks, sets environment variables and warns."""
+"""An engine in a process of its own, driven over a pipe.
+
+vLLM forks, sets environment variables and warns: that must not happen in the process of the tests.
+"""
 
 import asyncio
 import pickle

@@ -1,4 +1,4 @@
-"""What tests do with an engine, as coroutines that run where the engine lives."""
+"""What tests do with an engine, as coroutines that run in the engine's process."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ async def generate(engine: Engine, asked: list[Asked]) -> list[Generation]:
 
 
 async def refusal(engine: Engine, asked: Asked) -> str:
-    """The words with which the engine refuses."""
+    """The message with which the engine refuses, or "accepted"."""
     try:
         await engine.generate(_request(engine, asked, 0))
     except EngineError as error:
@@ -37,7 +37,7 @@ async def load(engine: Engine, weight_version: int, path: Path) -> LoadReport:
 
 
 async def load_refusal(engine: Engine, weight_version: int, path: Path) -> str:
-    """The words with which the engine refuses a version."""
+    """The error with which the engine refuses a version, or "loaded"."""
     try:
         await engine.load_weights(weight_version, path)
     except EngineError as error:
@@ -48,9 +48,9 @@ async def load_refusal(engine: Engine, weight_version: int, path: Path) -> str:
 async def load_while_generating(
     engine: Engine, asked: list[Asked], weight_version: int, before: tuple[int, Path], after: Path
 ) -> list[Generation]:
-    """Answers of which at least three straddle an update from `before` to `weight_version` at `after`.
+    """Answers during an update from `before` to `weight_version` at `after`; at least three have spans of both.
 
-    Tried again with another delay until the update lands in the middle.
+    Tried again with another delay until the update comes in the middle of that many answers.
     """
     give_up_at = time.monotonic() + _DEADLINE_SECONDS
     delay = 0.05
@@ -104,7 +104,7 @@ async def kill_children_while_generating(engine: Engine, asked: Asked) -> list[s
 
 
 async def identity(engine: Engine) -> dict[str, Any]:
-    """What the engine says about itself, and a prompt there and back."""
+    """What the engine says about itself, and a prompt that was tokenized and detokenized."""
     token_ids = engine.tokenize([Message(role="user", content="52910=")], ())
     return {
         "name": engine.name,
@@ -119,7 +119,7 @@ async def identity(engine: Engine) -> dict[str, Any]:
 
 
 async def reload_plainly(engine: Any, weight_version: int, path: Path) -> str | None:
-    """vLLM's own reload without our fix, labeled; what the proof of the head then says."""
+    """Reload as vLLM does by itself, without our fix, and label the version; what the check of the head says then."""
     llm = engine._llm
     await llm.pause_generation(mode="keep", clear_cache=False)
     await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})

@@ -12,7 +12,8 @@ HOUR = 3600.0
 
 
 def move_clock(clock: Path, seconds: float) -> None:
-    """From now on it is so many seconds later than it is; the trainer never sees a half-written number."""
+    """Set the trainer's clock forward by so many seconds, from now on."""
+    # Renamed when it is complete: the trainer reads the file at any moment.
     written = clock.with_suffix(".new")
     written.write_text(str(seconds))
     written.rename(clock)

@@ -45,7 +45,7 @@ class Loop:
         self.run.tables[stage] = {**self.run.tables[stage], **settings}
 
     def until(self, look: Callable[[], T], what: str, seconds: float = _WAIT_SECONDS) -> T:
-        """Look until the answer is true, restarting what died meanwhile."""
+        """Look until the answer is true; meanwhile the supervisor restarts stages that died."""
 
         def tick_and_look() -> T:
             self.supervisor.tick()
@@ -82,7 +82,7 @@ class Loop:
         self.until_step(before + 2)
 
     def finish(self, num_steps: int) -> Account:
-        """Let the trainer come to its end and the pipeline run dry; the account, checked: nothing may be lost."""
+        """Wait until the trainer is done and no stage has work left; returns the account, checked for losses."""
         trainer = "trainer"
         self.until(lambda: self.supervisor.status(trainer).state is StageState.FINISHED, "the trainer's exit 0")
         self.supervisor.stop("producer")

@@ -1,4 +1,4 @@
-"""A run on the real broker whose stages are real processes: what the fault tests start, kill and read."""
+"""A run on the real broker whose stages are real processes that tests start, kill and read from."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""A schema registry in this process: of Confluent's HTTP interface, what registering, looking up and reading need."""
+"""A schema registry in this process. Of Confluent's HTTP interface it can register, look up and read schemas."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""The echo stage under test, in this process or one of its own, and its topics as an outside client sees them."""
+"""Runs the echo stage in this process or in its own, and reads and writes its topics as an outside client does."""
 
 import asyncio
 import sys
@@ -65,7 +65,7 @@ class Bus:
 
 @asynccontextmanager
 async def running(stage: Stage) -> AsyncGenerator[asyncio.Task[None], None]:
-    """The stage runs for as long as the block, then ends gracefully; what broke it is raised."""
+    """Run the stage during the block, then ask it to stop and wait; raises the error that ended it."""
     stop = Stop()
     task = asyncio.create_task(run_built(stage, stop))
     try:

@@ -1,4 +1,4 @@
-"""What transformers says the log probabilities of given tokens are: the reference that engines are compared with."""
+"""Log probabilities of given tokens, computed with transformers: the reference that engines are compared with."""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Trainers that share one import of torch: each is a fork of a server that has done it."""
+"""Trainer processes that start fast: each is forked from a server process that has imported torch already."""
 
 import multiprocessing
 import os
@@ -21,7 +21,7 @@ _FORK_SERVER.set_forkserver_preload(
 
 
 def start_trainer(run: Run, *options: str, clock: Path | None = None, **environment: str) -> StartedProcess:
-    """Start `rollstream trainer` with the run's settings, or `later_trainer.py`; the caller sees to its end."""
+    """Start `rollstream trainer` with the run's settings, or `later_trainer.py`; the caller must end it."""
     main = partial(_rollstream_trainer, run.config, options) if clock is None else partial(_later, run.config, clock)
     log = run.directory / "trainer.log"
     process = _FORK_SERVER.Process(target=_logged, args=(log, main, environment), daemon=True)

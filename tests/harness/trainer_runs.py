@@ -1,4 +1,4 @@
-"""Runs for the trainer's tests: their prompts and scored samples come from the test, no other stage takes part."""
+"""Runs for the trainer's tests: the test writes their prompts and scored samples, no other stage takes part."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -133,7 +133,7 @@ def ends(run: Run, topic: str) -> list[TopicPartition]:
 
 
 def commit_all(run: Run, group: str, topic: str) -> None:
-    """Say that a group of the run is done with everything that is on a topic."""
+    """Commit the end of a topic for a consumer group of the run, as if it had handled everything there."""
     consumer = Consumer({**run.kafka.client_config(), "group.id": f"{run.name}.{group}"})
     consumer.commit(offsets=ends(run, topic), asynchronous=False)
     consumer.close()

@@ -1,4 +1,7 @@
-"""A user's environment, loaded by its dotted path, whose reward function does what a prompt's metadata orders."""
+"""Environments of a user who made mistakes, loaded by their dotted paths.
+
+The reward function of `Unruly` does what a prompt's metadata order.
+"""
 
 import ctypes
 import math
@@ -57,7 +60,7 @@ class Unruly:
         return iter(())
 
 
-class Unposable(Unruly):
+class TasksUnreadable(Unruly):
     """Its tasks can't be read."""
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
@@ -80,7 +83,7 @@ class Generous:
 
 
 class Muddled:
-    """An environment of which a user wrote the rubric too: it gives whatever a prompt's metadata names."""
+    """An environment with a rubric of the user's own, which gives what a prompt's metadata name."""
 
     name = "muddled"
     sampling = Sampling()
@@ -107,11 +110,11 @@ class Muddled:
 
 
 def hanging_to_load() -> Unruly:
-    """An environment that never gets ready."""
+    """An environment whose loading never ends."""
     time.sleep(3600)
     return Unruly()
 
 
 def raising_to_load() -> Unruly:
-    """An environment that can't be made."""
+    """An environment whose loading raises."""
     raise RuntimeError("no data set")

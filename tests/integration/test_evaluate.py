@@ -1,4 +1,4 @@
-"""Evaluation through the topics: what is answered is averaged, what is not is counted, and nothing is mixed."""
+"""Evaluation through the topics: what is answered is averaged, what is not is counted, the two are never mixed."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""Redis holds only what may be lost: a stage that loses it goes on, says so, and takes it up again."""
+"""Redis holds only what may be lost: a stage goes on without it, says so, and uses it again when it is back."""
 
 import json
 import urllib.request

@@ -1,4 +1,4 @@
-"""The scorer as a process on the real broker: what it scores, what it survives, and what it never loses."""
+"""The scorer as a process on the real broker: what it scores, which faults it survives, and that it loses nothing."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Scorers that come and go while there is work: every rollout is scored, whoever owns its partition when."""
+"""Scorers that start and end while there is work: every rollout is scored, whichever scorer owns its partition."""
 
 import signal
 from collections.abc import Callable, Iterator

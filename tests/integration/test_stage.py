@@ -1,4 +1,4 @@
-"""The loop on a real broker: what is promised on crash, duplicate, poison, rebalance and shutdown."""
+"""The stage loop on a real broker: a crash, a duplicate, a poison record, a rebalance, a stop."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""A trainer that is away for an hour while the other stages go on: it comes back to everything that it left open."""
+"""A trainer that is away for an hour while the other stages go on: when it is back, it drops only what is too old."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""The trainer on a real broker, killed wherever it hurts: nothing is lost, nothing is trained on twice."""
+"""The trainer on a real broker, killed, stopped and started again: nothing is lost, nothing is trained on twice."""
 
 import signal
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A trainer that comes back late, to another cluster, or to topics made anew: it does no harm and says what to do."""
+"""A trainer that comes back late, to another cluster or to topics made anew: it changes nothing and says what to do."""
 
 import signal
 import time

@@ -1,4 +1,4 @@
-"""Groups from prompts and scored samples, whatever the order."""
+"""Groups are put together from prompts and scored samples, in whatever order these arrive."""
 
 from rollstream.bus.message import Partition
 from rollstream.schemas.ledger import ClosedGroup, GroupOutcome

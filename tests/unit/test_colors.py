@@ -1,4 +1,4 @@
-"""Answers in the colors of the weight versions that sampled them, an update in mid-answer included."""
+"""Answers are shown in the colors of the weight versions that sampled them, also where an update came in the middle."""
 
 from pathlib import Path
 

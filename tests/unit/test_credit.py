@@ -1,4 +1,4 @@
-"""Credit is a set of ids against a share: duplicates count once, cuts give groups back, another's groups not at all."""
+"""Credit counts ids: duplicates count once, groups that a cut opens count again, other producers' groups do not."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Evaluation samples run on the version they name; a newer one waits for them, within a bound."""
+"""Evaluation samples run on the version that they name; a newer one is not loaded before they end, within a bound."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Dead letters keep the message untouched, say why, and are one per identity."""
+"""Dead letters keep the message unchanged and say why; the same message makes the same dead letter."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""How a stage's process ends, and what it logs: by the exit code supervisors act, by the lines people search."""
+"""How a stage's process ends, and what it logs: supervisors act on the exit code, people search the lines."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""One prompt in, group_size samples out: the handler without a bus, with the scripted engine."""
+"""One prompt in, group_size samples out: the generator's handler without Kafka, with the scripted engine."""
 
 import asyncio
 from collections.abc import Callable

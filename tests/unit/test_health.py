@@ -1,4 +1,4 @@
-"""Liveness is about hangs, readiness about parts; both are served from a thread of their own."""
+"""Liveness fails when a loop hangs, readiness when a part is not ready; both are served from a thread of their own."""
 
 import json
 import urllib.error

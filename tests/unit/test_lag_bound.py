@@ -1,4 +1,4 @@
-"""At its start the trainer warns of a lag bound that this run's longest rollouts would not meet."""
+"""At its start the trainer warns if max_policy_lag is too low for the run's longest rollouts."""
 
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.trainer.intake.admission import narrow_lag_bound

@@ -1,4 +1,4 @@
-"""Stories of rollouts and steps, put together from records."""
+"""What became of a rollout, and what went into a step, put together from records."""
 
 from rollstream.history.ledger import surviving
 from rollstream.history.lineage import Found, RolloutStory, surviving_step, trace_rollout, trace_step

@@ -1,4 +1,4 @@
-"""Environments by name or dotted path: what is wrong with one is said in words, never by its traceback."""
+"""Environments by name or dotted path: a message says what is wrong with one, without a traceback."""
 
 from pathlib import Path
 

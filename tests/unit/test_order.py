@@ -1,4 +1,4 @@
-"""The order of prompts: a permutation of every epoch, the same in every process, and resumable at any position."""
+"""The order of prompts: a permutation in every epoch, the same in every process, to be resumed at any position."""
 
 import json
 import subprocess

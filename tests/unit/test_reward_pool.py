@@ -1,4 +1,4 @@
-"""Scoring processes: what hangs or crashes costs its own sample only, and nothing outlives its parent."""
+"""Scoring processes: a hang or a crash fails its own sample only, and no process outlives its parent."""
 
 import asyncio
 import sys

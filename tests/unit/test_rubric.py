@@ -1,4 +1,4 @@
-"""A rubric adds up weighted components, and never makes up a number."""
+"""A rubric adds up weighted components; what is not a number gives no reward."""
 
 import asyncio
 import math

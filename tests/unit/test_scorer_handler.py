@@ -1,4 +1,4 @@
-"""What scoring makes of a rollout, without a bus."""
+"""What the scorer's handler makes of a rollout, without Kafka."""
 
 from datetime import UTC, datetime
 

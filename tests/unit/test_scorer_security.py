@@ -1,4 +1,4 @@
-"""librdkafka's security settings in the terms of Faust's driver."""
+"""librdkafka's security settings, translated for the Kafka client that Faust uses."""
 
 import pytest
 from pydantic import SecretStr

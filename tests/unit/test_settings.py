@@ -1,4 +1,4 @@
-"""Settings come from one file and the environment; what is not understood is refused with what to change."""
+"""Settings come from one file and the environment; a wrong one is refused, and the error says what to change."""
 
 import logging
 import pkgutil

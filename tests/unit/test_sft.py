@@ -1,4 +1,4 @@
-"""The warm start: masked loss on two toy rows, masked gradients, and a short run on a real environment."""
+"""The warm-up by SFT: masked loss on two small rows, masked gradients, and a short run on a real environment."""
 
 import math
 

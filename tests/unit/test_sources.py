@@ -1,4 +1,4 @@
-"""Sources: what a row becomes, what a bad one is told, and that every position can be found again."""
+"""Sources: what a row becomes, what a bad row's error says, and that every position can be found again."""
 
 import json
 from itertools import islice
@@ -145,7 +145,7 @@ def test_an_environment_without_tasks_in_a_split_is_refused() -> None:
 
 def test_an_environment_whose_tasks_raise_is_named_with_what_they_raised() -> None:
     with pytest.raises(ConfigurationError, match=r"Unruly raised OSError while giving .* no disk"):
-        EnvironmentSource(load_environment("tests.harness.unruly_environment.Unposable"), split="train", seed=0)
+        EnvironmentSource(load_environment("tests.harness.unruly_environment.TasksUnreadable"), split="train", seed=0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The fold of the ledger: restarts and rollbacks cut, cut groups open again, lag follows the tree of parents."""
+"""The fold of the ledger: restarts and rollbacks cut entries, their groups are open again, lag follows the parents."""
 
 from collections import Counter
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Weight versions on disk: all or nothing, verified when read, deleted only by their writer."""
+"""Weight versions on disk: written whole or not at all, verified when read, deleted only by their writer."""
 
 import os
 import signal
