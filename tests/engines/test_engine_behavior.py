@@ -170,7 +170,6 @@ def test_no_process_of_vllm_outlives_a_killed_generator(engine_hosts: EngineHost
     assert alive == []
 
 
-@pytest.mark.slow
 def test_requests_end_when_the_process_of_vllm_is_killed(engine_hosts: EngineHosts) -> None:
     refusals = engine_hosts.get("vllm-tied-keep").run(scenario.kill_children_while_generating, {"max_tokens": 250})
     engine_hosts.close("vllm-tied-keep")

@@ -108,8 +108,7 @@ def test_scorers_that_come_and_go_a_dozen_times_skip_no_rollout(run: Run) -> Non
     load.check_all_scored()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("stopped_at", ["batch_scored:3:SIGSTOP", "in mid-batch"])
+@pytest.mark.parametrize("stopped_at", ["batch_scored:3:SIGSTOP", pytest.param("in mid-batch", marks=pytest.mark.slow)])
 def test_a_scorer_stopped_past_its_session_harms_nothing_when_it_goes_on(run: Run, stopped_at: str) -> None:
     load = Load(run)
     first = start(run, "first", **({CRASH_AT: stopped_at} if ":" in stopped_at else {}))
