@@ -1,4 +1,4 @@
-"""Dividing a machine's cores between the engine, the trainer and everything else."""
+"""Divides a machine's cores between the engine, the trainer and all other processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from rollstream.local.processes import Placement
 
+# Niceness of Kafka, Redis, scorer and producer: engine and trainer limit the speed, so they go first.
 LOWER_PRIORITY = 5
 
 logger = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreDivision:
-    """Which cores the engine's threads, the trainer's threads and the rest (Kafka, Redis, scorer, producer) run on."""
+    """The cores of the engine's threads, of the trainer's threads, and of the rest (Kafka, Redis, scorer, producer)."""
 
     engine: Placement
     trainer: Placement
@@ -31,8 +32,8 @@ class CoreDivision:
 def divide_cores(cores: Iterable[int] | None = None) -> CoreDivision:
     """Divide `cores` (default: all this process may use) and log the result.
 
-    One core: everybody shares it. Two: the engine has the first, trainer and rest the second.
-    More: an eighth (at least one) for the rest, of the others the larger half for the engine.
+    One core: all share it. Two cores: the engine has the first; the trainer and the rest have the second.
+    More: the rest has an eighth, at least one. Of the others the engine has the larger half, the trainer the smaller.
     The rest always runs at lower priority.
     """
     ordered = sorted(os.sched_getaffinity(0) if cores is None else cores)
@@ -55,9 +56,9 @@ def divide_cores(cores: Iterable[int] | None = None) -> CoreDivision:
 
 
 def thread_environment(placement: Placement) -> dict[str, str]:
-    """Environment of a child on `placement`: as many OpenMP threads as cores, and none that spins while it waits.
+    """Environment variables of a child on `placement`: as many OpenMP threads as cores, which sleep while they wait.
 
-    Spinning threads of two runtimes on one core stall each other.
+    By default they wait in a busy loop. Such threads of two processes on one core block each other.
     """
     num_threads = len(placement.cores) if placement.cores else os.cpu_count() or 1
     return {"OMP_NUM_THREADS": str(num_threads), "OMP_WAIT_POLICY": "PASSIVE"}

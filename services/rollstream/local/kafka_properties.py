@@ -1,4 +1,4 @@
-"""The settings of a local Kafka cluster: who its nodes are, and each node's server.properties."""
+"""The settings of a local Kafka cluster: its nodes, and the server.properties of each node."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rollstream.local.ports import HOST, free_ports
 
+# The largest bound of our topics, that of dead-letters.
 MAX_MESSAGE_BYTES = 8 * 2**20
 
 FIXED = {
@@ -22,8 +23,8 @@ FIXED = {
     "message.max.bytes": str(MAX_MESSAGE_BYTES),
     "replica.fetch.max.bytes": str(MAX_MESSAGE_BYTES),
     "log.segment.bytes": str(16 * 2**20),
-    # One machine: a dead process is noticed in seconds, not in the 45 that suit a network. Half of that again for a
-    # broker, since until then its own restart is refused as a duplicate registration.
+    # On one machine a dead process can be noticed within seconds. Kafka's 45 s are made for networks. For brokers the
+    # time is shorter still: until it is over, a restart of the broker is refused as a duplicate registration.
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
     "group.consumer.min.session.timeout.ms": "3000",
@@ -32,7 +33,8 @@ FIXED = {
     "group.consumer.heartbeat.interval.ms": "1000",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # A dead producer's open transaction hides everything behind it from read_committed: abort it as soon as it is late.
+    # Readers with read_committed see nothing behind an open transaction. That of a dead producer is aborted when it
+    # has timed out, and this is how often Kafka looks for such.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
@@ -46,7 +48,7 @@ FIXED = {
 
 
 class NodePlan(BaseModel):
-    """One broker, which is a controller too: its number (from 1), ports and directory id."""
+    """One broker, which is also a controller: its number (from 1), its ports and its directory id."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -65,7 +67,7 @@ class NodePlan(BaseModel):
 
 
 class ClusterPlan(BaseModel):
-    """What a cluster keeps for life: its id and its nodes."""
+    """What never changes in a cluster: its id and its nodes."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -82,7 +84,7 @@ class ClusterPlan(BaseModel):
 
 
 def plan_cluster(brokers: Literal[1, 3]) -> ClusterPlan:
-    """A new cluster's plan, on ports that are free now."""
+    """The plan of a new cluster, on ports that are free now."""
     ports = free_ports(2 * brokers)
     nodes = tuple(
         NodePlan(node_id=i + 1, port=ports[2 * i], controller_port=ports[2 * i + 1], directory_id=kafka_id())
@@ -92,14 +94,17 @@ def plan_cluster(brokers: Literal[1, 3]) -> ClusterPlan:
 
 
 def kafka_id() -> str:
-    """A random id as Kafka writes them: 22 URL-safe characters, the first not a dash (it would read as an option)."""
+    """A random id in Kafka's form: 22 URL-safe characters. The first is no dash, which would look like an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         continue
     return text
 
 
 def server_properties(plan: ClusterPlan, node: NodePlan, log_dir: Path) -> str:
-    """The text of one node's server.properties; with three nodes every topic is on all, two must confirm a write."""
+    """The text of one node's server.properties.
+
+    With three nodes, each has a copy of every topic, and two must confirm a write.
+    """
     replicas, confirming = (3, 2) if len(plan.nodes) == 3 else (1, 1)
     values = FIXED | {
         "node.id": str(node.node_id),

@@ -1,4 +1,4 @@
-"""Choosing free TCP ports that stay free while their owner is away."""
+"""Chooses free TCP ports that stay free while the server that uses them is stopped."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ DEFAULT_LOWEST_EPHEMERAL = 32_768
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different free ports, below those the kernel gives to clients; no other process is given them.
+    """`count` different free ports, below the ports that the kernel gives to clients.
 
-    A client port could be taken by any connection while its broker restarts, even by the broker's own clients.
-    Another process that chooses takes them for used until this one ends; a server can listen on them at once.
+    A port of the kernel's range could be taken by any connection while a broker restarts, even by the broker's own
+    clients. Until this process ends, other processes that call this function do not get the same ports. A server can
+    listen on them at once.
     """
     candidates = list(range(LOWEST, _lowest_ephemeral()))
+    # A source of chance without a seed: processes that start together must not try the same ports.
     random.SystemRandom().shuffle(candidates)
     free: list[int] = []
     while candidates and len(free) < count:
@@ -32,9 +34,10 @@ def free_ports(count: int) -> list[int]:
 
 
 def _keep(port: int) -> bool:
-    """Bind `port` for as long as this process lives, unless somebody has it.
+    """Bind `port` until this process ends; False if another socket has it.
 
-    Bound without SO_REUSEADDR, which fails beside any other socket; given it afterwards, which lets a server listen.
+    It is bound without SO_REUSEADDR, so that this fails if any other socket has the port. The option is set
+    afterwards, so that a server can listen on the port.
     """
     keeper = socket.socket()
     try:
@@ -48,7 +51,7 @@ def _keep(port: int) -> bool:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on `port` now; connections that are only closing do not count."""
+    """Whether a server could listen on `port` now. Connections that are closing do not count."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -59,7 +62,7 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int, owner: str) -> None:
-    """Raise PortTakenError, naming who holds it, when `port` is in use."""
+    """Raise PortTakenError if `port` is in use; it names the process that uses it."""
     if not is_free(port):
         raise PortTakenError(
             f"port {port} of {owner} is in use by {_holder(port)}. It was chosen at the first start and clients "

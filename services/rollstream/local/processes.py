@@ -1,4 +1,4 @@
-"""Starting, finding again and ending the operating system's processes that make up a local stack."""
+"""Starts the processes of a local stack, finds them again from a later process, and ends them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from rollstream.process import parent as launcher
 from rollstream.schemas.errors import StartFailedError
 
 WAIT_SLICE_SECONDS = 0.05
-CREATE_TIME_TOLERANCE_SECONDS = 2.0  # the kernel counts from boot, whose wall time moves when the clock is set
+# The kernel counts start times from boot. The wall time of the boot moves when the clock is set.
+CREATE_TIME_TOLERANCE_SECONDS = 2.0
 
 
 class ProcessRecord(BaseModel):
-    """A process as written to disk: the start time tells it from a later one that got the same pid."""
+    """A process as it is written to disk. The start time distinguishes it from a later process with the same pid."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -32,9 +33,10 @@ class ProcessRecord(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where and how long a child runs: its cores (None: as the parent), niceness, and whether it outlives the parent.
+    """Where and how long a child runs: its cores (None: as the parent), its niceness, whether it ends with the parent.
 
-    With `dies_with_parent` it dies when the *thread* that started it ends: start it from one that lives long enough.
+    With `dies_with_parent` the kernel kills it when the *thread* that started it ends, so that thread must live as
+    long as the child.
     """
 
     cores: frozenset[int] | None = None
@@ -46,7 +48,7 @@ TIED_TO_PARENT = Placement()
 
 
 class ChildProcess:
-    """One process started by this program or, found again by its record, by an earlier run of it."""
+    """One process. This process started it, or an earlier process did and it was found by its record."""
 
     def __init__(self, process: psutil.Process) -> None:
         self._process = process
@@ -65,7 +67,7 @@ class ChildProcess:
         env: Mapping[str, str] | None = None,
         placement: Placement = TIED_TO_PARENT,
     ) -> ChildProcess:
-        """Start `command` in a session of its own, its output appended to `log`; `env` replaces the environment."""
+        """Start `command` in a session of its own. Its output is appended to `log`; `env` replaces the environment."""
         cores = "-" if placement.cores is None else ",".join(str(core) for core in sorted(placement.cores))
         parent = os.getpid() if placement.dies_with_parent else 0
         launched = [sys.executable, "-I", "-S", launcher.__file__, str(parent), cores, str(placement.nice), *command]
@@ -85,7 +87,7 @@ class ChildProcess:
 
     @classmethod
     def find(cls, record: ProcessRecord) -> ChildProcess | None:
-        """The process of `record` if it still runs, None if it ended or its pid now belongs to another."""
+        """The process of `record` if it still runs; None if it ended or its pid now belongs to another process."""
         try:
             found = cls(psutil.Process(record.pid))
         except psutil.NoSuchProcess:
@@ -97,7 +99,7 @@ class ChildProcess:
         return self.exit_code() is None
 
     def exit_code(self) -> int | None:
-        """None while it runs; negative: ended by that signal; 0 also when it ended but was not ours to wait for."""
+        """None while it runs; negative: ended by that signal. 0 also if it ended and is not a child of this process."""
         return self.wait(0)
 
     def wait(self, timeout_seconds: float) -> int | None:
@@ -114,26 +116,29 @@ class ChildProcess:
                 return None
 
     def _is_unreaped(self) -> bool:
-        """Ended, but its parent, which is not this process, has not waited for it (in a container it may never)."""
+        """Whether it has ended, but its parent (not this process) has not waited for it.
+
+        In a container the parent may never do so.
+        """
         try:
             return bool(self._process.status() == psutil.STATUS_ZOMBIE and self._process.ppid() != os.getpid())
         except psutil.NoSuchProcess:
             return False
 
     def terminate(self) -> None:
-        """Ask it to end (SIGTERM); nothing if it already did."""
+        """Send SIGTERM; nothing if it has ended already."""
         if self.is_running():
             self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL to it and to whatever is left of its session, and wait until it is gone."""
+        """SIGKILL to it and to all processes that are left in its session, and wait until it has ended."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         self.wait(10.0)
 
 
 def stop_all(processes: Sequence[ChildProcess], grace_seconds: float) -> None:
-    """SIGTERM to all at once, then SIGKILL to the sessions of those that still run after `grace_seconds`."""
+    """SIGTERM to all at once; after all ended or `grace_seconds`, SIGKILL to what is left of their sessions."""
     for process in processes:
         process.terminate()
     deadline = time.monotonic() + grace_seconds
@@ -144,6 +149,6 @@ def stop_all(processes: Sequence[ChildProcess], grace_seconds: float) -> None:
 
 
 def failed_start(what: str, log: Path) -> StartFailedError:
-    """The error to raise, with the last lines of `log`: the reason is there."""
+    """The error to raise. It shows the last lines of `log`, which hold the reason."""
     lines = log.read_text(errors="replace").splitlines()[-12:] if log.exists() else ["(no log was written)"]
     return StartFailedError(f"{what}; the end of {log}:\n  " + "\n  ".join(lines))

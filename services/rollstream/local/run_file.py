@@ -1,4 +1,4 @@
-"""The run's settings file, as far as the local stack knows it: where Kafka, Redis and the weights are."""
+"""Writes a run's settings file with what the local stack knows: where Kafka, Redis and the weights are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollstream.process.settings import RUN_FILE
 
 
 def ensure_run_file(run_dir: Path, stack: LocalStack) -> Path:
-    """Write `<run_dir>/rollstream.toml` for a stack that is up, unless there is one; stages take it as --config."""
+    """Write `<run_dir>/rollstream.toml` for a stack that runs; a file that exists stays. Stages take it as --config."""
     path = run_dir.resolve() / RUN_FILE
     if not path.exists():
         path.write_text(tomli_w.dumps(shared_settings(run_dir, stack)), encoding="utf-8")
@@ -21,7 +21,7 @@ def ensure_run_file(run_dir: Path, stack: LocalStack) -> Path:
 
 
 def shared_settings(run_dir: Path, stack: LocalStack) -> dict[str, Any]:
-    """What every stage of the run has to know, as its settings name it."""
+    """The settings that every stage of the run needs."""
     return {
         "run": run_name(run_dir),
         "redis_url": stack.redis.url,
@@ -31,5 +31,5 @@ def shared_settings(run_dir: Path, stack: LocalStack) -> dict[str, Any]:
 
 
 def run_name(run_dir: Path) -> str:
-    """A run's name after its directory, as topics allow it: `[a-z0-9-]{1,60}`."""
+    """A run's name, made from its directory's name: `[a-z0-9-]{1,60}`, so that topics may begin with it."""
     return re.sub(r"[^a-z0-9]+", "-", run_dir.resolve().name.lower()).strip("-")[:60].rstrip("-") or "local"

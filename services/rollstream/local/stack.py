@@ -1,4 +1,4 @@
-"""The local stack of one run directory: Kafka and Redis, remembered on disk to be found and started again."""
+"""Kafka and Redis of one run directory. A file remembers their ports and processes, so that they are found again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATE_FILE = "stack.json"
 
 
 class StackState(BaseModel):
-    """What `stack.json` holds: the ports and ids a stack keeps for life, and its processes at the last `up`."""
+    """What `stack.json` holds: the stack's ports and ids, which never change, and its processes at the last `up`."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
@@ -33,7 +33,7 @@ class StackState(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """One service: `pid` is None when it does not run, `died` when it should and does not."""
+    """One service. `pid` is None if it does not run; `died` says that it ended although nobody stopped it."""
 
     name: str
     address: str
@@ -42,10 +42,10 @@ class ServiceStatus:
 
 
 class LocalStack:
-    """Kafka and Redis under `run_dir`, whoever started them.
+    """Kafka and Redis under `run_dir`, started by this process or by an earlier one.
 
-    `brokers` is 1 for a new stack unless given; an existing one keeps its number. By default the stack lives as long
-    as the thread that called `up`; with `Placement(dies_with_parent=False)` it goes on in the background.
+    `brokers` None: 1 for a new stack; an existing stack keeps its number. By default the stack ends with the thread
+    that called `up`. With `Placement(dies_with_parent=False)` it goes on in the background.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class LocalStack:
         return self._redis
 
     def up(self) -> None:
-        """Start whatever does not run yet and wait until it answers; what was started is stopped if something fails.
+        """Start what does not run yet, and wait until it answers. If something fails, everything is stopped.
 
         Raises a LocalStackError.
         """
@@ -83,6 +83,7 @@ class LocalStack:
             try:
                 self.redis.start()
                 self.kafka.launch()
+                # Before the wait: if this process is killed meanwhile, the next one still finds the brokers.
                 self._save()
                 self.kafka.wait_ready(START_SECONDS)
             except BaseException:
@@ -90,7 +91,7 @@ class LocalStack:
                 raise
 
     def down(self) -> bool:
-        """Stop everything, keeping the data; False if there was nothing to stop."""
+        """Stop everything and keep the data; False if there was nothing to stop."""
         state = self._load()
         if state is None:
             return False
@@ -102,7 +103,7 @@ class LocalStack:
         return was_running
 
     def status(self) -> tuple[ServiceStatus, ...]:
-        """Every service of this run directory, running or not; empty when no stack was ever started here."""
+        """All services of this run directory, running or not; empty if no stack was ever started here."""
         state = self._load()
         if state is None:
             return ()
@@ -160,6 +161,7 @@ class LocalStack:
         if (redis := self.redis.process) is not None:
             processes["redis"] = redis.record
         self._state = self._state.model_copy(update={"processes": processes})
+        # Written beside the file and then renamed: a process that is killed must not leave half a file.
         scratch = self._run_dir / f"{STATE_FILE}.new"
         scratch.write_text(self._state.model_dump_json(indent=2))
         scratch.replace(self._run_dir / STATE_FILE)
@@ -171,13 +173,13 @@ class LocalStack:
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """One `up` or `down` at a time per run directory."""
+        """Only one `up` or `down` of a run directory at a time."""
         with (self._run_dir / "stack.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
 
 def _running(state: StackState) -> dict[str, ChildProcess]:
-    """The recorded processes that still run; a pid that now belongs to another program is not one of them."""
+    """The recorded processes that still run. A pid that now belongs to another process does not count."""
     found = {name: ChildProcess.find(record) for name, record in state.processes.items()}
     return {name: process for name, process in found.items() if process is not None}

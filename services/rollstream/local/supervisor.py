@@ -1,4 +1,4 @@
-"""Runs the stages as child processes, restarts those that die, and leaves none behind."""
+"""Runs the stages as child processes, restarts those that die, and makes sure that none outlives it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ from typing import Self
 from rollstream.local.cores import thread_environment
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, stop_all
 
+# The exit code of a trainer that another trainer has replaced: a restart would fence that one in turn.
 FENCED = 75
-NOT_HEALED_BY_RESTART = frozenset({2, 78})  # a usage or configuration error stays one
+# Usage and configuration errors: they would be the same after a restart.
+NOT_HEALED_BY_RESTART = frozenset({2, 78})
 GRACE_SECONDS = 20.0
 
 logger = logging.getLogger(__name__)
@@ -34,7 +36,7 @@ class StageState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageProcess:
-    """What to run: a name (of its log and in tables), the command, additions to the environment, and where."""
+    """What to run: a name for its log and for tables, the command, additional environment variables, and where."""
 
     name: str
     command: tuple[str, ...]
@@ -44,7 +46,7 @@ class StageProcess:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageStatus:
-    """One child as a table shows it; `exit_code` is of its last end (negative: the signal), None before the first."""
+    """One child for a table. `exit_code` is that of its last end (negative: the signal), None if it never ended."""
 
     name: str
     state: StageState
@@ -56,14 +58,18 @@ class StageStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Wait `first_seconds` before a restart, doubling up to `longest_seconds`; back to the first after a good while."""
+    """How long to wait before a restart: `first_seconds`, then twice as long each time, up to `longest_seconds`.
+
+    After a child has run for `healthy_after_seconds`, the wait is `first_seconds` again.
+    """
 
     first_seconds: float = 0.5
     longest_seconds: float = 30.0
     healthy_after_seconds: float = 60.0
 
     def delay(self, failures: int) -> float:
-        """Seconds to wait after `failures` ends in a row, at least one."""
+        """Seconds to wait after `failures` failures in a row; `failures` is at least 1."""
+        # The exponent is bounded, since a float overflows at 1024.
         return float(min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, 16)))
 
 
@@ -88,16 +94,16 @@ def stage_process(
     env: Mapping[str, str] | None = None,
     placement: Placement = TIED_TO_PARENT,
 ) -> StageProcess:
-    """`rollstream STAGE --config CONFIG`, by this Python itself: going through uv could reinstall packages in use."""
+    """`rollstream STAGE --config CONFIG`, run by this Python itself: uv could reinstall packages that are in use."""
     command = (sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(config))
     return StageProcess(name=name or stage, command=command, env=env or {}, placement=placement)
 
 
 class Supervisor:
-    """Children of this process, logging to `<run_dir>/logs/<name>.log`.
+    """Children of this process. Each logs to `<run_dir>/logs/<name>.log`.
 
-    It has no thread of its own: call `tick` several times a second from the thread that called `start`. The kernel
-    ties a child's life to the thread that started it, so that even a kill -9 of this process leaves no child behind.
+    It has no thread of its own: call `tick` several times a second, from the thread that called `start`. The kernel
+    kills a child when the thread that started it ends. So no child stays, even after a kill -9 of this process.
     """
 
     def __init__(self, run_dir: Path, *, backoff: Backoff | None = None) -> None:
@@ -114,7 +120,7 @@ class Supervisor:
         self.stop()
 
     def start(self, spec: StageProcess) -> None:
-        """Start a child and keep it running; a name of an ended child may be used again."""
+        """Start a child and keep it running. The name of a child that has ended may be used again."""
         old = self._children.get(spec.name)
         if old is not None and old.state in (StageState.RUNNING, StageState.WAITING):
             raise ValueError(f"{spec.name} already runs: stop it first, or give the new one another name")
@@ -123,7 +129,7 @@ class Supervisor:
         self._launch(child)
 
     def tick(self) -> None:
-        """Notice children that ended, and restart those whose time has come. Returns at once."""
+        """Notice children that ended, and restart those whose wait is over. Returns at once."""
         now = time.monotonic()
         for child in self._children.values():
             if child.state is StageState.RUNNING and child.process is not None:
@@ -153,13 +159,13 @@ class Supervisor:
         return next(status for status in self.statuses() if status.name == name)
 
     def kill(self, name: str) -> None:
-        """kill -9, as a fault: the child is restarted like any that dies."""
+        """kill -9, to show or test a failure: the child is restarted like any child that dies."""
         child = self._children[name]
         if child.process is not None:
             child.process.kill()
 
     def stop(self, *names: str, grace_seconds: float = GRACE_SECONDS) -> None:
-        """SIGTERM to the named children (default: all) at once, SIGKILL after the grace; they are not restarted."""
+        """SIGTERM to the named children (default: all) at once, SIGKILL after `grace_seconds`. None is restarted."""
         chosen = [self._children[name] for name in names] if names else list(self._children.values())
         live = [child for child in chosen if child.state in (StageState.RUNNING, StageState.WAITING)]
         stop_all([child.process for child in live if child.process is not None], grace_seconds)
@@ -178,7 +184,8 @@ class Supervisor:
     def _ended(self, child: _Child, code: int, now: float) -> None:
         child.exit_code = code
         assert child.process is not None
-        child.process.kill()  # whatever it started and left in its session
+        # It has ended itself; this ends the processes that it started and left in its session.
+        child.process.kill()
         child.state = _state_after(code)
         if child.state is not StageState.WAITING:
             logger.info("%s ended with exit code %d: %s", child.spec.name, code, child.state)

@@ -1,4 +1,4 @@
-"""A tiny Qwen3 with a tokenizer of single characters, made on the spot for the demo and the tests."""
+"""Writes a tiny Qwen3 model with random weights and a tokenizer of single characters, for demo, benches and tests."""
 
 import string
 from pathlib import Path
@@ -30,7 +30,7 @@ MODEL_SIZES: Final[dict[str, ModelSize]] = {
     "demo": {"hidden": 128, "layers": 4, "heads": 4, "ffn": 512},
     "10m": {"hidden": 384, "layers": 6, "heads": 6, "ffn": 1024},
 }
-"""What benchmarks run with: the demo's model of 1.06 M parameters, and one of 10 M."""
+"""The models of the benchmarks: the demo's, with 1.06 M parameters, and one with 10 M."""
 
 
 def write_tiny_model(
@@ -46,7 +46,7 @@ def write_tiny_model(
 ) -> None:
     """Write config, random float32 weights and tokenizer into directory `path`; 1.06 M parameters by default.
 
-    `max_length` bounds prompt and answer together, tokens. Loads with `AutoModelForCausalLM`, `AutoTokenizer` and vLLM.
+    `max_length`: most tokens of prompt and answer together. `AutoModelForCausalLM`, `AutoTokenizer` and vLLM load it.
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -66,6 +66,7 @@ def write_tiny_model(
         bos_token_id=None,
         dtype="float32",
     )
+    # The caller's random state must stay as it is.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(config)
@@ -74,7 +75,7 @@ def write_tiny_model(
 
 
 def write_tokenizer(path: Path, *, max_length: int) -> None:
-    """Write the tokenizer of single characters; characters outside of the vocabulary become `<unk>`."""
+    """Write the tokenizer of single characters. Characters outside the vocabulary become `<unk>`."""
     from tokenizers import Regex, Tokenizer
     from tokenizers.decoders import Fuse
     from tokenizers.models import WordLevel

@@ -1,4 +1,4 @@
-"""`rollstream bench bus`: our publisher and consumer against the bare client, same settings, same broker."""
+"""`rollstream bench bus`: our publisher and consumer against the Kafka client alone, on the same broker."""
 
 import asyncio
 import json
@@ -41,16 +41,21 @@ class Load:
     num_records: int
 
     def value(self) -> bytes:
-        """Little-endian token ids, which compress about as records do."""
+        """Little-endian token ids, which can be compressed about as much as real records."""
         rng = np.random.default_rng(0)
         return rng.integers(0, 4096, self.record_bytes // 4, dtype=np.int32).tobytes()
 
 
 @click.command("bus")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1), help="Interleaved pairs.")
-@click.option("--megabytes", default=120, show_default=True, type=click.IntRange(min=1), help="Of records a run.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1), help="Pairs of runs, in turn.")
+@click.option(
+    "--megabytes", default=120, show_default=True, type=click.IntRange(min=1), help="Size of all records of a run."
+)
 def command(rounds: int, megabytes: int) -> None:
-    """Records a second of our publisher and consumer ÷ the bare client's, at 130 kB and 2 kB; target: 0.8."""
+    """Records a second of our publisher and consumer ÷ those of the Kafka client alone, at 130 kB and 2 kB.
+
+    Target: 0.8.
+    """
     loads = [Load(record_bytes=size, num_records=max(1, megabytes * 1_000_000 // size)) for size in (130_000, 2_000)]
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as directory:
         cluster = KafkaCluster(Path(directory), plan_cluster(1))
@@ -63,7 +68,7 @@ def command(rounds: int, megabytes: int) -> None:
 
 
 def measure(kafka: KafkaSettings, loads: list[Load], rounds: int) -> dict[str, Any]:
-    """Interleave ours and theirs; `ratio` is the smallest of the cases' medians of paired ratios."""
+    """Run both sides in turn. The ratio of a case is the median of its pairs; `ratio` is the smallest of the cases."""
     cases = [
         {**asdict(load), **case}
         for load in loads
@@ -83,7 +88,7 @@ def measure(kafka: KafkaSettings, loads: list[Load], rounds: int) -> dict[str, A
 
 def _case(kafka: KafkaSettings, load: Load, rounds: int, what: str, *, ours: Side, bare: Side) -> dict[str, Any]:
     topic = _new_topic(kafka)
-    # Warms the broker up, and fills the topic for the consumers.
+    # Not measured: it warms the broker up, and fills the topic for the consumers.
     _publish_bare(kafka, load, topic)
     pairs = []
     for _ in range(rounds):
@@ -100,7 +105,7 @@ def _case(kafka: KafkaSettings, load: Load, rounds: int, what: str, *, ours: Sid
 def _new_topic(kafka: KafkaSettings) -> str:
     name = f"bench-bus-{uuid.uuid4().hex[:8]}"
     topic = NewTopic(name, num_partitions=_PARTITIONS, replication_factor=1)
-    # Kept in a name: a client that is collected takes its request with it.
+    # Kept in a variable: if the client is garbage collected, its request is lost.
     admin = AdminClient(kafka.client_config())
     admin.create_topics([topic])[name].result(30)
     return name
@@ -166,7 +171,7 @@ async def _consume_with_ours(kafka: KafkaSettings, load: Load, topic: str) -> fl
 
 
 def _consume_bare(kafka: KafkaSettings, load: Load, topic: str) -> float:
-    """The better of the client's two ways to read."""
+    """The faster of two ways to read with the client: message by message, or in batches."""
     return min(_consume_bare_by(kafka, load, topic, batch) for batch in (1, 200))
 
 
@@ -192,8 +197,10 @@ def _consume_bare_by(kafka: KafkaSettings, load: Load, topic: str, batch: int) -
 
 
 class _Clock:
-    """Time from the first quarter of the records to the last, scaled to all: joining the group is no part of it, nor
-    is what either side has fetched ahead by then."""
+    """The time of the last three quarters of the records, scaled to all of them.
+
+    So the time to join the group does not count, and neither do records that were fetched meanwhile.
+    """
 
     def __init__(self, num_records: int) -> None:
         self.num_taken = 0
@@ -202,7 +209,7 @@ class _Clock:
         self._began = (0.0, 0)
 
     def is_over(self, num_new: int) -> bool:
-        """Count; whether these were the last."""
+        """Count `num_new` more records; whether these were the last."""
         self.num_taken += num_new
         if not self._began[1] and self.num_taken * 4 >= self._num_records:
             self._began = (time.perf_counter(), self.num_taken)

@@ -1,4 +1,4 @@
-"""`rollstream bench generator`: the stage, Kafka in and out, against the same live engine asked directly."""
+"""`rollstream bench generator`: the stage with Kafka against the same engine, which gets the same prompts directly."""
 
 import asyncio
 import itertools
@@ -45,22 +45,22 @@ _CONCURRENCIES: Final = (64, 128, 256)
 _WARM_UP_SECONDS: Final = 10.0
 _COLD_COOL_DOWN: Final = 30.0
 _AHEAD: Final = 1.5
-"""How many samples the stage has in flight for each that the engine runs best: the next is there when one ends."""
+"""Samples of the stage in flight, relative to the engine's best concurrency: when one ends, the next is ready."""
 _START_SECONDS: Final = 60.0
 _SPARE: Final = 1.5
-"""How many times the prompts are submitted that the engine alone would answer meanwhile."""
+"""How many prompts are submitted, relative to what the engine alone would answer in the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """What one side did within its window; CPU of this process and the engine's, the broker's excluded."""
+    """What one side did within its window. CPU time is that of this process and the engine's, without the broker's."""
 
     tokens_per_second: float
     cpu_microseconds_per_token: float
 
 
 class Best(NamedTuple):
-    """What the engine alone answers best with, and how long samples in flight may take to end."""
+    """The engine's best concurrency, its speed there, and how many seconds samples in flight may take to end."""
 
     concurrency: int
     tokens_per_second: float
@@ -69,17 +69,17 @@ class Best(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """What is measured, Unix seconds, and the CPU time used within it."""
+    """The time that is measured, in Unix seconds, and the CPU time used within it."""
 
     began: float
     ended: float
     cpu_seconds: float
 
     def tokens_of(self, answers: Iterable[Answered]) -> float:
-        """Tokens that fall in the window, of each answer in proportion to the time that it spent there.
+        """The tokens that were sampled within the window: of each answer, in proportion to its time in the window.
 
-        A sample may live as long as the window, and a group's samples end together: counted whole where they end,
-        they would make the figure depend on where the window's edges fall.
+        A sample may take as long as the window, and the samples of a group end together. If all tokens of a sample
+        counted at its end, the figure would depend on where exactly the window begins and ends.
         """
         return sum(
             answer.num_tokens
@@ -102,23 +102,29 @@ class Bench:
 
     @property
     def kafka(self) -> KafkaSettings:
-        """The bench's own broker."""
+        """How to reach the bench's own broker."""
         return KafkaSettings(bootstrap_servers=self.stack.kafka.bootstrap_servers)
 
     def cpu_seconds(self) -> float:
-        """Used so far by this process and the engine's."""
+        """CPU seconds used so far by this process and the engine's."""
         times = [process.cpu_times() for process in self.processes]
         return float(sum(one.user + one.system for one in times))
 
 
 @click.command("generator")
 @click.option("--shape", default="10m", show_default=True, type=click.Choice(sorted(SHAPES)), help="Model and lengths.")
-@click.option("--pairs", default=7, show_default=True, type=click.IntRange(min=1), help="Interleaved; medians count.")
+@click.option(
+    "--pairs",
+    default=7,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Runs of both sides, in turn; medians count.",
+)
 @click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(min=1), help="Measured on each side.")
 def command(shape: str, pairs: int, seconds: float) -> None:
-    """Tokens a second of the stage ÷ the engine's, asked directly at its best concurrency.
+    """Tokens a second of the stage ÷ those of the engine alone at its best concurrency.
 
-    Targets: 0.95 for 10 M parameters and 200 tokens, 0.8 for the demo's model, lengths and groups.
+    Targets: 0.95 for 10 M parameters and 200 tokens; 0.8 for the demo's model, lengths and groups.
     """
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
         report = asyncio.run(_measure(Path(name), SHAPES[shape], pairs, seconds))
@@ -145,7 +151,8 @@ async def _measure(directory: Path, shape: Shape, pairs: int, seconds: float) ->
 
 
 async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
-    cold = await _direct(bench, _CONCURRENCIES[0], _COLD_COOL_DOWN)  # its window is slow: code and caches are cold
+    # Not part of the result: the first run is slow, because code and caches are cold.
+    cold = await _direct(bench, _CONCURRENCIES[0], _COLD_COOL_DOWN)
     sweep = {number: await _direct(bench, number, _cool_down(bench.shape, number, cold)) for number in _CONCURRENCIES}
     number = max(sweep, key=lambda concurrency: sweep[concurrency].tokens_per_second)
     best = Best(number, sweep[number].tokens_per_second, _cool_down(bench.shape, int(_AHEAD * number), sweep[number]))
@@ -163,7 +170,7 @@ async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
 
 
 def _cool_down(shape: Shape, in_flight: int, side: Side) -> float:
-    """Seconds in which every sample in flight ends, so that it is counted with its share of the window."""
+    """Seconds after the window in which every sample in flight ends, so that its tokens in the window are counted."""
     return 2.0 + 1.4 * shape.longest * in_flight / side.tokens_per_second
 
 
@@ -181,7 +188,7 @@ async def _direct(bench: Bench, concurrency: int, cool_down: float) -> Side:
 
 
 async def _staged(bench: Bench, name: str, best: Best) -> Side:
-    """Run the stage on prompts submitted beforehand; a sample has ended when the broker stamped it."""
+    """Run the stage on prompts that were submitted before. A sample ends at the broker's timestamp of its record."""
     num_prompts = _num_prompts(bench, best)
     settings = _settings(bench, name, best)
     run = Run(settings)

@@ -1,4 +1,4 @@
-"""One live vLLM engine and what it is asked, as the benches of generation share them."""
+"""A running vLLM engine and requests for it, shared by the benches of generation."""
 
 import asyncio
 import itertools
@@ -27,13 +27,13 @@ from rollstream.schemas.record import utc_now
 
 MAX_NUM_SEQS: Final = 256
 _KV_CACHE_BYTES: Final = 2**31
-"""Room for all of them at their longest: with less the engine preempts, and runs best somewhere between the
-concurrencies that are tried."""
+"""Room for `MAX_NUM_SEQS` requests of full length. With less the engine preempts requests, and its best concurrency is
+between two of those that are tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """A model and how long it answers: `max_tokens` tokens, or, where None, the digits and a stop token."""
+    """A model and the length of its answers: `max_tokens` tokens; None: the digits and a stop token."""
 
     group_size: int
     max_tokens: int | None
@@ -54,7 +54,7 @@ SHAPES: Final = {
 
 
 def take_engine_cores() -> CoreDivision:
-    """Put this process where the engine runs in a local run; the bench's broker belongs on `rest`."""
+    """Run this process on the cores that the engine has in a local run. The bench's broker must run on `rest`."""
     cores = divide_cores()
     assert cores.engine.cores is not None
     os.environ.update(thread_environment(cores.engine))
@@ -63,7 +63,7 @@ def take_engine_cores() -> CoreDivision:
 
 
 async def started_engine(model: Path, *, max_model_len: int) -> Engine:
-    """vLLM on `model`, live."""
+    """vLLM with the model in directory `model`, started."""
     settings = EngineSettings(
         model_path=model, max_model_len=max_model_len, max_num_seqs=MAX_NUM_SEQS, kv_cache_bytes=_KV_CACHE_BYTES
     )
@@ -73,9 +73,9 @@ async def started_engine(model: Path, *, max_model_len: int) -> Engine:
 
 
 def write_model(path: Path, shape: Shape, *, seed: int = 0) -> None:
-    """A random model without a stop token, so that every answer has exactly the length asked for.
+    """Write a model with random weights and no stop token, so that every answer has exactly the wanted length.
 
-    Written by a process of its own: the engine must start before torch is used in this one.
+    Another process writes it, because the engine must start before this process uses torch.
     """
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
         other.submit(write_tiny_model, path, seed=seed, **MODEL_SIZES[shape.model]).result()
@@ -86,8 +86,10 @@ def write_model(path: Path, shape: Shape, *, seed: int = 0) -> None:
 
 
 def prompts(shape: Shape, run: str) -> Iterator[PromptSubmitted]:
-    """Endless prompts, the same in every run. The first are cut to lengths that grow evenly, so that the samples side
-    by side don't end together."""
+    """Prompts without end, the same in every run.
+
+    The first ones have shorter answers, of evenly growing length, so that concurrent samples don't end at once.
+    """
     first_groups = MAX_NUM_SEQS // shape.group_size
     for row, task in enumerate(SortDigits().tasks("train", 0)):
         length = shape.max_tokens or len(task.reference_answer or "") + 1
@@ -108,7 +110,7 @@ def prompts(shape: Shape, run: str) -> Iterator[PromptSubmitted]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """One request that ended; Unix seconds."""
+    """One request that has ended. Times are Unix seconds."""
 
     began: float
     ended: float
@@ -117,7 +119,7 @@ class Answered:
 
 @dataclass(slots=True, kw_only=True)
 class DirectLoad:
-    """Keeps `concurrency` requests of a shape in an engine, without anything around it."""
+    """Keeps `concurrency` requests of a shape running in an engine, without Kafka or a stage."""
 
     engine: Engine
     shape: Shape

@@ -1,4 +1,4 @@
-"""`rollstream bench reload`: how long a weight update keeps tokens from coming while requests run."""
+"""`rollstream bench reload`: how long a weight update stops the tokens of running requests."""
 
 import asyncio
 import itertools
@@ -23,18 +23,18 @@ _MAX_MODEL_LEN: Final = 256
 _ANSWER_TOKENS: Final = 200
 _SETTLE_SECONDS: Final = 1.0
 _NUM_PROBES: Final = 2
-"""Two requests are watched token by token, so that one is in the middle of its answer while the other begins anew."""
+"""Requests that are watched token by token: two, so that one is inside its answer while the other begins its next."""
 _DEADLINE_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
 class TokenTimes:
-    """When the watched requests' tokens came, in order."""
+    """The moments when tokens of the watched requests came, in order, monotonic seconds."""
 
     moments: list[float] = field(default_factory=list)
 
     def steps(self) -> float:
-        """The median time between tokens: a decode step. Tokens of one step count once."""
+        """Seconds of a decode step: the median time between tokens. Tokens of the same step count once."""
         gaps = np.diff(self.moments)
         return float(np.median(gaps[gaps > 0.1 * np.median(gaps)]))
 
@@ -54,10 +54,16 @@ class TokenTimes:
 
 @click.command("reload")
 @click.option("--shape", default="demo", show_default=True, type=click.Choice(sorted(SHAPES)), help="Which model.")
-@click.option("--updates", default=30, show_default=True, type=click.IntRange(min=2), help="Measured, after two more.")
+@click.option(
+    "--updates",
+    default=30,
+    show_default=True,
+    type=click.IntRange(min=2),
+    help="Updates that are measured, after two that are not.",
+)
 @click.option("--concurrency", default=64, show_default=True, type=click.IntRange(min=1), help="Requests that run.")
 def command(shape: str, updates: int, concurrency: int) -> None:
-    """Last token before to first token after an update, p95, in decode steps; target for the demo's model: 15."""
+    """Time without tokens around an update, 95th percentile, in decode steps. Target for the demo's model: 15."""
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
         report = asyncio.run(_measure(Path(name), SHAPES[shape], updates, concurrency))
     settings = {"shape": shape, "updates": updates, "concurrency": concurrency, "max_model_len": _MAX_MODEL_LEN}
@@ -102,11 +108,12 @@ async def _watch(engine: VllmEngine, times: TokenTimes, number: int) -> None:
 
 
 async def _update(engine: Engine, versions: list[Path], times: TokenTimes, updates: int) -> list[tuple[float, float]]:
-    """Time without tokens, and the engine's own count of it, of each update; the first two only warm up."""
+    """For each update but the first two: the seconds without tokens, and the pause that the engine reports."""
     found = []
     for number in range(updates + 2):
         await asyncio.sleep(_SETTLE_SECONDS)
-        await times.one_after(0.0)  # a cold engine's first tokens take longer than that
+        # The first tokens of a cold engine take longer than `_SETTLE_SECONDS`.
+        await times.one_after(0.0)
         began = time.monotonic()
         report = await engine.load_weights(number + 1, versions[(number + 1) % 2])
         found.append((await times.gap_around(began, time.monotonic()), report.stall_seconds))

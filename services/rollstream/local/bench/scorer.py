@@ -1,4 +1,4 @@
-"""`rollstream bench scorer`: rollouts per second of one scorer process with a rule-based reward, Kafka in and out."""
+"""`rollstream bench scorer`: rollouts per second of one scorer process with Kafka and a rule-based reward."""
 
 import json
 import subprocess
@@ -38,9 +38,15 @@ _DEADLINE_SECONDS: Final = 600.0
 
 @click.command("scorer")
 @click.option("--seconds", default=20.0, show_default=True, help="How long a run lasts at the target speed.")
-@click.option("--runs", default=3, show_default=True, type=click.IntRange(min=1), help="Interleaved; medians count.")
+@click.option(
+    "--runs",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Runs of each size, in turn; medians count.",
+)
 def command(seconds: float, runs: int) -> None:
-    """Rollouts per second of one process ÷ the targets: 2,000 at 1 kB and 300 at 130 kB; the smaller ratio counts."""
+    """Rollouts per second of one process ÷ the targets: 2,000 at 1 kB and 300 at 130 kB. The smaller ratio counts."""
     sizes: dict[int, list[dict[str, float]]] = {size: [] for size in _TARGETS}
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
         directory = Path(name)
@@ -78,7 +84,7 @@ def _measure(run: Run, directory: Path, size: int, count: int) -> dict[str, floa
 
 
 def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[Message], float]:
-    """Score what lies in `rollouts`: the scored messages without their values, and the CPU seconds it took."""
+    """Score all records of `rollouts`. Returns the scored messages without their values, and the CPU seconds used."""
     config = directory / f"{run.name}.toml"
     config.write_text(f'run = "{run.name}"\n[kafka]\nbootstrap_servers = "{run.kafka.bootstrap_servers}"\n')
     log = directory / f"{run.name}.log"
@@ -106,7 +112,7 @@ def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[Message], f
 
 
 def _cpu_seconds(pid: int) -> float:
-    """Of a process and its children, their start included."""
+    """CPU seconds of a process and its children, including their start."""
     process = psutil.Process(pid)
     times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
     return float(sum(one.user + one.system for one in times))
@@ -139,7 +145,7 @@ def _rollouts(run: str, size: int, count: int) -> Iterator[RolloutGenerated]:
 
 
 def _bare(values: list[bytes]) -> float:
-    """Rollouts a second that one thread decodes, scores and encodes, without a bus and without other processes."""
+    """Rollouts a second that one thread decodes, scores and encodes, without Kafka and without other processes."""
     read, write = AvroCodec(ROLLOUTS), AvroCodec(SCORED)
     rubric, scorer = load_environment(_ENVIRONMENT).rubric, ScorerIdentity(scorer_id="bench", version="0")
     done, began = 0, time.monotonic()

@@ -1,4 +1,4 @@
-"""Prompts and scored samples made up for benches of the trainer: right in shape, without an engine."""
+"""Makes prompts and scored samples for benches without an engine: their shapes are right, their tokens random."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ def synthetic_prompts(run: str, num_groups: int, *, group_size: int, max_tokens:
 def synthetic_samples(
     prompt: PromptSubmitted, *, num_tokens: int, vocab_size: int, random: np.random.Generator
 ) -> Iterator[RolloutScored]:
-    """The samples of one prompt, all of `num_tokens` random tokens, with spread in their rewards."""
+    """The samples of one prompt, each of `num_tokens` random tokens. Their rewards differ, so the group can train."""
     for index in range(prompt.group_size):
         turn = Turn(
             prompt_token_ids=random.integers(3, vocab_size, _PROMPT_TOKENS, dtype=np.int32),

@@ -1,4 +1,4 @@
-"""`rollstream bench trainer`: the trainer, publishing every step, against a bare PyTorch loop on the same shapes."""
+"""`rollstream bench trainer`: the trainer with Kafka against a plain PyTorch loop on the same shapes."""
 
 import json
 import multiprocessing
@@ -21,20 +21,29 @@ from rollstream.process.settings import KafkaSettings
 _TARGET: Final = 0.95
 _PROMPT_TOKENS: Final = 16
 _MICROBATCH_TOKENS: Final = 1024
-"""Padded tokens of a forward pass, as the trainer's default on a CPU."""
+"""Tokens of a forward pass, padding included: the trainer's default on a CPU."""
 _WARM_UP_STEPS: Final = 5
 Side = Callable[[KafkaSettings, Path, dict[str, int], str], float]
 
 
 @click.command("trainer")
-@click.option("--pairs", default=5, show_default=True, type=click.IntRange(min=1), help="Interleaved; medians count.")
+@click.option(
+    "--pairs",
+    default=5,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Runs of both sides, in turn; medians count.",
+)
 @click.option("--model", default="10m", show_default=True, type=click.Choice(sorted(MODEL_SIZES)), help="Which model.")
 @click.option("--steps", default=20, show_default=True, type=click.IntRange(min=5), help="Steps of a run.")
 @click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
 @click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
 @click.option("--tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens of a completion.")
 def command(pairs: int, model: str, steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
-    """Trained tokens a second of the trainer, Kafka and published weights included ÷ a bare loop's; target: 0.95."""
+    """Trained tokens a second of the trainer, with Kafka and published weights, ÷ those of a plain PyTorch loop.
+
+    Target: 0.95.
+    """
     shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
     found = []
     for number in range(pairs):
@@ -61,7 +70,7 @@ def command(pairs: int, model: str, steps: int, groups_per_step: int, group_size
 
 
 def _beside_a_broker(shape: dict[str, int], model: str, side: Side) -> float:
-    """Both sides share the machine with a broker: an idle one alone takes a twentieth of two cores' speed."""
+    """The speed of `side` beside a broker. Both sides get one: even an idle broker takes a twentieth of two cores."""
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
         cluster = KafkaCluster(Path(name) / "kafka", plan_cluster(1))
         try:
@@ -72,18 +81,18 @@ def _beside_a_broker(shape: dict[str, int], model: str, side: Side) -> float:
 
 
 def _ours(kafka: KafkaSettings, directory: Path, shape: dict[str, int], model: str) -> float:
-    """Of `rollstream trainer` on topics filled beforehand, its waiting included."""
+    """Tokens a second of `rollstream trainer` on topics that were filled before, with the time that it waits."""
     return float(trainer_wait.measure(kafka, directory, shape, model=model)["trained_tokens_per_second"])
 
 
 def _bare(_kafka: KafkaSettings, _directory: Path, shape: dict[str, int], model: str) -> float:
-    """Of the bare loop, in a process of its own, as the trainer is."""
+    """Tokens a second of the plain loop, in a process of its own, as the trainer is."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
         return other.submit(bare_tokens_per_second, shape, model).result()
 
 
 def bare_tokens_per_second(shape: dict[str, int], model_size: str) -> float:
-    """Forward, clipped surrogate, backward, gradient clipping and AdamW over random tokens that lie ready in memory."""
+    """Tokens a second of forward, clipped surrogate, backward, gradient clipping and AdamW on tokens in memory."""
     import torch
     from transformers import AutoModelForCausalLM
 

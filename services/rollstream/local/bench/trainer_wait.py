@@ -1,4 +1,4 @@
-"""`rollstream bench trainer-wait`: the share of its time that a trainer waits whose input is there beforehand."""
+"""`rollstream bench trainer-wait`: the share of its time that a trainer waits although its input is ready."""
 
 import json
 import subprocess
@@ -32,7 +32,10 @@ _PHASES = ("waiting", "assembling", "packing", "forward_backward", "optimizer", 
 @click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
 @click.option("--tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens of a completion.")
 def command(steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
-    """Time waiting ÷ wall time of a trainer whose `scored` holds every step beforehand; target: at most 0.02."""
+    """Time waiting ÷ wall time of a trainer when `scored` holds the records of every step before it starts.
+
+    Target: at most 0.02.
+    """
     shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
     with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
         directory = Path(name)
@@ -46,7 +49,7 @@ def command(steps: int, groups_per_step: int, group_size: int, tokens: int) -> N
 
 
 def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, model: str) -> dict[str, Any]:
-    """Fill the topics, run `rollstream trainer` on a model of this size to its end, and add up what its ledger says."""
+    """Fill the topics, run `rollstream trainer` to its end, and add up the times in its ledger. `model`: which size."""
     num_steps = shape["steps"] + _WARM_UP_STEPS
     run = Run(StageSettings(run=_RUN, kafka=kafka))
     run.admin().create_topics(_RUN, partitions=4)

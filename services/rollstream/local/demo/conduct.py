@@ -1,7 +1,7 @@
-"""The demo: prepare, evaluate, run the loop, evaluate again, and sum it up from the topics.
+"""Runs the demo: prepare, evaluate, run the loop, evaluate again, and compute the figures from the topics.
 
-This process only starts the stages, watches the topics and, if asked to, kills one stage: everything that happens to
-a prompt happens between the stages.
+This process only starts the stages, watches the topics and, if asked to, kills one stage. All work on prompts is done
+by the stages.
 """
 
 import logging
@@ -34,12 +34,12 @@ from rollstream.schemas.errors import BrokenWorldError
 _LOG = logging.getLogger(__name__)
 _START_SECONDS = 240.0
 _STEP_SECONDS = 120.0
-_DRY_SECONDS = 60.0
+_UNFINISHED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """What a demo leaves behind."""
+    """The result of a demo."""
 
     summary: Summary
     config: Path
@@ -48,9 +48,9 @@ class DemoResult:
 
 
 def run_demo(demo: DemoOptions, console: Console) -> DemoResult:
-    """Run the whole demo; the stack stays up unless the demo fails or was told to stop it."""
+    """Run the whole demo. The stack stays up unless the demo fails or `demo.keep_up` is false."""
     demo.run_dir.mkdir(parents=True, exist_ok=True)
-    # Not tied to this process: the commands to try next need it after the end.
+    # Not tied to this process: the commands that the demo names at its end need the stack.
     stack = LocalStack(demo.run_dir, placement=replace(divide_cores().rest, dies_with_parent=False))
     try:
         result = _run_on(stack, demo, console)
@@ -100,7 +100,7 @@ class _Conductor:
         self._watch = LoopWatch(self._run)
 
     def run(self) -> tuple[Measured, LoopWatch]:
-        """The loop between two evaluations of held-out prompts."""
+        """Evaluate, run the loop, and evaluate the same held-out prompts again."""
         self._console.print("[bold]2/4[/] generator (vLLM), scorer (Faust) and trainer start as processes")
         self._start("generator", self._cores.engine)
         self._start("trainer", self._cores.trainer)
@@ -116,7 +116,7 @@ class _Conductor:
         self._console.print("[bold]4/4[/] the same held-out prompts again")
         after = self._evaluate(newest or 0)
         self._show_answers(before, after)
-        self._until_dry()
+        self._until_finished()
         self._supervisor.stop()
         measured = Measured(
             seed=self._demo.seed,
@@ -187,9 +187,9 @@ class _Conductor:
             highlight=False,
         )
 
-    def _until_dry(self) -> None:
-        """Let the pipeline finish what was submitted: what is incomplete after that is lost."""
-        deadline = time.monotonic() + _DRY_SECONDS
+    def _until_finished(self) -> None:
+        """Wait until every submitted group has all its samples. Groups that are incomplete at the deadline are lost."""
+        deadline = time.monotonic() + _UNFINISHED_SECONDS
         while time.monotonic() < deadline:
             facts = read_facts(self._run)
             open_groups = facts.submitted - set(surviving(facts.ledger).closed)

@@ -1,4 +1,4 @@
-"""What a finished run left on its topics."""
+"""Reads from a finished run's topics what the demo's summary is computed from."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +14,7 @@ from rollstream.schemas.weights import ApplyOutcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleFact:
-    """One record of `scored`, reduced; `lies_at` is its (partition, offset)."""
+    """The parts of one `scored` record that the summary needs. `lies_at` is its (partition, offset)."""
 
     rollout_id: str
     attempt_id: str
@@ -33,7 +33,7 @@ class RunFacts:
     submitted: frozenset[str]
     """Ids of the training groups on `prompts`."""
     started_at: datetime | None
-    """When the first of them was submitted."""
+    """When the first training group was submitted."""
     samples: tuple[SampleFact, ...]
     ledger: tuple[LedgerEntry, ...]
     published: frozenset[int]
@@ -42,7 +42,7 @@ class RunFacts:
 
 
 def read_facts(run: Run) -> RunFacts:
-    """Read every topic of the run from its start to its end; what can't be read is a dead letter, counted there."""
+    """Read the run's topics from start to end. Records that can't be decoded are left out; dead letters are counted."""
     prompts = [prompt for prompt in run.read(PROMPTS) if prompt.purpose is Purpose.TRAIN]
     applied = [record for record in run.read(WEIGHTS_APPLIED) if record.outcome is ApplyOutcome.APPLIED]
     with run.reader(DEAD_LETTERS) as letters:

@@ -1,4 +1,4 @@
-"""What a demo run is asked for, and the fixed settings under which its reward rises."""
+"""The options of a demo run, and its fixed settings, with which the reward rises within minutes."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,8 @@ NUM_STEPS: Final = 200
 LEARNING_RATE: Final = 1e-4
 CHECKPOINT_EVERY: Final = 10
 EVAL_PROMPTS: Final = 512
-# Sampled; greedy answers are then right 0.3 to 0.5 of the time. Above 0.8 nothing would be left to show.
+# Of sampled answers. A part of 0.3 to 0.5 of the greedy answers is right then. Above 0.8 the demo would have little
+# left to show.
 WARM_UP_ACCURACY: Final = 0.15
 
 

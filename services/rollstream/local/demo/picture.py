@@ -1,4 +1,4 @@
-"""`reward.png`: reward, policy lag and tokens/s over the steps of a run."""
+"""Draws `reward.png`: reward, policy lag and tokens/s over the steps of a run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,9 +7,10 @@ from rollstream.schemas.ledger import LedgerEntry
 
 
 def draw(steps: Sequence[LedgerEntry], path: Path) -> None:
-    """Draw the surviving steps' own metrics; `steps` in order."""
+    """Draw the metrics of the surviving steps, given in their order."""
     import matplotlib
 
+    # A backend that needs no screen.
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

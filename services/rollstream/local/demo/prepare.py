@@ -1,4 +1,4 @@
-"""Everything that must exist before the loop can run: stack, warmed-up model, topics, and the run's settings file."""
+"""Prepares a demo run: the warmed-up model, the topics, and the run's settings file."""
 
 import logging
 import subprocess
@@ -27,7 +27,7 @@ _HEADER: Final = """\
 
 
 def warm_up(demo: DemoOptions) -> Path:
-    """Make the tiny model and warm it up by SFT, in a process of its own; returns the model's directory."""
+    """Make the tiny model and train it on demonstrations (SFT), in a process of its own; returns its directory."""
     model = demo.run_dir / "model"
     if (model / "config.json").exists():
         return model
@@ -56,14 +56,14 @@ def _sft_arguments(demo: DemoOptions, model: Path) -> list[str]:
         "--environment", options.ENVIRONMENT,
         "--until-accuracy", str(options.WARM_UP_ACCURACY),
         "--seed", str(demo.seed),
-        # The broker starts at the same time on the other core; two threads of so small a model gain nothing.
+        # The broker starts at the same time on the other core, and a model this small is not faster with two threads.
         "--threads", "1",
         "--output", str(model),
     ]  # fmt: skip
 
 
 def write_run_file(demo: DemoOptions, stack: LocalStack) -> Path:
-    """Write `<run_dir>/rollstream.toml`: the settings of every stage, for this run and as an example."""
+    """Write `<run_dir>/rollstream.toml`: the settings of every stage, for this run, and an example for others."""
     path = demo.run_dir / RUN_FILE
     settings = {**shared_settings(demo.run_dir, stack), **_stage_settings(demo)}
     path.write_text(f"{_HEADER.format(path=path.resolve())}\n{tomli_w.dumps(settings)}", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The demo on a terminal: run it, then the table of what happened and what to try next."""
+"""Shows the demo on a terminal: its progress, then a table of what happened, and what to try next."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ from rollstream.local.doctor import list_gpus
 
 
 def show_demo(demo: DemoOptions) -> None:
-    """Run the demo with its story on the terminal; its own log goes to `<run_dir>/logs/demo.log`."""
+    """Run the demo and print its progress. Its own log goes to `<run_dir>/logs/demo.log`."""
     _log_to(demo.run_dir / "logs" / "demo.log")
     console = Console()
     for gpu in list_gpus():
@@ -30,7 +30,7 @@ def show_demo(demo: DemoOptions) -> None:
     console.print(_final_table(result.summary))
     if demo.kill:
         console.print(
-            f"{demo.kill} was killed in mid-run: {result.summary.groups_lost} groups lost, "
+            f"{demo.kill} was killed during the run: {result.summary.groups_lost} groups lost, "
             f"{result.summary.rollouts_trained_twice} rollouts trained twice"
         )
     _say_what_next(demo, result, console)

@@ -1,4 +1,4 @@
-"""The figures that a run ends with, computed from its topics alone. Pure."""
+"""Computes the figures of a finished run from its topics. Pure."""
 
 import json
 import math
@@ -15,7 +15,7 @@ from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, Ledg
 
 
 class Summary(BaseModel):
-    """`summary.json`."""
+    """The content of `summary.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -31,7 +31,7 @@ class Summary(BaseModel):
     groups_trained: int
     groups_dropped: dict[str, int] = Field(description="By reason")
     groups_in_flight: int = Field(description="Groups on prompts that no surviving ledger entry closes")
-    groups_lost: int = Field(description="Submitted, not closed, and without all samples after the pipeline ran dry")
+    groups_lost: int = Field(description="Submitted, not closed, and without all samples after the stages had finished")
     rollouts_trained: int
     rollouts_trained_twice: int = Field(description="Rollouts in more than one surviving step")
     duplicate_records: int = Field(description="Records of scored beyond the first of their rollout")
@@ -52,7 +52,7 @@ class Summary(BaseModel):
 
 
 class Measured(BaseModel):
-    """What the topics do not hold: how the run was asked for, and the two evaluations."""
+    """What the topics do not hold: the run's options, and the results of the two evaluations."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -100,7 +100,7 @@ def summarize(facts: RunFacts, measured: Measured) -> Summary:
 
 
 def _tenths(chain: Iterable[LedgerEntry], num_steps: int) -> tuple[set[str], set[str]]:
-    """Groups closed in the first and in the last tenth of the steps, dropped ones included."""
+    """Groups closed in the first and in the last tenth of the steps, including dropped groups."""
     tenth = max(1, math.ceil(num_steps / 10))
     first: set[str] = set()
     last: set[str] = set()
@@ -124,7 +124,7 @@ def _mean_reward(samples: Iterable[SampleFact], groups: set[str]) -> float:
 def _lags(
     steps: Iterable[LedgerEntry], samples: Mapping[tuple[int, int], SampleFact], survivors: Survivors
 ) -> list[int]:
-    """policy_lag of each trained rollout, seen from the version that its step started from; -1 if it is unknown."""
+    """The policy lag of each trained rollout, from the version that its step started with; -1 if it is unknown."""
     lags = []
     for entry in steps:
         for rollout in entry.trained:
@@ -161,5 +161,5 @@ def num_incomplete(samples: Iterable[SampleFact], open_groups: Set[str]) -> int:
 
 
 def _lost(samples: Iterable[SampleFact], open_groups: Set[str], closed: Mapping[str, ClosedGroup]) -> int:
-    """Groups that the trainer closed as lost, and open ones that will never have all their samples."""
+    """The number of groups that the trainer closed as lost, and of open groups without all samples."""
     return num_incomplete(samples, open_groups) + sum(1 for group in closed.values() if group.reason == "lost")

@@ -1,4 +1,4 @@
-"""What a person sees while the loop runs: a live table on a terminal, a line every few seconds elsewhere."""
+"""Shows the loop while it runs: a live table on a terminal, a line every 10 s elsewhere."""
 
 import time
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _COLORS = {StageState.RUNNING: "green", StageState.WAITING: "yellow", StageState
 
 
 class View:
-    """A live table, or lines where nothing can be redrawn."""
+    """A live table; lines if the output is no terminal."""
 
     def __init__(self, console: Console, supervisor: Supervisor, num_steps: int) -> None:
         self._console = console
@@ -41,7 +41,7 @@ class View:
             self._live.stop()
 
     def show(self, state: LoopState) -> None:
-        """Show where the loop stands."""
+        """Show the state of the loop."""
         if self._live:
             self._live.update(_live_table(state, self._supervisor.statuses(), self._num_steps), refresh=True)
         elif time.monotonic() >= self._next_line:
@@ -50,14 +50,14 @@ class View:
 
 
 def _live_table(state: LoopState, stages: Sequence[StageStatus], num_steps: int) -> Group:
-    """Progress, the loop's figures and the four processes."""
+    """Progress, the figures of the loop, and the four stages."""
     return Group(
         ProgressBar(total=num_steps, completed=state.step, width=60), _figures(state, num_steps), _stages(stages)
     )
 
 
 def plain_line(state: LoopState, num_steps: int) -> str:
-    """The same in one line, for logs."""
+    """The state of the loop in one line, for logs."""
     recent = state.rewards[-5:]
     reward = sum(recent) / len(recent) if recent else float("nan")
     lag = state.metric("policy_lag_mean")
@@ -69,7 +69,7 @@ def plain_line(state: LoopState, num_steps: int) -> str:
 
 
 def _sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Values between 0 and 1 as bars, averaged into at most `width` of them."""
+    """Values between 0 and 1 as bars, at most `width`; each bar is the mean of neighboring values."""
     if not values:
         return ""
     size = -(-len(values) // width)

@@ -1,4 +1,4 @@
-"""What the live table shows, followed on the run's topics like anyone else could."""
+"""Follows a running loop on its topics, for the demo's live table."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from rollstream.schemas.weights import ApplyOutcome
 
 @dataclass(slots=True, kw_only=True)
 class LoopState:
-    """Where the loop stands."""
+    """The state of the loop, as far as the topics show it."""
 
     step: int = 0
     version_published: int | None = None
@@ -28,7 +28,7 @@ class LoopState:
 
 
 class LoopWatch:
-    """Follows `ledger` and `weights-applied`; `poll` doubles as the conductor's pause between two looks."""
+    """Follows `ledger` and `weights-applied`. `poll` waits too, so its caller needs no sleep between two calls."""
 
     def __init__(self, run: Run) -> None:
         self._ledger_topic = run.topic(LEDGER)
@@ -39,7 +39,7 @@ class LoopWatch:
         self.state = LoopState()
 
     def poll(self, timeout_seconds: float = 0.25) -> LoopState:
-        """Take what is new, waiting at most `timeout_seconds` for it."""
+        """Read new records, waiting at most `timeout_seconds` for the first."""
         for message in self._reader.poll(timeout_seconds=timeout_seconds):
             if message.topic == self._ledger_topic:
                 self._note_entry(self._ledger.decode(message.value))
