@@ -4,9 +4,10 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import redis
+if TYPE_CHECKING:
+    import redis
 
 _LOG = logging.getLogger(__name__)
 _TTL_SECONDS = 15
@@ -42,12 +43,7 @@ class Fleet:
     """Heartbeats of one run's processes. Without Redis nothing fails, but no process is seen."""
 
     def __init__(self, redis_url: str | None, run: str) -> None:
-        self._redis = (
-            # Short timeouts: whoever beats or asks has other work, and does without an answer.
-            redis.Redis.from_url(redis_url, socket_timeout=1.0, socket_connect_timeout=1.0, decode_responses=True)
-            if redis_url
-            else None
-        )
+        self._redis = _connection(redis_url) if redis_url else None
         self._prefix = f"{run}:fleet:"
         self._is_reported_gone = False
 
@@ -55,28 +51,40 @@ class Fleet:
         """Say that `member_id` lives. `state` (JSON) expires after 15 s without another beat."""
         if self._redis is None:
             return
+        from redis import RedisError
+
         try:
             self._redis.set(self._prefix + member_id, json.dumps(state), ex=_TTL_SECONDS)
             self._is_reported_gone = False
-        except redis.RedisError as error:
+        except RedisError as error:
             self._report_gone(error)
 
     def members(self) -> dict[str, dict[str, Any]]:
         """Member id to state; empty without Redis."""
         if self._redis is None:
             return {}
+        from redis import RedisError
+
         try:
             keys = sorted(self._redis.scan_iter(self._prefix + "*", count=_SCANNED_AT_ONCE))
             states = self._redis.mget(keys) if keys else []
-        except redis.RedisError as error:
+        except RedisError as error:
             self._report_gone(error)
             return {}
         pairs = zip(keys, states, strict=True)
         # A key may expire between the two commands: its state is then None.
         return {key.removeprefix(self._prefix): json.loads(state) for key, state in pairs if state}
 
-    def _report_gone(self, error: redis.RedisError) -> None:
+    def _report_gone(self, error: Exception) -> None:
         # One line for each time that Redis goes away: beats come every few seconds.
         if not self._is_reported_gone:
             _LOG.warning("Redis is gone, the fleet is not shown until it is back: %s", error)
             self._is_reported_gone = True
+
+
+def _connection(redis_url: str) -> "redis.Redis":
+    # Only where Redis is used: beside vLLM, which installs OpenTelemetry, this import takes half a second and more.
+    import redis
+
+    # Short timeouts: whoever beats or asks has other work, and does without an answer.
+    return redis.Redis.from_url(redis_url, socket_timeout=1.0, socket_connect_timeout=1.0, decode_responses=True)

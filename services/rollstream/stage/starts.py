@@ -15,14 +15,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final
-
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from typing import TYPE_CHECKING, Any, Final
 
 from rollstream.bus.message import Message
 from rollstream.schemas.errors import BadMessageError, RollstreamError
+
+if TYPE_CHECKING:
+    import redis.asyncio
 
 _LOG = logging.getLogger(__name__)
 
@@ -104,9 +103,11 @@ class StartCounter:
         began = time.monotonic()
         if self._redis is None or began < self._ask_again_at:
             return None
+        from redis import RedisError
+
         try:
             answer = await self._redis.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
-        except redis.RedisError as error:
+        except RedisError as error:
             self.redis_state = _GONE
             if began >= self._ask_again_at:  # of many that asked at the same time, only the first logs it
                 _LOG.warning("Redis is gone, starts are not counted until it is back: %s", error)
@@ -116,7 +117,12 @@ class StartCounter:
         return answer
 
 
-def _connection(redis_url: str) -> redis.asyncio.Redis:
+def _connection(redis_url: str) -> "redis.asyncio.Redis":
+    # Only where Redis is used: beside vLLM, which installs OpenTelemetry, this import takes half a second and more.
+    import redis.asyncio
+    from redis.asyncio.retry import Retry
+    from redis.backoff import NoBackoff
+
     # Hundreds of records start at the same time: they share a few connections and wait for a free one.
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         redis_url,
