@@ -1,4 +1,4 @@
-"""Models and engines that the engine tests share. Each engine starts once in a test run, all at the same time."""
+"""Models and engines that the engine tests share. Each engine starts once in a test run, when it is first asked for."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Models:
 
 
 class EngineHosts:
-    """One host per name. The first `get` starts the common ones, all at the same time.
+    """One host per name, started by the first `get`: vLLM's start computes, so two at a time would take twice as long.
 
     They run without compilation, which starts faster. A name that ends in `-compiled` runs as generators do by default.
     """
@@ -40,9 +40,6 @@ class EngineHosts:
 
     def get(self, name: str) -> EngineHost:
         """The host of this name; `<engine>-<tied or untied>-<keep or recompute>[-compiled]`, or `scripted`."""
-        if not self._hosts:
-            for each in ("vllm-tied-keep", "vllm-untied-recompute", "scripted"):
-                self._hosts[each] = EngineHost(self._settings(each))
         if name not in self._hosts:
             self._hosts[name] = EngineHost(self._settings(name))
         return self._hosts[name]

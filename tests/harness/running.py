@@ -22,7 +22,7 @@ from rollstream.schemas.record import Record
 from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic
 from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import published
-from tests.harness.processes import StartedProcess, start_process
+from tests.harness.processes import StartedProcess, start_command, start_process
 
 R = TypeVar("R", bound=Record)
 
@@ -65,7 +65,10 @@ class Run:
 
     def start(self, stage: str, **env: str) -> StartedProcess:
         """Start `rollstream STAGE`."""
-        return self.start_module("rollstream.cli.main", stage, "--config", str(self.config), **env)
+        log = self.directory / f"{len(self.running)}.log"
+        started = start_command(stage, "--config", str(self.config), log=log, env={"OMP_NUM_THREADS": "1", **env})
+        self.running.append(started)
+        return started
 
     def start_module(self, module: str, *arguments: str, **env: str) -> StartedProcess:
         """Start `python -m MODULE ARGUMENTS`."""

@@ -211,6 +211,7 @@ def test_a_joiner_starts_on_the_newest_version_and_one_leaving_loses_nothing(run
     first = run.start("generator", ROLLSTREAM_GENERATOR_ID="first")
     run.submit(*(a_prompt(row, run=run.name) for row in range(30)))
     wait_for_applied(run, 3)
+    wait_for_samples(run, 1)
     run.start("generator", ROLLSTREAM_GENERATOR_ID="second")
     wait_until(lambda: {r.generator_id for r in run.records(WEIGHTS_APPLIED)} == {"first", "second"}, "the joiner")
     assert [r.weight_version for r in run.records(WEIGHTS_APPLIED) if r.outcome is ApplyOutcome.APPLIED] == [3, 3]

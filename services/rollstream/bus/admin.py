@@ -106,7 +106,7 @@ class KafkaAdmin:
         try:
             return set(self._client.list_topics(timeout=_TIMEOUT_SECONDS).topics)
         except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"no broker answered: {_said(error)}") from error
+            raise BrokerError(f"no broker answered: {what_it_says(error)}") from error
 
     def describe_topics(self, run: str) -> list[TopicDescription]:
         """The run's topics that exist."""
@@ -126,7 +126,7 @@ class KafkaAdmin:
             numbers = client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
             found = _committed(client, [TopicPartition(topic, number) for number in numbers])
         except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"offsets of group {group}: {_said(error)}") from error
+            raise BrokerError(f"offsets of group {group}: {what_it_says(error)}") from error
         finally:
             client.close()
         return {part.partition: part.offset for part in found if part.offset >= 0}
@@ -155,7 +155,7 @@ class KafkaAdmin:
         try:
             topics = self._client.list_topics(timeout=_TIMEOUT_SECONDS).topics
         except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"no broker answered: {_said(error)}") from error
+            raise BrokerError(f"no broker answered: {what_it_says(error)}") from error
         return {
             name
             for name, topic in topics.items()
@@ -225,13 +225,14 @@ def _result(future: "Future[Any]", doing: str) -> Any:
         if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ConfigurationError(f"{doing}: no such topic; make it with `rollstream topics create`") from error
         if error.args[0].code() in _NO_LEADER:
-            raise NoLeaderError(f"{doing}: {_said(error)}") from error
-        raise BrokerError(f"{doing}: {_said(error)}") from error
+            raise NoLeaderError(f"{doing}: {what_it_says(error)}") from error
+        raise BrokerError(f"{doing}: {what_it_says(error)}") from error
     except TimeoutError as error:
         raise BrokerError(f"{doing}: no broker answered within {_TIMEOUT_SECONDS:g} s; {_IS_IT_UP}") from error
 
 
-def _said(error: confluent_kafka.KafkaException) -> str:
+def what_it_says(error: confluent_kafka.KafkaException) -> str:
+    """The client's message, with what to check if no broker answered."""
     said = str(error.args[0].str())
     return f"{said}; {_IS_IT_UP}" if error.args[0].code() in _NO_ANSWER else said
 

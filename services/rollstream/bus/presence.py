@@ -14,7 +14,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
-from rollstream.bus.admin import until_settled
+from rollstream.bus.admin import until_settled, what_it_says
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER
@@ -72,7 +72,7 @@ def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
     except confluent_kafka.KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return False
-        raise BrokerError(f"cannot ask who is in {_group(run)}: {error}") from error
+        raise BrokerError(f"cannot ask who is in {_group(run)}: {what_it_says(error)}") from error
     except TimeoutError as error:
         raise BrokerError(
             f"cannot ask who is in {_group(run)}: no broker answered in {_ANSWER_SECONDS:g} s; is Kafka up?"
