@@ -1,20 +1,20 @@
 """The producer stage: submits prompts, with as many groups open as its share allows. That bounds policy lag
 (`credit.py`).
 
-Consumes   `ledger`: which groups are closed; at the start also its own `prompts`.
+Consumes   `ledger`: which groups are closed; at the start also `prompts`: its own and what others submitted.
 Produces   `prompts`.
 Waits for  credit, i.e. for its groups to close.
 Unblocked  by the trainer, which closes every group, trained on or dropped.
 
 What happens when …
   … this process is killed: it keeps nothing on disk. The next one rebuilds its sequence number and its credit from
-    `prompts` and `ledger`, and goes on with the prompts of the last batch that did not reach the topic.
+    `prompts` and `ledger`, and submits those prompts of the last batch that are missing on the topic.
   … it is asked to stop: the delivery of the batch that is being submitted is confirmed, then it ends.
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
   … a record of `prompts` or `ledger` can't be read: it is passed over; the generators put the prompt into
-    dead-letters. If a step or a restart is missing in this way, the next entry's parent is unknown: the process ends,
-    non-zero.
+    dead-letters. If the record was a step, a restart or a rollback, a later entry's parent is unknown: the process
+    ends, non-zero.
   … the trainer stops, or falls behind: the share is used up, so nothing is submitted that would become too old.
   … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open again, and count again.
   … the broker takes no more records: the process ends, non-zero.

@@ -21,7 +21,7 @@ class EntryKind(StrEnum):
     DROPS = "drops"
     """Groups dropped while no step is due, so that producers get their credit back."""
     RESTART = "restart"
-    """A trainer started, or ended. The parent of its version is the restored version, or at the end the current one."""
+    """A trainer started: the parent is the restored version. Or it ended: the parent is the current version."""
     ROLLBACK = "rollback"
     """An operator went back to an older version, the parent of the new one."""
 
@@ -35,7 +35,9 @@ class GroupOutcome(StrEnum):
 
 
 class TrainedRollout(Record):
-    """A rollout that a step trained on, and where its record lies in `scored`.
+    """A rollout whose reward a step used, and where its record lies in `scored`.
+
+    Truncated ones are among them, though their tokens are not trained on.
 
     Example:
         trained = TrainedRollout(

@@ -15,7 +15,7 @@ class Status(StrEnum):
 
     UNKNOWN = "UNKNOWN"
     COMPLETED = "completed"
-    """The model answered, and the answer is scored. A wrong, cut off or unparseable answer is completed too."""
+    """The model answered. A wrong, cut off or unparseable answer is completed too: it is scored."""
     FAILED = "failed"
     """The task cannot be run, or its answer cannot be sent: prompt too long, unknown environment, record too large."""
     UNRESOLVED = "unresolved"

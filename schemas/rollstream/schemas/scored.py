@@ -50,5 +50,7 @@ class RolloutScored(Record):
         RolloutScored(rollout=rollout, scoring=scoring)
     """
 
-    rollout: RolloutGenerated = Field(description="As generated; without its turns if the record would be too large")
+    rollout: RolloutGenerated = Field(
+        description="As generated; failed and without its turns if the record would be too large"
+    )
     scoring: Scoring = Field(description="What the scorer found")

@@ -1,8 +1,9 @@
 """The topics of a run: name, record, key, retention, and who writes and reads each.
 
 A run is a topic prefix: many runs share a cluster, and deleting all topics with the prefix ends the run. Names in
-backquotes are commands. Three commands are not repeated at each topic: `tail`, `lineage` and `demo` read any of them.
-`dead-letters replay` writes a message back to the topic that it came from.
+backquotes are commands. Three commands are not repeated at each topic: `tail` and `demo` read any of them, `lineage`
+all but `weights-applied` and `dead-letters`. `dead-letters replay` writes a message back to the topic that it came
+from.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,8 @@ MAX_RECORD_BYTES: Final = 7 * 2**20
 class Topic(Generic[R]):
     """One topic of a run; `record` is None for dead-letters, which carries the original bytes.
 
-    `key` says in words what `key_of` computes from a record. Without `key_of` the key is the run's name.
+    `key` says in words what `key_of` computes from a record. Without `key_of` the key is the run's
+    name; a dead letter keeps its original's key.
     """
 
     name: str

@@ -3,7 +3,7 @@
 Consumes   `rollouts` and `eval-rollouts`, in one consumer group for all scorers.
 Produces   `scored` and `eval-scored`, one record for each rollout; `dead-letters` for messages that can't be read.
 Waits for  the processes that run reward functions, and the broker's confirmation of every record of a batch.
-Unblocked  by the deadlines of a sample (its process is killed), of a batch and of a delivery.
+Unblocked  when they answer, or at a deadline: of a sample (its process is killed), of a batch, of a delivery.
 
 A broken world means: nothing can be handled until something outside, for example the broker, is repaired.
 
@@ -15,7 +15,8 @@ What happens when …
   … a record kills this process each time: it is handled alone, and after more deaths it goes to dead-letters
     (`stage/starts.py`). Its group closes as `lost`. (A generator publishes unresolved samples in this case: it can
     decode the prompt without danger.)
-  … the process is asked to stop: the batch that is being scored ends, is confirmed and is committed.
+  … the process is asked to stop: the batch that is being scored ends, is confirmed and is committed. After 60 s the
+    process ends without that.
   … weights are late: nothing happens, because scoring does not depend on weight versions.
 """
 

@@ -16,9 +16,9 @@ The parts that the loop works with (`Parts`), and what each answers:
   VersionTree      history/versions.py            How many optimizer steps old is a weight version?
   Health           process/health.py              Does this process live, and is it ready?
 
-One thread: poll → assemble → admit → train → commit. It reads without a consumer group, so no broker expects it back
-and a step may take any time. What it commits there is for lag monitors alone. While it trains it does not read: that
-is its back-pressure.
+One thread: poll → assemble → admit → train → commit. It reads without a consumer group, so a broker does not wait
+for it. A step may take up to half an hour, then the process counts as hung. It commits offsets only so that tools can
+show its lag. While it trains it does not read, so the stages before it must wait.
 
 What happens when …
   … this process is killed: only what a transaction put on `weights` and `ledger` counts (`commit.py`). The next
@@ -28,8 +28,9 @@ What happens when …
     surviving steps.
   … a sample can't be read: it goes to dead-letters. Its group lacks it and closes as `lost` (`aging.py`). A prompt
     that can't be read opens no group; the generators put it into dead-letters.
-  … a sample can be read but not trained on: its group closes with a reason (`DropReason`). Generators and scorers
-    count the starts of a record to find poison records; the trainer does not.
+  … samples can be read but not trained on: the others of their group train, if there are enough of them; else the
+    group closes with a reason (`DropReason`). Generators and scorers count the starts of a record to find poison
+    records; the trainer does not.
   … a sample is late, i.e. its policy lag exceeds max_policy_lag: its group closes as `too_old` (`admission.py`). With
     lag_scope = "token" its old tokens are masked instead.
   … samples never come: their group closes as `lost` once generators and scorers are done with it. Time in which any

@@ -130,7 +130,7 @@ def throughput_metrics(
 ) -> dict[str, float]:
     """Tokens per second of wall time, and the seconds of each phase.
 
-    `seconds`: waiting, packing, forward_backward, optimizer, publishing.
+    `seconds`: waiting, assembling, packing, forward_backward, optimizer, publishing.
     """
     wall = max(wall_seconds, 1e-9)
     return {
