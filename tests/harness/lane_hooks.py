@@ -1,8 +1,7 @@
 """How pytest divides the suite between processes, and how long each lane took.
 
 A lane is a folder of tests. Each process has a broker and a Redis of its own, and is given one piece of work after the
-other: an engine test's folder, since the engines of two processes would starve each other; a test of the whole loop;
-or a file.
+other: a file, or everything that runs engines or the whole loop, since two of those would starve each other.
 """
 
 import os
@@ -13,17 +12,14 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ENGINES = "tests/engines/"
-WHOLE_LOOP = "tests/e2e/"
+HEAVY = ("tests/engines/", "tests/e2e/")
 
 
 class PieceByPiece(LoadScopeScheduling):
     """Pieces in the order of collection, which has the longest first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(ENGINES):
-            return ENGINES
-        return nodeid if nodeid.startswith(WHOLE_LOOP) else nodeid.partition("::")[0]
+        return "heavy" if nodeid.startswith(HEAVY) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> PieceByPiece:
