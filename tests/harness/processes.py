@@ -1,13 +1,10 @@
 """Processes that tests start, signal and watch."""
 
-import multiprocessing
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -15,22 +12,6 @@ import psutil
 from tests.harness.waits import DEADLINE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
-
-# Imports take longer than anything else that a stage does in a test. So one process imports them, and each stage is
-# forked from it.
-_FORK_SERVER = multiprocessing.get_context("forkserver")
-_FORK_SERVER.set_forkserver_preload(
-    [
-        "rollstream.generator.loop",
-        "rollstream.engines.scripted",
-        "rollstream.producers.loop",
-        "rollstream.scorer.loop",
-        "rollstream.trainer.learning.backends.single_device",
-        "rollstream.trainer.start",
-        "transformers.models.auto.tokenization_auto",
-        "transformers.models.qwen3.modeling_qwen3",
-    ]
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,32 +76,3 @@ def start_process(
         if output is not None:
             output.close()
     return StartedProcess(pid=process.pid, exit_code=process.poll, log=log)
-
-
-def start_forked(main: Callable[[], None], *, log: Path, env: Mapping[str, str] | None = None) -> StartedProcess:
-    """Run `main` in a process that is forked from one with the product's imports; its output goes to `log`."""
-    log.touch()
-    process = _FORK_SERVER.Process(target=_logged, args=(main, log, env or {}), daemon=True)
-    process.start()
-    assert process.pid is not None
-    return StartedProcess(pid=process.pid, exit_code=lambda: process.exitcode, log=log)
-
-
-def start_command(*words: str, log: Path, env: Mapping[str, str] | None = None) -> StartedProcess:
-    """Start `rollstream WORDS`, forked as `start_forked` does it."""
-    return start_forked(partial(_rollstream, words), log=log, env=env)
-
-
-def _rollstream(words: Sequence[str]) -> None:
-    from rollstream.cli.main import main
-
-    sys.argv = ["rollstream", *words]
-    main()
-
-
-def _logged(main: Callable[[], None], log: Path, env: Mapping[str, str]) -> None:
-    os.environ.update(env)
-    with log.open("ab") as output:
-        os.dup2(output.fileno(), sys.stdout.fileno())
-        os.dup2(output.fileno(), sys.stderr.fileno())
-    main()

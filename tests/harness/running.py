@@ -22,7 +22,8 @@ from rollstream.schemas.record import Record
 from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic
 from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import published
-from tests.harness.processes import StartedProcess, start_command, start_process
+from tests.harness.forking import start_command
+from tests.harness.processes import StartedProcess, start_process
 
 R = TypeVar("R", bound=Record)
 

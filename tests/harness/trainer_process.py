@@ -3,7 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from tests.harness.processes import StartedProcess, start_command, start_forked
+from tests.harness.forking import start_command, start_forked
+from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
 
 
