@@ -20,7 +20,6 @@ from rollstream.schemas.errors import BrokerError, ConfigurationError
 _LOG = logging.getLogger(__name__)
 
 FROM_START: Final = confluent_kafka.OFFSET_BEGINNING
-FROM_END: Final = confluent_kafka.OFFSET_END
 _METADATA_TIMEOUT_SECONDS = 30.0
 _SILENCE_SECONDS: Final = 60.0
 # The client reports these while it reconnects by itself: they are no reason to end.
@@ -36,7 +35,6 @@ class TopicReader:
         topics: Sequence[str],
         *,
         start: Mapping[Partition, int] | None = None,
-        default_start: int = FROM_START,
         monitor_group: str | None = None,
     ) -> None:
         self._consumer = confluent_kafka.Consumer(_config(kafka, monitor_group))
@@ -44,7 +42,7 @@ class TopicReader:
         self._positions: dict[Partition, int] = {}
         self._at_end: set[Partition] = set()
         wanted = start or {}
-        assignment = [TopicPartition(t, p, wanted.get((t, p), default_start)) for t, p in self._partitions]
+        assignment = [TopicPartition(t, p, wanted.get((t, p), FROM_START)) for t, p in self._partitions]
         self._consumer.assign(assignment)
 
     def __enter__(self) -> Self:

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
-from rollstream.bus.reader import FROM_START, TopicReader
+from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError, DecodeError
@@ -80,12 +80,11 @@ class Run:
         self,
         *topics: Topic[Any],
         start: Mapping[Partition, int] | None = None,
-        default_start: int = FROM_START,
         monitor_group: str | None = None,
     ) -> TopicReader:
         """A reader of these topics, from their start unless told otherwise; use it as a context manager."""
         names = [self.topic(topic) for topic in topics]
-        return TopicReader(self.kafka, names, start=start, default_start=default_start, monitor_group=monitor_group)
+        return TopicReader(self.kafka, names, start=start, monitor_group=monitor_group)
 
     def read_with_messages(self, topic: Topic[R], *, strict: bool = False) -> Iterator[tuple[Message, R]]:
         """Every readable record up to the topic's end, each with the message that it came in.
