@@ -1,9 +1,14 @@
 """Fixtures every test may ask for, and how the suite is divided between processes."""
 
+import signal
+
 from hypothesis import HealthCheck, settings
 
 from tests.harness.kafka_fixtures import kafka, redis_url, topic_prefix
 from tests.harness.lane_hooks import pytest_terminal_summary, pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler
+
+# A shell that starts the suite in the background has SIGINT ignored, and every process that tests start inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What an example takes depends on what runs beside it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
