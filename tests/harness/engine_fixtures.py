@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
-from tests.harness.engine_host import EngineHost
+from tests.harness.engine_host import EngineHost, EngineNursery
 
 MAX_MODEL_LEN = 320
 
@@ -37,11 +37,12 @@ class EngineHosts:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._hosts: dict[str, EngineHost] = {}
+        self._nursery = EngineNursery()
 
     def get(self, name: str) -> EngineHost:
         """The host of this name; `<engine>-<tied or untied>-<keep or recompute>[-compiled]`, or `scripted`."""
         if name not in self._hosts:
-            self._hosts[name] = EngineHost(self._settings(name))
+            self._hosts[name] = EngineHost(self._settings(name), self._nursery)
         return self._hosts[name]
 
     def close(self, name: str) -> None:
@@ -49,9 +50,10 @@ class EngineHosts:
         self._hosts.pop(name).close()
 
     def close_all(self) -> None:
-        """End every host."""
+        """End every host, and what they were forked from."""
         for name in list(self._hosts):
             self.close(name)
+        self._nursery.close()
 
     def versions(self, name: str) -> TwoVersions:
         """The models that a host switches between."""

@@ -1,36 +1,65 @@
 """An engine in a process of its own, driven over a pipe.
 
-vLLM forks, sets environment variables and warns: that must not happen in the process of the tests.
+vLLM forks, sets environment variables and warns: that must not happen in the process of the tests. Its imports take
+longer than anything else that it does in a test. So one process imports it, and each engine's process is forked from
+that one.
 """
 
 import asyncio
+import os
 import pickle
+import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
+import psutil
+
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
-from tests.harness.processes import start_process
+from tests.harness.processes import StartedProcess, start_process
 
 START_VERSION = 7
 _START_SECONDS = 200.0
 _SCENARIO_SECONDS = 100.0
+_PID_BYTES = 4
 # Threads that spin while they wait would stall the other processes of a small machine.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+
+
+class EngineNursery:
+    """The process that has imported vLLM, and forks itself for each engine."""
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "tests.harness.engine_host", str(theirs.fileno())]
+        self._process = start_process(command, env=_ENVIRONMENT, pass_fds=[theirs.fileno()])
+        theirs.close()
+        self._requests.settimeout(_START_SECONDS)
+
+    def fork(self, pipe: Connection) -> StartedProcess:
+        """A process that serves an engine over this end of a pipe."""
+        socket.send_fds(self._requests, [b"."], [pipe.fileno()])
+        pid = int.from_bytes(self._requests.recv(_PID_BYTES))
+        return StartedProcess(pid=pid, exit_code=lambda: None if psutil.pid_exists(pid) else 0)
+
+    def close(self) -> None:
+        """End the process; the engines go on."""
+        self._requests.close()
+        self._process.wait()
 
 
 class EngineHost:
     """One child process with one engine; `run` awaits a scenario on it and returns what it returns."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, nursery: EngineNursery) -> None:
         self.settings = settings
         self._pipe, theirs = Pipe()
-        command = [sys.executable, "-m", "tests.harness.engine_host", str(theirs.fileno())]
-        self._process = start_process(command, env=_ENVIRONMENT, pass_fds=[theirs.fileno()])
+        self._process = nursery.fork(theirs)
         theirs.close()
         self._pipe.send_bytes(pickle.dumps(settings))
         self._is_ready = False
@@ -81,5 +110,25 @@ async def _serve(pipe: Connection) -> None:
     await engine.close()
 
 
+def _fork_engines(requests: socket.socket) -> None:
+    """Fork an engine's process for each pipe that comes, until nobody asks any more."""
+    import vllm.v1.engine.async_llm  # noqa: F401  # what takes the time
+
+    # Nobody waits for the forked ones: they leave no zombie.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    while True:
+        _, pipes, _, _ = socket.recv_fds(requests, 1, 1)
+        if not pipes:
+            return
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            requests.close()
+            asyncio.run(_serve(Connection(pipes[0])))
+            return
+        os.close(pipes[0])
+        requests.send(pid.to_bytes(_PID_BYTES))
+
+
 if __name__ == "__main__":
-    asyncio.run(_serve(Connection(int(sys.argv[1]))))
+    _fork_engines(socket.socket(fileno=int(sys.argv[1])))
