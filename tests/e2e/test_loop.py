@@ -4,15 +4,16 @@ import time
 import uuid
 from pathlib import Path
 
-from tests.harness.accounting import encoded_prompt
-from tests.harness.loops import SHARE, a_loop
-from tests.harness.running import Run
+from click.testing import CliRunner
 
-NUM_STEPS = 60
+from rollstream.cli.main import cli
+from tests.harness.accounting import OutsideClient, encoded_prompt
+from tests.harness.loops import GROUPS_PER_STEP, SHARE, a_loop
+from tests.harness.running import Run
 
 
 def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, model: Path) -> None:
-    with a_loop(run, model, num_steps=NUM_STEPS) as loop:
+    with a_loop(run, model) as loop:
         outside = loop.outside
         served, unknown, too_long, replayed = (uuid.uuid4().hex for _ in range(4))
         garbage = (b"garbage", None, b"\0\0\0\0\x63abc", encoded_prompt("31=")[:20])
@@ -39,17 +40,22 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
         # A prompt that an older stage could not read, as that stage left it: its cause is gone by now.
         left = encoded_prompt("520=", group_id=replayed, environment="sort_digits", purpose="train", group_size=4)
         outside.put("dead-letters", left, headers=dead_letter_headers(f"{run.name}.prompts", 0, 10_000))
-        assert "/10000" in loop.replay_dead_letters()
+        replay = ["dead-letters", "replay", "--all", "--config", str(run.config)]
+        assert "/10000" in CliRunner().invoke(cli, replay, catch_exceptions=False).stdout
         loop.until_account(lambda account: replayed in account.closed, "the replayed prompt to close")
         outside.put("prompts", left)
 
-        account = loop.finish(NUM_STEPS)
-        assert account.num_trained == NUM_STEPS * 4
+        account = loop.end()
+        assert account.num_trained == account.steps * GROUPS_PER_STEP
         assert len(account.samples(replayed)) >= 1
-        published = {record["weight_version"] for record in outside.records("weights")}
-        assert published == set(range(NUM_STEPS + 1))
-        applied = {r["weight_version"] for r in outside.records("weights-applied") if r["outcome"] == "applied"}
-        assert NUM_STEPS in applied
+        published = [record["weight_version"] for record in outside.records("weights")]
+        assert published == [entry["weight_version"] for entry in account.ledger if entry["kind"] != "drops"]
+        assert published == list(range(len(published)))
+        loop.until(lambda: published[-1] in applied_versions(outside), "the last version to be applied")
+
+
+def applied_versions(outside: OutsideClient) -> set[int]:
+    return {r["weight_version"] for r in outside.records("weights-applied") if r["outcome"] == "applied"}
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int) -> dict[str, str]:
@@ -73,7 +79,7 @@ def test_without_spread_prompts_keep_flowing_and_without_a_trainer_they_stop_at_
     with a_loop(run, model, correct_ratio=1.0, token_seconds=0.0) as loop:
         loop.start()
         loop.until_account(lambda account: account.dropped["no_spread"] >= 5 * SHARE, "five times the credit")
-        loop.supervisor.stop("trainer")
+        loop.stop("trainer")
         stopped = loop.until_account(
             lambda account: len(account.open_groups) == SHARE and not account.unfinished, "the credit to be used up"
         )

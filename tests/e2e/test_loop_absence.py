@@ -1,15 +1,14 @@
 """The loop while its trainer is away: generation stops when the credit is used up, no group is dropped as too old."""
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from rollstream.local.supervisor import StageProcess
 from tests.harness.accounting import Account
 from tests.harness.later_trainer import HOUR, move_clock
 from tests.harness.loops import SHARE, Loop, a_loop
 from tests.harness.running import Run
+from tests.harness.trainer_process import start_trainer as start_later_trainer
 
 STEPS_BEFORE = 3
 NUM_STEPS = 14
@@ -17,8 +16,7 @@ NUM_STEPS = 14
 
 def start_trainer(loop: Loop, clock: Path) -> None:
     """The trainer, by a clock of ours."""
-    command = (sys.executable, "-m", "tests.harness.later_trainer", str(loop.run.config), str(clock))
-    loop.supervisor.start(StageProcess(name="trainer", command=command))
+    loop.keep_alive("trainer", lambda: start_later_trainer(loop.run, clock=clock))
 
 
 def is_credit_used_up(account: Account) -> bool:
@@ -45,7 +43,7 @@ def test_a_trainer_that_starts_again_after_an_hour_trains_what_the_credit_let_th
         loop.start("generator", "scorer", "producer")
         start_trainer(loop, clock)
         loop.until_step(STEPS_BEFORE)
-        loop.supervisor.stop("trainer")
+        loop.stop("trainer")
         stopped = loop.until_account(is_credit_used_up, "the credit to be used up")
         later = loop.until_account(is_credit_used_up, "the credit to be used up still")
         assert later.prompts.keys() == stopped.prompts.keys()

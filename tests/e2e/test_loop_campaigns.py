@@ -1,6 +1,5 @@
 """Long tests of the whole loop, minutes each: brokers or Redis are lost, stages come and go, no group has spread."""
 
-import os
 import signal
 import time
 from pathlib import Path
@@ -11,7 +10,6 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
-from rollstream.local.supervisor import StageState
 from tests.harness.loops import SHARE, Loop, a_loop
 from tests.harness.running import Run, a_run
 
@@ -26,14 +24,6 @@ def keep_going(loop: Loop, seconds: float, *, min_steps: int) -> None:
     assert loop.outside.steps() >= before + min_steps
 
 
-def finish_now(loop: Loop) -> None:
-    """End an endless loop: the trainer leaves a checkpoint, everything submitted is scored."""
-    loop.supervisor.stop("trainer")
-    assert loop.supervisor.status("trainer").exit_code == 0
-    loop.supervisor.stop("producer")
-    loop.until_account(lambda account: not account.unfinished, "every open group to be scored")
-
-
 def test_one_broker_of_three_dies_under_load_and_comes_back(tmp_path: Path, topic_prefix: str, model: Path) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(3))
     try:
@@ -46,7 +36,7 @@ def test_one_broker_of_three_dies_under_load_and_comes_back(tmp_path: Path, topi
                 loop.until_step(loop.outside.steps() + 10)
                 cluster.start()
                 loop.until_step(loop.outside.steps() + 10)
-            finish_now(loop)
+            loop.end()
     finally:
         cluster.stop()
 
@@ -63,8 +53,8 @@ def test_redis_is_gone_for_a_minute(run: Run, model: Path, tmp_path: Path) -> No
             keep_going(loop, 60, min_steps=20)
             redis.start()
             keep_going(loop, 10, min_steps=3)
-            finish_now(loop)
-            assert {status.restarts for status in loop.supervisor.statuses()} == {0}
+            assert {stage.restarts for stage in loop.stages.values()} == {0}
+            loop.end()
     finally:
         redis.stop()
 
@@ -79,7 +69,7 @@ def test_no_group_has_spread_for_three_minutes(run: Run, model: Path) -> None:
             now = loop.outside.account().dropped["no_spread"]
             assert now > before + SHARE
             before = now
-        finish_now(loop)
+        loop.end()
 
 
 def test_a_second_generator_joins_late_and_the_first_leaves(run: Run, model: Path) -> None:
@@ -90,9 +80,7 @@ def test_a_second_generator_joins_late_and_the_first_leaves(run: Run, model: Pat
         loop.start("generator", name="second")
         loop.until(lambda: "second" in generators(loop), "the joiner's first sample")
         loop.until_step(loop.outside.steps() + 10)
-        loop.supervisor.stop("first")
-        assert loop.supervisor.status("first").state is StageState.STOPPED
-        assert loop.supervisor.status("first").exit_code == 0
+        loop.stop("first")
         loop.until_step(loop.outside.steps() + 10)
         versions = {
             record["weight_version"]
@@ -100,7 +88,7 @@ def test_a_second_generator_joins_late_and_the_first_leaves(run: Run, model: Pat
             if record["generator_id"] == "second" and record["outcome"] == "applied"
         }
         assert min(versions) >= 10, "the joiner starts on the newest version"
-        finish_now(loop)
+        loop.end()
 
 
 @pytest.mark.parametrize("stage", ["generator", "scorer"])
@@ -109,16 +97,15 @@ def test_a_stage_is_stopped_past_its_session_and_comes_back(run: Run, model: Pat
         loop.start()
         for round_number in range(3):
             loop.until_step(loop.outside.steps() + 5)
-            stopped = loop.supervisor.status(stage).pid
-            assert stopped is not None
-            os.kill(stopped, signal.SIGSTOP)
+            stopped = loop.stages[stage].process
+            stopped.signal(signal.SIGSTOP)
             heir = f"heir-{round_number}"
             loop.start(stage, name=heir)
             loop.until_step(loop.outside.steps() + 10)
-            os.kill(stopped, signal.SIGCONT)
+            stopped.signal(signal.SIGCONT)
             loop.until_step(loop.outside.steps() + 10)
-            loop.supervisor.stop(heir)
-        finish_now(loop)
+            loop.stop(heir)
+        loop.end()
 
 
 def generators(loop: Loop) -> set[str]:

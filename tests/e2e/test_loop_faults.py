@@ -6,28 +6,13 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
-from rollstream.local.supervisor import StageState
-from tests.harness.loops import a_loop
-from tests.harness.running import Run, a_run
+from tests.harness.loops import STAGES, Loop, a_loop
+from tests.harness.running import a_run
 
-KILL_STEPS = 70
-OUTAGE_STEPS = 60
+STEPS_BETWEEN = 2
 
 
-def test_every_stage_is_killed_once(run: Run, model: Path) -> None:
-    with a_loop(run, model, num_steps=KILL_STEPS) as loop:
-        loop.start()
-        loop.until_step(3)
-        for stage in ("generator", "trainer", "scorer", "producer"):
-            loop.kill(stage)
-            loop.outside.account().check()
-        account = loop.finish(KILL_STEPS)
-        restarts = [entry for entry in account.ledger if entry["kind"] == "restart"]
-        assert len(restarts) == 2
-        assert min(status.restarts for status in loop.supervisor.statuses()) == 1
-
-
-def test_the_broker_and_redis_are_killed_and_come_back(tmp_path: Path, topic_prefix: str, model: Path) -> None:
+def test_every_stage_redis_and_the_broker_are_killed_once(tmp_path: Path, topic_prefix: str, model: Path) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(1))
     redis = RedisServer(tmp_path / "redis", free_ports(1)[0])
     try:
@@ -35,18 +20,28 @@ def test_the_broker_and_redis_are_killed_and_come_back(tmp_path: Path, topic_pre
         redis.start()
         with (
             a_run(cluster.bootstrap_servers, topic_prefix, tmp_path, redis_url=redis.url) as run,
-            a_loop(run, model, num_steps=OUTAGE_STEPS) as loop,
+            a_loop(run, model) as loop,
         ):
             loop.start()
-            loop.until_step(3)
+            loop.until_step(STEPS_BETWEEN)
+            kill_every_stage(loop)
             redis.kill()
-            loop.until_step(loop.outside.steps() + 4)
+            loop.until_step(loop.outside.steps() + STEPS_BETWEEN)
             cluster.kill_node(1)
-            assert loop.supervisor.status("trainer").state is StageState.RUNNING
+            assert not loop.stages["trainer"].process.has_ended
             redis.start()
             cluster.start()
-            loop.until_step(loop.outside.steps() + 2)
-            loop.finish(OUTAGE_STEPS)
+            loop.until_step(loop.outside.steps() + STEPS_BETWEEN)
+            loop.end()
     finally:
         redis.stop()
         cluster.stop()
+
+
+def kill_every_stage(loop: Loop) -> None:
+    for stage in STAGES:
+        loop.kill(stage)
+        loop.outside.account().check()
+    restarts = [entry for entry in loop.outside.account().ledger if entry["kind"] == "restart"]
+    assert len(restarts) == 2
+    assert [stage.restarts for stage in loop.stages.values()] == [1] * len(STAGES)

@@ -1,15 +1,15 @@
-"""The whole loop as real processes: four supervised stages of a run, watched by an outside client."""
+"""The whole loop as real processes: four stages of a run, started again when they die, watched by an outside client."""
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rollstream.local.supervisor import Backoff, StageState, Supervisor, stage_process
+from rollstream.local.supervisor import FENCED, NOT_HEALED_BY_RESTART
 from tests.harness.accounting import Account, OutsideClient
+from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
 from tests.harness.waits import wait_until
 
@@ -23,40 +23,63 @@ STAGES = ("trainer", "generator", "scorer", "producer")
 
 _WAIT_SECONDS = 120.0
 _LOOK_EVERY_SECONDS = 0.5
-_NEVER_RIGHT = (StageState.MISCONFIGURED, StageState.FENCED)
+_NEVER_RIGHT = (FENCED, *NOT_HEALED_BY_RESTART)
+
+
+@dataclass(kw_only=True)
+class KeptAlive:
+    """A process, and how it is started again when it dies."""
+
+    start: Callable[[], StartedProcess]
+    process: StartedProcess
+    restarts: int = 0
+
+    def look_after(self) -> None:
+        """Start it again if it died; as in a cluster, one that may not be started again is never right."""
+        code = self.process.exit_code()
+        assert code not in _NEVER_RIGHT, self.process.said()[-3000:]
+        if code:
+            self.process = self.start()
+            self.restarts += 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loop:
-    """A run whose stages are kept alive by the product's own supervisor."""
+    """A run whose stages are started again when they die."""
 
     run: Run
-    supervisor: Supervisor
     outside: OutsideClient
+    stages: dict[str, KeptAlive] = field(default_factory=dict)
 
     def start(self, *stages: str, name: str = "") -> None:
         """Start stages (default: all four); `name` tells a second process of a stage from the first."""
         for stage in stages or STAGES:
             env = {f"ROLLSTREAM_{stage.upper()}_ID": name} if name else {}
-            self.supervisor.start(stage_process(stage, self.run.config, name=name, env=env))
+            self.keep_alive(name or stage, partial(self.run.start, stage, **env))
+
+    def keep_alive(self, name: str, start: Callable[[], StartedProcess]) -> None:
+        """Start a process, and start it again whenever it dies."""
+        self.stages[name] = KeptAlive(start=start, process=start())
+
+    def stop(self, stage: str) -> None:
+        """SIGTERM; it must end in order. It is not started again."""
+        assert self.stages.pop(stage).process.terminate() == 0
 
     def configure(self, stage: str, **settings: object) -> None:
         """Change settings of the stages that start from now on."""
         self.run.tables[stage] = {**self.run.tables[stage], **settings}
 
     def until(self, look: Callable[[], T], what: str, seconds: float = _WAIT_SECONDS) -> T:
-        """Look until the answer is true; meanwhile the supervisor restarts stages that died."""
+        """Look until the answer is true; meanwhile stages that died are started again."""
 
-        def tick_and_look() -> T:
-            self.supervisor.tick()
-            for status in self.supervisor.statuses():
-                assert status.state not in _NEVER_RIGHT, f"{status.name}: {status.log.read_text()[-3000:]}"
+        def look_after_all_and_look() -> T:
+            for stage in self.stages.values():
+                stage.look_after()
             return look()
 
-        def what_and_how_it_is() -> str:
-            return f"{what}; {self.supervisor.statuses()}"
-
-        return wait_until(tick_and_look, what_and_how_it_is, seconds, every_seconds=_LOOK_EVERY_SECONDS)
+        return wait_until(
+            look_after_all_and_look, lambda: f"{what}; {self.stages}", seconds, every_seconds=_LOOK_EVERY_SECONDS
+        )
 
     def until_step(self, step: int) -> None:
         """Wait for a surviving optimizer step."""
@@ -75,28 +98,23 @@ class Loop:
         return account
 
     def kill(self, stage: str) -> None:
-        """kill -9; the supervisor starts it again. Returns when two more steps show that the loop goes on."""
+        """kill -9; it is started again. Returns when two more steps show that the loop goes on."""
         before = self.outside.steps()
-        self.supervisor.kill(stage)
-        self.until(lambda: self.supervisor.status(stage).restarts, f"the {stage} to be started again")
+        self.stages[stage].process.kill()
         self.until_step(before + 2)
 
     def finish(self, num_steps: int) -> Account:
-        """Wait until the trainer is done and no stage has work left; returns the account, checked for losses."""
-        trainer = "trainer"
-        self.until(lambda: self.supervisor.status(trainer).state is StageState.FINISHED, "the trainer's exit 0")
-        self.supervisor.stop("producer")
-        account = self.until_account(lambda account: not account.unfinished, "every open group to be scored")
+        """Wait until the trainer has made its steps, then end the loop; the account."""
+        self.until(lambda: self.stages["trainer"].process.has_ended, "the trainer's exit 0")
+        account = self.end()
         assert account.steps == num_steps
         return account
 
-    def replay_dead_letters(self) -> str:
-        """`rollstream dead-letters replay --all`."""
-        command = [sys.executable, "-m", "rollstream.cli.main", "dead-letters", "replay", "--all"]
-        ended = subprocess.run(
-            [*command, "--config", str(self.run.config)], capture_output=True, text=True, timeout=60, check=True
-        )
-        return ended.stdout
+    def end(self) -> Account:
+        """End trainer and producer; once no stage has work left, the account, checked for losses."""
+        self.stop("trainer")
+        self.stop("producer")
+        return self.until_account(lambda account: not account.unfinished, "every open group to be scored")
 
 
 @contextmanager
@@ -123,6 +141,4 @@ def a_loop(
             "learning": {"learning_rate": 0.001, "threads": 1},
         },
     }
-    outside = OutsideClient(run.kafka.bootstrap_servers, run.name)
-    with Supervisor(run.directory, backoff=Backoff(first_seconds=0.2, longest_seconds=2.0)) as supervisor:
-        yield Loop(run=run, supervisor=supervisor, outside=outside)
+    yield Loop(run=run, outside=OutsideClient(run.kafka.bootstrap_servers, run.name))
