@@ -1,7 +1,8 @@
 """How pytest divides the suite between processes, and how long each lane took.
 
 A lane is a folder of tests. Each process has a broker and a Redis of its own, and is given one piece of work after the
-other: a file, or everything that runs engines or the whole loop, since two of those would starve each other.
+other. A piece is a file; or everything that runs engines or the whole loop, since two of those would starve each other;
+or everything light, so that one process alone imports what those tests import.
 """
 
 import os
@@ -13,13 +14,16 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 HEAVY = ("tests/engines/", "tests/e2e/")
+LIGHT = ("tests/unit/", "tests/contract/")
 
 
 class PieceByPiece(LoadScopeScheduling):
     """Pieces in the order of collection, which has the longest first."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "heavy" if nodeid.startswith(HEAVY) else nodeid.partition("::")[0]
+        if nodeid.startswith(HEAVY):
+            return "heavy"
+        return "light" if nodeid.startswith(LIGHT) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> PieceByPiece:
