@@ -1,4 +1,4 @@
-"""The scorer's real stream with a handler that fails as a whole: python -m tests.harness.broken_scorer CONFIG HOW.
+"""The scorer's real stream with a handler that fails as a whole.
 
 Whatever leaves the handler is a broken world to the scorer: nothing can be handled until something is repaired.
 """
@@ -6,6 +6,7 @@ Whatever leaves the handler is a broken world to the scorer: nothing can be hand
 import asyncio
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from rollstream.bus.message import Message
@@ -14,10 +15,10 @@ from rollstream.scorer.loop import serve_stream
 from rollstream.scorer.settings import ScorerSettings
 
 
-async def break_world(messages: Sequence[Message]) -> None:
+async def break_world(how: str, messages: Sequence[Message]) -> None:
     """Do in the middle of a batch what a bug may do there."""
     await asyncio.sleep(0.1)
-    match sys.argv[2]:
+    match how:
         case "raise":
             raise RuntimeError(f"a bug in a batch of {len(messages)}")
         case "exit":
@@ -26,6 +27,7 @@ async def break_world(messages: Sequence[Message]) -> None:
             raise asyncio.CancelledError
 
 
-if __name__ == "__main__":
-    settings = ScorerSettings.load(Path(sys.argv[1]))
-    run_process("scorer", lambda stop: serve_stream(settings, break_world, stop))
+def main(config: Path, how: str) -> None:
+    """The process."""
+    settings = ScorerSettings.load(config)
+    run_process("scorer", lambda stop: serve_stream(settings, partial(break_world, how), stop))

@@ -1,13 +1,8 @@
-"""A small real stage for tests of the stage loop: a prompt's metadata say what its handler does.
-
-Also a process of its own:
-python -m tests.harness.echo_stage BOOTSTRAP RUN REDIS_URL RECORD_DEADLINE_SECONDS (empty: none)
-"""
+"""A small real stage for tests of the stage loop: a prompt's metadata say what its handler does."""
 
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
@@ -86,17 +81,10 @@ async def run_built(stage: Stage, stop: Stop) -> None:
         stage.publisher.close()
 
 
-def main() -> None:
+def main(kafka: KafkaSettings, run: str, redis_url: str | None, bounds: dict[str, Any]) -> None:
     """The process."""
-    bootstrap, run, redis_url, record_deadline_seconds = sys.argv[1:]
-    bounds = {"record_deadline_seconds": float(record_deadline_seconds)} if record_deadline_seconds else {}
 
     async def run_it(stop: Stop) -> None:
-        stage = build_stage(KafkaSettings(bootstrap_servers=bootstrap), run, redis_url=redis_url or None, bounds=bounds)
-        await run_built(stage, stop)
+        await run_built(build_stage(kafka, run, redis_url=redis_url, bounds=bounds), stop)
 
     run_process("echo", run_it)
-
-
-if __name__ == "__main__":
-    main()

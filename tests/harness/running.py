@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +22,7 @@ from rollstream.schemas.record import Record
 from rollstream.schemas.topics import PROMPTS, WEIGHTS, Topic
 from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import published
-from tests.harness.forking import start_command
+from tests.harness.forking import start_command, start_forked
 from tests.harness.processes import StartedProcess, start_process
 
 R = TypeVar("R", bound=Record)
@@ -65,18 +65,24 @@ class Run:
         return path
 
     def start(self, stage: str, **env: str) -> StartedProcess:
-        """Start `rollstream STAGE`."""
-        log = self.directory / f"{len(self.running)}.log"
-        started = start_command(stage, "--config", str(self.config), log=log, env={"OMP_NUM_THREADS": "1", **env})
+        """Start `rollstream STAGE`, forked as `start_command` does it."""
+        return self._keep(start_command(stage, "--config", str(self.config), log=self._next_log(), env=env))
+
+    def start_forked(self, main: Callable[[], None]) -> StartedProcess:
+        """Run a stage that a test has changed, as `start_forked` does it."""
+        return self._keep(start_forked(main, log=self._next_log()))
+
+    def start_as_people_do(self, stage: str, **env: str) -> StartedProcess:
+        """Start `rollstream STAGE` as a process that imports everything by itself."""
+        command = [sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(self.config)]
+        return self._keep(start_process(command, log=self._next_log(), env=env))
+
+    def _next_log(self) -> Path:
+        return self.directory / f"{len(self.running)}.log"
+
+    def _keep(self, started: StartedProcess) -> StartedProcess:
         self.running.append(started)
         return started
-
-    def start_module(self, module: str, *arguments: str, **env: str) -> StartedProcess:
-        """Start `python -m MODULE ARGUMENTS`."""
-        log = self.directory / f"{len(self.running)}.log"
-        command = [sys.executable, "-m", module, *arguments]
-        self.running.append(start_process(command, log=log, env={"OMP_NUM_THREADS": "1", **env}))
-        return self.running[-1]
 
     def publish(self, topic: str, values: Iterable[tuple[str, bytes | None]]) -> list[tuple[int, int]]:
         """Put keyed bytes on a topic of the run; where they lie."""

@@ -1,11 +1,11 @@
 """Runs the echo stage in this process or in its own, and reads and writes its topics as an outside client does."""
 
 import asyncio
-import sys
 from collections import Counter
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS, Topic
 from rollstream.stage.loop import Stage
+from tests.harness import echo_stage
 from tests.harness.builders import a_prompt
 from tests.harness.echo_stage import build_stage, run_built
-from tests.harness.processes import StartedProcess, start_process
+from tests.harness.forking import start_forked
+from tests.harness.processes import StartedProcess
 from tests.harness.waits import DEADLINE_SECONDS
 
 
@@ -80,10 +82,10 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 
 
 @contextmanager
-def process(bus: Bus, *, redis_url: str = "", record_deadline_seconds: str = "") -> Iterator[StartedProcess]:
+def process(bus: Bus, *, redis_url: str | None = None, **bounds: float) -> Iterator[StartedProcess]:
     """The stage as a process of its own."""
-    command = [sys.executable, "-m", "tests.harness.echo_stage", bus.kafka.bootstrap_servers, bus.run]
-    started = start_process([*command, redis_url, record_deadline_seconds], log=bus.directory / "stage.log")
+    main = partial(echo_stage.main, bus.kafka, bus.run, redis_url, bounds)
+    started = start_forked(main, log=bus.directory / "stage.log")
     try:
         yield started
     finally:

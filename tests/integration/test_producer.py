@@ -1,7 +1,6 @@
 """The producer on a real broker: credit by id, restarts, cuts, shares."""
 
 import json
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,7 +27,8 @@ from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, Ledg
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS
 from tests.harness.builders import a_prompt, an_entry
-from tests.harness.processes import StartedProcess, start_process
+from tests.harness.forking import start_command
+from tests.harness.processes import StartedProcess
 from tests.harness.waits import wait_until
 
 DEADLINE_SECONDS = 20.0
@@ -205,8 +205,7 @@ def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:
 
 
 def started(config: Path) -> StartedProcess:
-    command = [sys.executable, "-m", "rollstream.cli.main", "producer", "--config", str(config)]
-    return start_process(command, log=config.with_name("producer.log"))
+    return start_command("producer", "--config", str(config), log=config.with_name("producer.log"))
 
 
 def test_killed_and_started_again_it_goes_on_without_a_second_group(run: Run) -> None:

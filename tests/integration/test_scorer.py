@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
 from rollstream.stage.dead_letters import list_dead_letters
+from tests.harness import broken_scorer
 from tests.harness.builders import a_failure, a_generated, a_prompt
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
@@ -58,7 +60,7 @@ def by_index(records: list[RolloutScored]) -> dict[int, RolloutScored]:
 
 
 def start_broken(run: Run, how: str) -> StartedProcess:
-    return run.start_module("tests.harness.broken_scorer", str(run.config), how)
+    return run.start_forked(partial(broken_scorer.main, run.config, how))
 
 
 def allow_no_record_on(run: Run, topic: str) -> None:

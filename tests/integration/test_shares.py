@@ -2,13 +2,13 @@
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from rollstream.cli.main import cli
 from rollstream.process.fleet import Fleet, shares_of
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import ShareReport
@@ -58,8 +58,7 @@ def test_a_producer_that_starts_again_and_one_that_does_not_train_add_nothing(
 
 
 def status(run: Run, *options: str) -> str:
-    command = [sys.executable, "-m", "rollstream.cli.main", "status", *options, "--config", str(run.config)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    return CliRunner().invoke(cli, ["status", *options, "--config", str(run.config)], catch_exceptions=False).stdout
 
 
 def test_status_shows_every_producer_and_the_sum_against_the_bound(

@@ -166,7 +166,7 @@ def test_a_stuck_record_ends_the_process(bus: Bus) -> None:
 
 def test_a_handler_that_blocks_the_loop_for_good_ends_the_process(bus: Bus) -> None:
     bus.submit([1], "hang")
-    with process(bus, record_deadline_seconds="1") as stage:
+    with process(bus, record_deadline_seconds=1.0) as stage:
         assert stage.wait() == BrokenWorldError.exit_code
 
 
