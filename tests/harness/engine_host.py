@@ -44,7 +44,9 @@ class EngineNursery:
     def fork(self, pipe: Connection) -> StartedProcess:
         """A process that serves an engine over this end of a pipe."""
         socket.send_fds(self._requests, [b"."], [pipe.fileno()])
-        pid = int.from_bytes(self._requests.recv(_PID_BYTES))
+        answer = self._requests.recv(_PID_BYTES)
+        assert answer, "the process that engines are forked from has ended"
+        pid = int.from_bytes(answer)
         return StartedProcess(pid=pid, exit_code=lambda: None if psutil.pid_exists(pid) else 0)
 
     def close(self) -> None:
