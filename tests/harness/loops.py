@@ -35,7 +35,7 @@ class KeptAlive:
     restarts: int = 0
 
     def look_after(self) -> None:
-        """Start it again if it died; as in a cluster, one that may not be started again is never right."""
+        """Start it again if it died. Fails on an exit code that says that a restart would not help."""
         code = self.process.exit_code()
         assert code not in _NEVER_RIGHT, self.process.said()[-3000:]
         if code:

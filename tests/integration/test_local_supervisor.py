@@ -14,7 +14,9 @@ import psutil
 import pytest
 
 from rollstream.local.processes import Placement
-from rollstream.local.supervisor import Backoff, StageProcess, StageState, Supervisor
+from rollstream.local.supervisor import Backoff, StageProcess, StageState, Supervisor, stage_process
+from rollstream.schemas.topics import PROMPTS
+from tests.harness.running import a_run
 from tests.harness.waits import wait_until
 
 SLEEP = "import time; time.sleep(600)"
@@ -62,6 +64,21 @@ def test_a_killed_child_is_restarted(supervisor: Supervisor) -> None:
     assert status.state is StageState.RUNNING
     assert status.exit_code == -signal.SIGKILL
     assert status.pid != first
+
+
+def test_a_killed_stage_goes_on_where_it_was(
+    supervisor: Supervisor, kafka: str, topic_prefix: str, tmp_path: Path
+) -> None:
+    with a_run(kafka, topic_prefix, tmp_path) as run:
+        run.tables["producer"] = {"environment": "sort_digits", "share": 5}
+        supervisor.start(stage_process("producer", run.config))
+        wait_until(ticked(supervisor, lambda: len(run.records(PROMPTS)) == 5), "its share to be submitted")
+        supervisor.kill("producer")
+        log = supervisor.status("producer").log
+        wait_until(ticked(supervisor, lambda: "5 of 5 groups outstanding" in log.read_text()), "its second start")
+        supervisor.stop("producer")
+        assert (supervisor.status("producer").restarts, supervisor.status("producer").exit_code) == (1, 0)
+        assert len({prompt.group_id for prompt in run.records(PROMPTS)}) == 5
 
 
 @pytest.mark.parametrize(
