@@ -193,7 +193,7 @@ class SingleDeviceBackend:
         if self._skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
             raise BrokenWorldError(
                 f"{self._skips_in_a_row} steps in a row had a non-finite loss ({update.loss}) or gradient norm "
-                f"({update.grad_norm}): lower learning_rate, or resume from an older checkpoint"
+                f"({update.grad_norm}): lower learning_rate, or go back with `rollstream weights rollback`"
             )
 
 
@@ -235,6 +235,6 @@ def _read_state(directory: Path) -> dict[str, Any]:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError) as error:
         raise BrokenWorldError(
-            f"cannot restore {path}: {error}; restore the file or name an older checkpoint"
+            f"cannot restore {path}: {error}; restore the file, or go back before it with `rollstream weights rollback`"
         ) from error
     return state
