@@ -4,10 +4,10 @@ A group is outstanding if this producer submitted it and it is not closed on the
 minus the outstanding groups. They are kept as a set of ids: a group that is submitted twice counts once, and one whose
 closing is cut later is outstanding again. A sum of events would drift.
 
-This bounds policy lag if the shares of all producers add up to at most (max_policy_lag + 1) x groups_per_step. Then a
-new prompt has less than that many open groups before it. In order of arrival it is trained on at most max_policy_lag
-steps after it was submitted. `shares.py` adds up the shares and warns. What arrives out of order and too late is
-dropped by the trainer (`admission.py`).
+This bounds policy lag if the shares of all producers add up to at most (max_policy_lag + 1) x groups_per_step. Then
+fewer groups than that are open when a prompt is submitted: in order of arrival at most max_policy_lag steps come before
+its own. `shares.py` adds up the shares and warns. What is too late all the same, since it came out of order or was
+sampled by a generator that is behind, is dropped by the trainer (`admission.py`).
 """
 
 from rollstream.history.ledger import LedgerFold

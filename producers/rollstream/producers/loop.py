@@ -9,12 +9,12 @@ Unblocked  by the trainer, which closes every group, trained on or dropped.
 What happens when …
   … this process is killed: it keeps nothing on disk. The next one rebuilds its sequence number and its credit from
     `prompts` and `ledger`, and submits those prompts of the last batch that are missing on the topic.
-  … it is asked to stop: the delivery of the batch that is being submitted is confirmed, then it ends.
+  … it is asked to stop: it waits until Kafka has confirmed the current batch, then it ends.
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
-  … a record of `prompts` or `ledger` can't be read: it is passed over; the generators put the prompt into
-    dead-letters. If the record was a step, a restart or a rollback, a later entry's parent is unknown: the process
-    ends, non-zero.
+  … a record of `prompts` or `ledger` can't be read: it is passed over. Generators put the prompt into dead-letters.
+    If it was an entry of drops, the credit of its groups comes back only if a later entry closes them too. If it was
+    a step, a restart or a rollback, a later entry's parent is unknown: the process ends, non-zero.
   … the trainer stops, or falls behind: the share is used up, so nothing is submitted that would become too old.
   … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open again, and count again.
   … the broker takes no more records: the process ends, non-zero.
@@ -90,8 +90,8 @@ class Producer:
         if prompt.producer != self._settings.name:
             self._uncounted.add(prompt.group_id)
             return
-        # A kill may have kept any prompt of the last batch from the topic. So the whole batch is gone through again,
-        # and the prompts that are there are left out.
+        # After a kill any prompt of the last batch may be missing on the topic. So the whole batch is gone through
+        # again, and the prompts that are there are left out.
         self._next_sequence = max(self._next_sequence, prompt.sequence + 1 - _MOST_AT_ONCE)
         if self._needs_credit:
             self._credit.submitted(prompt.group_id)

@@ -1,10 +1,10 @@
 """All errors of this project, in one tree. Two classes decide whether a process goes on:
 
-`BadMessageError` is about one message: it becomes a dead letter, is counted, and the process goes on.
+`BadMessageError` is about one message: a dead letter, a failed sample or a dropped group. The process goes on.
 `BrokenWorldError` is a broken world: nothing can be handled until something outside is repaired. The process exits.
 
     RollstreamError                      exit code
-    ├── BadMessageError                   70  one message is bad: a dead letter
+    ├── BadMessageError                   70  one message is bad: the process goes on
     │   ├── DecodeError                   70  these bytes are no readable record of their topic
     │   ├── EncodeError                   70  this record cannot be written
     │   │   └── RecordTooLargeError       70  it is over the size limit of its topic

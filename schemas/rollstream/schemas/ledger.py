@@ -2,7 +2,7 @@
 
 An optimizer step or a closed group counts only if an entry on the surviving branch says so.
 
-A group's life from its prompt to its entry here is drawn in `rollstream/trainer/intake/groups.py`.
+A group's life from its prompt to its entry here is drawn in `trainer/intake/groups.py`.
 """
 
 from enum import StrEnum
@@ -21,9 +21,9 @@ class EntryKind(StrEnum):
     DROPS = "drops"
     """Groups dropped while no step is due, so that producers get their credit back."""
     RESTART = "restart"
-    """A trainer started: the parent is the restored version. Or it ended: the parent is the current version."""
+    """A trainer started (parent: the restored version), or left a checkpoint at its end (the version then)."""
     ROLLBACK = "rollback"
-    """An operator went back to an older version, the parent of the new one."""
+    """An operator went back to an older version, the parent of the new one. `incarnation` is then `rollback-…`."""
 
 
 class GroupOutcome(StrEnum):

@@ -1,9 +1,9 @@
 """The topics of a run: name, record, key, retention, and who writes and reads each.
 
 A run is a topic prefix: many runs share a cluster, and deleting all topics with the prefix ends the run. Names in
-backquotes are commands. Three commands are not repeated at each topic: `tail` and `demo` read any of them, `lineage`
+backquotes are commands. Four commands are not repeated at each topic. `tail` reads any of them, `demo` most, `lineage`
 all but `weights-applied` and `dead-letters`. `dead-letters replay` writes a message back to the topic that it came
-from.
+from, and a marker to `dead-letters`. `bus/admin.py` says what each retention means.
 """
 
 from collections.abc import Callable
@@ -66,7 +66,7 @@ SCORED: Final = Topic(
 WEIGHTS: Final = Topic(
     name="weights", record=WeightsPublished, key="model", retention="everything", single_partition=True,
     written_by="trainer, `weights rollback`",
-    read_by="every generator, without a group; trainer at start, `evaluate`, `weights`, `status`",
+    read_by="every generator, without a consumer group; trainer at start, `evaluate`, `weights`, `status`",
     key_of=lambda published: published.model,
 )  # fmt: skip
 WEIGHTS_APPLIED: Final = Topic(

@@ -1,6 +1,6 @@
 """Publishes records: idempotent, confirmed by every in-sync replica, never dropped.
 
-All records of a run are published here, except the trainer's commits (`transaction.py`) and what Faust publishes.
+All records of a run are published here, except the commits of trainers and rollbacks (`transaction.py`).
 """
 
 import asyncio

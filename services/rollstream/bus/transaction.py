@@ -17,7 +17,7 @@ from rollstream.process.crash_points import crash_point
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError, RollstreamError
 
-# Readers see nothing behind an open transaction: the one of a dead trainer must not stop them for long.
+# Readers see nothing after an open transaction: that of a dead trainer must not stop them for long.
 TRANSACTION_TIMEOUT_SECONDS = 10.0
 _INIT_TIMEOUT_SECONDS = 60.0
 _FENCED = (

@@ -1,4 +1,4 @@
-"""`rollstream bench`: measure one part against the same work done without rollstream, and print one JSON object."""
+"""`rollstream bench`: measure one part, mostly against the same work without rollstream, and print one JSON object."""
 
 import click
 
@@ -20,8 +20,8 @@ _BENCHES = {
     modules={name: f"rollstream.local.bench.{name.replace('-', '_')}" for name in _BENCHES},
 )
 def command() -> None:
-    """Measure one part against the same work done without rollstream.
+    """Measure one part, mostly against the same work done without rollstream.
 
-    Prints one JSON object with the ratio, both sides and the settings. Absolute times differ from machine to machine;
+    Prints one JSON object with the figures and the settings. Absolute times differ from machine to machine;
     compare the ratios. Run nothing else on the machine meanwhile.
     """

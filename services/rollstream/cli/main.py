@@ -28,7 +28,7 @@ COMMANDS: Mapping[str, str] = {
     "dead-letters": "List or replay messages that could not be handled.",
     "evaluate": "Score a weight version on held-out prompts.",
     "sft": "Train a model on an environment's demonstrations, as a start for a run.",
-    "bench": "Measure one part against the same work done without rollstream.",
+    "bench": "Measure one part, mostly against the same work done without rollstream.",
     "producer": "Run the stage that submits prompts.",
     "generator": "Run the stage that turns prompts into rollouts.",
     "scorer": "Run the stage that gives rollouts their rewards.",

@@ -40,7 +40,7 @@ def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
 def roll_back_to(settings: StageSettings, version: int, force: bool) -> None:
     """Publish the files of an older version as a new version.
 
-    Generators load it. The next trainer starts from the newest checkpoint before it.
+    Generators load it. The next trainer starts from the newest checkpoint at or before it.
     """
     from rollstream.views.weights import roll_back_and_show
 

@@ -75,7 +75,7 @@ class WordCount:
     sampling = Sampling(temperature=1.0, max_tokens=64)
 
     def __init__(self, num_examples: int = 100, min_words: int = 5, max_words: int = 50, seed: int = 42) -> None:
-        # Options arrive as text from prompts and settings files.
+        # Options arrive as text from the run's file.
         self._num_examples, self._seed = int(num_examples), int(seed)
         self._bounds = (int(min_words), int(max_words))
 

@@ -1,7 +1,7 @@
 """Generates the samples of one prompt: group_size rollouts, each given out as it ends.
 
-Every sample ends as completed, failed or unresolved. Two errors are raised instead: an error in an agent's own code,
-and a dead engine, which ends the process.
+Every sample ends as completed, failed or unresolved. Two errors are raised instead: one that an agent's `run` raises
+itself, and a dead engine, which ends the process.
 """
 
 import asyncio
@@ -145,7 +145,7 @@ def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
 
 
 def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
-    """Fail training samples that would be drawn from a truncated distribution: its logprobs are not the policy's."""
+    """Fail training samples whose settings change the distribution, e.g. top_k: their logprobs are not the policy's."""
     sampling = prompt.sampling
     if prompt.purpose is not Purpose.TRAIN:
         return

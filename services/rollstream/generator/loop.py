@@ -14,9 +14,9 @@ What happens when … (the loop itself is `stage/loop.py`)
   … a prompt comes twice: it is sampled twice. The trainer takes one attempt of each rollout.
   … a prompt can't be read: it goes to dead-letters.
   … a prompt can be read but not handled: it never goes to dead-letters. Its samples end as failed (it can't be asked)
-    or as unresolved (deadline, engine, a prompt that kills the process each time), and say why.
-  … an agent's own code raises: all samples of the prompt are published as unresolved. Samples that had ended before
-    are published a second time. More than 20 such prompts a minute end the process.
+    or as unresolved (deadline, engine, a prompt that kills the process each time, after decoding), and say why.
+  … an agent can't be imported or made: its samples are failed. If its `run` raises, all samples of the prompt are
+    published as unresolved, also those published before. More than 20 such prompts a minute end the process.
   … the engine dies: the process ends and unfinished samples are not published, see “killed”.
   … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”.
   … a new version is published: it is loaded while samples run. Their spans say which version sampled which tokens
@@ -66,7 +66,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     health = Health()
     health.serve(settings.health_port)
     engine = build_engine(settings.engine)
-    # Nothing is generated under this label: the newest published version is loaded before the first prompt.
+    # A placeholder: the newest published version is loaded before the first prompt.
     await engine.start(weight_version=0)
     try:
         await run_on(engine, settings, health, stop)

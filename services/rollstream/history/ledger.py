@@ -1,8 +1,8 @@
 """Computes the surviving branch of the ledger: what still counts after restarts and rollbacks. Pure.
 
-The ledger is append-only and has one writer at a time (a second trainer is fenced). But its history branches: a trainer
-that restores a checkpoint, or an operator who rolls back, goes on from an older weight version. Their entry names that
-version as its parent. All entries after the parent's are cut, and the groups that they closed are open again.
+The ledger is append-only and has one writer at a time (a new trainer fences the one before). But its history branches:
+a trainer that restores a checkpoint, or an operator who rolls back, goes on from an older weight version. Their entry
+names that version as its parent. All entries after the parent's are cut; the groups that they closed are open again.
 
 Example, with versions in brackets; (c) means that the entry names a checkpoint:
 
@@ -44,7 +44,7 @@ class Survivors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivingEntry:
-    """What `LedgerFold` keeps of a surviving entry. `closed`: the groups that this entry closed as the first."""
+    """What `LedgerFold` keeps of a surviving entry. `closed`: the groups that no surviving entry before it closed."""
 
     kind: EntryKind
     weight_version: int

@@ -35,8 +35,8 @@ class RolloutStory:
     """All that the topics hold about one rollout.
 
     `trained` and `step` are of the surviving step that trained on it. `closed` says how its group closed on the
-    surviving branch. `cut_steps` trained on it and were cut by a restart or rollback. `policy_lag` is in optimizer
-    steps, from the oldest version in the trained attempt's spans to the version from which the step started.
+    surviving branch. `cut_steps` trained on it and were cut by a restart or rollback. `policy_lag` is the
+    largest of the trained attempt's spans: optimizer steps from its version to the one that the step started from.
     """
 
     rollout_id: str

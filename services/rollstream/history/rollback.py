@@ -1,4 +1,4 @@
-"""Rolls a run back to an older weight version: a version and a ledger entry in one transaction, as of a trainer."""
+"""Rolls a run back to an older weight version: a version and a ledger entry in one transaction, as a trainer does."""
 
 import uuid
 from pathlib import Path
@@ -18,7 +18,7 @@ from rollstream.schemas.weights import WeightsPublished
 
 
 def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsPublished:
-    """Publish the files of `version` as a new version, whose parent it is. The trainer that still runs is fenced.
+    """Publish the files of `version` as a new version, its child. A trainer that still runs is fenced.
 
     Raises `ConfigurationError` if a trainer lives (unless `force`) or if a trainer could not go on from `version`, and
     `CorruptWeightsError` if its files are damaged. Nothing is changed then.

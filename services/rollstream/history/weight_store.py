@@ -136,10 +136,10 @@ def delete_atomically(directory: Path) -> None:
 
 
 def sweep(root: Path) -> None:
-    """Remove what processes left below `root` that died while they wrote or deleted.
+    """Remove what dead processes left half-written or half-deleted below `root`.
 
-    A writer locks what it writes, and nothing that is locked is removed. That holds for a writer that is only stopped,
-    too: when it goes on, its commit must tell it that it is fenced.
+    A writer locks what it writes, and nothing that is locked is removed. A suspended writer keeps its lock: when it
+    goes on, its commit must tell it that it is fenced.
     """
     for hidden in (*root.glob(".writing-*"), *root.glob(".deleted-*")):
         with suppress(OSError):  # locked, removed meanwhile, or the file system has no locks

@@ -33,7 +33,7 @@ FIXED = {
     "group.consumer.heartbeat.interval.ms": "1000",
     "broker.session.timeout.ms": "3000",
     "broker.heartbeat.interval.ms": "500",
-    # Readers with read_committed see nothing behind an open transaction. That of a dead producer is aborted when it
+    # Readers with read_committed see nothing after an open transaction. That of a dead producer is aborted when it
     # has timed out, and this is how often Kafka looks for such.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
     "offsets.topic.num.partitions": "4",

@@ -77,7 +77,7 @@ class StageSettings(BaseSettings):
     )
     table: ClassVar[str] = ""
 
-    run: str = Field(description="Name of the run: prefix of topics, groups and transactional ids, [a-z0-9-]{1,60}")
+    run: str = Field(description="Name: prefix of topics, consumer groups and transactional ids, [a-z0-9-]{1,60}")
     kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="How to reach the cluster")
     registry_url: str | None = Field(
         default=None, pattern=r"^https?://", description="Confluent-compatible registry; default: packaged schemas"
@@ -96,8 +96,8 @@ class StageSettings(BaseSettings):
     max_policy_lag: int = Field(
         default=4,
         ge=0,
-        description="Optimizer steps that a sample's oldest weights may be behind when it is trained on; a generator "
-        "that is further behind the newest version takes no prompts",
+        description="Most optimizer steps between the weights that sampled a token and those that train on it; a "
+        "generator that is more steps behind the newest version takes no prompts",
     )
     model: str = Field(default="policy", description="Name of the model, key of its weight versions")
     health_port: int = Field(

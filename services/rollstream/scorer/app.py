@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 Handle = Callable[[Sequence[Message]], Awaitable[None]]
 """Handles one batch. It returns when the broker has confirmed every record that the batch caused.
 
-Whatever it raises is a broken world: nothing can be handled until something outside is repaired.
+Whatever it raises ends the process, and the batch is not committed.
 """
 
 # 128 + SIGINT, as shells report it.

@@ -1,7 +1,7 @@
 """Handles one batch of the scorer: decode, score, publish, and wait until the broker has confirmed everything.
 
-Every message ends as a scored rollout or as a dead letter. Anything that is raised here is a broken world (nothing can
-be handled until something outside is repaired): the batch must not be committed.
+Every message ends as a scored rollout or as a dead letter. Whatever is raised here ends the process,
+because the batch must not be committed.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 Consumes   `rollouts` and `eval-rollouts`, in one consumer group for all scorers.
 Produces   `scored` and `eval-scored`, one record for each rollout; `dead-letters` for messages that can't be read.
 Waits for  the processes that run reward functions, and the broker's confirmation of every record of a batch.
-Unblocked  when they answer, or at a deadline: of a sample (its process is killed), of a batch, of a delivery.
+Unblocked  when they answer, or when the time of a sample (its process is killed), a batch or a delivery is over.
 
 A broken world means: nothing can be handled until something outside, for example the broker, is repaired.
 
@@ -13,8 +13,8 @@ What happens when …
   … a reward function raises, hangs or kills its process: its sample is unresolved and says why. The others go on.
   … a message can't be read: it goes to dead-letters, confirmed, and the batch goes on.
   … a record kills this process each time: it is handled alone, and after more deaths it goes to dead-letters
-    (`stage/starts.py`). Its group closes as `lost`. (A generator publishes unresolved samples in this case: it can
-    decode the prompt without danger.)
+    (`stage/starts.py`). Its group closes as `lost`. (A generator publishes unresolved samples then: it decodes the
+    prompt. Here the record is not decoded any more.)
   … the process is asked to stop: the batch that is being scored ends, is confirmed and is committed. After 60 s the
     process ends without that.
   … weights are late: nothing happens, because scoring does not depend on weight versions.

@@ -16,7 +16,7 @@ What happens when …
     More than 20 failures a minute are a broken world: nothing can be handled until something outside is repaired, so
     the process exits. It also exits after a single `RollstreamError` that is not a `BadMessageError`.
   … a poison record kills the process each time: Redis counts its starts; it runs alone, then it is given up
-    (`starts.py`).
+    (`starts.py`). One that kills it while it is decoded is never given up: decoding comes first.
   … partitions are revoked, or the process is asked to stop: handlers may finish for a bounded time, then they are
     cancelled. When partitions are lost, they are cancelled at once. A cancelled handler publishes nothing more.
   … a record is unfinished for longer than its bound: the process exits with an error.

@@ -48,7 +48,7 @@ _TAKE_BACK: Final = (
 
 
 def _is_broken_world(error: BaseException) -> bool:
-    """Whether a batch ended for a reason outside of its records. A bug may be caused by one of them."""
+    """Whether the cause lies outside of the batch's records. False for a bug, which one of them may trigger."""
     return isinstance(error, RollstreamError) and not isinstance(error, BadMessageError)
 
 

@@ -16,27 +16,27 @@ The parts that the loop works with (`Parts`), and what each answers:
   VersionTree      history/versions.py            How many optimizer steps old is a weight version?
   Health           process/health.py              Does this process live, and is it ready?
 
-One thread: poll → assemble → admit → train → commit. It reads without a consumer group, so a broker does not wait
-for it. A step may take up to half an hour, then the process counts as hung. It commits offsets only so that tools can
-show its lag. While it trains it does not read, so the stages before it must wait.
+One thread: poll → assemble → admit → train → commit. It reads without a consumer group, so Kafka cannot remove it
+during a long step. After half an hour in a step it counts as hung. It commits offsets only for tools that show its lag.
+While it trains it does not read: records wait on Kafka, and the other stages go on while producers have credit.
 
 What happens when …
   … this process is killed: only what a transaction put on `weights` and `ledger` counts (`commit.py`). The next
     trainer restores the newest checkpoint that the ledger names. Steps after it are cut, their groups are open again.
   … a record comes twice: if its group is open, a completed attempt replaces one that is not, else the first one stays.
-    If its group is closed, the record is discarded, however old it is (`assembler.py`). So no rollout counts in two
-    surviving steps.
+    If its group is closed, no matter since when, the record is discarded (`assembler.py`). So no rollout counts in
+    two surviving steps.
   … a sample can't be read: it goes to dead-letters. Its group lacks it and closes as `lost` (`aging.py`). A prompt
     that can't be read opens no group; the generators put it into dead-letters.
-  … samples can be read but not trained on: the others of their group train, if there are enough of them; else the
-    group closes with a reason (`DropReason`). Generators and scorers count the starts of a record to find poison
-    records; the trainer does not.
+  … samples are failed, unresolved or truncated: the others of their group train, if at least half completed. One
+    completed sample of another tokenizer or of an unknown version drops its whole group (`DropReason` has every
+    reason). No starts are counted here, so a poison record is never given up.
   … a sample is late, i.e. its policy lag exceeds max_policy_lag: its group closes as `too_old` (`admission.py`). With
     lag_scope = "token" its old tokens are masked instead.
   … samples never come: their group closes as `lost` once generators and scorers are done with it. Time in which any
     stage stands still does not count.
   … a loss or gradient is not finite: the rest of the step is skipped. If no update was applied before, the step's
-    groups close as `non_finite`. Three such steps in a row end the process.
+    groups close as `non_finite`. Three steps in a row with a skip end the process.
   … it is asked to stop: the running step is committed, then a checkpoint is handed over to the next trainer
     (`commit.py`).
   … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero. Only trainers and
@@ -74,13 +74,13 @@ _HOLD_DROPS_SECONDS: Final = 0.5
 # Bounds the size of one record of the ledger.
 _MOST_DROPS_PER_ENTRY: Final = 10_000
 _MONITOR_EVERY_SECONDS: Final = 5.0
-# No heartbeat is left while a step runs, so this must exceed the longest step.
+# No heartbeat is given while a step runs, so this must exceed the longest step.
 _HUNG_AFTER_SECONDS: Final = 1800.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What the loop works with. `restored`: the position that the run was taken over at, with its cluster and topics.
+    """What the loop works with. `restored`: the checkpoint's position; without one, the start of every topic.
 
     `clock` gives the seconds by which groups age.
     """

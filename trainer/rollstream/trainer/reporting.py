@@ -21,7 +21,7 @@ from rollstream.trainer.learning.samples import is_truncated
 
 @dataclass(slots=True)
 class StepClock:
-    """Wall time since the step before ended its training, so its publishing counts here; and how it was spent."""
+    """Wall time since the training of the step before ended, that step's publishing included, and how it was spent."""
 
     started_at: datetime = field(default_factory=utc_now)
     waiting_seconds: float = 0.0

@@ -1,6 +1,6 @@
 """Runs reward functions in processes that can be killed: if one hangs or crashes, only its own sample is lost.
 
-A process sends each verdict at once. So when it is killed, it is known which sample it was scoring. The samples behind
+A process sends each verdict at once. So when it is killed, it is known which sample it was scoring. The samples after
 that one in the chunk go to the end of the queue, so that they don't delay the samples of other environments.
 """
 

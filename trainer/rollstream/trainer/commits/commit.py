@@ -1,9 +1,9 @@
 """The trainer's commits: only what a transaction put on `weights` and `ledger` counts.
 
 One step, in this order: weights to a new path, checkpoint if due, one transaction {WeightsPublished, LedgerEntry}.
-A crash before the transaction leaves directories that no surviving entry names. A crash after it loses nothing.
-A step's version is the one before + 1. The version of a restart or a rollback is above every version ever published,
-those of cut branches too (`restart.py`, `history/rollback.py`).
+A crash before the transaction leaves directories that no surviving entry names. After it the step counts, until a
+restart from an older checkpoint or a rollback cuts it. A step's version is the one before + 1. That of a restart or
+rollback is above every version ever published, those of cut branches too (`restart.py`, `history/rollback.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,7 +54,7 @@ class CheckpointRequest:
 
 
 class Commits:
-    """Appends to the ledger. While a trainer lives nobody else does; without one, `history/rollback.py` may.
+    """Appends to the ledger. Nobody else does but `history/rollback.py`, which fences a trainer that still runs.
 
     Every error ends the process.
     """
@@ -123,9 +123,9 @@ class Commits:
     def hand_over(self, checkpoint: CheckpointRequest) -> LedgerEntry:
         """Write a checkpoint of the current weights before the process ends, so that the next trainer repeats nothing.
 
-        Only an entry that makes a version can name a checkpoint. So a new version is made, with the weights of its
-        parent, the current version. Like any restart its entry cuts what follows its parent's. So it closes once more
-        the groups that were dropped since then. Versions in brackets, (c) names a checkpoint:
+        Only an entry that makes a version can name a checkpoint. So this one makes a version, with the current weights.
+        It is a restart: it cuts the drops after the current version's entry. So it closes their groups once more.
+        Versions in brackets, (c) names a checkpoint:
 
             step[7](c) step[8] drops{g}                              asked to stop
             step[7](c) step[8] restart[9 ← 8](c, closed: g)          after this entry; 9's files are 8's

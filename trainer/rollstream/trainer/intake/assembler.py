@@ -20,8 +20,8 @@ class Assembler:
     """Open groups, the ids of closed ones, and the offsets to read from after a restart.
 
     The caller takes complete groups and drops from it, and closes what it trained on. A drop must be in the ledger
-    before a checkpoint, or together with it, if the checkpoint's offsets lie behind the group's records: the next
-    trainer won't read them again.
+    before a checkpoint, or together with it, if the checkpoint's offsets are above the group's: the next trainer won't
+    read its records again.
     """
 
     def __init__(

@@ -16,7 +16,7 @@
       │
     closed             a `LedgerEntry` names it, as trained or as dropped with the reason: its credit comes back
       │
-      └─▶ incomplete   a restart or a rollback cut that entry (`rollstream.history.ledger`): the group is open again,
+      └─▶ incomplete   a restart or a rollback cut that entry (`history/ledger.py`): the group is open again,
                        and the next trainer reads its records again
 
 A trained or dropped group is closed once its entry is committed. If the trainer is killed before, the next one finds
@@ -51,7 +51,7 @@ class DropReason(StrEnum):
     UNRESOLVED = "unresolved"
     """More than half of its samples are not completed, more than half of these unresolved."""
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
-    """Its prompt asks for a truncated distribution, e.g. top_k, whose logprobs are not the policy's."""
+    """Its prompt's sampling (e.g. top_k) changes the distribution: the logprobs are not the policy's."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
     """A generator's tokenizer or chat template is not the trainer's."""
     UNKNOWN_VERSION = "unknown_version"

@@ -60,9 +60,9 @@ class Intake:
     def __init__(
         self, assembler: Assembler, aging: Aging, rules: AdmissionRules, *, expired_before: dict[Partition, int]
     ) -> None:
-        """`expired_before`: where the partitions ended at a start that accepted a loss; else empty.
+        """`expired_before`: where each partition ended at a start with --accept-loss; else empty.
 
-        An incomplete group whose prompt lies before it closes as expired instead of lost.
+        An incomplete group whose prompt lies before that closes as expired instead of lost.
         """
         self.assembler = assembler
         self.lag_by_length = LagByLength()

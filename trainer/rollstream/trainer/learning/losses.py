@@ -42,7 +42,7 @@ class Clip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenLoss:
-    """Loss per token, and where clipping removed the gradient."""
+    """Loss per token, and where a clip bound took effect."""
 
     loss: Tensor
     """[N]"""

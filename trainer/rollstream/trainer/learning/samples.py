@@ -42,7 +42,7 @@ class TrainingSample:
     max_tokens: int
     """Most tokens that could have been sampled; the normalization `dr_grpo` divides by it."""
     policy_lag: int
-    """Optimizer steps between the oldest version in its spans and the trainer's version."""
+    """Largest lag of its spans: optimizer steps between a span's version and the trainer's."""
     truncated: bool
     """Whether it ended at its token limit: then its reward is in the baseline, and its tokens don't train."""
 

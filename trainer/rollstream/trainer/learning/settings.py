@@ -25,7 +25,7 @@ class LearningSettings(BaseModel):
 
     loss: LossName = Field(
         default="dapo",
-        description="Surrogate and normalization of this paper; clip bounds and scale_advantages_by_std are set apart",
+        description="Surrogate and normalization of this paper; clip bounds and scaling by std are separate settings",
     )
     normalization: Normalization | None = Field(
         default=None,
