@@ -141,4 +141,9 @@ def a_loop(
             "learning": {"learning_rate": 0.001, "threads": 1},
         },
     }
-    yield Loop(run=run, outside=OutsideClient(run.kafka.bootstrap_servers, run.name))
+    loop = Loop(run=run, outside=OutsideClient(run.kafka.bootstrap_servers, run.name))
+    try:
+        yield loop
+    finally:
+        for stage in loop.stages.values():
+            stage.process.kill()

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from click.testing import CliRunner
+
 from rollstream.bus import run as bus_run
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
@@ -26,6 +28,9 @@ from tests.harness.forking import start_command, start_forked
 from tests.harness.processes import StartedProcess, start_process
 
 R = TypeVar("R", bound=Record)
+
+# Several stages share few cores.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def run_on(kafka: KafkaSettings, name: str) -> bus_run.Run:
@@ -66,16 +71,25 @@ class Run:
 
     def start(self, stage: str, **env: str) -> StartedProcess:
         """Start `rollstream STAGE`, forked as `start_command` does it."""
-        return self._keep(start_command(stage, "--config", str(self.config), log=self._next_log(), env=env))
+        words = (stage, "--config", str(self.config))
+        return self._keep(start_command(*words, log=self._next_log(), env=_ONE_THREAD | env))
 
     def start_forked(self, main: Callable[[], None]) -> StartedProcess:
         """Run a stage that a test has changed, as `start_forked` does it."""
-        return self._keep(start_forked(main, log=self._next_log()))
+        return self._keep(start_forked(main, log=self._next_log(), env=_ONE_THREAD))
 
-    def start_as_people_do(self, stage: str, **env: str) -> StartedProcess:
+    def start_as_people_do(self, stage: str) -> StartedProcess:
         """Start `rollstream STAGE` as a process that imports everything by itself."""
         command = [sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(self.config)]
-        return self._keep(start_process(command, log=self._next_log(), env=env))
+        return self._keep(start_process(command, log=self._next_log(), env=_ONE_THREAD))
+
+    def command(self, *words: str) -> str:
+        """Standard output of `rollstream WORDS`, which must succeed; in this process."""
+        from rollstream.cli.main import cli
+
+        result = CliRunner().invoke(cli, [*words, "--config", str(self.config)], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.stdout
 
     def _next_log(self) -> Path:
         return self.directory / f"{len(self.running)}.log"

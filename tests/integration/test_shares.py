@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from rollstream.cli.main import cli
 from rollstream.process.fleet import Fleet, shares_of
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import ShareReport
-from tests.harness.running import Run, a_run
+from tests.harness.running import a_run
 from tests.harness.waits import wait_until
 
 
@@ -57,23 +55,19 @@ def test_a_producer_that_starts_again_and_one_that_does_not_train_add_nothing(
     assert warnings(caplog) == []
 
 
-def status(run: Run, *options: str) -> str:
-    return CliRunner().invoke(cli, ["status", *options, "--config", str(run.config)], catch_exceptions=False).stdout
-
-
 def test_status_shows_every_producer_and_the_sum_against_the_bound(
     kafka: str, redis_url: str, topic_prefix: str, tmp_path: Path
 ) -> None:
     with a_run(kafka, topic_prefix, tmp_path, redis_url=redis_url) as run:
         run.shared |= {"groups_per_step": 4, "max_policy_lag": 1}
         run.tables["producer"] = {"environment": "sort_digits"}
-        assert json.loads(status(run, "--json"))["shares"] is None
+        assert json.loads(run.command("status", "--json"))["shares"] is None
         one = run.start("producer", ROLLSTREAM_NAME="one")
         two = run.start("producer", ROLLSTREAM_NAME="two", ROLLSTREAM_SHARE="3")
         members = Fleet(redis_url, topic_prefix).members
         wait_until(lambda: len(members()) == 2, "both to be heard of")
-        assert json.loads(status(run, "--json"))["shares"] == {"sum": 11, "bound": 8}
-        shown = status(run, "--once")
+        assert json.loads(run.command("status", "--json"))["shares"] == {"sum": 11, "bound": 8}
+        shown = run.command("status", "--once")
         for expected in ("producer one", "producer two", "11 of at most 8, too many"):
             assert expected in shown, shown
         wait_until(lambda: "add up to 11" in one.said() + two.said(), "the warning")

@@ -130,8 +130,7 @@ def test_a_trainer_asked_to_end_leaves_a_checkpoint_and_the_next_one_repeats_not
     serve = a_prompt(50, run=run.name, purpose=Purpose.SERVE)
     run.submit(serve)
     scored(run, prompts)
-    # The command as people start it; the others share their imports.
-    trainer = run.start_as_people_do("trainer")
+    trainer = start()
     wait_until(lambda: len(survivors(run).closed) == len(prompts) + 1, "two steps and a drop")
     assert trainer.terminate() == 0
     before = check_nothing_lost_or_twice(run, [*prompts, serve])
