@@ -1,22 +1,18 @@
 """The loop while its trainer is away: generation stops when the credit is used up, no group is dropped as too old."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.harness.accounting import Account
 from tests.harness.later_trainer import HOUR, move_clock
-from tests.harness.loops import SHARE, Loop, a_loop
+from tests.harness.loops import SHARE, a_loop
 from tests.harness.running import Run
-from tests.harness.trainer_process import start_trainer as start_later_trainer
+from tests.harness.trainer_process import start_trainer
 
 STEPS_BEFORE = 3
 NUM_STEPS = 14
-
-
-def start_trainer(loop: Loop, clock: Path) -> None:
-    """The trainer, by a clock of ours."""
-    loop.keep_alive("trainer", lambda: start_later_trainer(loop.run, clock=clock))
 
 
 def is_credit_used_up(account: Account) -> bool:
@@ -41,7 +37,7 @@ def test_a_trainer_that_starts_again_after_an_hour_trains_what_the_credit_let_th
         # Far more than a group takes, far less than an hour.
         loop.configure("trainer", lost_after_seconds=30.0)
         loop.start("generator", "scorer", "producer")
-        start_trainer(loop, clock)
+        loop.keep_alive("trainer", partial(start_trainer, run, clock=clock))
         loop.until_step(STEPS_BEFORE)
         loop.stop("trainer")
         stopped = loop.until_account(is_credit_used_up, "the credit to be used up")
@@ -50,7 +46,7 @@ def test_a_trainer_that_starts_again_after_an_hour_trains_what_the_credit_let_th
         assert len(later.rollouts) == len(stopped.rollouts)
 
         move_clock(clock, HOUR)
-        start_trainer(loop, clock)
+        loop.keep_alive("trainer", partial(start_trainer, run, clock=clock))
         account = loop.finish(NUM_STEPS)
         check_only_dropped_for_lag_or_want_of_spread(account)
         assert stopped.open_groups <= account.closed.keys()

@@ -1,6 +1,5 @@
-"""The trainer with a clock that a test moves: arguments CONFIG CLOCK, a file of seconds to add."""
+"""The trainer with a clock that a test moves: a file of seconds to add."""
 
-import sys
 import time
 from pathlib import Path
 
@@ -26,7 +25,3 @@ def main(config: Path, clock: Path) -> None:
         "trainer",
         lambda stop: run_trainer(settings, stop, clock=lambda: time.monotonic() + float(clock.read_text())),
     )
-
-
-if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
