@@ -30,10 +30,8 @@ def find_config(given: Path | None = None) -> Path | None:
         return max(runs, key=lambda path: path.stat().st_mtime)
     if "ROLLSTREAM_RUN" in os.environ:
         return None
-    raise ConfigurationError(
-        f"no run found: there is no ./{RUN_FILE} and no runs/*/{RUN_FILE}; "
-        "name one with --config, or make one with `rollstream demo`"
-    )
+    none = f"no run found: there is no ./{RUN_FILE} and no runs/*/{RUN_FILE}"
+    raise ConfigurationError(f"{none}; name one with --config, or make one with `rollstream demo`")
 
 
 def made_directory(path: Path) -> Path:

@@ -77,17 +77,16 @@ def _lags(snapshot: Snapshot) -> Table:
 
 def _fleet(snapshot: Snapshot) -> Table:
     applied = {record.generator_id: record for record in snapshot.applied}
-    rows = []
+    rows, now = [], snapshot.taken_at
     for member in sorted({*applied, *snapshot.members}):
         beat = snapshot.members.get(member)
         record = applied.get(member)
+        newest = record and f"{record.outcome.value} {record.weight_version}, {_ago(record.applied_at, now)}"
         rows.append(
             (
                 member,
                 "not heard of" if beat is None else str(beat.get("stage", "alive")),
-                ""
-                if record is None
-                else f"{record.outcome.value} {record.weight_version}, {_ago(record.applied_at, snapshot.taken_at)}",
+                newest or "",
                 "" if beat is None else beat.get("in_flight", ""),
                 "" if beat is None or "tokens_per_second" not in beat else f"{beat['tokens_per_second']:.0f}",
             )

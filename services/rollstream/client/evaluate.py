@@ -73,9 +73,7 @@ class EvaluationReport:
 
 
 def evaluate(
-    run: Run,
-    request: EvaluationRequest,
-    on_progress: Callable[[int], None] = lambda _answered: None,
+    run: Run, request: EvaluationRequest, on_progress: Callable[[int], None] = lambda _answered: None
 ) -> EvaluationReport:
     """Submit the prompts, and wait until all are answered or the deadline is over.
 

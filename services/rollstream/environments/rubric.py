@@ -54,10 +54,7 @@ class Rubric:
 
 
 def finite(value: object, what: str) -> float:
-    """`value` as a float: any finite number, also one of numpy or torch, but no text.
-
-    Raises `RewardError`, which names `what`.
-    """
+    """`value` as a float: a finite number, also numpy's or torch's, but no text. A `RewardError` names `what`."""
     try:
         number = float(value) if isinstance(value, SupportsFloat) else math.nan
     except Exception as error:

@@ -37,9 +37,8 @@ class CurrentVersion:
         async with self._changed:
             await self._changed.wait_for(lambda: not self._is_changing and self._is_at_least(wanted))
             if self.version != wanted:
-                raise FailedSampleError(
-                    FailureCode.VERSION_GONE, f"version {wanted} was asked for, {self.version} is loaded"
-                )
+                why = f"version {wanted} was asked for, {self.version} is loaded"
+                raise FailedSampleError(FailureCode.VERSION_GONE, why)
             self._running += 1
         try:
             yield

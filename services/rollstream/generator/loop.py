@@ -96,7 +96,8 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
         if stop.is_asked:
             return
         consumer = _consumer(settings, run, health)
-        handler = GeneratorHandler(engine, identity=identity, bounds=_bounds(settings), current=current)
+        bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
+        handler = GeneratorHandler(engine, identity=identity, bounds=bounds, current=current)
         stage = Stage(
             run=run,
             consumer=consumer,
@@ -171,10 +172,6 @@ def _identity(engine: Engine, settings: GeneratorSettings) -> GeneratorIdentity:
         tokenizer_sha256=engine.tokenizer_sha256,
         chat_template_sha256=engine.chat_template_sha256,
     )
-
-
-def _bounds(settings: GeneratorSettings) -> SampleBounds:
-    return SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
 
 
 async def _beat(fleet: Fleet, generator_id: str, engine: Engine, current: CurrentVersion) -> None:

@@ -142,9 +142,7 @@ class LedgerFold:
     def _check(self, entry: LedgerEntry) -> None:
         what = f"ledger entry {entry.kind.value} of version {entry.weight_version} by {entry.incarnation}"
         if entry.kind is EntryKind.UNKNOWN:
-            raise InconsistentLedgerError(
-                f"{what}: its kind is unknown here; a newer rollstream wrote it, update this one"
-            )
+            raise InconsistentLedgerError(f"{what}: its kind is unknown here; a newer rollstream wrote it, update this")
         if entry.kind is EntryKind.DROPS:
             if entry.weight_version != self.current_version:
                 raise InconsistentLedgerError(f"{what}: drops belong to the current version {self.current_version}")

@@ -56,12 +56,10 @@ def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsP
 def _checked(settings: StageSettings, history: History, version: int) -> WeightsPublished:
     surviving = sorted(history.surviving & set(history.published))
     if version not in surviving:
-        available = (
-            "there is none"
-            if not surviving
-            else f"there are {surviving[0]} to {surviving[-1]}, {len(surviving)} in all"
+        raise ConfigurationError(
+            f"version {version} is not on the surviving branch of run {settings.run}: there are "
+            + (f"{surviving[0]} to {surviving[-1]}, {len(surviving)} in all" if surviving else "no versions")
         )
-        raise ConfigurationError(f"version {version} is not on the surviving branch of run {settings.run}: {available}")
     older = history.published[version]
     open_weight_store(settings.weight_store).fetch(older.uri, older.files)
     checkpoint = history.checkpoint_at(version)

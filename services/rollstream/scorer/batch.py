@@ -66,8 +66,7 @@ class BatchScorer:
         # A record that was started several times and never ended may be what kills the process: it is handled alone,
         # so that the other records of its batch get their results.
         previous = await self._parts.starts.previous(messages)
-        together = [message for message, starts in zip(messages, previous, strict=True) if starts < ALONE_AFTER]
-        if together:
+        if together := [message for message, starts in zip(messages, previous, strict=True) if starts < ALONE_AFTER]:
             await self._settle(together)
         for message, starts in zip(messages, previous, strict=True):
             if starts >= GIVEN_UP_AFTER:

@@ -39,8 +39,7 @@ class VersionColors:
 
     def legend(self) -> Text:
         """Which color is which version."""
-        parts = [Text(f"version {version}", style=color) for version, color in self._colors.items()]
-        return Text(", ").join(parts)
+        return Text(", ").join(Text(f"version {version}", style=color) for version, color in self._colors.items())
 
     def _turn(self, turn: Turn, tokenizer: str) -> Text:
         styles = [self._color(span.weight_version) for span in turn.weight_spans]

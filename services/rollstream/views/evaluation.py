@@ -27,17 +27,15 @@ def show(report: EvaluationReport, *, as_json: bool) -> None:
         click.echo(json.dumps(_plain(report)))
         return
     reward = "none scored" if report.mean_reward is None else f"{report.mean_reward:.3f}"
-    table = Table(title=f"{report.environment}, version {report.weight_version}: mean reward {reward}")
-    for column in ("prompt", "answer", "reference", "reward"):
-        table.add_column(column)
+    title = f"{report.environment}, version {report.weight_version}: mean reward {reward}"
+    table = Table("prompt", "answer", "reference", "reward", title=title)
     for prompt in report.prompts[:_NUM_EXAMPLES]:
         table.add_row(*(_shortened(part) for part in _row(prompt)))
     console = Console()
     console.print(table)
     counts = f"{report.num_completed} completed, {report.num_failed} failed, {report.num_unresolved} unresolved"
     console.print(counts, highlight=False)
-    for failure in report.failures:
-        line = f"{failure.count} x {failure.code.value}: {failure.example}"
+    for line in (f"{failure.count} x {failure.code.value}: {failure.example}" for failure in report.failures):
         console.print(line, style="red", highlight=False, markup=False)
 
 

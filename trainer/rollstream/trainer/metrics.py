@@ -62,8 +62,7 @@ def export(entry: LedgerEntry) -> None:
     """Set and add up what a committed entry says."""
     ENTRIES.labels(entry.kind.value).inc()
     for group in entry.closed:
-        reason = "" if group.outcome is GroupOutcome.TRAINED else group.reason
-        GROUPS.labels(group.outcome.value, reason).inc()
+        GROUPS.labels(group.outcome.value, "" if group.outcome is GroupOutcome.TRAINED else group.reason).inc()
     WEIGHT_VERSION.set(entry.weight_version)
     STEP.set(entry.step)
     TRAINED_TOKENS.inc(entry.metrics.get("trained_tokens", 0.0))

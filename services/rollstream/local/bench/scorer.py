@@ -64,8 +64,7 @@ def command(seconds: float, runs: int) -> None:
 
 
 def _measure(run: Run, directory: Path, size: int, count: int) -> dict[str, float]:
-    admin = run.admin()
-    admin.create_topics(run.name, partitions=4)
+    run.admin().create_topics(run.name, partitions=4)
     records = [run.out_record(ROLLOUTS, sample) for sample in _rollouts(run.name, size, 64)]
     values = [record.value for record in records if record.value is not None]
     publisher = run.publisher("bench")
@@ -73,7 +72,7 @@ def _measure(run: Run, directory: Path, size: int, count: int) -> dict[str, floa
         publisher.publish_soon(records[number % len(records)])
     publisher.close(120.0)
     messages, cpu_seconds = _run_scorer(run, directory, count)
-    admin.delete_topics(run.name)
+    run.admin().delete_topics(run.name)
     elapsed = (max(one.timestamp_ms for one in messages) - min(one.timestamp_ms for one in messages)) / 1000
     return {
         "rollouts_per_second": (count - 1) / elapsed,

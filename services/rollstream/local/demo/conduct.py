@@ -72,8 +72,7 @@ def _run_on(stack: LocalStack, demo: DemoOptions, console: Console) -> DemoResul
         warmed.result()
     settings = StageSettings.load(config)
     with Supervisor(demo.run_dir) as supervisor:
-        conductor = _Conductor(demo, settings, config, supervisor, console)
-        measured, steps = conductor.run()
+        measured, steps = _Conductor(demo, settings, config, supervisor, console).run()
     facts = read_facts(Run(settings))
     summary = summarize(facts, measured)
     summary.write(demo.run_dir / "summary.json")

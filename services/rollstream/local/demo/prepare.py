@@ -37,9 +37,7 @@ def warm_up(demo: DemoOptions) -> Path:
     try:
         _run_logged(command, log)
     except subprocess.TimeoutExpired as error:
-        raise BrokenWorldError(
-            f"the warm-up took more than {error.timeout} s: is the machine busy? See {log}"
-        ) from error
+        raise BrokenWorldError(f"the warm-up took over {error.timeout} s: is the machine busy? See {log}") from error
     except subprocess.CalledProcessError as error:
         raise BrokenWorldError(f"the warm-up ended with {error.returncode}: see {log}") from error
     return model

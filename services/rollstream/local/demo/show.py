@@ -69,9 +69,7 @@ def _say_what_next(demo: DemoOptions, result: DemoResult, console: Console) -> N
     ):
         console.print(f"  {line}", highlight=False, soft_wrap=True)
     if demo.keep_up:
-        console.print(
-            f"\nKafka and Redis still run; stop them: {command} down --run-dir {demo.run_dir}", soft_wrap=True
-        )
+        console.print(f"\nTo stop Kafka and Redis: {command} down --run-dir {demo.run_dir}", soft_wrap=True)
 
 
 def _log_to(path: Path) -> None:

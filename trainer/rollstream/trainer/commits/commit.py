@@ -134,10 +134,8 @@ class Commits:
         if self._published is None:
             raise RuntimeError("hand_over comes after restart")
         started = utc_now()
-        version = self.weight_version + 1
-        published = self._published.model_copy(
-            update={"weight_version": version, "parent_version": self.weight_version, "created_at": started}
-        )
+        newer = {"weight_version": self.weight_version + 1, "parent_version": self.weight_version}
+        published = self._published.model_copy(update={**newer, "created_at": started})
         uri = self._checkpoint(checkpoint, published)
         entry = self._entry(
             EntryKind.RESTART, published, checkpoint=uri, closed=tuple(self._drops_since_version), started_at=started
@@ -167,22 +165,18 @@ class Commits:
         return uri
 
     def _entry(self, kind: EntryKind, published: WeightsPublished, **fields: object) -> LedgerEntry:
-        values = {
-            "kind": kind,
+        known = {
             "incarnation": self._settings.incarnation,
             "step": published.step,
             "weight_version": published.weight_version,
             "parent_version": published.parent_version,
             "finished_at": utc_now(),
-            **fields,
         }
-        return LedgerEntry.model_validate(values)
+        return LedgerEntry.model_validate({"kind": kind, **known, **fields})
 
     def _commit(self, entry: LedgerEntry, published: WeightsPublished | None) -> LedgerEntry:
-        records = [self._run.out_record(LEDGER, entry)]
-        if published is not None:
-            records.insert(0, self._run.out_record(WEIGHTS, published))
-        self._publisher.commit(records)
+        records = [] if published is None else [self._run.out_record(WEIGHTS, published)]
+        self._publisher.commit([*records, self._run.out_record(LEDGER, entry)])
         if published is not None:
             self._published = published
             self._drops_since_version.clear()

@@ -66,17 +66,14 @@ def reading_start(
     `wanted`: the checkpoint's offsets; a partition that it does not name is wanted from offset 0. `log_starts`: the
     lowest offsets that are left. Raises `ConfigurationError` if wanted records expired and that is not accepted.
     """
-    expired = {
-        partition: (wanted.get(partition, 0), start)
-        for partition, start in log_starts.items()
-        if wanted.get(partition, 0) < start
-    }
+    offsets = {partition: max(wanted.get(partition, 0), start) for partition, start in log_starts.items()}
+    expired = [partition for partition, offset in offsets.items() if wanted.get(partition, 0) < offset]
     if expired and not accept_loss:
-        (topic, number), (offset, start) = next(iter(expired.items()))
+        topic, number = expired[0]
+        offset, start = wanted.get(expired[0], 0), log_starts[expired[0]]
         raise ConfigurationError(
             f"{topic}/{number}: offset {offset} is wanted and the log starts at {start}: {start - offset} records "
             f"expired unread ({len(expired)} partitions in all); start with --accept-loss to close their groups as "
             "expired, and raise the topic's retention"
         )
-    offsets = {partition: max(wanted.get(partition, 0), start) for partition, start in log_starts.items()}
     return ReadingStart(offsets=offsets, is_loss_accepted=bool(expired))

@@ -24,13 +24,7 @@ class Assembler:
     read its records again.
     """
 
-    def __init__(
-        self,
-        *,
-        closed: Iterable[str],
-        offsets: Mapping[Partition, int],
-        incomplete_bytes: int,
-    ) -> None:
+    def __init__(self, *, closed: Iterable[str], offsets: Mapping[Partition, int], incomplete_bytes: int) -> None:
         self._closed = set(closed)
         self._not_for_training: set[str] = set()
         self._open: dict[str, Group] = {}

@@ -201,15 +201,14 @@ def _report(updates: list[_Update], num_minibatches: int, learning_rate: float, 
     """Means over the updates that were applied; if none was, the figures of the one that was skipped."""
     applied = [update for update in updates if update.applied]
     reported = applied or updates
-    num_skipped = num_minibatches - len(applied)
     return StepReport(
         loss=sum(update.loss for update in reported) / len(reported),
         grad_norm=max(update.grad_norm for update in reported),
         num_updates=len(applied),
-        skipped=num_skipped > 0,
+        skipped=len(applied) < num_minibatches,
         metrics={
             "learning_rate": learning_rate,
-            "updates_skipped": float(num_skipped),
+            "updates_skipped": float(num_minibatches - len(applied)),
             **learning_metrics([update.totals for update in reported]),
         },
         seconds=watch.seconds,
