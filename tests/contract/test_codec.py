@@ -34,8 +34,11 @@ from tests.harness.builders import (
 )
 
 TEXT = st.text(max_size=20)
-COUNTS = st.integers(0, 2**62)
+NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
+IDS = NAMES.filter(bool)
+COUNTS = st.integers(0, 2**53)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+REWARDS = st.floats(-1e9, 1e9)
 TIMES = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
 EXAMPLES: list[tuple[Topic[Any], Record]] = [
     (PROMPTS, a_prompt()),
@@ -77,8 +80,8 @@ MESSAGES = st.builds(
 )
 PROMPT_RECORDS = st.builds(
     PromptSubmitted,
-    prompt_id=TEXT.filter(bool),
-    group_id=TEXT.filter(bool),
+    prompt_id=IDS,
+    group_id=IDS,
     purpose=st.sampled_from(Purpose),
     weight_version=st.none() | COUNTS,
     messages=st.lists(MESSAGES, max_size=3).map(tuple),
@@ -99,23 +102,26 @@ RECORDS_OF_ALL_KINDS = st.one_of(
         a_rollout,
         turns=st.lists(turns(), max_size=2).map(tuple),
         scoring=st.builds(
-            a_scoring, reward=st.none() | FLOATS, components=st.dictionaries(TEXT, FLOATS, max_size=3), scored_at=TIMES
+            a_scoring,
+            reward=st.none() | REWARDS,
+            components=st.dictionaries(TEXT, REWARDS, max_size=3),
+            scored_at=TIMES,
         ),
     ).map(lambda record: (SCORED, record)),
     st.builds(
         WeightsPublished,
-        model=TEXT,
+        model=NAMES,
         weight_version=COUNTS,
         parent_version=st.none() | COUNTS,
         kind=st.sampled_from(WeightsKind),
         uri=TEXT,
-        files=st.lists(st.builds(WeightFile, name=TEXT, num_bytes=COUNTS, sha256=TEXT), max_size=3).map(tuple),
+        files=st.lists(st.builds(WeightFile, name=NAMES, num_bytes=COUNTS, sha256=NAMES), max_size=3).map(tuple),
         step=COUNTS,
         created_at=TIMES,
     ).map(lambda record: (WEIGHTS, record)),
     st.builds(
         WeightsApplied,
-        generator_id=TEXT,
+        generator_id=NAMES,
         weight_version=COUNTS,
         outcome=st.sampled_from(ApplyOutcome),
         stall_seconds=st.floats(0, 1e6),
@@ -125,16 +131,16 @@ RECORDS_OF_ALL_KINDS = st.one_of(
     st.builds(
         LedgerEntry,
         kind=st.sampled_from(EntryKind),
-        incarnation=TEXT,
+        incarnation=NAMES,
         step=COUNTS,
         weight_version=COUNTS,
         parent_version=st.none() | COUNTS,
         checkpoint=st.none() | TEXT,
         trained=st.lists(
-            st.builds(TrainedRollout, rollout_id=TEXT, attempt_id=TEXT, partition=COUNTS, offset=COUNTS), max_size=3
+            st.builds(TrainedRollout, rollout_id=NAMES, attempt_id=IDS, partition=COUNTS, offset=COUNTS), max_size=3
         ).map(tuple),
         closed=st.lists(
-            st.builds(ClosedGroup, group_id=TEXT, outcome=st.sampled_from(GroupOutcome), reason=TEXT), max_size=3
+            st.builds(ClosedGroup, group_id=IDS, outcome=st.sampled_from(GroupOutcome), reason=NAMES), max_size=3
         ).map(tuple),
         metrics=st.dictionaries(TEXT, FLOATS, max_size=4),
         started_at=TIMES,
@@ -252,7 +258,7 @@ def test_a_record_over_the_limit_is_refused_with_sizes_and_remedy() -> None:
 
 def test_a_whole_number_beyond_64_bits_is_an_encode_error() -> None:
     with pytest.raises(EncodeError, match="64 bits"):
-        AvroCodec(PROMPTS).encode(a_prompt(sequence=2**70))
+        AvroCodec(PROMPTS).encode(a_prompt(group_size=2**70))
 
 
 @pytest.mark.parametrize("value", [1.7, True, "1", None])

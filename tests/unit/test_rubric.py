@@ -69,8 +69,9 @@ def test_a_person_may_still_interrupt() -> None:
         ("0.5", "is '0.5' \\(str\\), not a finite number"),
         (10**400, "\\(int\\), which is no number: int too large"),
         (np.zeros(2), "\\(ndarray\\), which is no number: "),
+        (-1e308, "is -1e\\+308 \\(float\\), the bound is 1e\\+09: scale it down"),
     ],
-    ids=["nan", "inf", "None", "text", "huge", "array"],
+    ids=["nan", "inf", "None", "text", "huge", "array", "beyond the bound"],
 )
 def test_a_reward_that_is_no_finite_number_is_refused(value: Any, why: str) -> None:
     with pytest.raises(RewardError, match=f"reward 'odd' .*{why}"):

@@ -9,6 +9,7 @@ from fastavro.read import SchemaResolutionError
 from fastavro.schema import SchemaParseException, UnknownType
 from pydantic import ValidationError
 
+from rollstream.schemas.bounds import MAX_VALUES
 from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError, UnknownSchemaError
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry, current_schema
@@ -66,6 +67,8 @@ class AvroCodec(Generic[R]):
             fastavro.schemaless_writer(buffer, self._reader, record.to_avro())
         except OverflowError as error:
             raise EncodeError(f"{type(record).__name__} holds a whole number beyond 64 bits: {error}") from error
+        except UnicodeEncodeError as error:
+            raise EncodeError(f"{type(record).__name__} holds a text that UTF-8 can't encode: {error}") from error
         if buffer.tell() > MAX_RECORD_BYTES:
             raise RecordTooLargeError(
                 f"{type(record).__name__} is {buffer.tell()} bytes, the limit is {MAX_RECORD_BYTES}: "
@@ -78,7 +81,8 @@ class AvroCodec(Generic[R]):
         schema_id = schema_id_of(value)
         if value is None or schema_id is None:
             raise DecodeError(f"{self._name}: not in the wire format (0x00, 4-byte schema id, Avro): {_start(value)}")
-        body = io.BytesIO(value)
+        # A value costs at least half a byte, so a short record can't hold too many, and needs no counting.
+        body = io.BytesIO(value) if len(value) <= MAX_VALUES // 2 else _CountedReads(value)
         body.seek(_HEADER.size)
         try:
             plain = fastavro.schemaless_reader(body, self._writer(schema_id), self._reader)
@@ -97,15 +101,30 @@ class AvroCodec(Generic[R]):
         try:
             return self._record.model_validate(plain)
         except ValidationError as error:
-            # Without the input: it may be a whole prompt, and the message goes into a header.
-            first = error.errors(include_url=False, include_input=False)[0]
+            first = error.errors(include_url=False, include_context=False)[0]
             where = ".".join(str(part) for part in first["loc"])
-            raise DecodeError(f"{self._name}: {where}: {first['msg']} ({error.error_count()} errors)") from error
+            raise DecodeError(
+                f"{self._name}: {where}: {first['msg']}{_if_short(first['input'])} ({error.error_count()} errors)"
+            ) from error
 
     def _writer(self, schema_id: int) -> Any:
         if schema_id not in self._parsed:
             self._parsed[schema_id] = fastavro.parse_schema(self._registry.schema_of(schema_id))
         return self._parsed[schema_id]
+
+
+class _CountedReads(io.BytesIO):
+    """Bytes from which at most `MAX_VALUES` values are read. fastavro would make objects of millions of empty ones."""
+
+    def __init__(self, value: bytes) -> None:
+        super().__init__(value)
+        self._left = MAX_VALUES
+
+    def read(self, size: int | None = -1) -> bytes:
+        self._left -= 1
+        if self._left < 0:
+            raise DecodeError(f"more than {MAX_VALUES} values in {self.getbuffer().nbytes} bytes: send fewer items")
+        return super().read(size)
 
 
 def schema_id_of(value: bytes | None) -> int | None:
@@ -114,6 +133,11 @@ def schema_id_of(value: bytes | None) -> int | None:
         return None
     magic, schema_id = _HEADER.unpack_from(value)
     return int(schema_id) if magic == 0 else None
+
+
+def _if_short(value: Any) -> str:
+    # Not what may be a whole prompt: the message goes into a header.
+    return f", got {value!r}" if isinstance(value, int | float) or (isinstance(value, str) and len(value) < 80) else ""
 
 
 def _start(value: bytes | None) -> str:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field
 
-from rollstream.schemas.record import Record, Symbol
+from rollstream.schemas.record import Record, Symbol, writable
 
 # An exception's text may hold a whole prompt, which the record carries already.
 MAX_MESSAGE_CHARACTERS: Final = 2000
@@ -50,9 +50,8 @@ class FailureCode(StrEnum):
     """Unresolved: the process that scored the sample or loaded its environment died."""
 
 
-def _writable(message: Any) -> Any:
-    # An exception's text may hold lone surrogates, which UTF-8 cannot encode.
-    return message[:MAX_MESSAGE_CHARACTERS].encode("utf-8", "replace").decode() if isinstance(message, str) else message
+def _cut(message: Any) -> Any:
+    return writable(message[:MAX_MESSAGE_CHARACTERS]) if isinstance(message, str) else message
 
 
 class Failure(Record):
@@ -63,7 +62,7 @@ class Failure(Record):
     """
 
     code: Symbol[FailureCode] = Field(description="What went wrong, for programs")
-    message: Annotated[str, BeforeValidator(_writable)] = Field(description="What went wrong exactly, for people")
+    message: Annotated[str, BeforeValidator(_cut)] = Field(description="What went wrong exactly, for people")
 
     def __str__(self) -> str:
         return f"{self.code.value}: {self.message}"

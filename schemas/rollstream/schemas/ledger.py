@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rollstream.schemas.record import Record, Sequence, Symbol, Timestamp
+from rollstream.schemas.record import Count, Id, Name, Record, Sequence, Symbol, Timestamp
 
 
 class EntryKind(StrEnum):
@@ -45,10 +45,10 @@ class TrainedRollout(Record):
         )
     """
 
-    rollout_id: str = Field(description="Id of the sample")
-    attempt_id: str = Field(description="Which attempt")
-    partition: int = Field(ge=0, description="Partition in scored")
-    offset: int = Field(ge=0, description="Offset in scored")
+    rollout_id: Name = Field(description="Id of the sample")
+    attempt_id: Id = Field(description="Which attempt")
+    partition: Count = Field(description="Partition in scored")
+    offset: Count = Field(description="Offset in scored")
 
 
 class ClosedGroup(Record):
@@ -61,9 +61,9 @@ class ClosedGroup(Record):
         )
     """
 
-    group_id: str = Field(description="Id of the group")
+    group_id: Id = Field(description="Id of the group")
     outcome: Symbol[GroupOutcome] = Field(description="trained or dropped")
-    reason: str = Field(default="", description="Why it was dropped, empty when trained")
+    reason: Name = Field(default="", description="Why it was dropped, empty when trained")
 
 
 class LedgerEntry(Record):
@@ -85,10 +85,10 @@ class LedgerEntry(Record):
     """
 
     kind: Symbol[EntryKind] = Field(description="step, drops, restart or rollback")
-    incarnation: str = Field(description="Id of the trainer process that wrote it")
-    step: int = Field(ge=0, description="Optimizer steps on the surviving branch up to here")
-    weight_version: int = Field(ge=0, description="Version after this entry; for drops the current one")
-    parent_version: int | None = Field(default=None, description="Version before it; null for drops and version 0")
+    incarnation: Name = Field(description="Id of the trainer process that wrote it")
+    step: Count = Field(description="Optimizer steps on the surviving branch up to here")
+    weight_version: Count = Field(description="Version after this entry; for drops the current one")
+    parent_version: Count | None = Field(default=None, description="Version before it; null for drops and version 0")
     checkpoint: str | None = Field(default=None, description="Uri of the checkpoint that this entry names")
     trained: Sequence[TrainedRollout] = Field(default=(), description="Rollouts that this step trained on")
     closed: Sequence[ClosedGroup] = Field(default=(), description="Groups that this entry closes")

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rollstream.schemas.record import Record, Sequence, Symbol, Timestamp
+from rollstream.schemas.record import Count, Id, Map, Name, Record, ShortSequence, Symbol, Text, Timestamp
 
 
 class Purpose(StrEnum):
@@ -24,9 +24,9 @@ class ToolCall(Record):
         call = ToolCall(call_id="call-1", name="calculator", arguments='{"expression": "5 + 2"}')
     """
 
-    call_id: str = Field(description="Id that the answer refers to")
-    name: str = Field(description="Name of the tool")
-    arguments: str = Field(description="Arguments as the policy wrote them, JSON text")
+    call_id: Text = Field(description="Id that the answer refers to")
+    name: Text = Field(description="Name of the tool")
+    arguments: Text = Field(description="Arguments as the policy wrote them, JSON text")
 
 
 class Message(Record):
@@ -38,7 +38,7 @@ class Message(Record):
 
     role: str = Field(description="system, user, assistant or tool")
     content: str = Field(description="Text of the message")
-    tool_calls: Sequence[ToolCall] = Field(default=(), description="Tool calls of an assistant message")
+    tool_calls: ShortSequence[ToolCall] = Field(default=(), description="Tool calls of an assistant message")
     tool_call_id: str | None = Field(default=None, description="The call that a tool message answers")
 
 
@@ -53,7 +53,7 @@ class Sampling(Record):
     top_p: float = Field(default=1.0, gt=0, le=1, description="Nucleus bound, 1 is off")
     top_k: int = Field(default=0, ge=0, description="Keep the k most likely tokens, 0 is off")
     max_tokens: int = Field(default=256, ge=1, description="Most tokens of one model call, lowered to what fits")
-    stop: Sequence[str] = Field(default=(), description="Texts that end a generation")
+    stop: ShortSequence[str] = Field(default=(), description="Texts that end a generation")
     seed: int | None = Field(default=None, description="Seed of the prompt; each sample derives its own from it")
 
 
@@ -64,8 +64,8 @@ class AgentChoice(Record):
         AgentChoice(name="my_package.agents.Debate", options={"rounds": "2"})
     """
 
-    name: str = Field(default="single_turn", description="Name or dotted path of the agent")
-    options: dict[str, str] = Field(default_factory=dict, description="Options of the agent")
+    name: Name = Field(default="single_turn", description="Name or dotted path of the agent")
+    options: Map[str] = Field(default_factory=dict, description="Options of the agent")
 
 
 class PromptSource(Record):
@@ -75,9 +75,9 @@ class PromptSource(Record):
         PromptSource(dataset="sort_digits", row=17, epoch=0)
     """
 
-    dataset: str = Field(default="", description="Name of the data set or environment")
-    row: int = Field(default=0, description="Row in the data set")
-    epoch: int = Field(default=0, description="Pass over the data set, from 0")
+    dataset: Name = Field(default="", description="Name of the data set or environment")
+    row: Count = Field(default=0, description="Row in the data set")
+    epoch: Count = Field(default=0, description="Pass over the data set, from 0")
 
 
 class PromptSubmitted(Record):
@@ -100,21 +100,21 @@ class PromptSubmitted(Record):
         )
     """
 
-    prompt_id: str = Field(min_length=1, description="Id of the task, with its source")
-    group_id: str = Field(min_length=1, description="Computed from run, prompt_id and epoch; shared by the samples")
+    prompt_id: Name = Field(min_length=1, description="Id of the task, with its source")
+    group_id: Id = Field(description="Computed from run, prompt_id and epoch; shared by the samples")
     purpose: Symbol[Purpose] = Field(default=Purpose.SERVE, description="train, serve or evaluate; only train trains")
-    weight_version: int | None = Field(default=None, description="Version to evaluate; evaluation only")
-    environment: str = Field(default="", description="Environment whose rubric scores the samples; empty: none")
-    messages: Sequence[Message] = Field(description="The conversation so far")
-    tools: Sequence[str] = Field(default=(), description="Tool definitions, each a JSON function schema")
+    weight_version: Count | None = Field(default=None, description="Version to evaluate; evaluation only")
+    environment: Name = Field(default="", description="Environment whose rubric scores the samples; empty: none")
+    messages: ShortSequence[Message] = Field(description="The conversation so far")
+    tools: ShortSequence[str] = Field(default=(), description="Tool definitions, each a JSON function schema")
     reference_answer: str | None = Field(default=None, description="What a verifier compares with")
     sampling: Sampling = Field(default_factory=Sampling, description="How to sample")
     group_size: int = Field(default=1, ge=1, description="Samples to draw for this prompt")
     agent: AgentChoice = Field(default_factory=AgentChoice, description="How the prompt becomes turns")
-    metadata: dict[str, str] = Field(default_factory=dict, description="Copied unchanged into every later record")
+    metadata: Map[str] = Field(default_factory=dict, description="Copied unchanged into every later record")
     source: PromptSource = Field(default_factory=PromptSource, description="Where the prompt came from")
-    producer: str = Field(default="", description="Who submitted it; empty for outside clients")
-    sequence: int = Field(default=0, ge=0, description="Number of the prompt in its producer's order, from 0")
+    producer: Name = Field(default="", description="Who submitted it; empty for outside clients")
+    sequence: Count = Field(default=0, description="Number of the prompt in its producer's order, from 0")
     submitted_at: Timestamp = Field(description="When it was submitted, UTC")
 
     def content_hash(self) -> str:

@@ -5,11 +5,22 @@ before encoding and after decoding.
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+from rollstream.schemas.bounds import (
+    MAX_COUNT,
+    MAX_ID_CHARACTERS,
+    MAX_ITEMS,
+    MAX_LOGPROB,
+    MAX_NAME_CHARACTERS,
+    MAX_REWARD,
+    MAX_SECONDS,
+    MIN_LOGPROB,
+)
 
 T = TypeVar("T")
 
@@ -17,6 +28,8 @@ T = TypeVar("T")
 # an importance ratio by up to 3 %.
 INT32 = np.dtype("<i4")
 FLOAT32 = np.dtype("<f4")
+# Ids and names are printed, and become paths and keys: they hold no control characters (Unicode category Cc).
+_NO_CONTROLS: Final = r"^\P{Cc}*$"
 
 
 class Record(BaseModel):
@@ -70,8 +83,10 @@ def _token_ids(value: Any) -> npt.NDArray[np.int32]:
 
 def _logprobs(value: Any) -> npt.NDArray[np.float32]:
     array = _array(value, FLOAT32)
-    if array.size and not np.isfinite(array).all():
-        raise ValueError("log probabilities must be finite")
+    low, high = (array.min(), array.max()) if array.size else (0.0, 0.0)
+    # NaN is within no bounds.
+    if not (low >= MIN_LOGPROB and high <= MAX_LOGPROB):
+        raise ValueError(f"log probabilities must be finite and in [{MIN_LOGPROB:g}, 0], got {low} to {high}")
     return array
 
 
@@ -88,10 +103,27 @@ def _utc(value: datetime) -> datetime:
 TokenIds = Annotated[npt.NDArray[np.int32], BeforeValidator(_token_ids), PlainSerializer(_bytes, return_type=bytes)]
 Logprobs = Annotated[npt.NDArray[np.float32], BeforeValidator(_logprobs), PlainSerializer(_bytes, return_type=bytes)]
 Timestamp = Annotated[datetime, AfterValidator(_utc)]
+Id = Annotated[str, Field(min_length=1, max_length=MAX_ID_CHARACTERS, pattern=_NO_CONTROLS)]
+Name = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS, pattern=_NO_CONTROLS)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Seconds = Annotated[float, Field(ge=0, le=MAX_SECONDS, allow_inf_nan=False)]
+Reward = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False)]
 # Strict pydantic refuses the list that Avro returns for a tuple.
 Sequence = Annotated[tuple[T, ...], Field(strict=False)]
+ShortSequence = Annotated[tuple[T, ...], Field(strict=False, max_length=MAX_ITEMS)]
+Map = Annotated[dict[str, T], Field(max_length=MAX_ITEMS)]
 # Strict pydantic refuses the plain string that Avro returns for an enum.
 Symbol = Annotated[T, Field(strict=False)]
+
+
+def writable(text: Any) -> Any:
+    """`text` without lone surrogates: a Python string may hold them, e.g. an exception's, and UTF-8 can't."""
+    # Most texts are ASCII, for which the answer is known at once.
+    return text if not isinstance(text, str) or text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+Text = Annotated[str, BeforeValidator(writable)]
+"""Text that engines, tools and user code make."""
 
 
 def utc_now() -> datetime:

@@ -7,7 +7,19 @@ from pydantic import Field, model_validator
 
 from rollstream.schemas.failure import Failure
 from rollstream.schemas.prompt import PromptSubmitted, ToolCall
-from rollstream.schemas.record import Logprobs, Record, Sequence, Symbol, Timestamp, TokenIds
+from rollstream.schemas.record import (
+    Count,
+    Id,
+    Logprobs,
+    Name,
+    Record,
+    Seconds,
+    ShortSequence,
+    Symbol,
+    Text,
+    Timestamp,
+    TokenIds,
+)
 
 
 class Status(StrEnum):
@@ -44,9 +56,9 @@ class WeightSpan(Record):
         WeightSpan(weight_version=3, start=0, end=2)
     """
 
-    weight_version: int = Field(ge=0, description="Version that sampled these tokens")
-    start: int = Field(ge=0, description="First token, inclusive")
-    end: int = Field(ge=0, description="Last token, exclusive")
+    weight_version: Count = Field(description="Version that sampled these tokens")
+    start: Count = Field(description="First token, inclusive")
+    end: Count = Field(description="Last token, exclusive")
 
 
 class ToolAnswer(Record):
@@ -56,9 +68,9 @@ class ToolAnswer(Record):
         ToolAnswer(call_id="call-1", content="7")
     """
 
-    call_id: str = Field(description="The call that this answers")
-    content: str = Field(description="What the model was given")
-    error: str | None = Field(default=None, description="Why the tool failed, if it did")
+    call_id: Text = Field(description="The call that this answers")
+    content: Text = Field(description="What the model was given")
+    error: Text | None = Field(default=None, description="Why the tool failed, if it did")
 
 
 class Turn(Record):
@@ -82,20 +94,20 @@ class Turn(Record):
         )
     """
 
-    prefix_turn: int | None = Field(default=None, description="Earlier turn whose tokens this one extends")
-    prefix_tokens: int = Field(default=0, ge=0, description="Tokens of that turn (prompt + sampled) that it extends")
+    prefix_turn: Count | None = Field(default=None, description="Earlier turn whose tokens this one extends")
+    prefix_tokens: Count = Field(default=0, description="Tokens of that turn (prompt + sampled) that it extends")
     prompt_token_ids: TokenIds = Field(description="Prompt tokens after the prefix, little-endian int32")
     token_ids: TokenIds = Field(description="Sampled tokens, with the stop token if the model chose it, int32")
     behavior_logprobs: Logprobs = Field(description="Logprob of each sampled token, float32")
-    weight_spans: Sequence[WeightSpan] = Field(description="Which version sampled which tokens")
+    weight_spans: ShortSequence[WeightSpan] = Field(description="Which version sampled which tokens")
     finish_reason: Symbol[FinishReason] = Field(description="Why the call ended")
-    text: str = Field(default="", description="Sampled tokens as text, for people and rubrics; never tokenized again")
-    turn_type: str = Field(default="answer", description="Kind of turn, set by the agent")
-    turn_number: int = Field(default=0, ge=0, description="Order within the sample, from 0")
-    cycle_step: int = Field(default=0, ge=0, description="Step within the agent's cycle")
-    tool_calls: Sequence[ToolCall] = Field(default=(), description="Tools that the policy called")
-    tool_answers: Sequence[ToolAnswer] = Field(default=(), description="What the tools answered")
-    latency_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="Duration of the model call")
+    text: Text = Field(default="", description="Sampled tokens as text, for people and rubrics; never tokenized again")
+    turn_type: Text = Field(default="answer", description="Kind of turn, set by the agent")
+    turn_number: Count = Field(default=0, description="Order within the sample, from 0")
+    cycle_step: Count = Field(default=0, description="Step within the agent's cycle")
+    tool_calls: ShortSequence[ToolCall] = Field(default=(), description="Tools that the policy called")
+    tool_answers: ShortSequence[ToolAnswer] = Field(default=(), description="What the tools answered")
+    latency_seconds: Seconds = Field(default=0.0, description="Duration of the model call")
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> "Turn":
@@ -126,12 +138,12 @@ class GeneratorIdentity(Record):
         )
     """
 
-    generator_id: str = Field(description="Unique per process")
-    engine: str = Field(description="Name of the engine")
-    engine_version: str = Field(description="Version of the engine's library")
-    host: str = Field(default="", description="Host name")
-    tokenizer_sha256: str = Field(default="", description="Of the tokenizer's files")
-    chat_template_sha256: str = Field(default="", description="Of the chat template's text")
+    generator_id: Name = Field(description="Unique per process")
+    engine: Name = Field(description="Name of the engine")
+    engine_version: Name = Field(description="Version of the engine's library")
+    host: Name = Field(default="", description="Host name")
+    tokenizer_sha256: Name = Field(default="", description="Of the tokenizer's files")
+    chat_template_sha256: Name = Field(default="", description="Of the chat template's text")
 
 
 class RolloutGenerated(Record):
@@ -153,13 +165,13 @@ class RolloutGenerated(Record):
         )
     """
 
-    rollout_id: str = Field(description="group_id and sample_index")
-    attempt_id: str = Field(description="New for each record; a prompt that is delivered again gives new ones")
-    group_id: str = Field(description="Group of the prompt")
-    sample_index: int = Field(ge=0, description="From 0 to group_size - 1")
+    rollout_id: Name = Field(description="group_id and sample_index")
+    attempt_id: Id = Field(description="New for each record; a prompt that is delivered again gives new ones")
+    group_id: Id = Field(description="Group of the prompt")
+    sample_index: Count = Field(description="From 0 to group_size - 1")
     group_size: int = Field(ge=1, description="Samples in the group")
     prompt: PromptSubmitted = Field(description="As submitted")
-    turns: Sequence[Turn] = Field(default=(), description="Model calls in order; empty unless completed")
+    turns: ShortSequence[Turn] = Field(default=(), description="Model calls in order; empty unless completed")
     status: Symbol[Status] = Field(description="completed, failed or unresolved")
     failure: Failure | None = Field(default=None, description="Why it is not completed; null if it is")
     generator: GeneratorIdentity = Field(description="Who generated it")

@@ -3,7 +3,7 @@
 from pydantic import Field, model_validator
 
 from rollstream.schemas.failure import Failure
-from rollstream.schemas.record import Record, Symbol, Timestamp
+from rollstream.schemas.record import Name, Record, Reward, Symbol, Timestamp
 from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
 
 
@@ -25,10 +25,10 @@ class Scoring(Record):
         )
     """
 
-    scorer: str = Field(description="Unique per process")
-    scorer_version: str = Field(description="Version of the scorer")
-    reward: float | None = Field(default=None, allow_inf_nan=False, description="Weighted sum of the components")
-    components: dict[str, float] = Field(default_factory=dict, description="Unweighted value of each reward function")
+    scorer: Name = Field(description="Unique per process")
+    scorer_version: Name = Field(description="Version of the scorer")
+    reward: Reward | None = Field(default=None, description="Weighted sum of the components")
+    components: dict[str, Reward] = Field(default_factory=dict, description="Unweighted value of each reward function")
     status: Symbol[Status] = Field(description="completed, failed or unresolved")
     failure: Failure | None = Field(default=None, description="Why there is no reward; null if there is")
     scored_at: Timestamp = Field(description="UTC")
@@ -54,3 +54,15 @@ class RolloutScored(Record):
         description="As generated; failed and without its turns if the record would be too large"
     )
     scoring: Scoring = Field(description="What the scorer found")
+
+    @model_validator(mode="after")
+    def _only_completed_is_scored(self) -> "RolloutScored":
+        statuses = {self.rollout.status, self.scoring.status}
+        # A newer version may write a status that is UNKNOWN here, and decide what goes with it.
+        is_open = Status.UNKNOWN in statuses and self.scoring.status is not Status.COMPLETED
+        if self.rollout.status is not Status.COMPLETED and len(statuses) > 1 and not is_open:
+            raise ValueError(
+                f"scoring is {self.scoring.status.value!r} and the rollout {self.rollout.status.value!r}: one that is "
+                "not completed keeps its status"
+            )
+        return self

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rollstream.schemas.record import Record, Sequence, Symbol, Timestamp
+from rollstream.schemas.record import Count, Name, Record, Seconds, Sequence, Symbol, Text, Timestamp
 
 
 class WeightsKind(StrEnum):
@@ -33,9 +33,9 @@ class WeightFile(Record):
         file = WeightFile(name="model.safetensors", num_bytes=4_246_784, sha256="23" * 32)
     """
 
-    name: str = Field(description="Path below the version's uri")
-    num_bytes: int = Field(ge=0, description="Size in bytes")
-    sha256: str = Field(description="Hex digest of the content")
+    name: Name = Field(description="Path below the version's uri")
+    num_bytes: Count = Field(description="Size in bytes")
+    sha256: Name = Field(description="Hex digest of the content")
 
 
 class WeightsPublished(Record):
@@ -53,14 +53,14 @@ class WeightsPublished(Record):
         )
     """
 
-    model: str = Field(description="Name of the model, the record's key")
-    weight_version: int = Field(ge=0, description="Number of this version")
-    parent_version: int | None = Field(default=None, description="Version that it was trained or restored from")
+    model: Name = Field(description="Name of the model, the record's key")
+    weight_version: Count = Field(description="Number of this version")
+    parent_version: Count | None = Field(default=None, description="Version that it was trained or restored from")
     kind: Symbol[WeightsKind] = Field(default=WeightsKind.FULL, description="What the files hold")
     uri: str = Field(description="Directory of the files")
     files: Sequence[WeightFile] = Field(description="Every file with size and checksum")
-    dtype: str = Field(default="float32", description="Element type of the tensors")
-    step: int = Field(ge=0, description="Optimizer steps that led to this version")
+    dtype: Name = Field(default="float32", description="Element type of the tensors")
+    step: Count = Field(description="Optimizer steps that led to this version")
     created_at: Timestamp = Field(description="UTC")
 
 
@@ -78,10 +78,10 @@ class WeightsApplied(Record):
         )
     """
 
-    generator_id: str = Field(description="Id of the generator, the record's key")
-    weight_version: int = Field(ge=0, description="Version that it loaded, failed to load or skipped")
+    generator_id: Name = Field(description="Id of the generator, the record's key")
+    weight_version: Count = Field(description="Version that it loaded, failed to load or skipped")
     outcome: Symbol[ApplyOutcome] = Field(description="applied, failed or skipped")
-    stall_seconds: float = Field(default=0.0, ge=0, description="How long no tokens were generated")
-    load_seconds: float = Field(default=0.0, ge=0, description="How long reading, checking and loading took")
-    error: str | None = Field(default=None, description="Why it failed")
+    stall_seconds: Seconds = Field(default=0.0, description="How long no tokens were generated")
+    load_seconds: Seconds = Field(default=0.0, description="How long reading, checking and loading took")
+    error: Text | None = Field(default=None, description="Why it failed")
     applied_at: Timestamp = Field(description="UTC")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import SupportsFloat
 
+from rollstream.schemas.bounds import MAX_REWARD
 from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message
 
@@ -54,13 +55,15 @@ class Rubric:
 
 
 def finite(value: object, what: str) -> float:
-    """`value` as a float: a finite number, also numpy's or torch's, but no text. A `RewardError` names `what`."""
+    """`value` as a float within ±`MAX_REWARD`, also numpy's or torch's, but no text. A `RewardError` names `what`."""
     try:
         number = float(value) if isinstance(value, SupportsFloat) else math.nan
     except Exception as error:
         raise RewardError(f"{what} is {_shown(value)}, which is no number: {error}") from error
     if not math.isfinite(number):
         raise RewardError(f"{what} is {_shown(value)}, not a finite number")
+    if abs(number) > MAX_REWARD:
+        raise RewardError(f"{what} is {_shown(value)}, the bound is {MAX_REWARD:g}: scale it down")
     return number
 
 

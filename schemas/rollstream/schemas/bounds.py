@@ -1,0 +1,25 @@
+"""How large what a record holds may be. Anybody may write records: without a bound, a single one could end a stage.
+
+A record beyond a bound can't be read: it becomes a dead letter.
+"""
+
+from typing import Final
+
+MAX_COUNT: Final = 2**53
+"""Whole numbers: a double, so JSON too, holds each up to here exactly."""
+MAX_ID_CHARACTERS: Final = 128
+"""Ids of groups, rollouts and attempts: 10,000 ids of 4 bytes a character fit into one entry of the ledger."""
+MAX_NAME_CHARACTERS: Final = 1024
+"""Names, paths and the ids of prompts, which hold a path."""
+MAX_ITEMS: Final = 4096
+"""Entries of one list or map of a prompt or a turn; conversations have hundreds of messages."""
+MAX_VALUES: Final = 2**20
+"""Values that are read one by one from a record's bytes. 4 bytes can be a message, which takes 300 bytes of memory."""
+MAX_SECONDS: Final = 1e9
+"""Durations: 30 years."""
+MAX_REWARD: Final = 1e9
+"""Rewards and their components, above and below 0: squares and sums of them stay finite in float32."""
+MIN_LOGPROB: Final = -1000.0
+"""Log probabilities: nothing below -104 is ever sampled, since float32 holds no smaller probability."""
+MAX_LOGPROB: Final = 1e-3
+"""Log probabilities: 0 is certain; above it an engine only rounds."""

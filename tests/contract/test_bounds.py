@@ -1,0 +1,172 @@
+"""What a record holds is bounded: beyond a bound it can't be read."""
+
+import io
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+
+from rollstream.schemas.bounds import MAX_ID_CHARACTERS, MAX_ITEMS, MAX_NAME_CHARACTERS, MAX_REWARD
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import DecodeError, EncodeError
+from rollstream.schemas.prompt import Message
+from rollstream.schemas.record import Record
+from rollstream.schemas.registry import PackagedRegistry, current_schema
+from rollstream.schemas.rollout import Status
+from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
+from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
+
+BEYOND = 2**53 + 1
+LONG_ID = "x" * (MAX_ID_CHARACTERS + 1)
+LONG_NAME = "x" * (MAX_NAME_CHARACTERS + 1)
+MANY = {str(number): "" for number in range(MAX_ITEMS + 1)}
+EMPTY_MESSAGE = {"role": "", "content": "", "tool_calls": [], "tool_call_id": None}
+
+
+def wire(topic: Topic[Any], plain: dict[str, Any]) -> bytes:
+    """What a client writes that has nothing but the schema."""
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, fastavro.parse_schema(current_schema(topic.record)), plain)  # type: ignore[arg-type]
+    return b"\0" + PackagedRegistry().id_of(topic).to_bytes(4, "big") + buffer.getvalue()
+
+
+def changed(record: Record, path: str, value: Any) -> dict[str, Any]:
+    """The record's plain form with another value at `path`, e.g. `rollout.turns.0.text`."""
+    plain = record.to_avro()
+    *above, last = path.split(".")
+    node: Any = plain
+    for step in above:
+        if isinstance(node, dict) and isinstance(node[step], tuple):
+            node[step] = list(node[step])
+        node = node[int(step)] if isinstance(node, list) else node[step]
+    node[last] = value
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "bound"),
+    [
+        ("prompt_id", LONG_NAME, "1024 characters"),
+        ("prompt_id", "a\0b", r"pattern.*got 'a\\x00b'"),
+        ("group_id", LONG_ID, "128 characters"),
+        ("group_id", "", "at least 1 character"),
+        ("group_id", "\x1b[31mred", "pattern"),
+        ("environment", LONG_NAME, "1024 characters"),
+        ("agent.name", LONG_NAME, "1024 characters"),
+        ("agent.options", MANY, "4096 items"),
+        ("producer", "a\nb", "pattern"),
+        ("messages", [EMPTY_MESSAGE] * (MAX_ITEMS + 1), "4096 items"),
+        ("tools", ["{}"] * (MAX_ITEMS + 1), "4096 items"),
+        ("metadata", MANY, "4096 items"),
+        ("sampling.stop", ["."] * (MAX_ITEMS + 1), "4096 items"),
+        ("sampling.temperature", float("nan"), "finite"),
+        ("sequence", BEYOND, "9007199254740992, got 9007199254740993"),
+        ("weight_version", 2**63 - 1, "9007199254740992"),
+        ("source.row", -1, "greater than or equal to 0, got -1"),
+        ("source.epoch", 2**63 - 1, "9007199254740992"),
+    ],
+)
+def test_a_prompt_beyond_a_bound_cannot_be_read_and_the_bound_is_said(path: str, value: Any, bound: str) -> None:
+    with pytest.raises(DecodeError, match=f"{path}.*{bound}"):
+        AvroCodec(PROMPTS).decode(wire(PROMPTS, changed(a_prompt(), path, value)))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "bound"),
+    [
+        ("rollout_id", LONG_NAME, "1024 characters"),
+        ("attempt_id", LONG_ID, "128 characters"),
+        ("group_id", LONG_ID, "128 characters"),
+        ("sample_index", -1, "0, got -1"),
+        ("turns", [a_turn().to_avro()] * (MAX_ITEMS + 1), "4096 items"),
+        ("turns.0.prefix_turn", -1, "0, got -1"),
+        ("turns.0.prefix_tokens", 2**63 - 1, "9007199254740992"),
+        ("turns.0.latency_seconds", 1e300, "1000000000"),
+        ("turns.0.latency_seconds", float("nan"), "finite"),
+        ("turns.0.behavior_logprobs", np.full(6, 0.5, np.float32).tobytes(), r"in \[-1000, 0\], got 0.5 to 0.5"),
+        ("turns.0.behavior_logprobs", np.full(6, -1e30, np.float32).tobytes(), r"in \[-1000, 0\]"),
+        ("turns.0.behavior_logprobs", np.full(6, -np.inf, np.float32).tobytes(), "finite"),
+        ("turns.0.behavior_logprobs", np.array([-1] * 5 + [np.nan], np.float32).tobytes(), "finite"),
+        ("turns.0.weight_spans", [{"weight_version": 2**63 - 1, "start": 0, "end": 6}], "9007199254740992"),
+        ("generator.host", "a\0b", "pattern"),
+    ],
+)
+def test_a_rollout_beyond_a_bound_cannot_be_read(path: str, value: Any, bound: str) -> None:
+    with pytest.raises(DecodeError, match=f"{path}.*{bound}"):
+        AvroCodec(ROLLOUTS).decode(wire(ROLLOUTS, changed(a_generated(), path, value)))
+
+
+@pytest.mark.parametrize(
+    ("topic", "record", "path", "value"),
+    [
+        (SCORED, a_rollout(1.0), "scoring.reward", 1.1e9),
+        (SCORED, a_rollout(1.0), "scoring.reward", -1e308),
+        (SCORED, a_rollout(1.0), "scoring.components", {"exact_match": 1e308}),
+        (SCORED, a_rollout(1.0), "scoring.scorer", LONG_NAME),
+        (WEIGHTS, published(), "weight_version", 2**63 - 1),
+        (WEIGHTS, published(), "parent_version", -1),
+        (WEIGHTS, published(), "step", 2**63 - 1),
+        (WEIGHTS, published(), "files", [{"name": "model\0", "num_bytes": 1, "sha256": ""}]),
+        (WEIGHTS_APPLIED, applied(), "stall_seconds", float("nan")),
+        (WEIGHTS_APPLIED, applied(), "load_seconds", 1e10),
+        (LEDGER, an_entry(), "weight_version", 2**63 - 1),
+        (LEDGER, an_entry(), "step", BEYOND),
+        (LEDGER, an_entry(), "closed", [{"group_id": LONG_ID, "outcome": "dropped", "reason": ""}]),
+    ],
+)
+def test_any_record_beyond_a_bound_cannot_be_read(topic: Topic[Any], record: Record, path: str, value: Any) -> None:
+    with pytest.raises(DecodeError, match=path):
+        AvroCodec(topic).decode(wire(topic, changed(record, path, value)))
+
+
+@pytest.mark.parametrize("reward", [MAX_REWARD, -MAX_REWARD, 0.0])
+def test_a_reward_at_its_bound_is_read(reward: float) -> None:
+    codec = AvroCodec(SCORED)
+    assert codec.decode(codec.encode(a_rollout(reward))).scoring.reward == reward
+
+
+def test_the_logprobs_of_an_engine_that_rounds_are_read() -> None:
+    rounded = a_turn(behavior_logprobs=np.array([1e-6, 0, -104, -1, -1, -1], np.float32))
+    codec = AvroCodec(ROLLOUTS)
+    assert codec.decode(codec.encode(a_generated(turns=(rounded,)))).turns[0] == rounded
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.UNRESOLVED])
+def test_only_a_completed_rollout_can_be_scored(status: Status) -> None:
+    plain = a_rollout(1.0).to_avro() | {"rollout": a_generated(status=status).to_avro()}
+    with pytest.raises(DecodeError, match=f"scoring is 'completed' and the rollout '{status.value}'"):
+        AvroCodec(SCORED).decode(wire(SCORED, plain))
+
+
+def test_a_status_that_a_newer_version_added_may_go_with_any_failure() -> None:
+    plain = a_rollout(status=Status.FAILED).to_avro()
+    plain["rollout"]["status"] = "UNKNOWN"
+    assert AvroCodec(SCORED).decode(wire(SCORED, plain)).rollout.status is Status.UNKNOWN
+
+
+def test_millions_of_empty_messages_are_refused_before_they_take_memory() -> None:
+    prompt = a_prompt(messages=(Message(role="", content=""),))
+    one = wire(PROMPTS, prompt.to_avro())
+    start = one.index(b"\2\0\0\0\0\0")  # one message of four bytes, and the end of the list
+    count = fastavro_long(1_500_000)
+    value = one[:start] + count + b"\0\0\0\0" * 1_500_000 + one[start + 5 :]
+    with pytest.raises(DecodeError, match=f"more than 1048576 values in {len(value)} bytes"):
+        AvroCodec(PROMPTS).decode(value)
+
+
+def fastavro_long(number: int) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, "long", number)
+    return buffer.getvalue()
+
+
+def test_a_text_of_an_engine_that_utf_8_cannot_hold_is_written_with_a_replacement() -> None:
+    codec = AvroCodec(ROLLOUTS)
+    sample = a_generated(turns=(a_turn(text="lone \udc80 surrogate"),))
+    assert codec.decode(codec.encode(sample)).turns[0].text == "lone ? surrogate"
+
+
+def test_a_prompt_that_utf_8_cannot_hold_is_an_encode_error() -> None:
+    with pytest.raises(EncodeError, match="UTF-8 can't encode"):
+        AvroCodec(PROMPTS).encode(a_prompt(metadata={"text": "\ud800"}))
