@@ -9,13 +9,24 @@ import pytest
 
 from rollstream.schemas.bounds import MAX_ID_CHARACTERS, MAX_ITEMS, MAX_NAME_CHARACTERS, MAX_REWARD
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import DecodeError, EncodeError
-from rollstream.schemas.prompt import Message
+from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError
+from rollstream.schemas.prompt import Message, PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, current_schema
 from rollstream.schemas.rollout import Status
-from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
-from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
+from rollstream.schemas.topics import (
+    EVAL_PROMPTS,
+    LEDGER,
+    MAX_PROMPT_BYTES,
+    MAX_ROLLOUT_BYTES,
+    PROMPTS,
+    ROLLOUTS,
+    SCORED,
+    WEIGHTS,
+    WEIGHTS_APPLIED,
+    Topic,
+)
+from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
 
 BEYOND = 2**53 + 1
 LONG_ID = "x" * (MAX_ID_CHARACTERS + 1)
@@ -151,6 +162,7 @@ def test_millions_of_empty_messages_are_refused_before_they_take_memory() -> Non
     start = one.index(b"\2\0\0\0\0\0")  # one message of four bytes, and the end of the list
     count = fastavro_long(1_500_000)
     value = one[:start] + count + b"\0\0\0\0" * 1_500_000 + one[start + 5 :]
+    assert len(value) < MAX_PROMPT_BYTES
     with pytest.raises(DecodeError, match=f"more than 1048576 values in {len(value)} bytes"):
         AvroCodec(PROMPTS).decode(value)
 
@@ -159,6 +171,37 @@ def fastavro_long(number: int) -> bytes:
     buffer = io.BytesIO()
     fastavro.schemaless_writer(buffer, "long", number)
     return buffer.getvalue()
+
+
+def test_what_is_longer_than_any_record_is_refused_unread() -> None:
+    with pytest.raises(DecodeError, match="20000000 bytes, the limit is 6225920: split the prompt"):
+        AvroCodec(PROMPTS).decode(bytes(20_000_000))
+
+
+def sized(topic: Topic[PromptSubmitted], num_bytes: int) -> PromptSubmitted:
+    """A prompt of so many encoded bytes."""
+    base = a_prompt(metadata={"filling": "x" * 2_000_000})
+    more = num_bytes - len(AvroCodec(topic).encode(base))
+    return a_prompt(metadata={"filling": "x" * (2_000_000 + more)})
+
+
+def test_the_largest_prompt_fits_into_a_failed_sample_and_the_largest_rollout_into_its_scoring() -> None:
+    largest = sized(EVAL_PROMPTS, MAX_PROMPT_BYTES)
+    assert AvroCodec(PROMPTS).decode(AvroCodec(PROMPTS).encode(largest)) == largest
+    with pytest.raises(RecordTooLargeError, match=f"is {MAX_PROMPT_BYTES + 1} bytes, the limit is {MAX_PROMPT_BYTES}"):
+        AvroCodec(PROMPTS).encode(
+            largest.model_copy(update={"metadata": {"filling": largest.metadata["filling"] + "x"}})
+        )
+    failed = a_generated(prompt=largest, status=Status.FAILED, failure=a_failure("\U0001f600" * 2000))
+    AvroCodec(ROLLOUTS).encode(failed)
+
+    grown = a_prompt(metadata={"filling": "x" * MAX_ROLLOUT_BYTES})
+    spare = MAX_ROLLOUT_BYTES - len(wire(ROLLOUTS, a_generated(prompt=grown, status=Status.FAILED).to_avro()))
+    grown = a_prompt(metadata={"filling": "x" * (MAX_ROLLOUT_BYTES + spare)})
+    record = a_rollout(status=Status.FAILED, prompt=grown, failure=a_failure("\U0001f600" * 2000))
+    with pytest.raises(RecordTooLargeError):
+        AvroCodec(ROLLOUTS).encode(record.rollout)
+    AvroCodec(SCORED).encode(record)
 
 
 def test_a_text_of_an_engine_that_utf_8_cannot_hold_is_written_with_a_replacement() -> None:

@@ -252,7 +252,7 @@ def test_a_length_beyond_the_bytes_is_refused_at_once() -> None:
 
 
 def test_a_record_over_the_limit_is_refused_with_sizes_and_remedy() -> None:
-    with pytest.raises(RecordTooLargeError, match=r"the limit is 7340032: lower max_tokens"):
+    with pytest.raises(RecordTooLargeError, match=r"the limit is 6225920: lower max_tokens"):
         AvroCodec(PROMPTS).encode(a_prompt(metadata={"blob": "x" * 8_000_000}))
 
 

@@ -13,7 +13,7 @@ from rollstream.schemas.bounds import MAX_VALUES
 from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError, UnknownSchemaError
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry, current_schema
-from rollstream.schemas.topics import MAX_RECORD_BYTES, Topic
+from rollstream.schemas.topics import Topic
 
 R = TypeVar("R", bound=Record)
 
@@ -58,6 +58,7 @@ class AvroCodec(Generic[R]):
         self._parsed: dict[int, Any] = {}
         self._reader = fastavro.parse_schema(current_schema(topic.record))
         self._name = topic.name
+        self._max_bytes = topic.max_bytes
 
     def encode(self, record: R) -> bytes:
         """See `Codec.encode`."""
@@ -69,9 +70,9 @@ class AvroCodec(Generic[R]):
             raise EncodeError(f"{type(record).__name__} holds a whole number beyond 64 bits: {error}") from error
         except UnicodeEncodeError as error:
             raise EncodeError(f"{type(record).__name__} holds a text that UTF-8 can't encode: {error}") from error
-        if buffer.tell() > MAX_RECORD_BYTES:
+        if buffer.tell() > self._max_bytes:
             raise RecordTooLargeError(
-                f"{type(record).__name__} is {buffer.tell()} bytes, the limit is {MAX_RECORD_BYTES}: "
+                f"{type(record).__name__} is {buffer.tell()} bytes, the limit is {self._max_bytes}: "
                 "lower max_tokens or split the prompt"
             )
         return buffer.getvalue()
@@ -81,6 +82,8 @@ class AvroCodec(Generic[R]):
         schema_id = schema_id_of(value)
         if value is None or schema_id is None:
             raise DecodeError(f"{self._name}: not in the wire format (0x00, 4-byte schema id, Avro): {_start(value)}")
+        if len(value) > self._max_bytes:
+            raise DecodeError(f"{self._name}: {len(value)} bytes, the limit is {self._max_bytes}: split the prompt")
         # A value costs at least half a byte, so a short record can't hold too many, and needs no counting.
         body = io.BytesIO(value) if len(value) <= MAX_VALUES // 2 else _CountedReads(value)
         body.seek(_HEADER.size)

@@ -22,8 +22,14 @@ R = TypeVar("R", bound=Record)
 
 Retention = Literal["time_and_size", "everything", "compacted", "long"]
 
-MAX_RECORD_BYTES: Final = 7 * 2**20
-"""Largest encoded record. The topic dead-letters takes 1 MiB more, so that any record fits there with its headers."""
+TOPIC_BYTES: Final = 7 * 2**20
+"""What the topics take at once. dead-letters takes 1 MiB more, so that any record fits there with its headers."""
+MAX_RECORD_BYTES: Final = TOPIC_BYTES - 2**16
+"""Largest encoded record; the rest is for its key, its headers and Kafka's own bytes."""
+MAX_ROLLOUT_BYTES: Final = MAX_RECORD_BYTES - 2**16
+"""Largest encoded rollout: any that can be read fits, without its tokens, into the record of its scoring."""
+MAX_PROMPT_BYTES: Final = MAX_RECORD_BYTES - 2**20
+"""Largest encoded prompt: any that can be read fits into the record of a failed sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +37,7 @@ class Topic(Generic[R]):
     """One topic of a run; `record` is None for dead-letters, which carries the original bytes.
 
     `key` says in words what `key_of` computes from a record. Without `key_of` the key is the run's
-    name; a dead letter keeps its original's key.
+    name; a dead letter keeps its original's key. `max_bytes` bounds an encoded record.
     """
 
     name: str
@@ -42,6 +48,7 @@ class Topic(Generic[R]):
     written_by: str
     read_by: str
     key_of: Callable[[R], str] | None = None
+    max_bytes: int = MAX_RECORD_BYTES
 
     def of(self, run: str) -> str:
         """The topic's name on the cluster."""
@@ -49,12 +56,12 @@ class Topic(Generic[R]):
 
 
 PROMPTS: Final = Topic(
-    name="prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
+    name="prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,
     written_by="producers, `prompt`", read_by="generators, trainer; producers at start",
     key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
 ROLLOUTS: Final = Topic(
-    name="rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
+    name="rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size", max_bytes=MAX_ROLLOUT_BYTES,
     written_by="generators", read_by="scorers",
     key_of=lambda rollout: rollout.group_id,
 )  # fmt: skip
@@ -79,13 +86,13 @@ LEDGER: Final = Topic(
     written_by="trainer, `weights rollback`", read_by="producers; trainer at start, `weights`, `status`",
 )  # fmt: skip
 EVAL_PROMPTS: Final = Topic(
-    name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size",
+    name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,
     written_by="`evaluate`", read_by="generators",
     key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
 EVAL_ROLLOUTS: Final = Topic(
     name="eval-rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
-    written_by="generators", read_by="scorers",
+    max_bytes=MAX_ROLLOUT_BYTES, written_by="generators", read_by="scorers",
     key_of=lambda rollout: rollout.group_id,
 )  # fmt: skip
 EVAL_SCORED: Final = Topic(

@@ -13,7 +13,7 @@ from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError, NoLeaderError
-from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES, TOPICS, Retention, Topic
+from rollstream.schemas.topics import DEAD_LETTERS, TOPIC_BYTES, TOPICS, Retention, Topic
 
 _TIMEOUT_SECONDS = 30.0
 _DAY_MS: Final = 24 * 3600 * 1000
@@ -250,6 +250,6 @@ def _new_topic(topic: Topic[Any], run: str, partitions: int, replication: int) -
             "min.insync.replicas": "2" if replication >= 3 else "1",
             # A replica that is behind must not become the leader: confirmed records would be lost.
             "unclean.leader.election.enable": "false",
-            "max.message.bytes": str(MAX_MESSAGE_BYTES if is_dead_letters else MAX_RECORD_BYTES),
+            "max.message.bytes": str(MAX_MESSAGE_BYTES if is_dead_letters else TOPIC_BYTES),
         },
     )

@@ -17,12 +17,12 @@ import confluent_kafka
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
-from rollstream.schemas.topics import MAX_RECORD_BYTES
+from rollstream.schemas.topics import TOPIC_BYTES
 
 _LOG = logging.getLogger(__name__)
 
 # The topic dead-letters takes 1 MiB more than the others, so that any record fits there with its headers.
-MAX_MESSAGE_BYTES = MAX_RECORD_BYTES + 2**20
+MAX_MESSAGE_BYTES = TOPIC_BYTES + 2**20
 DELIVERY_TIMEOUT_SECONDS = 120.0
 
 
