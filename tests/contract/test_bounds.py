@@ -1,4 +1,4 @@
-"""What a record holds is bounded: beyond a bound it can't be read."""
+"""What a record holds is bounded: beyond a bound it can't be read, or a prompt is answered by failed samples."""
 
 import io
 from typing import Any
@@ -7,10 +7,11 @@ import fastavro
 import numpy as np
 import pytest
 
-from rollstream.schemas.bounds import MAX_ID_CHARACTERS, MAX_ITEMS, MAX_NAME_CHARACTERS, MAX_REWARD
+from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_ID_CHARACTERS, MAX_ITEMS, MAX_NAME_CHARACTERS, MAX_REWARD
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError
-from rollstream.schemas.prompt import Message, PromptSubmitted
+from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling, out_of_bounds
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, current_schema
 from rollstream.schemas.rollout import Status
@@ -202,6 +203,39 @@ def test_the_largest_prompt_fits_into_a_failed_sample_and_the_largest_rollout_in
     with pytest.raises(RecordTooLargeError):
         AvroCodec(ROLLOUTS).encode(record.rollout)
     AvroCodec(SCORED).encode(record)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "said"),
+    [
+        ({"group_size": 10**6}, FailureCode.BAD_PROMPT, "group_size 1000000 is above 1024"),
+        ({"group_size": 10**12}, FailureCode.BAD_PROMPT, "group_size 1000000000000 is above 1024"),
+        ({"sampling": Sampling(max_tokens=2**62)}, FailureCode.BAD_PROMPT, "is above 1048576"),
+        ({"sampling": Sampling(temperature=1e-300)}, FailureCode.UNSUPPORTED_SAMPLING, "1e-300 is neither 0 nor in"),
+        ({"sampling": Sampling(temperature=1e308)}, FailureCode.UNSUPPORTED_SAMPLING, r"nor in [0.01, 100]"),
+    ],
+)
+def test_a_prompt_with_a_number_out_of_bounds_can_be_read_and_says_why_it_never_runs(
+    fields: dict[str, Any], code: FailureCode, said: str
+) -> None:
+    prompt = AvroCodec(PROMPTS).decode(wire(PROMPTS, a_prompt(**fields).to_avro()))
+    refused = out_of_bounds(prompt)
+    assert refused is not None
+    assert refused.code is code
+    assert said in refused.message
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"group_size": MAX_GROUP_SIZE},
+        {"sampling": Sampling(max_tokens=2**20)},
+        {"sampling": Sampling(temperature=0.0)},
+        {"sampling": Sampling(temperature=0.01)},
+    ],
+)
+def test_a_prompt_at_its_bounds_runs(fields: dict[str, Any]) -> None:
+    assert out_of_bounds(a_prompt(**fields)) is None
 
 
 def test_a_text_of_an_engine_that_utf_8_cannot_hold_is_written_with_a_replacement() -> None:

@@ -1,8 +1,12 @@
 """Groups are put together from prompts and scored samples, in whatever order these arrive."""
 
+from typing import Any
+
+import pytest
+
 from rollstream.bus.message import Partition
 from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
-from rollstream.schemas.prompt import PromptSubmitted, Purpose
+from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.assembler import Assembler
@@ -129,3 +133,20 @@ def test_a_failed_sample_does_not_replace_an_unresolved_one() -> None:
     (group,) = assembler.take_completed()
     feed(assembler, a_rollout(None, 0, prompt=prompt, status=Status.FAILED, attempt_id="second"), first=1)
     assert group.samples[0].scored.rollout.attempt_id == "first"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"group_size": 10**12}, "failed"),
+        ({"sampling": Sampling(max_tokens=2**62)}, "failed"),
+        ({"sampling": Sampling(temperature=1e-300)}, "unsupported_sampling"),
+    ],
+)
+def test_a_group_whose_prompt_is_out_of_bounds_closes_at_once(fields: dict[str, Any], reason: str) -> None:
+    prompt = a_prompt(**fields)
+    for first in (prompt, a_rollout(1.0, prompt=prompt)):
+        assembler = an_assembler()
+        feed(assembler, first)
+        assert dropped(assembler) == {prompt.group_id: reason}
+        assert assembler.num_open == 0

@@ -102,13 +102,41 @@ def test_a_dead_engine_is_no_sample_but_a_broken_world(tmp_path: Path) -> None:
         handled(engine, a_prompt(group_size=1))
 
 
-def test_a_prompt_that_is_given_up_ends_as_unresolved_samples(tmp_path: Path) -> None:
+def idle_handler(tmp_path: Path) -> GeneratorHandler:
     bounds = SampleBounds(deadline_seconds=1.0, max_tries=1)
     engine = ScriptedEngine(settings(tmp_path))
-    handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=CurrentVersion())
-    samples = list(handler.give_up(a_prompt(group_size=3), RuntimeError("died 5 times")))
+    return GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=CurrentVersion())
+
+
+def test_a_prompt_that_is_given_up_ends_as_unresolved_samples(tmp_path: Path) -> None:
+    samples = list(idle_handler(tmp_path).give_up(a_prompt(group_size=3), RuntimeError("died 5 times")))
     ends = [(sample.status, str(sample.failure)) for sample in samples]
     assert ends == [(Status.UNRESOLVED, "given_up: died 5 times")] * 3
+
+
+@pytest.mark.parametrize(
+    ("sampling", "why"),
+    [
+        (Sampling(max_tokens=2**62), "bad_prompt: max_tokens 4611686018427387904 is above 1048576"),
+        (Sampling(temperature=1e-300), "unsupported_sampling: temperature 1e-300 is neither 0 nor in [0.01, 100]"),
+        (Sampling(temperature=1e300), "unsupported_sampling: temperature 1e+300 is neither 0 nor in [0.01, 100]"),
+    ],
+)
+@pytest.mark.parametrize("purpose", [Purpose.TRAIN, Purpose.SERVE])
+def test_a_number_out_of_bounds_fails_every_sample_and_names_the_bound(
+    tmp_path: Path, sampling: Sampling, why: str, purpose: Purpose
+) -> None:
+    samples = handled(ScriptedEngine(settings(tmp_path)), a_prompt(group_size=2, sampling=sampling, purpose=purpose))
+    assert [sample.status for sample in samples] == [Status.FAILED] * 2
+    assert all(str(sample.failure).startswith(why) for sample in samples)
+
+
+def test_a_group_beyond_its_bound_is_answered_by_one_sample_that_says_so(tmp_path: Path) -> None:
+    prompt = a_prompt(group_size=10**12)
+    (sample,) = handled(ScriptedEngine(settings(tmp_path)), prompt)
+    assert (sample.status, sample.group_size) == (Status.FAILED, 10**12)
+    assert str(sample.failure).startswith("bad_prompt: group_size 1000000000000 is above 1024")
+    assert len(list(idle_handler(tmp_path).give_up(prompt, RuntimeError("died")))) == 1
 
 
 def test_a_sample_over_the_size_limit_fails_without_its_tokens() -> None:

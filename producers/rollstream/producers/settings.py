@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from rollstream.environments.protocol import Split
 from rollstream.process.settings import StageSettings
+from rollstream.schemas.bounds import MAX_GROUP_SIZE
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
 
@@ -32,7 +33,7 @@ class ProducerSettings(StageSettings):
     purpose: Literal["train", "serve"] = Field(
         default="train", description="Only train is trained on; serve uses no credit and must be finite"
     )
-    group_size: int = Field(default=8, ge=1, description="Samples to draw for each prompt")
+    group_size: int = Field(default=8, ge=1, le=MAX_GROUP_SIZE, description="Samples to draw for each prompt")
     sampling: Sampling | None = Field(default=None, description="How to sample; default: as the environment says")
     agent: AgentChoice = Field(default_factory=AgentChoice, description="How a prompt becomes turns")
     share: int = Field(

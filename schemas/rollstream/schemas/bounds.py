@@ -1,6 +1,7 @@
 """How large what a record holds may be. Anybody may write records: without a bound, a single one could end a stage.
 
-A record beyond a bound can't be read: it becomes a dead letter.
+A record beyond a bound can't be read: it becomes a dead letter. Only a prompt beyond one of the last four can be read:
+its samples fail and its group closes (`prompt.out_of_bounds`).
 """
 
 from typing import Final
@@ -23,3 +24,12 @@ MIN_LOGPROB: Final = -1000.0
 """Log probabilities: nothing below -104 is ever sampled, since float32 holds no smaller probability."""
 MAX_LOGPROB: Final = 1e-3
 """Log probabilities: 0 is certain; above it an engine only rounds."""
+
+MAX_GROUP_SIZE: Final = 1024
+"""Samples of a prompt: each runs at the same time as the others, and a group is trained on as a whole."""
+MAX_SAMPLE_TOKENS: Final = 2**20
+"""Tokens of one model call: at 8 bytes a token no record holds more."""
+MIN_TEMPERATURE: Final = 0.01
+"""Temperatures above 0: below, vLLM samples at 0.01, and logits divided by less overflow."""
+MAX_TEMPERATURE: Final = 100.0
+"""Temperatures: above, every token is as likely as any other."""

@@ -17,7 +17,7 @@ class FailureCode(StrEnum):
     UNKNOWN = "UNKNOWN"
     """A newer version of this project wrote a code that this one does not know."""
     BAD_PROMPT = "bad_prompt"
-    """Failed: the chat template does not take the messages or tools."""
+    """Failed: a number of the prompt is out of its bounds, or the chat template does not take messages or tools."""
     PROMPT_TOO_LONG = "prompt_too_long"
     """Failed: the prompt leaves no room for an answer in the model's length."""
     UNKNOWN_AGENT = "unknown_agent"
@@ -25,7 +25,8 @@ class FailureCode(StrEnum):
     BAD_AGENT_OPTIONS = "bad_agent_options"
     """Failed: the agent does not take these options."""
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
-    """Failed: a training prompt's sampling (e.g. top_k) changes the distribution: its logprobs are not the policy's."""
+    """Failed: no engine samples at this temperature, or a training prompt's sampling (e.g. top_k) changes the
+    distribution, so that the logprobs are not the policy's."""
     VERSION_GONE = "version_gone"
     """Failed, in `evaluate`'s own check unresolved: another weight version is loaded or answered than was asked for."""
     TOO_LARGE = "too_large"

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
+from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.record import Count, Id, Map, Name, Record, ShortSequence, Symbol, Text, Timestamp
 
 
@@ -121,3 +123,23 @@ class PromptSubmitted(Record):
         """Hash of what is asked, without who asked and when. All samples of a group must have the same."""
         asked = self.model_dump_json(exclude={"submitted_at", "producer", "sequence", "metadata"})
         return hashlib.sha256(asked.encode()).hexdigest()
+
+
+def out_of_bounds(prompt: PromptSubmitted) -> Failure | None:
+    """Why no sample of a readable prompt may run: a number of it is out of its bounds; None if all are within.
+
+    Generators answer such a prompt with failed samples, and the trainer closes its group.
+    """
+    sampling = prompt.sampling
+    if prompt.group_size > MAX_GROUP_SIZE:
+        bounds = f"group_size {prompt.group_size} is above {MAX_GROUP_SIZE}: submit several prompts"
+    elif sampling.max_tokens > MAX_SAMPLE_TOKENS:
+        bounds = f"max_tokens {sampling.max_tokens} is above {MAX_SAMPLE_TOKENS}: lower it"
+    elif sampling.temperature and not MIN_TEMPERATURE <= sampling.temperature <= MAX_TEMPERATURE:
+        return Failure(
+            code=FailureCode.UNSUPPORTED_SAMPLING,
+            message=f"temperature {sampling.temperature} is neither 0 nor in [{MIN_TEMPERATURE}, {MAX_TEMPERATURE:g}]",
+        )
+    else:
+        return None
+    return Failure(code=FailureCode.BAD_PROMPT, message=bounds)

@@ -15,10 +15,11 @@ from rollstream.agents.load import load_agent
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
+from rollstream.schemas.bounds import MAX_GROUP_SIZE
 from rollstream.schemas.errors import EngineDeadError, EngineError, FailedSampleError, RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
-from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling, out_of_bounds
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status, Turn
 
@@ -44,7 +45,7 @@ class GeneratorHandler:
 
     async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         """Give out each sample as it ends. Closing the iterator cancels the samples that still run."""
-        tasks = [asyncio.create_task(self._sample(prompt, index)) for index in range(prompt.group_size)]
+        tasks = [asyncio.create_task(self._sample(prompt, index)) for index in _indices(prompt)]
         try:
             for ended in asyncio.as_completed(tasks):
                 yield await ended
@@ -55,7 +56,7 @@ class GeneratorHandler:
 
     def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
         """group_size unresolved samples, so that the group closes: a prompt that can be read is never dead-lettered."""
-        for index in range(prompt.group_size):
+        for index in _indices(prompt):
             failure = Failure(code=FailureCode.GIVEN_UP, message=str(error))
             yield self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, failure=failure)
 
@@ -73,6 +74,7 @@ class GeneratorHandler:
         self, prompt: PromptSubmitted, index: int, attempt_id: str
     ) -> tuple[Status, Failure | None, tuple[Turn, ...]]:
         try:
+            _refuse_out_of_bounds(prompt)
             _refuse_truncated_distribution(prompt)
             async with asyncio.timeout(self._bounds.deadline_seconds):
                 turns = await self._turns_with_retries(prompt, index, attempt_id)
@@ -135,6 +137,11 @@ class GeneratorHandler:
         )
 
 
+def _indices(prompt: PromptSubmitted) -> range:
+    """Which samples of a prompt are answered: all; of a group beyond its bound only one, which says so."""
+    return range(prompt.group_size if prompt.group_size <= MAX_GROUP_SIZE else 1)
+
+
 def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
     """The sample's own seed: 63 bits of sha256(seed, sample_index). None: the engine chooses one."""
     if sampling.seed is None:
@@ -142,6 +149,12 @@ def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
     digest = hashlib.sha256(f"{sampling.seed}/{sample_index}".encode()).digest()
     # 63 bits, because engines take the seed as a signed integer of 64 bits.
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def _refuse_out_of_bounds(prompt: PromptSubmitted) -> None:
+    refused = out_of_bounds(prompt)
+    if refused is not None:
+        raise FailedSampleError(refused.code, refused.message)
 
 
 def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:

@@ -12,7 +12,7 @@ What happens when … (the loop itself is `stage/loop.py`)
   … this process is killed: another generator gets the prompts without a committed offset. It samples them again, with
     the same rollout ids and new attempt ids.
   … a prompt comes twice: it is sampled twice. The trainer takes one attempt of each rollout.
-  … a prompt can't be read: it goes to dead-letters.
+  … a prompt can't be read: it goes to dead-letters. `schemas/bounds.py` has the bounds of what can be read.
   … a prompt can be read but not handled: it never goes to dead-letters. Its samples end as failed (it can't be asked)
     or as unresolved (deadline, engine, a prompt that kills the process each time, after decoding), and say why.
   … an agent can't be imported or made: its samples are failed. If its `run` raises, all samples of the prompt are

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 
 from rollstream.bus.message import Partition
 from rollstream.bus.offsets import OffsetTracker
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ids import rollout_id
 from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
-from rollstream.schemas.prompt import PromptSubmitted, Purpose
+from rollstream.schemas.prompt import PromptSubmitted, Purpose, out_of_bounds
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Place, PlacedSample
@@ -155,6 +156,12 @@ class Assembler:
             return None
         if prompt.purpose is not Purpose.TRAIN:
             self.drop(group_id, DropReason.NOT_FOR_TRAINING)
+            return None
+        refused = out_of_bounds(prompt)
+        if refused is not None:
+            # At once: of too large a group, samples do not come.
+            is_sampling = refused.code is FailureCode.UNSUPPORTED_SAMPLING
+            self.drop(group_id, DropReason.UNSUPPORTED_SAMPLING if is_sampling else DropReason.FAILED)
             return None
         return group
 

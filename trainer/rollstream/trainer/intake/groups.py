@@ -3,7 +3,8 @@
     prompt             a `PromptSubmitted` on `prompts`; its group opens with it, or with the first of its samples
       │
     incomplete         samples arrive from `scored`, in any order, some more than once (`assembler.py`)
-      │ └─▶ dropped    not_for_training, conflict, overflow, lost, expired
+      │ └─▶ dropped    not_for_training, conflict, overflow, lost, expired; failed or unsupported_sampling at once, if
+      │                a number of its prompt is out of bounds
       │
     complete           every sample is there, whatever its status (`admission.py` decides)
       │ └─▶ dropped    failed, unresolved, unsupported_sampling, tokenizer_mismatch, unknown_version, too_old,
@@ -47,11 +48,13 @@ class DropReason(StrEnum):
     EXPIRED = "expired"
     """Its records expired on their topic before they were read, and a person accepted the loss."""
     FAILED = "failed"
-    """More than half of its samples are not completed, at least half of these failed."""
+    """More than half of its samples are not completed, at least half of these failed; or a number of its prompt is out
+    of bounds."""
     UNRESOLVED = "unresolved"
     """More than half of its samples are not completed, more than half of these unresolved."""
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
-    """Its prompt's sampling (e.g. top_k) changes the distribution: the logprobs are not the policy's."""
+    """Its prompt's sampling (e.g. top_k) changes the distribution, so that the logprobs are not the policy's; or no
+    engine samples at its temperature."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
     """A generator's tokenizer or chat template is not the trainer's."""
     UNKNOWN_VERSION = "unknown_version"
