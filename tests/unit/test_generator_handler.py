@@ -10,7 +10,7 @@ from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.generator.handler import GeneratorHandler, SampleBounds, sample_seed, weight_in_tokens, without_tokens
+from rollstream.generator.handler import GeneratorHandler, SampleBounds, sample_seed, without_tokens
 from rollstream.schemas.errors import EngineDeadError, EngineError, RecordTooLargeError
 from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status
@@ -152,5 +152,9 @@ def test_each_sample_has_a_seed_of_its_own_and_the_same_one_again() -> None:
     assert sample_seed(Sampling(), 0) is None
 
 
-def test_a_prompt_weighs_the_most_tokens_that_it_can_have_in_flight() -> None:
-    assert weight_in_tokens(a_prompt(group_size=4, sampling=Sampling(max_tokens=12))) == 48
+def test_a_prompt_weighs_the_most_tokens_that_it_can_have_in_flight(tmp_path: Path) -> None:
+    handler = idle_handler(tmp_path)
+    assert handler.weight(a_prompt(group_size=4, sampling=Sampling(max_tokens=12))) == 48
+    # The scripted engine takes 4096 tokens.
+    assert handler.weight(a_prompt(group_size=4, sampling=Sampling(max_tokens=2**62))) == 4 * 4096
+    assert handler.weight(a_prompt(group_size=10**12, sampling=Sampling(max_tokens=12))) == 12

@@ -60,6 +60,10 @@ class GeneratorHandler:
             failure = Failure(code=FailureCode.GIVEN_UP, message=str(error))
             yield self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, failure=failure)
 
+    def weight(self, prompt: PromptSubmitted) -> int:
+        """The largest number of tokens that the samples of a prompt can generate together."""
+        return len(_indices(prompt)) * min(prompt.sampling.max_tokens, self._engine.max_model_len)
+
     async def _sample(self, prompt: PromptSubmitted, index: int) -> RolloutGenerated:
         started, attempt_id = utc_now(), new_attempt_id()
         status, failure, turns = await self._outcome(prompt, index, attempt_id)
@@ -183,8 +187,3 @@ def without_tokens(sample: RolloutGenerated, error: RecordTooLargeError) -> Roll
     """The sample as failed and without its turns, because its record is larger than a message may be."""
     failure = Failure(code=FailureCode.TOO_LARGE, message=str(error))
     return sample.model_copy(update={"turns": (), "status": Status.FAILED, "failure": failure})
-
-
-def weight_in_tokens(prompt: PromptSubmitted) -> int:
-    """The largest number of tokens that the samples of a prompt can generate together."""
-    return prompt.group_size * prompt.sampling.max_tokens

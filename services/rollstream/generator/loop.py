@@ -38,7 +38,7 @@ from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.generator.handler import GeneratorHandler, SampleBounds, weight_in_tokens, without_tokens
+from rollstream.generator.handler import GeneratorHandler, SampleBounds, without_tokens
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
@@ -142,7 +142,7 @@ def _routes(handler: GeneratorHandler) -> tuple[Route[PromptSubmitted, RolloutGe
             output=output,
             on_failure=handler.give_up,
             if_too_large=without_tokens,
-            weight=weight_in_tokens,
+            weight=handler.weight,
         )
         for source, output in _TOPICS
     )

@@ -16,7 +16,9 @@ class GeneratorSettings(StageSettings):
     engine: EngineSettings = Field(description="Which engine, and how it runs")
     generator_id: str = Field(default="", description="Unique per process; empty: host name and process id")
     max_tokens_in_flight: int = Field(
-        default=65536, ge=1, description="Bound on the sum of group_size x max_tokens of the prompts taken"
+        default=65536,
+        ge=1,
+        description="Bound on the sum of group_size x max_tokens (at most what the model takes) of the prompts taken",
     )
     sample_deadline_seconds: float = Field(
         default=600.0, gt=0, description="A sample that is not done by then ends as unresolved, seconds"
