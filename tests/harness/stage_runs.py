@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
+
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
@@ -40,6 +42,14 @@ class Bus:
     def put(self, *values: bytes | None, topic: Topic[Any] = PROMPTS) -> None:
         for value in values:
             self.publisher.publish_soon(OutRecord(topic=topic.of(self.run), value=value)).result(10)
+
+    def put_compressed(self, *values: bytes, topic: Topic[Any] = PROMPTS) -> None:
+        """Values that are too large for our own clients, and small when compressed: the broker takes them."""
+        config = {**self.kafka.client_config(), "message.max.bytes": 10**9, "compression.type": "zstd"}
+        producer = confluent_kafka.Producer(config)
+        for value in values:
+            producer.produce(topic.of(self.run), value=value, key=b"k")
+            assert producer.flush(30) == 0
 
     def submit(self, rows: Iterable[int], order: str = "", *, topic: Topic[Any] = PROMPTS) -> None:
         codec: AvroCodec[PromptSubmitted] = AvroCodec(topic)

@@ -1,5 +1,6 @@
 """Dead letters keep the message unchanged and say why; the same message makes the same dead letter."""
 
+import hashlib
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -8,8 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.schemas.errors import ConfigurationError, DecodeError
+from rollstream.schemas.topics import TOPIC_BYTES
 from rollstream.stage.dead_letters import (
+    KEPT_BYTES,
     MAX_REPLAYS,
     REPLAYS,
     DeadLetter,
@@ -141,3 +145,45 @@ def test_a_message_without_our_headers_is_no_dead_letter() -> None:
 
 def test_a_long_error_is_cut() -> None:
     assert len(parsed(a_letter(error=ValueError("x" * 100_000))).error_message) == 4000
+
+
+def size(record: OutRecord) -> int:
+    return len(record.key or b"") + len(record.value or b"") + sum(len(n) + len(v or b"") for n, v in record.headers)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        MESSAGE._replace(value=bytes(20_000_000)),
+        MESSAGE._replace(key=bytes(20_000_000)),
+        MESSAGE._replace(headers=(("traceparent", b"00-abc"), ("large", bytes(20_000_000)))),
+        MESSAGE._replace(headers=tuple((f"{number}", b"x" * 100) for number in range(100_000))),
+    ],
+    ids=["value", "key", "header", "headers"],
+)
+def test_of_a_message_too_large_for_dead_letters_the_beginning_is_kept(message: Message) -> None:
+    record = a_letter(message)
+    assert size(record) < 4 * KEPT_BYTES
+    assert message.value is not None
+    assert record.value == message.value[:KEPT_BYTES]
+    assert message.key is not None
+    assert record.key == message.key[:KEPT_BYTES]
+    assert record.headers[0] == message.headers[0]
+    said = dict(record.headers)
+    assert said["original.bytes"] == str(len(message.value)).encode()
+    assert said["original.sha256"] == hashlib.sha256(message.value).hexdigest().encode()
+    with pytest.raises(ConfigurationError, match=f"{len(message.value)} bytes: the original lies at that topic"):
+        check_replayable(parsed(record))
+
+
+def test_the_largest_record_is_kept_whole_with_headers_of_its_own() -> None:
+    message = MESSAGE._replace(value=bytes(TOPIC_BYTES), headers=(("large", bytes(2**18)),))
+    record = a_letter(message)
+    assert (record.value, record.headers[0]) == (message.value, message.headers[0])
+    assert size(record) < MAX_MESSAGE_BYTES
+    check_replayable(parsed(record))
+
+
+def test_a_client_cannot_make_a_letter_look_cut() -> None:
+    letter = parsed(a_letter(MESSAGE._replace(headers=(("original.bytes", b"77"),))))
+    assert letter.cut_from_bytes is None

@@ -10,7 +10,7 @@ from rollstream.bus.run import Run
 from rollstream.cli.options import json_option, settings_option
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.stage.dead_letters import DeadLetter, list_dead_letters, replay
+from rollstream.stage.dead_letters import DeadLetter, list_dead_letters, replay, why_not_replayable
 from rollstream.views.rendering import dead_letter_line
 
 
@@ -36,18 +36,19 @@ def list_command(as_json: bool, settings: StageSettings) -> None:
 
 @command.command("replay")
 @click.argument("identities", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All that were not replayed yet.")
+@click.option("--all", "everything", is_flag=True, help="All that can be replayed.")
 @settings_option
 def replay_command(identities: tuple[str, ...], everything: bool, settings: StageSettings) -> None:
     """Put messages back on their topics: IDENTITIES as `list` prints them, or --all.
 
-    A message can be replayed three times.
+    A message can be replayed three times, and one that was too large to be kept whole not at all.
     """
     if everything == bool(identities):
         raise click.UsageError("give identities as `dead-letters list` prints them, or --all")
     run = Run(settings)
     letters = list_dead_letters(run)
-    chosen = [letter for letter in letters if letter.replayed_at is None] if everything else _named(letters, identities)
+    replayable = [letter for letter in letters if why_not_replayable(letter) is None]
+    chosen = replayable if everything else _named(letters, identities)
     with run.publisher(f"replay-{os.getpid()}") as publisher:
         for letter in chosen:
             replay(publisher, run, letter)
@@ -68,6 +69,7 @@ def _row(letter: DeadLetter) -> dict[str, Any]:
         "identity": str(letter.identity),
         **letter.identity._asdict(),
         "num_bytes": None if letter.value is None else len(letter.value),
+        "cut_from_bytes": letter.cut_from_bytes,
         "error_class": letter.error_class,
         "error_message": letter.error_message,
         "attempts": letter.attempts,

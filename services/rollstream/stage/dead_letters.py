@@ -4,11 +4,17 @@ The value is the original's, unchanged, so that it can be handled when the cause
 here. A process may crash between a dead letter and its commit, and write it twice: its identity is (group, topic,
 partition, offset). A replay publishes the message on its topic again, counts that in a header, and leaves a marker in
 dead-letters.
+
+The broker bounds what a message takes when it is compressed: 20 MB of zeros are a few kB. Of one that is too large for
+dead-letters, the letter has the first 64 KiB and the sha256. It can't be replayed; the original stays where it lies.
 """
 
+import hashlib
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Final, NamedTuple
 
 from rollstream.bus.message import Headers, Message, OutRecord
@@ -16,19 +22,24 @@ from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.run import Run
 from rollstream.schemas.codec import schema_id_of
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.schemas.topics import DEAD_LETTERS
+from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES
 
 MAX_REPLAYS: Final = 3
 REPLAYS: Final = "rollstream.replays"
 """Header of a replayed message: how often it was replayed. It keeps no other header of ours."""
+KEPT_BYTES: Final = 2**16
+"""What is kept of a message's key, of its value and of its headers, if all together are too large."""
 _REPLAYED_AT: Final = "replayed_at"
-# The message with its headers must fit into the 1 MiB that dead-letters takes more than other topics.
+_CUT_FROM: Final = "original.bytes"
+_SHA256: Final = "original.sha256"
+# dead-letters takes 1 MiB more than other topics: half of it is for the headers that say why.
+_MAX_BYTES: Final = MAX_RECORD_BYTES + 2**19
 _MAX_ERROR_CHARACTERS: Final = 4000
 # Longer than the publisher's own bound, whose error says more.
 _PUBLISH_SECONDS: Final = DELIVERY_TIMEOUT_SECONDS + 10
 _OWN: Final = (
     "original.topic", "original.partition", "original.offset", "original.timestamp", "consumer.group", "error.class",
-    "error.message", "attempts", "failed_at", "schema_id", _REPLAYED_AT,
+    "error.message", "attempts", "failed_at", "schema_id", _REPLAYED_AT, _CUT_FROM, _SHA256,
 )  # fmt: skip
 
 
@@ -46,7 +57,10 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
-    """A dead letter as it was read. `timestamp_ms` is the original's; `replays` counts its replays so far."""
+    """A dead letter as it was read. `timestamp_ms` is the original's; `replays` counts its replays so far.
+
+    `cut_from_bytes`: the size of the original's value, if the letter has only its beginning.
+    """
 
     identity: Identity
     key: bytes | None
@@ -60,13 +74,15 @@ class DeadLetter:
     schema_id: int | None
     replays: int
     replayed_at: str | None = None
+    cut_from_bytes: int | None = None
 
 
 def dead_letter(
     message: Message, *, topic: str, group: str, error: Exception, attempts: int, failed_at: datetime
 ) -> OutRecord:
-    """`message` as a record for the dead-letters topic `topic`, with the reason in headers. Pure."""
+    """`message`, or what fits of it, as a record for the dead-letters topic `topic`, with why in headers. Pure."""
     schema_id = schema_id_of(message.value)
+    kept, cut = _fitting(message)
     why = {
         "original.topic": message.topic,
         "original.partition": str(message.partition),
@@ -79,8 +95,7 @@ def dead_letter(
         "failed_at": failed_at.isoformat(),
         "schema_id": "" if schema_id is None else str(schema_id),
     }
-    headers = _original_headers(message.headers) + _encoded(why)
-    return OutRecord(topic=topic, key=message.key, value=message.value, headers=headers)
+    return OutRecord(topic=topic, key=kept.key, value=kept.value, headers=kept.headers + _encoded(why | cut))
 
 
 def parse(message: Message) -> DeadLetter | None:
@@ -105,6 +120,7 @@ def parse(message: Message) -> DeadLetter | None:
             schema_id=int(texts["schema_id"]) if texts.get("schema_id") else None,
             replays=int(texts.get(REPLAYS, "0")),
             replayed_at=texts.get(_REPLAYED_AT),
+            cut_from_bytes=int(texts[_CUT_FROM]) if _CUT_FROM in texts else None,
         )
     except (KeyError, ValueError):
         return None
@@ -136,14 +152,26 @@ def replay(publisher: Publisher, run: Run, letter: DeadLetter, *, now: datetime 
 
 
 def check_replayable(letter: DeadLetter) -> None:
-    """Raise `ConfigurationError` if the letter was replayed already, or came back too often."""
+    """Raise `ConfigurationError` with `why_not_replayable`, if the letter is not."""
+    if why := why_not_replayable(letter):
+        raise ConfigurationError(why)
+
+
+def why_not_replayable(letter: DeadLetter) -> str | None:
+    """Why the letter can't be replayed: it was already, it came back too often, or it is cut. None if it can."""
     if letter.replayed_at is not None:
-        raise ConfigurationError(f"{letter.identity} was replayed at {letter.replayed_at}; nothing is left to replay")
+        return f"{letter.identity} was replayed at {letter.replayed_at}; nothing is left to replay"
+    if letter.cut_from_bytes is not None:
+        return (
+            f"{letter.identity} holds only {len(letter.value or b'')} of {letter.cut_from_bytes} bytes: the original "
+            "lies at that topic, partition and offset for as long as its retention lasts; submit it anew, smaller"
+        )
     if letter.replays >= MAX_REPLAYS:
-        raise ConfigurationError(
+        return (
             f"{letter.identity} was put back {letter.replays} times and came back each time, the limit is "
             f"{MAX_REPLAYS}: fix what it says ({letter.error_class}: {letter.error_message}) and submit it anew"
         )
+    return None
 
 
 def replay_records(letter: DeadLetter, *, dead_letters: str, now: datetime) -> tuple[OutRecord, OutRecord]:
@@ -164,6 +192,18 @@ def replay_records(letter: DeadLetter, *, dead_letters: str, now: datetime) -> t
         _REPLAYED_AT: now.isoformat(),
     }
     return back, OutRecord(topic=dead_letters, key=letter.key, value=None, headers=_encoded(marker))
+
+
+def _fitting(message: Message) -> tuple[Message, dict[str, str]]:
+    """The message without headers of ours, cut if it is too large for dead-letters, and the headers that say so."""
+    headers = _original_headers(message.headers)
+    key, value = message.key or b"", message.value or b""
+    sizes = list(accumulate(len(name.encode()) + len(text or b"") for name, text in headers))
+    if len(key) + len(value) + max(sizes, default=0) <= _MAX_BYTES:
+        return message._replace(headers=headers), {}
+    cut = {_CUT_FROM: str(len(value)), _SHA256: hashlib.sha256(value).hexdigest()}
+    first_headers = headers[: bisect_right(sizes, KEPT_BYTES)]
+    return message._replace(key=key[:KEPT_BYTES], value=value[:KEPT_BYTES], headers=first_headers), cut
 
 
 def _original_headers(headers: Headers) -> Headers:
