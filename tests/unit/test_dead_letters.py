@@ -147,6 +147,14 @@ def test_a_long_error_is_cut() -> None:
     assert len(parsed(a_letter(error=ValueError("x" * 100_000))).error_message) == 4000
 
 
+@pytest.mark.parametrize("counter", [b"abc", b"-5", b"", b"\xff", b"1e9", b"9" * 5000, None])
+def test_a_counter_that_a_client_made_up_neither_hides_a_letter_nor_counts(counter: bytes | None) -> None:
+    letter = parsed(a_letter(MESSAGE._replace(headers=((REPLAYS, counter),))))  # type: ignore[arg-type]
+    assert letter.replays == 0
+    back, _ = replay_records(letter, dead_letters="demo.dead-letters", now=NOON)
+    assert back.headers == ((REPLAYS, b"1"),)
+
+
 def size(record: OutRecord) -> int:
     return len(record.key or b"") + len(record.value or b"") + sum(len(n) + len(v or b"") for n, v in record.headers)
 
