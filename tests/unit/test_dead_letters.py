@@ -147,6 +147,10 @@ def test_a_long_error_is_cut() -> None:
     assert len(parsed(a_letter(error=ValueError("x" * 100_000))).error_message) == 4000
 
 
+def test_an_error_that_utf_8_cannot_hold_is_still_said() -> None:
+    assert parsed(a_letter(error=ValueError("lone \udc80 surrogate"))).error_message == "lone ? surrogate"
+
+
 @pytest.mark.parametrize("counter", [b"abc", b"-5", b"", b"\xff", b"1e9", b"9" * 5000, None])
 def test_a_counter_that_a_client_made_up_neither_hides_a_letter_nor_counts(counter: bytes | None) -> None:
     letter = parsed(a_letter(MESSAGE._replace(headers=((REPLAYS, counter),))))  # type: ignore[arg-type]

@@ -22,6 +22,7 @@ from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.run import Run
 from rollstream.schemas.codec import schema_id_of
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.record import writable
 from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES
 
 MAX_REPLAYS: Final = 3
@@ -216,4 +217,4 @@ def _original_headers(headers: Headers) -> Headers:
 
 
 def _encoded(texts: dict[str, str]) -> Headers:
-    return tuple((name, text.encode()) for name, text in texts.items())
+    return tuple((name, writable(text).encode()) for name, text in texts.items())
