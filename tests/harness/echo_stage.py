@@ -48,6 +48,7 @@ def build_stage(
     handle: Handler = obey,
     *,
     redis_url: str | None = None,
+    registry_url: str | None = None,
     bounds: dict[str, Any] | None = None,
     **route: Any,
 ) -> Stage:
@@ -63,7 +64,7 @@ def build_stage(
     group = f"{run}.generators"
     topics = [route.source.of(run) for route in routes]
     return Stage(
-        run=run_on(kafka, run),
+        run=run_on(kafka, run, registry_url=registry_url),
         consumer=GroupConsumer(kafka, group_id=group, topics=topics, settings=settings, health=health),
         publisher=Publisher(kafka, client_id=group),
         routes=routes,

@@ -33,9 +33,9 @@ R = TypeVar("R", bound=Record)
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def run_on(kafka: KafkaSettings, name: str) -> bus_run.Run:
+def run_on(kafka: KafkaSettings, name: str, *, registry_url: str | None = None) -> bus_run.Run:
     """The run called `name` on this cluster."""
-    return bus_run.Run(StageSettings(run=name, kafka=kafka))
+    return bus_run.Run(StageSettings(run=name, kafka=kafka, registry_url=registry_url))
 
 
 @dataclass

@@ -14,11 +14,18 @@ _ID = re.compile(r"/schemas/ids/(\d+)")
 _NO_SUBJECT, _NO_SCHEMA = 40401, 40403
 
 
-class _SmallRegistry(ThreadingHTTPServer):
+class SmallRegistry(ThreadingHTTPServer):
+    """While `is_down`, every request fails."""
+
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.is_down = False
         self.schemas: list[Any] = []
         self.subjects: dict[str, list[int]] = {}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
 
     def register(self, subject: str, schema: Any) -> dict[str, Any]:
         if schema not in self.schemas:
@@ -35,7 +42,7 @@ class _SmallRegistry(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: _SmallRegistry
+    server: SmallRegistry
 
     def do_GET(self) -> None:
         found = _ID.match(self.path)
@@ -68,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, answer: Any, *, status: int = 200) -> None:
         body = json.dumps(answer).encode()
-        self.send_response(status)
+        self.send_response(503 if self.server.is_down else status)
         self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -76,13 +83,13 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def a_small_registry() -> Iterator[str]:
-    """Its URL; it forgets everything at the end."""
-    with _SmallRegistry() as server:
+def a_small_registry() -> Iterator[SmallRegistry]:
+    """A registry with nothing in it; it forgets everything at the end."""
+    with SmallRegistry() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:
-            yield f"http://127.0.0.1:{server.server_address[1]}"
+            yield server
         finally:
             server.shutdown()
             thread.join()

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,14 @@ import pytest
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.publisher import Publisher
 from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import RegistryError
+from rollstream.schemas.registry_url import ConfluentRegistry
+from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from rollstream.stage.dead_letters import KEPT_BYTES, list_dead_letters
+from tests.harness.builders import a_prompt
 from tests.harness.running import run_on
+from tests.harness.small_registry import SmallRegistry, a_small_registry
 from tests.harness.stage_runs import Bus, run, running
 from tests.harness.waits import until
 
@@ -37,3 +44,27 @@ def test_what_is_small_only_when_compressed_ends_as_the_beginning_of_a_dead_lett
     (letter,) = list_dead_letters(run_on(bus.kafka, bus.run))
     assert (letter.value, letter.cut_from_bytes) == (zeros[:KEPT_BYTES], len(zeros))
     assert bus.rows() == Counter({1: 4})
+
+
+def test_a_registry_outage_while_records_are_weighed_loses_none(bus: Bus) -> None:
+    async def outage(registry: SmallRegistry, values: list[bytes]) -> None:
+        stage = bus.stage(weight=lambda prompt: prompt.group_size, registry_url=registry.url)
+        async with running(stage) as task:
+            await until(lambda: stage.health.readiness()["assignment"].is_ok, "an assignment", task=task)
+            registry.is_down = True
+            bus.put(*values)
+            await until(lambda: False, "the stage to end", task=task)
+
+    async def repaired(registry: SmallRegistry) -> None:
+        async with running(bus.stage(registry_url=registry.url)) as task:
+            await until(lambda: bus.committed() == 3, "every prompt to be committed", task=task)
+
+    with a_small_registry() as registry, closing(ConfluentRegistry(registry.url, run=bus.run)) as client:
+        client.register()
+        codec = AvroCodec(PROMPTS, client)
+        with pytest.raises(RegistryError, match="HTTP 503"):
+            run(outage(registry, [codec.encode(a_prompt(row)) for row in range(3)]))
+        assert bus.committed() == 0
+        registry.is_down = False
+        run(repaired(registry))
+    assert len({message.key for message in bus.read(ROLLOUTS)}) == 3

@@ -47,8 +47,12 @@ APICURIO = pytest.param("apicurio", marks=[pytest.mark.slow, pytest.mark.timeout
 @pytest.fixture(scope="module", params=["small", APICURIO])
 def registry_url(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a registry with nothing in it: of a few routes in this process, or Apicurio."""
-    with a_small_registry() if request.param == "small" else apicurio(tmp_path_factory.mktemp("registry")) as url:
-        yield url
+    if request.param == "small":
+        with a_small_registry() as registry:
+            yield registry.url
+    else:
+        with apicurio(tmp_path_factory.mktemp("registry")) as url:
+            yield url
 
 
 @contextmanager

@@ -114,8 +114,9 @@ class GroupConsumer:
     # From here on: called by the event loop.
 
     async def start(self, *, weigh: Callable[[Message], int], on_dropped: Callable[[], None]) -> None:
-        """Subscribe. `weigh` gives a record's share of max_weight. `on_dropped` is called after partitions were revoked
-        or lost, to cancel records that are not current any more. Both are called in the event loop."""
+        """Subscribe. `weigh` gives a record's share of max_weight, 1 where it raises. `on_dropped` is called after
+        partitions were revoked or lost, to cancel records that are not current any more. Both are called in the event
+        loop."""
         self._weigh = weigh
         self._on_dropped = on_dropped
         self._loop = asyncio.get_running_loop()
@@ -168,7 +169,7 @@ class GroupConsumer:
             while self._backlog and self._has_room():
                 message = self._backlog.popleft()
                 epoch = self._assignment.start(
-                    _partition(message), message.offset, now=time.monotonic(), weight=self._weigh(message)
+                    _partition(message), message.offset, now=time.monotonic(), weight=self._weight_of(message)
                 )
                 if epoch is not None:
                     self._consumed[message.topic].inc()
@@ -177,6 +178,12 @@ class GroupConsumer:
             self._has_news.set()
         if len(self._backlog) < _BACKLOG_LOW and not self._needs_more.is_set():
             self._needs_more.set()
+
+    def _weight_of(self, message: Message) -> int:
+        try:
+            return self._weigh(message)
+        except Exception:  # noqa: BLE001 (raised here, it would lose the record; its handling meets it again)
+            return 1
 
     def _has_room(self) -> bool:
         return (

@@ -162,14 +162,11 @@ class _Work:
                 task.cancel()
 
     def weigh(self, message: Message) -> int:
-        """The message's share of the consumer's `max_weight`."""
+        """The message's share of the consumer's `max_weight`; raises what decoding raises."""
         route = self._routes[message.topic]
         if route.weight is None:
             return 1
-        try:
-            return route.weight(self._run.codec(route.source).decode(message.value))
-        except DecodeError:  # its handling will find the same, and make a dead letter of it
-            return 1
+        return route.weight(self._run.codec(route.source).decode(message.value))
 
     async def _take_records(self) -> None:
         async for taken in self._stage.consumer.records():
