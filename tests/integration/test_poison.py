@@ -1,12 +1,15 @@
 """Starts of records, counted in a real Redis."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
 import redis
 
 from rollstream.bus.message import Message
+from rollstream.schemas.errors import BrokerError, EncodeError, EngineDeadError
 from rollstream.stage.starts import GIVEN_UP_AFTER, PoisonGuard
 
 RECORD = Message(topic="demo.prompts", partition=0, offset=7, key=b"g", value=b"")
@@ -30,13 +33,13 @@ def starts(redis_url: str, group: str) -> tuple[int | None, int]:
 
 
 def test_each_start_without_an_end_counts_until_the_record_is_given_up(redis_url: str, topic_prefix: str) -> None:
-    async def died() -> tuple[int, bool]:
+    async def died() -> tuple[int, str]:
         async with a_guard(redis_url, topic_prefix) as guard:
             start = await guard.start(RECORD).__aenter__()  # never left, as by a process that dies
-            return start.number, start.is_given_up
+            return start.number, "hopeless" if start.is_hopeless else "given up" if start.is_given_up else ""
 
-    attempts = [asyncio.run(died()) for _ in range(GIVEN_UP_AFTER + 1)]
-    assert attempts == [(1, False), (2, False), (3, False), (4, False), (5, False), (6, True)]
+    attempts = [asyncio.run(died()) for _ in range(GIVEN_UP_AFTER + 2)]
+    assert attempts == [(1, ""), (2, ""), (3, ""), (4, ""), (5, ""), (6, "given up"), (7, "hopeless")]
     assert starts(redis_url, topic_prefix)[1] > 3600
 
 
@@ -66,3 +69,39 @@ def test_giving_back_what_was_done_elsewhere_leaves_no_count_behind(redis_url: s
 
     asyncio.run(moved())
     assert starts(redis_url, topic_prefix) == (None, -2)
+
+
+async def ended_by(error: BaseException, redis_url: str, group: str, *, is_blamed: bool = False) -> None:
+    async with a_guard(redis_url, group) as guard:
+        with contextlib.suppress(type(error)):
+            async with guard.start(RECORD):
+                if is_blamed:
+                    guard.blame(RECORD)
+                raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("a bug"), EncodeError("too large"), EngineDeadError("gone"), SystemExit(1)],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_record_whose_own_handling_ends_the_process_keeps_its_start(
+    error: BaseException, redis_url: str, topic_prefix: str
+) -> None:
+    asyncio.run(ended_by(error, redis_url, topic_prefix))
+    assert starts(redis_url, topic_prefix)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "error", [BrokerError("gone"), asyncio.CancelledError()], ids=lambda error: type(error).__name__
+)
+def test_what_ends_the_process_from_outside_takes_the_start_back(
+    error: BaseException, redis_url: str, topic_prefix: str
+) -> None:
+    asyncio.run(ended_by(error, redis_url, topic_prefix))
+    assert starts(redis_url, topic_prefix)[0] == 0
+
+
+def test_a_record_that_is_blamed_keeps_its_start_though_it_is_cancelled(redis_url: str, topic_prefix: str) -> None:
+    asyncio.run(ended_by(asyncio.CancelledError(), redis_url, topic_prefix, is_blamed=True))
+    assert starts(redis_url, topic_prefix)[0] == 1

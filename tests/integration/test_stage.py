@@ -4,12 +4,14 @@ import asyncio
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Literal
 
 import pytest
+import redis
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
@@ -157,11 +159,23 @@ def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: 
         run(run_built(bus.stage(), Stop()))
 
 
-def test_a_stuck_record_ends_the_process(bus: Bus) -> None:
-    bus.submit([1], "sleep 60")
-    with pytest.raises(StuckRecordError, match="unfinished for more than 1"):
-        run(run_built(bus.stage(bounds={"record_deadline_seconds": 1.0}), Stop()))
+def test_a_stuck_record_ends_the_process_and_its_start_alone_stays_counted(bus: Bus, redis_url: str) -> None:
+    async def scenario() -> None:
+        bus.submit([1], "sleep 60")
+        stage = bus.stage(redis_url=redis_url, bounds={"record_deadline_seconds": 3.0, "revoke_drain_seconds": 0.2})
+        async with running(stage) as task:
+            await until(lambda: bus.rows() == Counter([1]), "the first to begin", task=task)
+            began = time.monotonic()
+            await until(lambda: time.monotonic() - began > 1.5, "the second to be much younger", task=task)
+            bus.submit([2], "sleep 60")
+            await until(lambda: False, "the stage to end", task=task)
+
+    with pytest.raises(StuckRecordError, match="unfinished for more than 3"):
+        run(scenario())
     assert bus.committed() == 0
+    with redis.Redis.from_url(redis_url) as client:
+        counts = sorted(int(client.get(key) or 0) for key in client.scan_iter(f"{{{bus.run}.generators}}:starts:*"))
+    assert counts == [0, 1]
 
 
 def test_a_handler_that_blocks_the_loop_for_good_ends_the_process(bus: Bus) -> None:

@@ -85,6 +85,7 @@ class GroupConsumer:
         health: Health,
     ) -> None:
         self.group_id = group_id
+        self.record_deadline_seconds = settings.record_deadline_seconds
         self._topics = list(topics)
         self._consumed = {topic: metrics.CONSUMED.labels(topic) for topic in topics}
         self._settings = settings
@@ -263,7 +264,7 @@ class GroupConsumer:
     def _check_stuck(self) -> None:
         with self._lock:
             oldest = self._assignment.oldest_started()
-        bound = self._settings.record_deadline_seconds
+        bound = self.record_deadline_seconds
         if oldest is not None and time.monotonic() - oldest > bound:
             raise StuckRecordError(
                 f"a record of {self.group_id} is unfinished for more than {bound} s: its handler hangs; "

@@ -16,7 +16,8 @@ What happens when …
     More than 20 failures a minute are a broken world: nothing can be handled until something outside is repaired, so
     the process exits. It also exits after a single `RollstreamError` that is not a `BadMessageError`.
   … a poison record kills the process each time: Redis counts its starts; it runs alone, then it is given up
-    (`starts.py`). One that kills it while it is decoded is never given up: decoding comes first.
+    (`starts.py`). If that kills it too, the message becomes a dead letter, unread. One that kills it while it is
+    weighed is never given up: that comes before the count.
   … partitions are revoked, or the process is asked to stop: handlers may finish for a bounded time, then they are
     cancelled. When partitions are lost, they are cancelled at once. A cancelled handler publishes nothing more.
   … a record is unfinished for longer than its bound: the process exits with an error.
@@ -180,25 +181,38 @@ class _Work:
         error: BaseException | None
         if not task.cancelled():
             error = task.exception()
-        elif taken.is_current and not self._is_ending:
+        elif self._cancelled_itself(taken):
             error = BrokenWorldError("a handler cancelled itself, its record would never finish")
         else:
             error = None
         if error is not None and not self._broken.done():
             self._broken.set_exception(error)
 
+    def _cancelled_itself(self, taken: InFlight) -> bool:
+        """Whether the handler, and not this loop, cancelled the record's task, which is cancelled."""
+        return taken.is_current and not self._is_ending
+
     # One record, from its start to the confirmation of all its effects.
 
     async def _work_on(self, taken: InFlight) -> None:
         # In this task and those of the handler, every log line says which message it is about.
         bind_contextvars(**taken.message.place())
+        deadline = time.monotonic() + self._stage.consumer.record_deadline_seconds
         async with self._stage.poison.start(taken.message) as start:
-            await self._decode_and_handle(taken, start)
+            try:
+                await self._decode_and_handle(taken, start)
+            except asyncio.CancelledError:
+                if self._cancelled_itself(taken) or time.monotonic() > deadline:
+                    self._stage.poison.blame(taken.message)
+                raise
         crash_point("effects_confirmed")
         taken.done()
 
     async def _decode_and_handle(self, taken: InFlight, start: Start) -> None:
         route = self._routes[taken.message.topic]
+        if start.is_hopeless:
+            await self._dead_letter(taken, start, _died_too_often(start), reason="poison")
+            return
         try:
             record = self._run.codec(route.source).decode(taken.message.value)
         except DecodeError as error:
@@ -206,7 +220,7 @@ class _Work:
             return
         try:
             if start.is_given_up:
-                raise PoisonError(f"the process died on this record {start.number - 1} times")
+                raise _died_too_often(start)
             async with aclosing(route.handle(record)) as results:
                 await self._publish(taken, route, results)
         except BadMessageError as error:
@@ -283,6 +297,10 @@ class _Work:
                 f"{len(self._failures)} handler failures within a minute, the bound is {MAX_FAILURES_A_MINUTE}; "
                 f"the last: {type(error).__name__}: {error}"
             ) from error
+
+
+def _died_too_often(start: Start) -> PoisonError:
+    return PoisonError(f"the process died on this record {start.number - 1} times")
 
 
 async def _beat(stage: Stage) -> None:

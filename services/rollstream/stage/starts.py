@@ -1,9 +1,10 @@
 """Finds poison records, which kill each process that handles them, by counting starts in Redis.
 
 The count must outlive the process, so it is in Redis. A start is counted before a record is handled and deleted after
-its end. If the process ends in order (stop, revoked partitions, a broken world), the start is taken back. A record with
-3 starts and no end runs alone, so that no other record is counted when the process dies again. After 5 starts it is
-given up. Without Redis nothing is counted and everything goes on, but a poison record is started for ever.
+its end. If what ends the process lies outside of the record (stop, revoked partitions, a broken world), the start is
+taken back; if its own handling does (a bug, a dead engine, a handler that hangs), it stays counted. A record with 3
+starts and no end runs alone, so that no other record is counted when the process dies again. After 5 starts it is given
+up. Without Redis nothing is counted and everything goes on, but a poison record is started for ever.
 
 `StartCounter` counts a batch of records with one command. `PoisonGuard` counts records one by one as they arrive, and
 lets each wait until it may run.
@@ -15,10 +16,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rollstream.bus.message import Message
-from rollstream.schemas.errors import BadMessageError, RollstreamError
+from rollstream.schemas.errors import BadMessageError, EngineDeadError, RollstreamError
 
 if TYPE_CHECKING:
     import redis.asyncio
@@ -47,14 +49,11 @@ _TAKE_BACK: Final = (
 )
 
 
-def _is_broken_world(error: BaseException) -> bool:
-    """Whether the cause lies outside of the batch's records. False for a bug, which one of them may trigger."""
-    return isinstance(error, RollstreamError) and not isinstance(error, BadMessageError)
-
-
-def _is_any_exception(error: BaseException) -> bool:
-    # The loop catches what a record's handler raises inside the block, so an exception that leaves it is no poison.
-    return isinstance(error, Exception | asyncio.CancelledError)
+def _is_from_outside(error: BaseException) -> bool:
+    """Whether the cause lies outside of the block's records. False for a bug or a dead engine, which one may cause."""
+    if isinstance(error, BadMessageError | EngineDeadError):
+        return False
+    return isinstance(error, RollstreamError | asyncio.CancelledError)
 
 
 class StartCounter:
@@ -74,18 +73,18 @@ class StartCounter:
 
     @asynccontextmanager
     async def counted(
-        self, messages: Sequence[Message], *, is_orderly: Callable[[BaseException], bool] = _is_broken_world
+        self, messages: Sequence[Message], *, is_outside: Callable[[BaseException], bool] = _is_from_outside
     ) -> AsyncIterator[list[int]]:
         """Count a start of each record while the block runs. Gives the number of each, from 1; 0 while Redis is gone.
 
-        After an exception for which `is_orderly` holds, the starts are taken back. After any other they stay counted.
+        After an exception for which `is_outside` holds, the starts are taken back. After any other they stay counted.
         """
         keys = self._keys(messages)
         numbers = await self._ask("EVAL", _START, len(keys), *keys, _EXPIRE_SECONDS)
         try:
             yield numbers or [0] * len(messages)
         except BaseException as error:
-            if is_orderly(error):
+            if is_outside(error):
                 await self._ask("EVAL", _TAKE_BACK, len(keys), *keys)
             raise
         await self._ask("DEL", *keys)
@@ -141,7 +140,16 @@ class Start:
     """One start of a record: `number` counts from 1."""
 
     number: int
-    is_given_up: bool
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the record ended the process too often to be handled again."""
+        return self.number > GIVEN_UP_AFTER
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Whether the process ended once more when the record was given up."""
+        return self.number > GIVEN_UP_AFTER + 1
 
 
 class PoisonGuard:
@@ -150,6 +158,7 @@ class PoisonGuard:
     def __init__(self, redis_url: str | None, group_id: str) -> None:
         self._counter = StartCounter(redis_url, group_id)
         self._gate = _Gate()
+        self._blamed: set[Message] = set()
 
     @property
     def redis_state(self) -> str:
@@ -162,14 +171,20 @@ class PoisonGuard:
         (previous,) = await self._counter.previous([message])
         async with (
             self._gate.passing(alone=previous >= ALONE_AFTER),
-            self._counter.counted([message], is_orderly=_is_any_exception) as (counted,),
+            self._counter.counted([message], is_outside=partial(self._is_outside, message)) as (counted,),
         ):
-            number = counted or previous + 1
-            yield Start(number=number, is_given_up=number > GIVEN_UP_AFTER)
+            yield Start(number=counted or previous + 1)
+
+    def blame(self, message: Message) -> None:
+        """Note that the handling of `message` ends the process: its start stays counted, though it is cancelled."""
+        self._blamed.add(message)
 
     async def close(self) -> None:
         """Close the connection."""
         await self._counter.close()
+
+    def _is_outside(self, message: Message, error: BaseException) -> bool:
+        return message not in self._blamed and _is_from_outside(error)
 
 
 class _Gate:
