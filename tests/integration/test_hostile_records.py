@@ -1,7 +1,7 @@
 """Records that would end a stage, each time that it starts: it ends them, and its partition moves on."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -12,10 +12,13 @@ from rollstream.bus.publisher import Publisher
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RegistryError
+from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.registry_url import ConfluentRegistry
-from rollstream.schemas.topics import PROMPTS, ROLLOUTS
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.topics import MAX_RECORD_BYTES, PROMPTS, ROLLOUTS
 from rollstream.stage.dead_letters import KEPT_BYTES, list_dead_letters
-from tests.harness.builders import a_prompt
+from rollstream.stage.loop import MAX_FAILURES_A_MINUTE
+from tests.harness.builders import a_generated, a_prompt
 from tests.harness.running import run_on
 from tests.harness.small_registry import SmallRegistry, a_small_registry
 from tests.harness.stage_runs import Bus, run, running
@@ -68,3 +71,23 @@ def test_a_registry_outage_while_records_are_weighed_loses_none(bus: Bus) -> Non
         registry.is_down = False
         run(repaired(registry))
     assert len({message.key for message in bus.read(ROLLOUTS)}) == 3
+
+
+def test_what_cannot_even_say_that_it_failed_becomes_a_dead_letter(bus: Bus) -> None:
+    def too_large(prompt: PromptSubmitted) -> RolloutGenerated:
+        huge = prompt.model_copy(update={"metadata": {"blob": "x" * MAX_RECORD_BYTES}})
+        return a_generated(prompt=huge)
+
+    async def huge(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        yield too_large(prompt)
+
+    async def scenario() -> None:
+        bus.submit(range(MAX_FAILURES_A_MINUTE + 5))
+        stage = bus.stage(huge, on_failure=lambda prompt, _: [too_large(prompt)], if_too_large=lambda sample, _: sample)
+        async with running(stage) as task:
+            await until(lambda: bus.committed() == MAX_FAILURES_A_MINUTE + 5, "all to be committed", task=task)
+
+    run(scenario())
+    letters = list_dead_letters(run_on(bus.kafka, bus.run))
+    assert len(letters) == MAX_FAILURES_A_MINUTE + 5
+    assert {letter.error_class for letter in letters} == {"RecordTooLargeError"}

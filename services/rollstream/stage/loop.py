@@ -15,6 +15,8 @@ What happens when …
   … a handler raises: `Route.on_failure` says what to publish instead; without it the message becomes a dead letter.
     More than 20 failures a minute are a broken world: nothing can be handled until something outside is repaired, so
     the process exits. It also exits after a single `RollstreamError` that is not a `BadMessageError`.
+  … a result can't be written: `Route.if_too_large` makes a smaller one, else the handler has failed. If what is
+    published instead can't be written either, the message becomes a dead letter.
   … a poison record kills the process each time: Redis counts its starts; it runs alone, then it is given up
     (`starts.py`). If that kills it too, the message becomes a dead letter, unread. One that kills it while it is
     weighed is never given up: that comes before the count.
@@ -49,6 +51,7 @@ from rollstream.schemas.errors import (
     BadMessageError,
     BrokenWorldError,
     DecodeError,
+    EncodeError,
     PoisonError,
     RecordTooLargeError,
     RollstreamError,
@@ -267,9 +270,13 @@ class _Work:
             reason = "poison" if isinstance(error, PoisonError) else "failed"
             await self._dead_letter(taken, start, error, reason=reason)
             return
-        await self._confirmed(
-            route, [await self._send(taken, route, result) for result in route.on_failure(record, error)]
-        )
+        reports: list[Future[Delivery]] = []
+        try:
+            for result in route.on_failure(record, error):
+                reports.append(await self._send(taken, route, result))
+        except EncodeError as unwritable:
+            await self._dead_letter(taken, start, unwritable, reason="unwritable")
+        await self._confirmed(route, reports)
 
     async def _dead_letter(self, taken: InFlight, start: Start, error: Exception, *, reason: str) -> None:
         if not taken.is_current:
