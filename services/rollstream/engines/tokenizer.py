@@ -39,8 +39,6 @@ class ChatTokenizer:
         return self._last[2]
 
     def _tokenized(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        from jinja2 import TemplateError
-
         try:
             token_ids = self._tokenizer.apply_chat_template(
                 [_as_chat(message) for message in messages],
@@ -50,7 +48,8 @@ class ChatTokenizer:
                 tokenize=True,
                 return_dict=False,
             )
-        except TemplateError as error:
+        except Exception as error:
+            # Whatever it is (of jinja2, a TypeError, too deep a nesting), these messages and tools cause it.
             raise ValueError(f"the chat template does not take these messages: {error}") from error
         found = np.array(token_ids, dtype=np.int32)
         # All samples of a group share this array.
