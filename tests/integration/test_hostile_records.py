@@ -91,3 +91,19 @@ def test_what_cannot_even_say_that_it_failed_becomes_a_dead_letter(bus: Bus) -> 
     letters = list_dead_letters(run_on(bus.kafka, bus.run))
     assert len(letters) == MAX_FAILURES_A_MINUTE + 5
     assert {letter.error_class for letter in letters} == {"RecordTooLargeError"}
+
+
+def test_what_the_client_cannot_decompress_ends_as_a_dead_letter_and_readers_go_on(bus: Bus) -> None:
+    async def scenario() -> None:
+        bus.submit([1])
+        bus.put_compressed(bytes(150_000_000))
+        bus.submit([2])
+        async with running(bus.stage()) as task:
+            await until(lambda: bus.committed() == 3, "all to be committed", task=task)
+
+    run(scenario())
+    assert bus.rows() == Counter({1: 4, 2: 4})
+    (letter,) = list_dead_letters(run_on(bus.kafka, bus.run))
+    assert (letter.value, letter.identity.offset) == (None, 1)
+    assert "Decompression" in letter.error_message
+    assert [message.offset for message in bus.read(PROMPTS)] == [0, 1, 2]

@@ -29,7 +29,7 @@ from rollstream.bus import metrics
 from rollstream.bus.group_config import ConsumerSettings, check_topics, group_config
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.offsets import Assignment
-from rollstream.bus.reader import plain_message
+from rollstream.bus.receiving import Receiver
 from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, StuckRecordError
@@ -97,6 +97,7 @@ class GroupConsumer:
                 "error_cb": self._note,
             }
         )
+        self._receiver = Receiver(self._client)
         self._lock = threading.Lock()
         self._assignment = Assignment()
         self._backlog: deque[Message] = deque()
@@ -241,10 +242,11 @@ class GroupConsumer:
         # Each poll releases the interpreter's lock, and a busy event loop then holds it for milliseconds. So one call
         # takes the rest. It does not wait: a partition may be lost in it, but cannot be assigned again so soon.
         for polled in [first, *self._client.consume(_BATCH, 0.0)]:
-            if polled.error() is not None:
+            message = self._receiver.message(polled)
+            if message is None:
                 self._note(polled.error())
-            elif self._assignment.owns((polled.topic(), polled.partition())):
-                self._backlog.append(plain_message(polled))
+            elif self._assignment.owns(_partition(message)):
+                self._backlog.append(message)
         self._loop.call_soon_threadsafe(self._start_records)
 
     def _pause_or_resume(self) -> None:

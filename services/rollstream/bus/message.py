@@ -3,13 +3,18 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from rollstream.schemas.errors import DecodeError
+
 Headers = tuple[tuple[str, bytes], ...]
 Partition = tuple[str, int]
 """(topic, partition)"""
 
 
 class Message(NamedTuple):
-    """One consumed message; `timestamp_ms` is the broker's append time."""
+    """One consumed message; `timestamp_ms` is the broker's append time.
+
+    `undecoded`: why the client could not decompress it; it has no value then.
+    """
 
     topic: str
     partition: int
@@ -18,6 +23,13 @@ class Message(NamedTuple):
     value: bytes | None
     headers: Headers = ()
     timestamp_ms: int = 0
+    undecoded: str = ""
+
+    def checked_value(self) -> bytes | None:
+        """The value; raises `DecodeError` if the client could not decompress it."""
+        if self.undecoded:
+            raise DecodeError(f"{self.topic}: {self.undecoded}: send records of a few MB")
+        return self.value
 
     def place(self) -> dict[str, object]:
         """Topic, partition and offset, as fields of a log line."""

@@ -14,6 +14,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
 from rollstream.bus.message import Message, Partition
+from rollstream.bus.receiving import Receiver
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
@@ -38,6 +39,7 @@ class TopicReader:
         monitor_group: str | None = None,
     ) -> None:
         self._consumer = confluent_kafka.Consumer(_config(kafka, monitor_group))
+        self._receiver = Receiver(self._consumer)
         self._partitions = self._discover(topics)
         self._positions: dict[Partition, int] = {}
         self._at_end: set[Partition] = set()
@@ -109,15 +111,15 @@ class TopicReader:
 
     def _taken(self, polled: Iterable[confluent_kafka.Message]) -> list[Message]:
         messages = []
-        for message in polled:
-            error = message.error()
-            if error is not None:
-                self._note(error, message)
+        for each in polled:
+            message = self._receiver.message(each)
+            if message is None:
+                self._note(each.error(), each)
                 continue
-            partition = (message.topic(), message.partition())
+            partition = (message.topic, message.partition)
             self._at_end.discard(partition)
-            self._positions[partition] = message.offset() + 1
-            messages.append(plain_message(message))
+            self._positions[partition] = message.offset + 1
+            messages.append(message)
         return messages
 
     def _note(self, error: KafkaError, message: confluent_kafka.Message) -> None:
@@ -148,19 +150,6 @@ class TopicReader:
                 raise ConfigurationError(f"topic {topic} does not exist; make it with `rollstream topics create`")
             found.extend((topic, number) for number in sorted(metadata.partitions))
         return tuple(found)
-
-
-def plain_message(message: confluent_kafka.Message) -> Message:
-    """The client's message as a `Message`."""
-    return Message(
-        topic=message.topic(),
-        partition=message.partition(),
-        offset=message.offset(),
-        key=message.key(),
-        value=message.value(),
-        headers=tuple(message.headers() or ()),
-        timestamp_ms=message.timestamp()[1],
-    )
 
 
 def _config(kafka: KafkaSettings, monitor_group: str | None) -> dict[str, Any]:

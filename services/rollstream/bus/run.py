@@ -105,7 +105,7 @@ class Run:
     def decoded(self, topic: Topic[R], message: Message, *, strict: bool = False) -> R | None:
         """The record in `message`; None if it can't be read, see `read_with_messages`."""
         try:
-            return self.codec(topic).decode(message.value)
+            return self.codec(topic).decode(message.checked_value())
         except DecodeError as error:
             if strict:
                 where = f"{message.topic}/{message.partition}@{message.offset}"

@@ -170,7 +170,7 @@ class _Work:
         route = self._routes[message.topic]
         if route.weight is None:
             return 1
-        return route.weight(self._run.codec(route.source).decode(message.value))
+        return route.weight(self._run.codec(route.source).decode(message.checked_value()))
 
     async def _take_records(self) -> None:
         async for taken in self._stage.consumer.records():
@@ -217,7 +217,7 @@ class _Work:
             await self._dead_letter(taken, start, _died_too_often(start), reason="poison")
             return
         try:
-            record = self._run.codec(route.source).decode(taken.message.value)
+            record = self._run.codec(route.source).decode(taken.message.checked_value())
         except DecodeError as error:
             await self._dead_letter(taken, start, error, reason="unreadable")
             return

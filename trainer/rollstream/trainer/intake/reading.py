@@ -60,9 +60,9 @@ class RolloutReader:
             place = Place((message.topic, message.partition), message.offset)
             try:
                 if message.topic == self._prompts_topic:
-                    assembler.add_prompt(self._prompts.decode(message.value), place)
+                    assembler.add_prompt(self._prompts.decode(message.checked_value()), place)
                 else:
-                    assembler.add_sample(self._scored.decode(message.value), place, len(message.value or b""))
+                    assembler.add_sample(self._scored.decode(message.checked_value()), place, len(message.value or b""))
             except DecodeError as error:
                 self._pass_over(message, error)
                 assembler.skip(place)

@@ -1,0 +1,54 @@
+"""Messages as the client gives them out, in our own type. Records that it can't decompress are passed over.
+
+The broker bounds only what a record takes when it is compressed: 150 MB of zeros are 5 kB. The client decompresses at
+most 100 MB, and fetches what is larger for ever. It says where the compressed batch begins, but not where it ends. So
+the records of the batch are passed over one by one, until the next batch is reached.
+"""
+
+import logging
+from typing import Any
+
+import confluent_kafka
+from confluent_kafka import KafkaError, TopicPartition
+
+from rollstream.bus.message import Message, Partition
+
+_LOG = logging.getLogger(__name__)
+
+
+class Receiver:
+    """Turns what `client`, a consumer, gives out into messages."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._next: dict[Partition, int] = {}
+
+    def message(self, polled: confluent_kafka.Message) -> Message | None:
+        """The message; one without a value if it can't be decompressed; None if `polled` is another error."""
+        error = polled.error()
+        if error is None:
+            return _plain(polled)
+        return self._passed_over(polled, error) if error.code() == KafkaError._BAD_COMPRESSION else None
+
+    def _passed_over(self, polled: confluent_kafka.Message, error: KafkaError) -> Message | None:
+        partition = (polled.topic(), polled.partition())
+        offset = max(polled.offset(), self._next.get(partition, 0))
+        try:
+            self._client.seek(TopicPartition(*partition, offset + 1))
+        except confluent_kafka.KafkaException:  # the partition is not ours any more
+            return None
+        self._next[partition] = offset + 1
+        _LOG.warning("%s/%d: offset %d is passed over: %s", *partition, offset, error.str())
+        return Message(*partition, offset, key=None, value=None, undecoded=error.str())
+
+
+def _plain(polled: confluent_kafka.Message) -> Message:
+    return Message(
+        topic=polled.topic(),
+        partition=polled.partition(),
+        offset=polled.offset(),
+        key=polled.key(),
+        value=polled.value(),
+        headers=tuple(polled.headers() or ()),
+        timestamp_ms=polled.timestamp()[1],
+    )
