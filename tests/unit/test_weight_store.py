@@ -1,6 +1,7 @@
 """Weight versions on disk: written whole or not at all, verified when read, deleted only by their writer."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 
 from rollstream.history.weight_store import DirectoryWeightStore, StoredWeights, open_weight_store
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
+from rollstream.schemas.weights import WeightFile
 
 
 def save_small(directory: Path) -> None:
@@ -67,10 +69,83 @@ def test_a_missing_file_is_corrupt_too(store: DirectoryWeightStore, stored: Stor
         store.fetch(stored.uri, stored.files)
 
 
-def test_a_file_name_cannot_lead_out_of_the_version(store: DirectoryWeightStore, stored: StoredWeights) -> None:
-    escaping = stored.files[0].model_copy(update={"name": "../../secret"})
-    with pytest.raises(CorruptWeightsError, match="outside"):
-        store.fetch(stored.uri, [escaping])
+@pytest.mark.parametrize("name", ["../../secret", "/etc/hostname", "..", "a/../../../secret", "model\0", "link"])
+def test_a_file_name_cannot_lead_out_of_the_version(
+    store: DirectoryWeightStore, stored: StoredWeights, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "secret").write_bytes(b"weights" * 100)
+    (tmp_path / "weights" / "3-abc" / "link").symlink_to(tmp_path / "secret")
+    with pytest.raises(CorruptWeightsError, match="lies outside of"):
+        store.fetch(stored.uri, renamed(stored, name))
+
+
+@pytest.mark.parametrize("name", ["", ".", "tokenizer", "pipe", "absent"])
+def test_only_regular_files_are_read(
+    store: DirectoryWeightStore, stored: StoredWeights, tmp_path: Path, name: str
+) -> None:
+    os.mkfifo(tmp_path / "weights" / "3-abc" / "pipe")
+    with pytest.raises(CorruptWeightsError, match=r"is no regular file|got none"):
+        store.fetch(stored.uri, renamed(stored, name))
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "file:///dev",
+        "file:///etc",
+        "{root}",
+        "{root}/../outside",
+        "{root}/link",
+        "{root}-beside/0-abc",
+        "file:///a%00b",
+        "file://[",
+        "file://other-host{path}/3-abc",
+        "relative/3-abc",
+        "s3://bucket/3-abc",
+        "{root}/" + "x" * 10_000_000,
+    ],
+    ids=lambda uri: uri[:40],
+)
+def test_a_directory_outside_of_the_store_is_refused_unseen(
+    store: DirectoryWeightStore, stored: StoredWeights, tmp_path: Path, uri: str
+) -> None:
+    """The files are there, with the right sizes and sums: only the place is wrong."""
+    root = tmp_path / "weights"
+    for outside in (tmp_path / "outside", tmp_path / "weights-beside" / "0-abc"):
+        shutil.copytree(root / "3-abc", outside)
+    (root / "link").symlink_to(tmp_path / "outside")
+    with pytest.raises(CorruptWeightsError) as refused:
+        store.fetch(uri.format(root=root.as_uri(), path=root), stored.files)
+    assert len(str(refused.value)) < 2_000
+    if "xxx" not in uri:
+        assert "does not lie below" in str(refused.value) or "is no directory of this machine" in str(refused.value)
+
+
+def test_a_store_behind_a_link_is_read_under_either_name(
+    store: DirectoryWeightStore, stored: StoredWeights, tmp_path: Path
+) -> None:
+    (tmp_path / "linked").symlink_to(tmp_path / "weights")
+    linked = DirectoryWeightStore(tmp_path / "linked")
+    for directory in (tmp_path / "linked" / "3-abc", tmp_path / "weights" / "3-abc"):
+        assert linked.fetch(directory.as_uri(), stored.files) == directory
+
+
+def test_a_record_names_every_file_with_tensors_and_each_once(
+    store: DirectoryWeightStore, stored: StoredWeights, tmp_path: Path
+) -> None:
+    tensors, vocabulary = stored.files
+    again = tensors.model_copy(update={"name": f"./{tensors.name}"})
+    for files in ((), (tensors, vocabulary, tensors), (tensors, again)):
+        with pytest.raises(CorruptWeightsError, match="at least one, and each once"):
+            store.fetch(stored.uri, files)
+    (tmp_path / "weights" / "3-abc" / "model-2.safetensors").write_bytes(b"not named, so without a sum")
+    with pytest.raises(CorruptWeightsError, match=r"holds \['model-2.safetensors'\]"):
+        store.fetch(stored.uri, stored.files)
+
+
+def renamed(stored: StoredWeights, name: str) -> list[WeightFile]:
+    """The version's files, and its first one under another name."""
+    return [*stored.files, stored.files[0].model_copy(update={"name": name})]
 
 
 def test_a_save_that_fails_leaves_nothing(store: DirectoryWeightStore, stored: StoredWeights, tmp_path: Path) -> None:

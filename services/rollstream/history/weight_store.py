@@ -6,11 +6,12 @@ import hashlib
 import logging
 import os
 import shutil
+import stat
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -24,6 +25,10 @@ from rollstream.schemas.weights import WeightFile
 _LOG = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NEARLY_FULL_BYTES = 2**20
+# Uris and names come from a topic that others may write: one of some megabytes would not fit into any report.
+_LONGEST_SHOWN = 200
+_LONGEST_PATH = 4096  # Linux's bound
+_FILE = "file://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,10 @@ class WeightStore(Protocol):
         ...
 
     def fetch(self, uri: str, files: Sequence[WeightFile]) -> Path:
-        """A local directory with these files, whose sizes and sums were checked; raises `CorruptWeightsError`."""
+        """A local directory with these files, whose sizes and sums were checked; raises `CorruptWeightsError`.
+
+        What lies outside of this store is refused unseen: anybody who can write `weights` chooses `uri` and `files`.
+        """
         ...
 
     def delete(self, uri: str, incarnation: str) -> None:
@@ -58,7 +66,7 @@ class DirectoryWeightStore:
     """Versions as directories `<version>-<incarnation>/` below a root that the trainer and the generators can reach."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root.absolute()
+        self._root = _normal(root)  # without `..`, as in the directories that uris name
 
     def write(self, version: int, incarnation: str, save: Callable[[Path], None]) -> StoredWeights:
         """See `WeightStore.write`."""
@@ -70,14 +78,22 @@ class DirectoryWeightStore:
 
     def fetch(self, uri: str, files: Sequence[WeightFile]) -> Path:
         """See `WeightStore.fetch`."""
-        directory = self._directory(uri)
+        try:
+            directory = directory_below(self._root, uri)
+        except ValueError as error:
+            raise CorruptWeightsError(f"{error}; is weight_store the trainer's?") from error
+        names = _names(directory, files)
         for file in files:
             _verify(directory, file)
+        _refuse_unnamed(directory, names)
         return directory
 
     def delete(self, uri: str, incarnation: str) -> None:
         """See `WeightStore.delete`."""
-        directory = self._directory(uri)
+        try:
+            directory = directory_below(self._root, uri)
+        except ValueError as error:
+            raise WeightStoreError(f"{error}: nothing is deleted elsewhere") from error
         _, _, writer = directory.name.partition("-")
         if directory.parent != self._root or writer != incarnation:
             raise WeightStoreError(
@@ -90,12 +106,6 @@ class DirectoryWeightStore:
         """See `WeightStore.sweep`."""
         sweep(self._root)
 
-    def _directory(self, uri: str) -> Path:
-        parts = urlsplit(uri)
-        if parts.scheme != "file":
-            raise CorruptWeightsError(f"{uri!r} is no directory: a directory store reads file:// uris")
-        return Path(unquote(parts.path))
-
 
 def open_weight_store(root: Path | str) -> WeightStore:
     """The store at `root`: a directory path or a file:// uri; raises `ConfigurationError` for other schemes."""
@@ -103,6 +113,26 @@ def open_weight_store(root: Path | str) -> WeightStore:
     if parts.scheme not in ("", "file"):
         raise ConfigurationError(f"weight_store {str(root)!r}: scheme {parts.scheme!r} is unknown, use a directory")
     return DirectoryWeightStore(Path(unquote(parts.path)) if parts.scheme else Path(root))
+
+
+def directory_below(root: Path, uri: str) -> Path:
+    """The directory that a record names by a file:// `uri`; raises `ValueError` if it does not lie below `root`.
+
+    Nothing outside of `root` is looked at.
+    """
+    path = _normal(Path(unquote(uri.removeprefix(_FILE))))
+    if not uri.startswith(f"{_FILE}/") or "\0" in str(path) or len(str(path)) > _LONGEST_PATH:
+        raise ValueError(f"{_shown(uri)} is no directory of this machine: expected file:///path")
+    tops = (_normal(root), Path(os.path.realpath(root)))
+    # First by name alone: the real path is looked up on the disk, which may hang where another machine's is mounted.
+    if not any(top in path.parents for top in tops) or tops[1] not in Path(os.path.realpath(path)).parents:
+        raise ValueError(f"{_shown(uri)} does not lie below {root}")
+    return path
+
+
+def _normal(path: Path) -> Path:
+    """The absolute path without `..`; nothing is looked up on the disk for it."""
+    return Path(os.path.normpath(path.absolute()))
 
 
 def write_durably(final: Path, save: Callable[[Path], None]) -> None:
@@ -189,20 +219,54 @@ def _described(directory: Path, path: Path) -> WeightFile:
     return WeightFile(name=name, num_bytes=path.stat().st_size, sha256=_sha256(path))
 
 
+def _names(directory: Path, files: Sequence[WeightFile]) -> set[PurePosixPath]:
+    """The names of a version's files. None, or one that comes often and would be read as often, are refused."""
+    names = {PurePosixPath(file.name) for file in files}
+    if not names or len(names) < len(files):
+        raise CorruptWeightsError(
+            f"{directory}: the version's record names {len(files)} files, {len(names)} different ones; expected at "
+            "least one, and each once"
+        )
+    return names
+
+
+def _refuse_unnamed(directory: Path, names: set[PurePosixPath]) -> None:
+    """Engines read every file of tensors that is there: refuse those that the record has no sum for."""
+    unnamed = sorted(path.name for path in directory.glob("*.safetensors") if PurePosixPath(path.name) not in names)
+    if unnamed:
+        raise CorruptWeightsError(f"{directory} holds {unnamed[:3]}, for which the version's record has no sum")
+
+
 def _verify(directory: Path, file: WeightFile) -> None:
-    path = directory / file.name
-    # Names come from a topic that others may write: `../` must not lead to other files.
-    if not path.resolve().is_relative_to(directory.resolve()):
-        raise CorruptWeightsError(f"weight file {file.name!r} lies outside of {directory}")
+    path = _path_of(directory, file.name)
     try:
-        size = path.stat().st_size
-        if size != file.num_bytes:
-            raise CorruptWeightsError(f"{path}: expected {file.num_bytes} bytes, got {size}")
-        found = _sha256(path)
+        found = path.stat()
+        # A device, a pipe or a directory has no end or no content.
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptWeightsError(f"{path} is no regular file")
+        if found.st_size != file.num_bytes:
+            raise CorruptWeightsError(f"{path}: expected {file.num_bytes} bytes, got {found.st_size}")
+        sha256 = _sha256(path)
     except OSError as error:
-        raise CorruptWeightsError(f"{path}: expected {file.num_bytes} bytes, got none: {error.strerror}") from error
-    if found != file.sha256:
-        raise CorruptWeightsError(f"{path}: expected sha256 {file.sha256}, got {found}")
+        raise CorruptWeightsError(
+            f"{_shown(str(path))}: expected {file.num_bytes} bytes, got none: {error.strerror}"
+        ) from error
+    if sha256 != file.sha256:
+        raise CorruptWeightsError(f"{path}: expected sha256 {file.sha256[:64]}, got {sha256}")
+
+
+def _path_of(directory: Path, name: str) -> Path:
+    """The file of this name in a version's directory; raises `CorruptWeightsError` if it lies elsewhere."""
+    relative = PurePosixPath(name)
+    is_below = "\0" not in name and ".." not in relative.parts and not relative.is_absolute()
+    # A link in the directory must not lead out of it either.
+    if not is_below or not Path(os.path.realpath(directory / name)).is_relative_to(os.path.realpath(directory)):
+        raise CorruptWeightsError(f"weight file {_shown(name)} lies outside of {directory}")
+    return directory / name
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 
 def _sha256(path: Path) -> str:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
@@ -21,7 +22,13 @@ from rollstream.schemas.errors import ExpiredTransactionError, FencedError
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics
-from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, read_position, state_directory
+from rollstream.trainer.commits.checkpoint import (
+    CheckpointStore,
+    Position,
+    checkpoint_directory,
+    read_position,
+    state_directory,
+)
 from rollstream.trainer.commits.commit import Commits, CommitSettings
 from rollstream.trainer.commits.restart import (
     ReadingStart,
@@ -92,12 +99,13 @@ def train(
 class _Found:
     """The run as the trainers before this one left it.
 
-    `fold`: its ledger. `plan` and `restored`: what to restore. `start`: where to read on. `ends`: where each
-    partition of `prompts` and `scored` ended at that moment.
+    `fold`: its ledger. `plan`, `checkpoint` and `restored`: what to restore. `start`: where to read on. `ends`: where
+    each partition of `prompts` and `scored` ended at that moment.
     """
 
     fold: LedgerFold
     plan: RestartPlan
+    checkpoint: Path | None
     restored: Position
     start: ReadingStart
     ends: dict[Partition, int]
@@ -111,16 +119,17 @@ def _look_up(settings: TrainerSettings, run: Run) -> _Found:
         _LOG.warning(said)
     plan = plan_restart(history.fold, history.newest_version)
     source = run.sibling(settings.rollouts_run)
-    restored = _restored_position(run, source, plan)
+    checkpoint = None if plan.checkpoint is None else checkpoint_directory(plan.checkpoint, settings.checkpoints)
+    restored = _restored_position(run, source, plan, checkpoint)
     start, ends = _where_to_read(settings, source, restored)
-    return _Found(fold=history.fold, plan=plan, restored=restored, start=start, ends=ends)
+    return _Found(fold=history.fold, plan=plan, checkpoint=checkpoint, restored=restored, start=start, ends=ends)
 
 
 def _restart(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
     """Restore the newest checkpoint, and publish its weights as a new version: the first ledger entry."""
     plan = found.plan
-    if plan.checkpoint is not None:
-        backend.load_state(state_directory(plan.checkpoint))
+    if found.checkpoint is not None:
+        backend.load_state(state_directory(found.checkpoint))
     entry = commits.restart(version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights)
     found.fold.add(entry)
     metrics.export(entry)
@@ -175,15 +184,15 @@ def _load_backend(settings: TrainerSettings) -> TrainingBackend:
     return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
 
 
-def _restored_position(run: Run, source: Run, plan: RestartPlan) -> Position:
+def _restored_position(run: Run, source: Run, plan: RestartPlan, checkpoint: Path | None) -> Position:
     """The checkpoint's position, checked against this cluster; without a checkpoint the start of every topic."""
     identity = source.admin().identity([source.topic(PROMPTS), source.topic(SCORED)])
-    if plan.checkpoint is None:
+    if checkpoint is None:
         return Position(
             run=run.name, weight_version=plan.version, step=plan.step, cluster_id=identity.cluster_id,
             topic_ids=identity.topic_ids, next_offsets=(), open_groups=(),
         )  # fmt: skip
-    position = read_position(plan.checkpoint)
+    position = read_position(checkpoint)
     check_position(position, identity)
     return position
 

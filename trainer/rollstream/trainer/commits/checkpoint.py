@@ -6,12 +6,11 @@ The state of the training backend (model, optimizer), and the trainer's position
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollstream.bus.message import Partition
-from rollstream.history.weight_store import delete_atomically, sweep, write_durably
+from rollstream.history.weight_store import delete_atomically, directory_below, sweep, write_durably
 from rollstream.schemas.errors import ConfigurationError
 
 _POSITION: Final = "position.json"
@@ -90,25 +89,31 @@ class CheckpointStore:
         sweep(self._root)
 
 
-def read_position(uri: str) -> Position:
-    """The position in a checkpoint that the ledger names; raises `ConfigurationError` if it is not there."""
-    path = _directory(uri) / _POSITION
+def checkpoint_directory(uri: str, root: Path) -> Path:
+    """The checkpoint that the ledger names; raises `ConfigurationError` unless it lies below `root`.
+
+    Entries come from a topic that others may write, and a trainer becomes what its checkpoint holds.
+    """
     try:
-        return Position.model_validate_json(path.read_text())
+        return directory_below(root, uri)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"the ledger names a checkpoint elsewhere: {error}; set [trainer] checkpoints to where the trainers before "
+            "this one wrote theirs, or go back to a version before it with `rollstream weights rollback`"
+        ) from error
+
+
+def read_position(directory: Path) -> Position:
+    """The position in a checkpoint; raises `ConfigurationError` if it is not there."""
+    try:
+        return Position.model_validate_json((directory / _POSITION).read_text())
     except (OSError, ValidationError) as error:
         raise ConfigurationError(
-            f"the ledger names checkpoint {uri}, which cannot be read: {error}; bring the directory back, "
+            f"the ledger names checkpoint {directory}, which cannot be read: {error}; bring the directory back, "
             "or go back to a version whose checkpoint exists with `rollstream weights rollback`"
         ) from error
 
 
-def state_directory(uri: str) -> Path:
+def state_directory(directory: Path) -> Path:
     """Where a checkpoint keeps the backend's state."""
-    return _directory(uri) / _STATE
-
-
-def _directory(uri: str) -> Path:
-    parts = urlsplit(uri)
-    if parts.scheme != "file":
-        raise ConfigurationError(f"checkpoint {uri!r} is no directory: expected a file:// uri")
-    return Path(unquote(parts.path))
+    return directory / _STATE
