@@ -107,6 +107,15 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
     assert "version 3 is not on the surviving branch" in refused
 
 
+def test_a_version_number_that_no_trainer_reaches_takes_none_from_the_next_one(trained: Trained) -> None:
+    for number in (2**63 - 1, 2**62 + 1):
+        foreign = AvroCodec(WEIGHTS).encode(published(number, parent_version=None))
+        trained.publisher.commit([OutRecord(topic=WEIGHTS.of(trained.settings.run), key=b"policy", value=foreign)])
+    assert read(Run(trained.settings), strict=True).newest_version == NEWEST
+    assert trained.call("rollback", "2").exit_code == 0
+    assert trained.fold().current_version == NEWEST + 1
+
+
 def test_the_newest_versions_alone_can_be_kept_while_everything_is_folded(trained: Trained) -> None:
     everything, newest = read(Run(trained.settings)), read(Run(trained.settings), newest=2)
     assert list(everything.published) == list(everything.entries) == [0, 1, 2, NEWEST]

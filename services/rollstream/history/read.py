@@ -1,16 +1,19 @@
 """Reads a run's history from `weights` and `ledger`: all weight versions, and the surviving branch."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import LedgerFold
+from rollstream.history.versions import LARGEST_VERSION
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
 
 V = TypeVar("V")
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,14 +43,17 @@ class History:
 def read(run: Run, *, newest: int | None = None, strict: bool = False) -> History:
     """Read both topics to their ends. Records are kept for the `newest` versions (None: for all).
 
-    With `strict` an unreadable record raises `BrokenWorldError`; otherwise it is skipped. Raises `BrokerError` and
-    `InconsistentLedgerError`.
+    With `strict` an unreadable record raises `BrokenWorldError`; otherwise it is skipped. A version on `weights` above
+    `LARGEST_VERSION` is always skipped. Raises `BrokerError` and `InconsistentLedgerError`.
     """
     published: dict[int, WeightsPublished] = {}
     entries: dict[int, LedgerEntry] = {}
     fold = LedgerFold()
     newest_version = -1
     for weights in run.read(WEIGHTS, strict=strict):
+        if weights.weight_version > LARGEST_VERSION:
+            _LOG.warning("version %d is passed over: no trainer counts that far", weights.weight_version)
+            continue
         newest_version = max(newest_version, weights.weight_version)
         if weights.model == run.model:
             _keep(published, weights.weight_version, weights, newest)
