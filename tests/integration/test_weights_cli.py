@@ -1,6 +1,7 @@
 """`rollstream weights` on a real broker: what it lists, how it goes back, and when it refuses."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,16 +96,27 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
         trained.commit(NEWEST + 2)
     assert trained.fold().current_version == 4
 
+    shutil.rmtree(trained.settings.weight_store / "1-abc")  # as a trainer does with old versions
     rows = [json.loads(line) for line in trained.call("list", "--json").output.splitlines()]
-    assert [(row["version"], row["parent"], row["surviving"]) for row in rows] == [
-        (4, 2, True), (3, 2, False), (2, 1, True), (1, 0, True), (0, None, True),
+    assert [(row["version"], row["parent"], row["surviving"], row["pruned"]) for row in rows] == [
+        (4, 2, True, False), (3, 2, False, False), (2, 1, True, False), (1, 0, True, True), (0, None, True, False),
     ]  # fmt: skip
     table = trained.call("list").output
     assert "5 versions of policy" in table
     assert "rollback" in table
+    assert "pruned" in table
+    trained.settings.weight_store.rename(trained.settings.weight_store.with_name("elsewhere"))
+    assert json.loads(trained.call("list", "--json", "--last", "1").output)["pruned"] is None
 
     refused = error_of(trained.call("rollback", "3"), ConfigurationError)
     assert "version 3 is not on the surviving branch" in refused
+
+
+def test_a_pruned_version_cannot_be_rolled_back_to_and_the_trainer_goes_on(trained: Trained) -> None:
+    shutil.rmtree(trained.settings.weight_store / "2-abc")
+    refused = error_of(trained.call("rollback", "2", "--force"), ConfigurationError)
+    assert "the files of version 2 are deleted" in refused
+    trained.commit(NEWEST + 1)  # it was not fenced
 
 
 def test_a_version_number_that_no_trainer_reaches_takes_none_from_the_next_one(trained: Trained) -> None:

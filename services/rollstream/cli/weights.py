@@ -16,7 +16,7 @@ def command() -> None:
 @json_option
 @click.option("--last", default=20, show_default=True, type=click.IntRange(min=1), help="Newest versions to list.")
 def list_versions(settings: StageSettings, as_json: bool, last: int) -> None:
-    """List the newest versions: the parent of each, and whether it is on the surviving branch."""
+    """List the newest versions: the parent of each, whether it survived restarts, and whether its files are pruned."""
     from rollstream.views.weights import show_list
 
     show_list(settings, last=last, as_json=as_json)

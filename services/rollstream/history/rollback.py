@@ -20,8 +20,8 @@ from rollstream.schemas.weights import WeightsPublished
 def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsPublished:
     """Publish the files of `version` as a new version, its child. A trainer that still runs is fenced.
 
-    Raises `ConfigurationError` if a trainer lives (unless `force`) or if a trainer could not go on from `version`, and
-    `CorruptWeightsError` if its files are damaged. Nothing is changed then.
+    Raises `ConfigurationError` if a trainer lives (unless `force`), if the files of `version` are deleted or if no
+    trainer could go on from it, and `CorruptWeightsError` if its files are damaged. Nothing is changed then.
     """
     if not force and is_trainer_present(settings.kafka, settings.run):
         raise ConfigurationError(
@@ -61,7 +61,13 @@ def _checked(settings: StageSettings, history: History, version: int) -> Weights
             + (f"{surviving[0]} to {surviving[-1]}, {len(surviving)} in all" if surviving else "no versions")
         )
     older = history.published[version]
-    open_weight_store(settings.weight_store).fetch(older.uri, older.files)
+    store = open_weight_store(settings.weight_store)
+    if store.holds(older.uri) is False:
+        raise ConfigurationError(
+            f"the files of version {version} are deleted: a trainer keeps only its newest versions; choose one that "
+            "`rollstream weights list` does not mark as pruned"
+        )
+    store.fetch(older.uri, older.files)
     checkpoint = history.checkpoint_at(version)
     if checkpoint is not None and not _exists(checkpoint):
         raise ConfigurationError(

@@ -53,6 +53,10 @@ class WeightStore(Protocol):
         """
         ...
 
+    def holds(self, uri: str) -> bool | None:
+        """Whether the version's files are here, unread; None if the store itself can't be seen from this machine."""
+        ...
+
     def delete(self, uri: str, incarnation: str) -> None:
         """Delete a version, if it exists; raises `WeightStoreError` if another incarnation wrote it."""
         ...
@@ -87,6 +91,15 @@ class DirectoryWeightStore:
             _verify(directory, file)
         _refuse_unnamed(directory, names)
         return directory
+
+    def holds(self, uri: str) -> bool | None:
+        """See `WeightStore.holds`."""
+        if not self._root.is_dir():
+            return None
+        try:
+            return directory_below(self._root, uri).is_dir()
+        except (ValueError, OSError):
+            return False
 
     def delete(self, uri: str, incarnation: str) -> None:
         """See `WeightStore.delete`."""

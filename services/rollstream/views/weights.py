@@ -10,7 +10,7 @@ from rich.table import Table
 from rollstream.bus.run import Run
 from rollstream.history.read import History, read
 from rollstream.history.rollback import roll_back
-from rollstream.history.weight_store import open_weight_store
+from rollstream.history.weight_store import WeightStore, open_weight_store
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
 from rollstream.schemas.weights import WeightsPublished
@@ -18,8 +18,9 @@ from rollstream.schemas.weights import WeightsPublished
 
 def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
     """Print the newest `last` versions, the newest first. As JSON: one object on each line."""
-    history = read(Run(settings))
-    rows = [_row(history, history.published[version]) for version in sorted(history.published)[-last:][::-1]]
+    history, store = read(Run(settings)), open_weight_store(settings.weight_store)
+    newest = [history.published[version] for version in sorted(history.published)[-last:][::-1]]
+    rows = [_row(history, published) | {"pruned": _is_pruned(store, published)} for published in newest]
     if as_json:
         for row in rows:
             click.echo(json.dumps(row))
@@ -29,6 +30,8 @@ def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
         table.add_column(column, justify="right")
     for row in rows:
         cells = {**row, "created_at": row["created_at"][11:19], "checkpoint": row["checkpoint"] is not None}
+        if cells.pop("pruned"):
+            cells["megabytes"] = "pruned"
         table.add_row(*(_cell(value) for value in cells.values()), style=None if row["surviving"] else "dim")
     click.echo(f"run {settings.run}: {len(history.published)} versions of {settings.model}")
     Console().print(table)
@@ -82,6 +85,12 @@ def _row(history: History, published: WeightsPublished) -> dict[str, Any]:
         "created_at": published.created_at.isoformat(timespec="seconds"),
         "checkpoint": entry.checkpoint if entry else None,
     }
+
+
+def _is_pruned(store: WeightStore, published: WeightsPublished) -> bool | None:
+    """Whether its files are deleted; None if the store can't be seen from here."""
+    is_there = store.holds(published.uri)
+    return None if is_there is None else not is_there
 
 
 def _verdict(settings: StageSettings, published: WeightsPublished) -> str:
