@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from rollstream.process.crash_points import CRASH_AT
+from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import RolloutGenerated, Status
-from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS_APPLIED
-from rollstream.schemas.weights import ApplyOutcome, WeightsApplied
-from tests.harness.builders import a_prompt
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS, WEIGHTS_APPLIED
+from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsKind, WeightsPublished
+from tests.harness.builders import a_prompt, published
 from tests.harness.running import Run, a_run
 from tests.harness.waits import wait_until
 
@@ -194,14 +195,65 @@ def test_a_corrupt_version_is_reported_and_the_old_one_serves_until_the_next(run
     assert {sample.weight_versions for sample in wait_for_samples(run, 8)} == {(0,), (2,)}
 
 
-def test_an_unreadable_version_is_passed_over_by_joiners_and_runners(run: Run) -> None:
+def test_records_that_no_trainer_wrote_are_passed_over_by_joiners_and_runners(run: Run) -> None:
     run.publish("weights", [("policy", b"garbage")])
-    run.publish_weights(0)
+    real = run.publish_weights(0)
+    foreign = list(foreign_versions(real))
+    publish_versions(run, foreign)
     run.start("generator")
     wait_for_applied(run, 0)
     run.publish("weights", [("policy", None), ("policy", b"\0\0\0\0\x63abc")])
+    publish_versions(run, foreign)
+    run.submit(a_prompt(1, run=run.name))
+    assert {sample.weight_versions for sample in wait_for_samples(run, 4)} == {(0,)}
     run.publish_weights(1)
     wait_for_applied(run, 1)
+
+
+def foreign_versions(real: WeightsPublished) -> Iterator[WeightsPublished]:
+    """What anybody can write who reaches the topic: places, names, numbers and parents that no trainer chose."""
+    device = real.files[0].model_copy(update={"name": "zero", "num_bytes": 0})
+    nul, outside = (real.files[0].model_copy(update={"name": name}) for name in ("a\0b", "../../rollstream.toml"))
+    yield published(7, parent_version=8, uri="file:///dev", files=(device,))
+    yield published(8, parent_version=7, uri=real.uri, files=(nul,))
+    yield published(9, parent_version=9, uri=real.uri, files=(outside,))
+    yield published(7, parent_version=9, uri="file:///" + "x" * 1_000_000, files=real.files)
+    yield published(10, parent_version=0, uri=real.uri, files=real.files * 1000)
+    yield published(11, parent_version=None, kind=WeightsKind.LORA, uri=real.uri, files=real.files)
+    yield published(12, parent_version=None, model="another", uri=real.uri, files=real.files)
+    yield published(2**63 - 1, parent_version=None, uri="file://[", files=())
+
+
+def publish_versions(run: Run, versions: Iterable[WeightsPublished]) -> None:
+    run.publish("weights", [(version.model, AvroCodec(WEIGHTS).encode(version)) for version in versions])
+
+
+def test_a_joiner_reads_back_only_as_far_as_it_must_and_reports_only_what_it_loads(run: Run) -> None:
+    """The newest of 600 versions is damaged. It was restored from version 3, which lies far before the newest ones."""
+    first = run.publish_weights(0)
+    same = {"uri": first.uri, "files": first.files}
+    publish_versions(run, [published(number, **same) for number in range(1, 599)])
+    run.publish_weights(599, parent_version=3, step=3, uri=first.uri, content=b"other than version 0")
+    run.start("generator")
+    wait_for_applied(run, 3)
+    reports = [(report.weight_version, report.outcome) for report in run.records(WEIGHTS_APPLIED)]
+    assert reports == [(599, ApplyOutcome.FAILED), (3, ApplyOutcome.APPLIED)]
+
+
+def test_a_generator_far_behind_a_damaged_version_loads_the_nearest_one_and_goes_on(run: Run) -> None:
+    run.shared["max_policy_lag"] = 1
+    first = run.publish_weights(0)
+    generator = run.start("generator")
+    wait_for_applied(run, 0)
+    same = {"uri": first.uri, "files": first.files}
+    damaged = {**same, "files": (first.files[0].model_copy(update={"sha256": "ef" * 32}),)}
+    generator.signal(signal.SIGSTOP)  # so that it reads all three at once
+    publish_versions(run, [published(1, **same), published(2, **same), published(3, **damaged)])
+    generator.signal(signal.SIGCONT)
+    wait_for_applied(run, 3, ApplyOutcome.FAILED)
+    wait_for_applied(run, 2)
+    run.submit(a_prompt(1, run=run.name))
+    assert {sample.weight_versions for sample in wait_for_samples(run, 4)} == {(2,)}
 
 
 def test_a_joiner_starts_on_the_newest_version_and_one_leaving_loses_nothing(run: Run) -> None:

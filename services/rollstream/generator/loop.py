@@ -21,8 +21,9 @@ What happens when … (the loop itself is `stage/loop.py`)
   … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”.
   … a new version is published: it is loaded while samples run. Their spans say which version sampled which tokens
     (`engines/vllm_engine.py`). Evaluation samples delay the load for a bounded time (`current_version.py`).
-  … a version's files are damaged or do not fit: the old one goes on, and the load is retried with backoff
-    (`weights.py`). If vLLM fails while it replaces weights, they are half new: the process ends.
+  … a version's files are damaged or do not fit: the old one goes on, or a nearer ancestor that can be loaded, and the
+    load is retried with backoff (`weights.py`). If vLLM fails while it replaces weights, they are half new: the process
+    ends. Files outside of `weight_store` are never read, whatever a record names.
   … the record of a version can't be read: nothing is loaded until the next version comes.
   … this generator is more than max_policy_lag steps behind: it takes no prompts and is not ready (`_LagKeeper`).
 """

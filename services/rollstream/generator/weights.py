@@ -1,12 +1,13 @@
 """Loads new weight versions into a generator's engine, and reports each one.
 
-Consumes   `weights`, from its start and without a consumer group, because every generator needs every record.
+Consumes   `weights`, from its end backwards and without a consumer group, because every generator needs every record.
 Produces   `weights-applied`.
 Waits for  a newer version, and for running evaluation samples to end.
 Unblocked  by the trainer's next commit.
 
-A load that fails is retried with backoff. Meanwhile the old version goes on generating. A newer version ends the
-retries. A record that can't be read is passed over.
+A load that fails is retried with backoff. Meanwhile the nearest ancestor that can be loaded generates: else a damaged
+newest version could stop a run for good, since without rollouts no newer one comes. A newer version ends the retries. A
+record that can't be read is passed over.
 """
 
 import asyncio
@@ -21,16 +22,19 @@ from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
+from rollstream.generator.published import PublishedVersions
 from rollstream.history.weight_store import WeightStore
 from rollstream.schemas.errors import CorruptWeightsError, EngineDeadError, EngineError
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.topics import WEIGHTS, WEIGHTS_APPLIED
-from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsPublished
+from rollstream.schemas.topics import WEIGHTS_APPLIED
+from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsKind, WeightsPublished
 
 _LOG = logging.getLogger(__name__)
-_POLL_SECONDS = 0.2
 _FIRST_BACKOFF_SECONDS = 1.0
 _LONGEST_BACKOFF_SECONDS = 60.0
+# Trainers keep far fewer versions, so the files of older ones are deleted.
+_MOST_ANCESTORS = 256
+_LONGEST_ERROR = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +55,8 @@ class WeightWatcher:
 
     def __init__(self, parts: WatcherParts) -> None:
         self._parts = parts
-        parts.run.make_codecs(WEIGHTS, WEIGHTS_APPLIED)
-        self._reader = parts.run.reader(WEIGHTS)
+        parts.run.make_codecs(WEIGHTS_APPLIED)
+        self._published = PublishedVersions(parts.run)
         self._known = KnownVersions()
         self._unreported: list[int] = []
         self._retry_at = 0.0
@@ -63,22 +67,17 @@ class WeightWatcher:
         while self._parts.current.version is None:
             await self._read()
             # Before the end of the topic the newest version is not known, and each load of an older one is wasted.
-            if self._known.newest is None or not self._reader.at_end():
+            if not self._published.at_end:
                 continue
-            for record in self._known.ancestry(self._known.newest):
-                if await self._load(record):
-                    break
-            else:
-                await asyncio.sleep(self._next_backoff())
+            if self._known.newest is None:
+                await self._read_older()
+            await self._load_if_due()
 
     async def follow(self, on_behind: Callable[[int | None], None]) -> None:
         """Load each newer version, for ever. `on_behind` is called with the engine's lag, see `behind`."""
         while True:
             await self._read()
-            if self._is_due():
-                record = self._known.record(self._known.newest) if self._known.newest is not None else None
-                if record is not None and not await self._load(record):
-                    self._retry_at = time.monotonic() + self._next_backoff()
+            await self._load_if_due()
             on_behind(self.behind())
 
     def behind(self) -> int | None:
@@ -87,18 +86,50 @@ class WeightWatcher:
         return None if version is None else self._known.behind(version)
 
     async def _read(self) -> None:
-        messages = await asyncio.to_thread(self._reader.poll, 500, _POLL_SECONDS)
-        for message in messages:
-            record = self._parts.run.decoded(WEIGHTS, message)
-            if record is None:
-                continue
+        for record in await asyncio.to_thread(self._published.newer):
             self._known.note(record)
-            self._unreported.append(record.weight_version)
+            # What was published before this process loaded its first version is nothing that it skipped.
+            if self._parts.current.version is not None:
+                self._unreported.append(record.weight_version)
             # Failures of the version before say nothing of this one.
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
 
-    def _is_due(self) -> bool:
-        return self._known.newest != self._parts.current.version and time.monotonic() >= self._retry_at
+    async def _read_older(self) -> bool:
+        """Read a block of older records; False if there are none."""
+        records = await asyncio.to_thread(self._published.older)
+        self._known.note_older(records or [])
+        return records is not None
+
+    async def _load_if_due(self) -> None:
+        newest = self._known.newest
+        if newest is None or newest == self._parts.current.version or time.monotonic() < self._retry_at:
+            return
+        await self._load_nearest(newest)
+        if self._parts.current.version == newest:
+            return
+        if self._known.forget_orphan(newest):
+            _LOG.warning("version %d is passed over: nobody knows what it was trained from", newest)
+        else:
+            self._retry_at = time.monotonic() + self._next_backoff()
+
+    async def _load_nearest(self, newest: int) -> None:
+        """Load the newest version, or its nearest ancestor that can be loaded and is nearer than the engine's."""
+        version: int | None = newest
+        for _ in range(_MOST_ANCESTORS):
+            record = None if version is None else await self._record(version)
+            if record is None or not self._is_nearer(record.weight_version) or await self._load(record):
+                return
+            version = self._known.parent(record.weight_version)
+
+    async def _record(self, version: int) -> WeightsPublished | None:
+        while not self._known.knows(version) and await self._read_older():
+            pass
+        return self._known.record(version)
+
+    def _is_nearer(self, version: int) -> bool:
+        """Whether fewer optimizer steps lie between `version` and the newest than between the engine's and it."""
+        behind, distance = self.behind(), self._known.behind(version)
+        return version == self._known.newest or behind is None or (distance is not None and distance < behind)
 
     def _next_backoff(self) -> float:
         backoff = self._backoff
@@ -110,6 +141,7 @@ class WeightWatcher:
         started = time.monotonic()
         version = record.weight_version
         try:
+            _refuse_unknown_kind(record)
             # Fetched first: evaluation samples are held up only while the engine loads.
             path = await asyncio.to_thread(self._parts.store.fetch, record.uri, record.files)
             async with self._parts.current.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
@@ -117,13 +149,18 @@ class WeightWatcher:
         except EngineDeadError:
             raise
         except (CorruptWeightsError, EngineError) as error:
-            _LOG.error("version %d was not loaded: %s", version, error, extra={"weight_version": version})
-            await self._report(version, ApplyOutcome.FAILED, load_seconds=time.monotonic() - started, error=str(error))
+            # Its ancestors are only tried instead of it, and most of them have no files any more.
+            is_newest = version == self._known.newest
+            level = logging.ERROR if is_newest else logging.INFO
+            _LOG.log(level, "version %d was not loaded: %s", version, error, extra={"weight_version": version})
+            if is_newest:
+                seconds = time.monotonic() - started
+                await self._report(version, ApplyOutcome.FAILED, load_seconds=seconds, error=str(error))
             return False
         metrics.WEIGHT_VERSION.set(version)
         metrics.STALL.observe(report.stall_seconds)
-        for skipped in [number for number in self._unreported if number < version]:
-            await self._report(skipped, ApplyOutcome.SKIPPED)
+        skipped = [number for number in self._unreported if number < version]
+        await asyncio.gather(*(self._report(number, ApplyOutcome.SKIPPED) for number in skipped))
         self._unreported = [number for number in self._unreported if number > version]
         stall = report.stall_seconds + held_seconds
         await self._report(version, ApplyOutcome.APPLIED, stall_seconds=stall, load_seconds=time.monotonic() - started)
@@ -146,7 +183,14 @@ class WeightWatcher:
             outcome=outcome,
             stall_seconds=stall_seconds,
             load_seconds=load_seconds,
-            error=error,
+            error=error[:_LONGEST_ERROR] if error else None,
             applied_at=utc_now(),
         )
         await self._parts.publisher.publish(self._parts.run.out_record(WEIGHTS_APPLIED, applied))
+
+
+def _refuse_unknown_kind(record: WeightsPublished) -> None:
+    if record.kind is not WeightsKind.FULL:
+        raise CorruptWeightsError(
+            f"version {record.weight_version} is of kind {record.kind.value!r}: this generator loads full versions only"
+        )
