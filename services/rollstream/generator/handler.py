@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rollstream.agents.load import load_agent
+from rollstream.engines.bounds import LOWEST_TEMPERATURE
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
@@ -162,14 +163,14 @@ def _refuse_out_of_bounds(prompt: PromptSubmitted) -> None:
 
 
 def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
-    """Fail training samples whose settings change the distribution, e.g. top_k: their logprobs are not the policy's."""
+    """Fail training samples of another distribution than the policy's at the prompt's temperature, e.g. of top_k."""
     sampling = prompt.sampling
     if prompt.purpose is not Purpose.TRAIN:
         return
-    if sampling.temperature <= 0 or sampling.top_p != 1 or sampling.top_k != 0:
+    if sampling.temperature < LOWEST_TEMPERATURE or sampling.top_p != 1 or sampling.top_k != 0:
         raise FailedSampleError(
             FailureCode.UNSUPPORTED_SAMPLING,
-            "training needs temperature > 0, top_p 1 and top_k 0, got "
+            f"training needs temperature >= {LOWEST_TEMPERATURE}, top_p 1 and top_k 0, got "
             f"{sampling.temperature}, {sampling.top_p} and {sampling.top_k}",
         )
 
