@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from rollstream.engines.protocol import Generation
 from rollstream.schemas.rollout import FinishReason
@@ -147,6 +148,19 @@ def test_every_engine_reads_the_same_tokenizer(host: EngineHost, name: str, engi
     assert (found["prompt"], found["num_prompt_tokens"], found["texts"]) == ("52910=", 6, "01")
     for key in ("tokenizer_sha256", "chat_template_sha256"):
         assert found[key] == reference[key]
+
+
+def test_tables_that_the_model_computes_by_itself_do_not_count(
+    host: EngineHost, name: str, engine_hosts: EngineHosts, tmp_path: Path
+) -> None:
+    """As in the files of old exports, which `save_pretrained` writes without them."""
+    versions = engine_hosts.versions(name)
+    shutil.copytree(versions.new, tmp_path / "old-export")
+    tensors = load_file(versions.new / "model.safetensors")
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(16, dtype=np.float32)
+    save_file(tensors, tmp_path / "old-export" / "model.safetensors", metadata={"format": "pt"})
+    assert host.run(scenario.load_refusal, START_VERSION + 1, tmp_path / "old-export") == "loaded"
+    host.run(scenario.load, START_VERSION, versions.old)
 
 
 @pytest.mark.parametrize("name", ["scripted", "transformers-tied-keep", "vllm-untied-recompute"])

@@ -13,6 +13,9 @@ from rollstream.schemas.errors import ConfigurationError, EngineError
 
 Shapes = Mapping[str, tuple[int, ...]]
 _HEAD = "lm_head.weight"
+# Tables that models compute when they are made. Old exports hold them, `save_pretrained` leaves them out, and vLLM's
+# loader skips the same names.
+_COMPUTED = ("rotary_emb.inv_freq", "rotary_pos_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
 # About the bound of the safetensors library, 100 MB.
 _LARGEST_HEADER_BYTES = 100 * 2**20
 
@@ -51,16 +54,24 @@ def tensor_shapes(path: Path) -> Shapes:
 
 
 def refuse_misfit(path: Path, found: Shapes, wanted: Shapes, *, is_tied: bool) -> None:
-    """Raise `EngineError` unless both have the same tensors. If the output head is tied, it may be missing."""
+    """Raise `EngineError` unless both have the same tensors, but for a tied output head and computed tables."""
     optional = {_HEAD} if is_tied else set()
-    missing = sorted(wanted.keys() - found.keys() - optional)
-    strange = sorted(found.keys() - wanted.keys() - optional)
-    changed = sorted(name for name in wanted.keys() & found.keys() if wanted[name] != found[name])
+    learned, present = (
+        {name: shape for name, shape in shapes.items() if not is_computed(name)} for shapes in (wanted, found)
+    )
+    missing = sorted(learned.keys() - present.keys() - optional)
+    strange = sorted(present.keys() - learned.keys() - optional)
+    changed = sorted(name for name in learned.keys() & present.keys() if learned[name] != present[name])
     if missing or strange or changed:
         raise EngineError(
             f"{path} does not fit the running model: {len(missing)} tensors missing {missing[:3]}, "
             f"{len(strange)} unknown {strange[:3]}, {len(changed)} of another shape {changed[:3]}"
         )
+
+
+def is_computed(name: str) -> bool:
+    """Whether this tensor is a table that the model computes by itself, so that files may lack it."""
+    return name.endswith(_COMPUTED)
 
 
 def _header(file: Path) -> dict[str, tuple[int, ...]]:
