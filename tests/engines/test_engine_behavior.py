@@ -13,6 +13,7 @@ from rollstream.schemas.rollout import FinishReason
 from tests.harness import engine_scenarios as scenario
 from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts
 from tests.harness.engine_host import START_VERSION, EngineHost
+from tests.harness.waits import wait_until
 
 EOS = 1
 ENGINES = ("scripted", "transformers-tied-keep", "vllm-tied-keep", "vllm-untied-recompute")
@@ -174,13 +175,11 @@ def test_a_closed_engine_ends_its_requests(name: str, engine_hosts: EngineHosts)
     assert later != "accepted"
 
 
-def test_no_process_of_vllm_outlives_a_killed_generator(engine_hosts: EngineHosts) -> None:
-    host = engine_hosts.get("vllm-tied-keep")
-    children = [psutil.Process(pid) for pid in host.run(scenario.child_processes)]
-    assert children
+def test_no_process_of_vllm_outlives_a_generator_that_is_killed_while_it_starts(engine_hosts: EngineHosts) -> None:
+    host = engine_hosts.start("vllm-tied-keep")
+    children = wait_until(host.forked, "the engine's process")
     host.kill()
     _, alive = psutil.wait_procs(children, timeout=20)
-    engine_hosts.close("vllm-tied-keep")
     assert alive == []
 
 

@@ -42,8 +42,12 @@ class EngineHosts:
     def get(self, name: str) -> EngineHost:
         """The host of this name; `<engine>-<tied or untied>-<keep or recompute>[-compiled]`, or `scripted`."""
         if name not in self._hosts:
-            self._hosts[name] = EngineHost(self._settings(name), self._nursery)
+            self._hosts[name] = self.start(name)
         return self._hosts[name]
+
+    def start(self, name: str) -> EngineHost:
+        """A host of this name for the caller alone, who ends it; its engine is only starting yet."""
+        return EngineHost(self._settings(name), self._nursery)
 
     def close(self, name: str) -> None:
         """End a host; the next `get` starts a fresh one."""

@@ -6,11 +6,13 @@ that one.
 """
 
 import asyncio
+import contextlib
 import os
 import pickle
 import signal
 import socket
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -27,6 +29,7 @@ START_VERSION = 7
 _START_SECONDS = 200.0
 _SCENARIO_SECONDS = 100.0
 _PID_BYTES = 4
+_LASTING_SECONDS = 0.5
 # Threads that spin while they wait would stall the other processes of a small machine.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
@@ -73,6 +76,17 @@ class EngineHost:
             self._is_ready = True
         self._pipe.send_bytes(pickle.dumps((scenario, arguments)))
         return self._answer(_SCENARIO_SECONDS)
+
+    def forked(self) -> list[psutil.Process]:
+        """The processes that the engine has forked. Programs that it runs, which mostly end at once, do not count."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            children = psutil.Process(self._process.pid).children(recursive=True)
+            return [
+                child
+                for child in children
+                if time.time() - child.create_time() > _LASTING_SECONDS and "-c" not in child.cmdline()
+            ]
+        return []
 
     def kill(self) -> None:
         """kill -9."""

@@ -89,11 +89,6 @@ async def close_while_generating(engine: Engine, asked: list[Asked]) -> tuple[li
     return [await one for one in running], await refusal(engine, asked[0])
 
 
-async def child_processes(engine: Engine) -> list[int]:
-    """Ids of the processes that the engine has started."""
-    return [child.pid for child in psutil.Process().children(recursive=True)]
-
-
 async def kill_children_while_generating(engine: Engine, asked: Asked) -> list[str]:
     """What a running request and a later one raise when the engine's process is killed."""
     running = asyncio.create_task(refusal(engine, asked))

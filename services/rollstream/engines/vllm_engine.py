@@ -35,6 +35,7 @@ from rollstream.engines.protocol import Generation, GenerationRequest, LoadRepor
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.process.heap import hide_loaded_objects
+from rollstream.process.parent import end_forks_with_this_process
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason, WeightSpan
@@ -94,11 +95,13 @@ class VllmEngine:
         config = await asyncio.to_thread(_engine_config, self._settings)
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        end_forks_with_this_process()
         try:
             # Not in a thread, although it blocks the event loop: the client binds its sockets to the running loop.
             self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineDeadError(f"vLLM did not start with {self._settings.model_path}: {error}") from error
+        # Again, for an engine that was spawned: it has not inherited the call above.
         await self._llm.collective_rpc("die_with", args=(os.getpid(),))
         await self._label(weight_version)
         hide_loaded_objects()

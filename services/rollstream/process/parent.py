@@ -10,16 +10,45 @@ import ctypes
 import os
 import signal
 import sys
+import threading
+from functools import cache
 
 _PR_SET_PDEATHSIG = 1
+_forking = threading.local()
 
 
 def die_with(parent: int) -> None:
     """Ask the kernel to SIGKILL this process when the thread of `parent` that started it ends; Linux only."""
-    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
+    if sys.platform == "linux" and _libc().prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
     if os.getppid() != parent:
         os._exit(1)  # the parent ended before the request could be made
+
+
+@cache
+def end_forks_with_this_process() -> None:
+    """From now on each process that the main thread forks ends with this one, from its first instruction on.
+
+    A request that the child makes later, once it runs, comes too late if this process is killed while the child starts.
+    """
+    _libc()  # now, because a fork of a process with threads should load nothing
+    os.register_at_fork(before=_note_parent, after_in_child=_die_with_noted_parent)
+
+
+def _note_parent() -> None:
+    # The kernel looks at the thread. One that ends earlier than its process would take its children with it.
+    is_main = threading.current_thread() is threading.main_thread()
+    _forking.parent = os.getpid() if is_main else None
+
+
+def _die_with_noted_parent() -> None:
+    if _forking.parent is not None:
+        die_with(_forking.parent)
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
 
 
 def main(arguments: list[str]) -> None:
