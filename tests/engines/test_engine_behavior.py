@@ -16,6 +16,7 @@ from tests.harness.engine_host import START_VERSION, EngineHost
 from tests.harness.waits import wait_until
 
 EOS = 1
+LONG_REQUESTS = [{"max_tokens": 250, "content": "1" * 60 + "=", "seed": seed} for seed in range(32)]
 ENGINES = ("scripted", "transformers-tied-keep", "vllm-tied-keep", "vllm-untied-recompute")
 
 
@@ -164,15 +165,35 @@ def test_tables_that_the_model_computes_by_itself_do_not_count(
     host.run(scenario.load, START_VERSION, versions.old)
 
 
-@pytest.mark.parametrize("name", ["scripted", "transformers-tied-keep", "vllm-untied-recompute"])
+@pytest.mark.parametrize("name", ["scripted", "transformers-tied-keep"])
 def test_a_closed_engine_ends_its_requests(name: str, engine_hosts: EngineHosts) -> None:
     host = engine_hosts.get(name)
     # One may happen to end in time, all of them cannot.
-    asked = [{"max_tokens": 250, "content": "1" * 60 + "=", "seed": seed} for seed in range(32)]
-    running, later = host.run(scenario.close_while_generating, asked)
+    running, later = host.run(scenario.close_while_generating, LONG_REQUESTS)
     engine_hosts.close(name)
     assert set(running) != {"accepted"}
     assert later != "accepted"
+
+
+def test_an_error_in_the_pause_of_an_update_ends_vllm_and_says_so(engine_hosts: EngineHosts, tmp_path: Path) -> None:
+    """The old weights are partly replaced by then, so nothing can go on."""
+    name = "vllm-untied-recompute"
+    shutil.copytree(engine_hosts.versions(name).new, tmp_path / "broken")
+    declare_other_type(tmp_path / "broken" / "model.safetensors")
+    problem, running, later = engine_hosts.get(name).run(
+        scenario.load_refusal_while_generating, LONG_REQUESTS, START_VERSION + 1, tmp_path / "broken"
+    )
+    engine_hosts.close(name)
+    assert problem.startswith("EngineDeadError: the update failed in its pause")
+    assert set(running) != {"accepted"}
+    assert "vLLM is not running" in later
+
+
+def declare_other_type(file: Path) -> None:
+    """Give the last tensor a type of another size. Names and shapes are right, so only the loader refuses the file."""
+    content = file.read_bytes()
+    at = content.rindex(b'"F32"', 0, 8 + int.from_bytes(content[:8], "little"))
+    file.write_bytes(content[:at] + b'"F64"' + content[at + 5 :])
 
 
 def test_no_process_of_vllm_outlives_a_generator_that_is_killed_while_it_starts(engine_hosts: EngineHosts) -> None:

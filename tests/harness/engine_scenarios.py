@@ -89,6 +89,16 @@ async def close_while_generating(engine: Engine, asked: list[Asked]) -> tuple[li
     return [await one for one in running], await refusal(engine, asked[0])
 
 
+async def load_refusal_while_generating(
+    engine: Engine, asked: list[Asked], weight_version: int, path: Path
+) -> tuple[str, list[str], str]:
+    """The error of a version that can't be loaded, and what running requests and a later one raise then."""
+    running = [asyncio.create_task(refusal(engine, one)) for one in asked]
+    await asyncio.sleep(0.02)
+    problem = await load_refusal(engine, weight_version, path)
+    return problem, [await one for one in running], await refusal(engine, asked[0])
+
+
 async def kill_children_while_generating(engine: Engine, asked: Asked) -> list[str]:
     """What a running request and a later one raise when the engine's process is killed."""
     running = asyncio.create_task(refusal(engine, asked))

@@ -189,7 +189,10 @@ class VllmEngine:
 
     @asynccontextmanager
     async def _paused(self) -> AsyncIterator[None]:
-        """No token is sampled inside the block. If it raises, weights may be partly old: the engine ends."""
+        """No token is sampled inside the block.
+
+        If it raises, weights may be partly old: the engine ends, and the error is `EngineDeadError`.
+        """
         self._is_open.clear()
         is_done = False
         try:
@@ -198,6 +201,10 @@ class VllmEngine:
             yield
             await self._running().resume_generation()
             is_done = True
+        except EngineDeadError:
+            raise
+        except Exception as error:
+            raise EngineDeadError(f"the update failed in its pause, so the engine ends: {error}") from error
         finally:
             self._is_open.set()
             if not is_done:
