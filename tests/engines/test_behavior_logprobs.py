@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from rollstream.engines.protocol import Generation
 from tests.harness import engine_scenarios as scenario
-from tests.harness.engine_fixtures import EngineHosts, TwoVersions
+from tests.harness.engine_fixtures import MAX_NUM_SEQS, EngineHosts, TwoVersions
 from tests.harness.engine_host import START_VERSION
 from tests.harness.teacher_forcing import Tokens, forced_logprobs, replayed_logprobs
 
@@ -45,12 +45,17 @@ class Differences:
         assert right.max() < 1e-3
 
 
-@pytest.fixture(scope="module")
-def prompt() -> Tokens:
-    """The prompt of every request, as the tiny model's tokens."""
+def tokens_of(question: str) -> Tokens:
+    """The prompt's tokens, in the tiny model's vocabulary."""
     from rollstream.local.tiny_model import VOCABULARY
 
-    return np.array([VOCABULARY.index(character) for character in scenario.QUESTION], dtype=np.int32)
+    return np.array([VOCABULARY.index(character) for character in question], dtype=np.int32)
+
+
+@pytest.fixture(scope="module")
+def prompt() -> Tokens:
+    """The prompt of every request but the long ones."""
+    return tokens_of(scenario.QUESTION)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -76,6 +81,19 @@ def test_logprobs_are_those_of_the_weights_that_the_span_names(
     assert right.max() < 1e-3
     # Were requests preempted under keep, or their cache kept under recompute, the other replay would fit.
     assert np.concatenate(after_update.wrong).mean() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["vllm-tied-keep", "vllm-untied-recompute"])
+def test_a_request_that_waits_over_an_update_takes_nothing_from_the_older_weights(
+    name: str, engine_hosts: EngineHosts
+) -> None:
+    """More requests than slots, with prompts longer than a cache block, of which earlier requests left the old keys."""
+    host, versions = engine_hosts.get(name), engine_hosts.versions(name)
+    asked = [{"seed": seed, "max_tokens": 60, "content": scenario.LONG_QUESTION} for seed in range(3 * MAX_NUM_SEQS)]
+    answers = host.run(scenario.load_while_generating, asked, NEW, (OLD, versions.old), versions.new)
+    host.run(scenario.load, OLD, versions.old)
+    assert {answer.weight_spans[0].weight_version for answer in answers} == {OLD, NEW}
+    _all_differences(answers, versions, tokens_of(scenario.LONG_QUESTION)).assert_right()
 
 
 def test_a_plain_reload_of_tied_embeddings_fails_this_check(engine_hosts: EngineHosts, prompt: Tokens) -> None:

@@ -10,6 +10,8 @@ from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from tests.harness.engine_host import EngineHost, EngineNursery
 
 MAX_MODEL_LEN = 320
+# Fewer than most tests ask at a time: the others wait, also while weights are replaced.
+MAX_NUM_SEQS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,7 @@ class EngineHosts:
             model_path=self.versions(name).old,
             kv_after_update="recompute" if "recompute" in rest else "keep",
             max_model_len=MAX_MODEL_LEN,
+            max_num_seqs=MAX_NUM_SEQS,
             kv_cache_bytes=2**26,
             enforce_eager=not rest.endswith("compiled"),
             scripted=ScriptedSettings(token_seconds=0.002),

@@ -13,6 +13,8 @@ from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Message, Sampling
 
 QUESTION = "5291047386" * 6 + "="
+# Longer than a block of vLLM's cache, 128 tokens on a CPU: a later request can reuse what an earlier one computed.
+LONG_QUESTION = "5291047386" * 20 + "="
 _DEADLINE_SECONDS = 60.0
 Asked = dict[str, Any]
 
