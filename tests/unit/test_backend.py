@@ -137,12 +137,18 @@ def test_masked_tokens_change_nothing(model_path, tmp_path):
     assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(again, tmp_path / "b"))
 
 
-def test_a_sample_without_a_token_to_train_counts_in_no_denominator(model_path):
-    empty = a_sample(3, loss_mask=np.zeros(4, dtype=np.bool_), truncated=True)
-    for normalization in ("dapo", "grpo", "dr_grpo"):
-        without = a_backend(model_path, normalization=normalization).train_step([a_sample(1)], step=0)
-        with_it = a_backend(model_path, normalization=normalization).train_step([a_sample(1), empty], step=0)
-        assert with_it.loss == without.loss
+@pytest.mark.parametrize(
+    ("loss", "share"),
+    [("grpo", 3 / 4), ("gspo", 3 / 4), ("dr_grpo", 3 / 4), ("dapo", 1.0), ("cispo", 1.0), ("ppo", 1.0)],
+)
+def test_a_truncated_sample_counts_in_the_means_over_samples_and_in_no_mean_over_tokens(model_path, loss, share):
+    """As in TRL: with one of four truncated, a mean over samples has 3/4 of the gradient that it has without it."""
+    trained = [a_sample(index) for index in (1, 2, 3)]
+    truncated = a_sample(4, loss_mask=np.zeros(4, dtype=np.bool_), truncated=True)
+    without = a_backend(model_path, loss=loss).train_step(trained, step=0)
+    with_it = a_backend(model_path, loss=loss).train_step([*trained, truncated], step=0)
+    assert with_it.loss == pytest.approx(share * without.loss, rel=1e-6)
+    assert with_it.grad_norm == pytest.approx(share * without.grad_norm, rel=1e-5)
 
 
 def test_a_step_in_which_nothing_trains_is_refused(model_path):

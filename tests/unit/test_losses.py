@@ -130,6 +130,19 @@ def test_each_normalization_weighs_tokens_as_its_paper_says(normalization, expec
 
 
 @pytest.mark.parametrize(
+    ("normalization", "expected"),
+    [
+        ("dapo", [1 / 8, 1 / 8]),  # 2 + 6 tokens: the truncated samples have none
+        ("grpo", [1 / 8, 1 / 24]),  # a quarter of each sequence's mean: there are four samples
+        ("dr_grpo", [1 / 48, 1 / 48]),  # four samples of at most 12 tokens
+    ],
+)
+def test_truncated_samples_count_as_samples_but_not_as_tokens(normalization, expected):
+    weights = token_weights(np.array([2, 6, 0, 0]), np.array([12, 12, 12, 12]), normalization)
+    np.testing.assert_allclose(weights[:2], expected)
+
+
+@pytest.mark.parametrize(
     ("loss", "normalization"),
     [("dapo", "dapo"), ("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("gspo", "grpo"), ("cispo", "dapo"), ("ppo", "dapo")],
 )

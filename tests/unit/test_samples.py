@@ -56,6 +56,11 @@ def test_tokens_can_be_masked_by_the_version_that_sampled_them():
     assert kept.loss_mask.tolist() == [False, False, True, True, True, True]
 
 
+def test_max_tokens_is_the_prompts_however_many_turns_were_taken():
+    second = a_turn((7, 8), prefix_turn=0, prefix_tokens=12, prompt_token_ids=np.array([20, 21], dtype=np.int32))
+    assert training_sample(a_rollout(turns=(a_turn(), second)), advantage=1.0, lag=0).max_tokens == 12
+
+
 def test_greedy_samples_and_empty_prompts_do_not_train():
     greedy = a_rollout(prompt=a_prompt(sampling=Sampling(temperature=0.0, max_tokens=12)))
     with pytest.raises(BadMessageError, match="temperature 0"):
@@ -112,11 +117,28 @@ def test_minibatches_share_the_samples_out_evenly(num_samples, minibatches, seed
     assert len(parts) == min(minibatches, num_samples)
 
 
-def test_samples_without_a_training_token_are_left_out_of_minibatches():
+@given(st.integers(1, 12), st.integers(0, 12), st.integers(2, 6), st.integers(0, 3))
+def test_minibatches_share_out_the_samples_without_a_training_token_too(num_trained, num_empty, minibatches, seed):
+    samples = [a_sample(index, 2, 2, int(index < num_trained)) for index in range(num_trained + num_empty)]
+    parts = split_minibatches(samples, minibatches, np.random.default_rng(seed))
+    assert sorted(sample.advantage for part in parts for sample in part) == [s.advantage for s in samples]
+    assert len(parts) == min(minibatches, num_trained)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    for kind in (0, 1):
+        counts = [sum(sample.num_trained_tokens == kind for sample in part) for part in parts]
+        assert max(counts) - min(counts) <= 1
+
+
+def test_a_sample_without_a_training_token_is_in_no_micro_batch_and_takes_its_share_of_the_weight():
     kept, empty = a_sample(1, 2, 2, 2), a_sample(2, 2, 2, 0)
-    assert split_minibatches([empty, kept], 1, np.random.default_rng(0)) == [[kept]]
+    (batch,) = microbatches([empty, kept], tokens=100, normalization="grpo")
+    assert batch.input_ids.tolist() == [[*kept.prompt_token_ids, *kept.token_ids]]
+    assert batch.token_weights.tolist() == [0.25, 0.25]  # half of a mean over two tokens
+
+
+def test_a_step_without_a_training_token_is_refused():
     with pytest.raises(ValueError, match="none of 1 samples"):
-        split_minibatches([empty], 1, np.random.default_rng(0))
+        split_minibatches([a_sample(2, 2, 2, 0)], 1, np.random.default_rng(0))
 
 
 def test_learning_metrics_are_means_over_all_tokens_of_the_step():

@@ -1,7 +1,8 @@
 """How much the loss of one token counts, so that the loss of an optimizer minibatch is a plain sum over its tokens.
 
 Computed over the whole minibatch before it is split into micro-batches, so the gradient does not depend on the split.
-`S`: samples of the minibatch.
+A sample of which no token trains, e.g. a truncated one, still counts as a sample, as in TRL: without it the others
+would weigh more. `S`: samples of the minibatch.
 """
 
 import numpy as np
@@ -13,15 +14,17 @@ from rollstream.trainer.learning.settings import Normalization
 def token_weights(
     num_tokens: npt.NDArray[np.int64], max_tokens: npt.NDArray[np.int64], normalization: Normalization
 ) -> npt.NDArray[np.float64]:
-    """num_tokens [S] that train (> 0), max_tokens [S] → the weight of each of a sample's tokens, [S].
+    """num_tokens [S] that train, max_tokens [S] → the weight of each of a sample's tokens, [S].
+
+    At least one sample must have a token to train.
 
     - dapo: mean over all tokens, DAPO (arXiv 2503.14476) eq. 8.
-    - grpo: mean of the sequences' means, DeepSeekMath (arXiv 2402.03300) eq. 3.
+    - grpo: mean of the sequences' means, DeepSeekMath (arXiv 2402.03300) eq. 3; the mean of no token is 0.
     - dr_grpo: divided by the constant samples x max_tokens, Dr. GRPO (arXiv 2503.20783) section 3.2, as in TRL.
     """
     num_samples = len(num_tokens)
     if normalization == "dapo":
         return np.full(num_samples, 1.0 / num_tokens.sum())
     if normalization == "grpo":
-        return 1.0 / (num_samples * num_tokens)
+        return 1.0 / (num_samples * np.maximum(num_tokens, 1))
     return np.full(num_samples, 1.0 / max_tokens.sum())

@@ -47,31 +47,32 @@ class MicroBatch:
 def split_minibatches(
     samples: Sequence[TrainingSample], minibatches: int, generator: np.random.Generator
 ) -> list[list[TrainingSample]]:
-    """Split the samples that have a token to train into `minibatches` shuffled parts of equal size (± 1).
+    """Split `samples` into `minibatches` shuffled parts of equal size (± 1), each with a token to train.
 
-    There are fewer parts if there are fewer samples. A single part is not shuffled. Raises ValueError if no sample
-    has a token to train.
+    There are fewer parts if fewer samples have one. A single part is not shuffled. Raises ValueError if no sample has
+    a token to train.
     """
-    trainable = [sample for sample in samples if sample.num_trained_tokens]
-    if not trainable:
+    num_parts = min(minibatches, sum(bool(sample.num_trained_tokens) for sample in samples))
+    if not num_parts:
         raise ValueError(f"none of {len(samples)} samples has a token to train: drop such groups before the step")
-    if minibatches == 1:
-        return [trainable]
-    order = generator.permutation(len(trainable))
-    parts = np.array_split(order, min(minibatches, len(trainable)))
-    return [[trainable[index] for index in part] for part in parts]
+    if num_parts == 1:
+        return [list(samples)]
+    shuffled = [samples[index] for index in generator.permutation(len(samples))]
+    # Dealt out like cards, those with a token to train first: so each part gets one, and its share of the others.
+    dealt = sorted(shuffled, key=lambda sample: not sample.num_trained_tokens)
+    return [dealt[part::num_parts] for part in range(num_parts)]
 
 
 def microbatches(samples: Sequence[TrainingSample], *, tokens: int, normalization: Normalization) -> list[MicroBatch]:
     """Split one optimizer minibatch into micro-batches of at most `tokens` tokens, padding included.
 
-    A longer sample is a micro-batch of its own. Samples are sorted by length, so that there is little padding. Each
-    must have at least one token to train.
+    A longer sample is a micro-batch of its own. Samples are sorted by length, so that there is little padding. Those
+    without a token to train are in no micro-batch: they only count in the weights of the others' tokens.
     """
     num_tokens = np.array([sample.num_trained_tokens for sample in samples], dtype=np.int64)
     max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)
     weights = token_weights(num_tokens, max_tokens, normalization)
-    order = sorted(range(len(samples)), key=lambda index: samples[index].num_tokens, reverse=True)
+    order = sorted(np.flatnonzero(num_tokens), key=lambda index: samples[index].num_tokens, reverse=True)
     batches = []
     start = 0
     while start < len(order):

@@ -40,7 +40,7 @@ class TrainingSample:
     temperature: float
     """Divides the logits, > 0."""
     max_tokens: int
-    """Most tokens that could have been sampled; the normalization `dr_grpo` divides by it."""
+    """The prompt's, however many turns there were; the normalization `dr_grpo` divides by it."""
     policy_lag: int
     """Largest lag of its spans: optimizer steps between a span's version and the trainer's."""
     truncated: bool
@@ -91,7 +91,7 @@ def training_sample(
         reward=scored.scoring.reward,
         advantage=advantage,
         temperature=temperature,
-        max_tokens=rollout.prompt.sampling.max_tokens * len(rollout.turns),
+        max_tokens=rollout.prompt.sampling.max_tokens,
         policy_lag=lag,
         truncated=truncated,
     )
