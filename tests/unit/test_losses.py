@@ -142,6 +142,24 @@ def test_truncated_samples_count_as_samples_but_not_as_tokens(normalization, exp
     np.testing.assert_allclose(weights[:2], expected)
 
 
+@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
+def test_a_token_that_was_nearly_impossible_when_it_was_sampled_leaves_loss_and_gradient_finite(name, advantage):
+    policy = torch.tensor([-1.0], requires_grad=True)
+    batch = TokenBatch(
+        policy_logprobs=policy,
+        old_logprobs=torch.tensor([-3e38]),
+        importance_weights=torch.ones(1),
+        advantages=torch.tensor([advantage]),
+        samples=torch.tensor([0]),
+        num_samples=1,
+    )
+    loss = SURROGATES[name](batch, CLIP).loss.sum()
+    loss.backward()
+    assert torch.isfinite(loss)
+    assert torch.isfinite(policy.grad).all()
+
+
 @pytest.mark.parametrize(
     ("loss", "normalization"),
     [("dapo", "dapo"), ("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("gspo", "grpo"), ("cispo", "dapo"), ("ppo", "dapo")],

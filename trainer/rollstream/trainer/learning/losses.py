@@ -8,6 +8,7 @@ counts. The importance weight w = min(proximal / behavior, cap) corrects for the
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -54,6 +55,9 @@ class TokenLoss:
 
 Surrogate = Callable[[TokenBatch, Clip], TokenLoss]
 
+# Above it exp overflows in float32, and the gradient is not a number: one nearly impossible token would end the step.
+MAX_LOG_RATIO: Final = 20.0
+
 
 def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
     """-w · min(r·A, clip(r, 1 - low, 1 + high)·A), r = policy / old per token.
@@ -63,7 +67,7 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
     normalization, which the loss's name chooses (`settings.py`), and in whether advantages are divided by the
     standard deviation, which is a setting of its own.
     """
-    return _clipped(torch.exp(batch.policy_logprobs - batch.old_logprobs), batch, clip)
+    return _clipped(batch.policy_logprobs - batch.old_logprobs, batch, clip)
 
 
 def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
@@ -75,7 +79,7 @@ def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     log_ratio = batch.policy_logprobs - batch.old_logprobs
     sums = log_ratio.new_zeros(batch.num_samples).index_add(0, batch.samples, log_ratio)
     counts = torch.bincount(batch.samples, minlength=batch.num_samples)
-    return _clipped(torch.exp(sums / counts.clamp(min=1))[batch.samples], batch, clip)
+    return _clipped((sums / counts.clamp(min=1))[batch.samples], batch, clip)
 
 
 def cispo(batch: TokenBatch, clip: Clip) -> TokenLoss:
@@ -106,7 +110,8 @@ def importance_weights(proximal_logprobs: Tensor, behavior_logprobs: Tensor, cap
     return torch.exp(proximal_logprobs.detach() - behavior_logprobs).clamp(max=cap)
 
 
-def _clipped(ratio: Tensor, batch: TokenBatch, clip: Clip) -> TokenLoss:
+def _clipped(log_ratio: Tensor, batch: TokenBatch, clip: Clip) -> TokenLoss:
+    ratio = torch.exp(log_ratio.clamp(max=MAX_LOG_RATIO))
     advantages = batch.advantages
     bounded = ratio.clamp(1 - clip.low, 1 + clip.high)
     objective = torch.minimum(ratio * advantages, bounded * advantages)

@@ -5,13 +5,19 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from rollstream.trainer.learning.losses import SURROGATES, Clip, TokenBatch, TokenLoss, importance_weights
+from rollstream.trainer.learning.losses import (
+    MAX_LOG_RATIO,
+    SURROGATES,
+    Clip,
+    TokenBatch,
+    TokenLoss,
+    importance_weights,
+)
 from rollstream.trainer.learning.policy_forward import DeviceBatch, TokenStatistics
 from rollstream.trainer.learning.settings import LearningSettings
 from rollstream.trainer.learning.step_metrics import LearningTotals
 
 _SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")
-_MAX_LOG_RATIO = 20.0  # keeps the reported sums finite where a token was nearly impossible when it was sampled
 
 
 def objective(
@@ -49,7 +55,7 @@ def add_totals(totals: list[Tensor]) -> LearningTotals:
 def _totals(
     batch: DeviceBatch, statistics: TokenStatistics, token_loss: TokenLoss, proximal: Tensor, cap: float | None
 ) -> Tensor:
-    log_ratio = (proximal - batch.behavior_logprobs).clamp(max=_MAX_LOG_RATIO)
+    log_ratio = (proximal - batch.behavior_logprobs).clamp(max=MAX_LOG_RATIO)
     raw = torch.exp(log_ratio)
     weights = torch.ones_like(raw) if cap is None else raw.clamp(max=cap)
     mismatch = raw - 1 - log_ratio
