@@ -1,5 +1,6 @@
 """The single-device backend on a tiny real model."""
 
+import logging
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,8 @@ from rollstream.trainer.learning import policy_forward
 from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +186,41 @@ def test_a_restored_backend_takes_the_same_next_step_bit_for_bit(model_path, tmp
     assert report.loss == expected.loss
     assert report.metrics == expected.metrics
     assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(restored, tmp_path / "b"))
+
+
+def test_optimizer_settings_that_changed_since_the_checkpoint_are_in_force_and_logged(model_path, tmp_path, caplog):
+    """With advantage 0 the gradient is 0, so AdamW's next step follows from the checkpoint alone."""
+    before = a_backend(model_path, learning_rate=0.01, beta2=0.99)
+    for step in range(2):
+        before.train_step(eight_samples(), step=step)
+    weights = weights_of(before, tmp_path / "before")
+    before.save_state(tmp_path)
+    moments = torch.load(tmp_path / "training_state.pt")["optimizer"]["state"]
+    first, second = (torch.cat([moments[index][name].flatten() for index in sorted(moments)]) for name in MOMENTS)
+
+    after = a_backend(model_path, learning_rate=0.02, beta2=0.95, weight_decay=0.1)
+    with caplog.at_level(logging.INFO):
+        after.load_state(tmp_path)
+    after.train_step([a_sample(1, advantage=0.0)], step=2)
+    mean, square = 0.9 * first / (1 - 0.9**3), 0.95 * second / (1 - 0.95**3)
+    expected = weights * (1 - 0.02 * 0.1) - 0.02 * mean / (square.sqrt() + 1e-8)
+    torch.testing.assert_close(weights_of(after, tmp_path / "after"), expected, atol=1e-6, rtol=0)
+    assert [record.getMessage() for record in caplog.records if "since the checkpoint" in record.getMessage()] == [
+        "learning.learning_rate was changed since the checkpoint: 0.01 -> 0.02",
+        "learning.beta2 was changed since the checkpoint: 0.99 -> 0.95",
+        "learning.weight_decay was changed since the checkpoint: 0.0 -> 0.1",
+    ]
+
+
+def test_a_longer_warm_up_is_in_force_after_a_restart(model_path, tmp_path):
+    before = a_backend(model_path, warmup_steps=2)
+    for step in range(3):
+        before.train_step(eight_samples(), step=step)
+    before.save_state(tmp_path)
+    after = a_backend(model_path, warmup_steps=8)
+    after.load_state(tmp_path)
+    # The fourth update of eight.
+    assert after.train_step(eight_samples(), step=3).metrics["learning_rate"] == pytest.approx(0.5e-3)
 
 
 def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):

@@ -56,5 +56,8 @@ class TrainingBackend(Protocol):
         ...
 
     def load_state(self, path: Path) -> None:
-        """Restore what `save_state` wrote: the next step gives the same weights, bit for bit."""
+        """Restore what `save_state` wrote: with the same settings, the next step gives the same weights, bit for bit.
+
+        Settings that changed since are in force from the next step on; each is logged.
+        """
         ...

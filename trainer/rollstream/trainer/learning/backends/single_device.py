@@ -4,9 +4,10 @@ Parameters and optimizer state are float32; with dtype bfloat16 the forward pass
 weights are bfloat16.
 """
 
+import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +34,7 @@ from rollstream.trainer.learning.settings import LearningSettings
 from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
 
 MAX_SKIPS_IN_A_ROW = 3
+_LOG = logging.getLogger(__name__)
 _BETA1 = 0.9
 _STATE = "training_state.pt"
 _MICROBATCH_TOKENS = {"cpu": 1024, "cuda": 16384}  # a CPU is fastest while activations fit its cache
@@ -118,6 +120,7 @@ class SingleDeviceBackend:
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
             "num_updates": self._num_updates,
+            "settings": self._settings.model_dump(),
             "random": [torch.get_rng_state(), *cuda],
         }
         torch.save(state, path / _STATE)
@@ -127,6 +130,10 @@ class SingleDeviceBackend:
         state = _read_state(path)
         self._model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
+        for group in self._optimizer.param_groups:
+            # The checkpoint's groups carry the settings that it was written under.
+            group.update(self._optimizer.defaults)
+        _log_changes(state.get("settings", {}), self._settings)
         self._num_updates = state["num_updates"]
         torch.set_rng_state(state["random"][0])
         for generator_state in state["random"][1:]:
@@ -224,6 +231,13 @@ def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> t
         weight_decay=settings.weight_decay,
         fused=True,
     )
+
+
+def _log_changes(before: Mapping[str, Any], settings: LearningSettings) -> None:
+    """Log each setting that differs from those of the checkpoint that is restored."""
+    for name, value in settings.model_dump().items():
+        if name in before and before[name] != value:
+            _LOG.info("learning.%s was changed since the checkpoint: %s -> %s", name, before[name], value)
 
 
 def _read_state(directory: Path) -> dict[str, Any]:
