@@ -1,6 +1,7 @@
 """The warm-up by SFT: masked loss on two small rows, masked gradients, and a short run on a real environment."""
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -8,7 +9,10 @@ from click.testing import CliRunner
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollstream.cli.sft import command
+from rollstream.environments.protocol import Split, Task
+from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.sft.settings import SftSettings
 from rollstream.trainer.sft.sft import Demonstration, masked_loss, padded, run_sft
 
@@ -71,6 +75,20 @@ def test_a_warm_up_stops_at_the_first_check_that_reaches_its_accuracy(tmp_path):
 def test_the_same_seed_gives_the_same_warm_up(tmp_path):
     reports = [run_sft(a_warm_up(tmp_path, until_accuracy=1.0, check_every=4, max_steps=8, seed=3)) for _ in range(2)]
     assert reports[0] == reports[1]
+
+
+class WithoutValidation(SortDigits):
+    """Has tasks to train on only."""
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        return iter(()) if split == "validate" else super().tasks(split, seed)
+
+
+def test_an_accuracy_is_refused_where_there_is_nothing_to_measure_it_with(tmp_path):
+    environment = f"{__name__}.{WithoutValidation.__name__}"
+    with pytest.raises(ConfigurationError, match="no prompt in the split validate"):
+        run_sft(a_warm_up(tmp_path, environment=environment, until_accuracy=0.0))
+    assert run_sft(a_warm_up(tmp_path, environment=environment, max_steps=1)).accuracy is None
 
 
 def test_the_command_writes_a_model_made_on_the_spot(tmp_path):

@@ -46,13 +46,18 @@ class SftReport:
 
 
 def run_sft(settings: SftSettings) -> SftReport:
-    """Train and write the model directory; raises `ConfigurationError` if the environment has no demonstrations."""
+    """Train and write the model directory.
+
+    Raises `ConfigurationError` if the environment has no demonstrations, or no prompts to measure the accuracy with.
+    """
     device = resolve_device(settings.device, settings.threads)
     torch.manual_seed(settings.seed)
     environment = load_environment(settings.environment, settings.options)
     model = load_model(settings.model_path, device)
     tokenizer = ChatTokenizer(settings.model_path)
-    validation = Validation.of(environment, tokenizer, settings.num_validation_prompts, settings.seed)
+    validation = None
+    if settings.until_accuracy is not None:
+        validation = Validation.of(environment, tokenizer, settings.num_validation_prompts, settings.seed)
     report = _train(model, demonstrations(environment, tokenizer, settings), validation, settings)
     save_model(model, settings.output, dtype=torch.float32, tokenizer_from=settings.model_path)
     return report
@@ -98,16 +103,18 @@ def masked_loss(logits: Tensor, labels: Tensor) -> Tensor:
     )
 
 
-def _train(model: Any, source: Iterator[Demonstration], validation: Validation, settings: SftSettings) -> SftReport:
+def _train(
+    model: Any, source: Iterator[Demonstration], validation: Validation | None, settings: SftSettings
+) -> SftReport:
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True)
     loss, accuracy = float("nan"), None
     for step in range(1, settings.max_steps + 1):
         loss = _step(model, optimizer, list(islice(source, settings.batch_size)), settings, step)
-        if settings.until_accuracy is None or step % settings.check_every:
+        if validation is None or step % settings.check_every:
             continue
         accuracy = validation.accuracy(model)
         _LOG.info("warm-up step %d: loss %.3f, sampled accuracy %.3f", step, loss, accuracy)
-        if accuracy >= settings.until_accuracy:
+        if settings.until_accuracy is not None and accuracy >= settings.until_accuracy:
             return SftReport(num_steps=step, loss=loss, accuracy=accuracy)
     return SftReport(num_steps=settings.max_steps, loss=loss, accuracy=accuracy)
 

@@ -10,6 +10,7 @@ import torch
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Environment, Task
 from rollstream.environments.rubric import RewardInput
+from rollstream.schemas.errors import ConfigurationError
 
 # Prompts that are answered side by side.
 _ROWS = 256
@@ -25,8 +26,13 @@ class Validation:
 
     @classmethod
     def of(cls, environment: Environment, tokenizer: ChatTokenizer, num_prompts: int, seed: int) -> Self:
-        """The first `num_prompts` prompts of the split."""
+        """The first `num_prompts` prompts of the split; raises `ConfigurationError` if it has none."""
         tasks = tuple(islice(environment.tasks("validate", seed), num_prompts))
+        if not tasks:
+            raise ConfigurationError(
+                f"environment {environment.name!r} has no prompt in the split validate, so no accuracy can be "
+                "measured: add tasks, or leave until_accuracy out"
+            )
         return cls(environment=environment, tokenizer=tokenizer, tasks=tasks)
 
     def accuracy(self, model: Any) -> float:
@@ -37,7 +43,7 @@ class Validation:
             rewards += [
                 self._reward(task, answer) for task, answer in zip(tasks, self._sampled(model, tasks), strict=True)
             ]
-        return sum(rewards) / max(1, len(rewards))
+        return sum(rewards) / len(rewards)
 
     def _reward(self, task: Task, answer: str) -> float:
         reward, _ = self.environment.rubric.score(
