@@ -1,20 +1,25 @@
 """The warm-up by SFT: masked loss on two small rows, masked gradients, and a short run on a real environment."""
 
 import math
+import zlib
 from collections.abc import Iterator
 
 import pytest
 import torch
 from click.testing import CliRunner
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rollstream.cli.sft import command
+from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Split, Task
+from rollstream.environments.rubric import Rubric, WeightedReward
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.prompt import Sampling
 from rollstream.trainer.sft.settings import SftSettings
 from rollstream.trainer.sft.sft import Demonstration, masked_loss, padded, run_sft
+from rollstream.trainer.sft.validation import Validation
 
 TWO_ROWS = [Demonstration(prompt=[5, 6, 7], answer=[8, 1]), Demonstration(prompt=[5], answer=[9, 1])]
 
@@ -89,6 +94,45 @@ def test_an_accuracy_is_refused_where_there_is_nothing_to_measure_it_with(tmp_pa
     with pytest.raises(ConfigurationError, match="no prompt in the split validate"):
         run_sft(a_warm_up(tmp_path, environment=environment, until_accuracy=0.0))
     assert run_sft(a_warm_up(tmp_path, environment=environment, max_steps=1)).accuracy is None
+
+
+class Fingerprint(SortDigits):
+    """Its reward tells two answers apart."""
+
+    rubric = Rubric(WeightedReward("crc32", lambda sample: float(zlib.crc32(sample.completion.encode()))))
+
+
+class GreedyFingerprint(Fingerprint):
+    sampling = Sampling(temperature=0.0, max_tokens=12)
+
+
+def figure(tmp_path, environment, *, seed=0, **generation):
+    """The validation figure of a model that does not answer the same each time."""
+    path = tmp_path / "model"
+    write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
+    model = AutoModelForCausalLM.from_pretrained(path)
+    own = GenerationConfig(**{**model.generation_config.to_dict(), **generation})
+    model.generation_config = own
+    torch.manual_seed(seed)
+    found = Validation.of(environment, ChatTokenizer(path), 8, 0).accuracy(model)
+    assert model.generation_config is own
+    return found
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [{"top_p": 0.01}, {"top_k": 1}, {"min_p": 0.9}, {"repetition_penalty": 5.0}, {"num_beams": 2}],
+    ids=str,
+)
+def test_validation_samples_by_the_temperature_alone_whatever_the_model_says(tmp_path, generation):
+    assert figure(tmp_path, Fingerprint(), **generation) == figure(tmp_path, Fingerprint())
+    assert figure(tmp_path, Fingerprint(), seed=1) != figure(tmp_path, Fingerprint())
+
+
+def test_validation_at_temperature_0_is_greedy(tmp_path):
+    figures = {figure(tmp_path, GreedyFingerprint(), seed=seed) for seed in range(3)}
+    assert len(figures) == 1
+    assert figures != {figure(tmp_path, Fingerprint())}
 
 
 def test_the_command_writes_a_model_made_on_the_spot(tmp_path):

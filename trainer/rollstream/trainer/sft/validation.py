@@ -1,16 +1,19 @@
 """How well a model answers the prompts of the split validate: the figure that stops a warm-up."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Self
 
 import torch
+from transformers import GenerationConfig
 
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Environment, Task
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.prompt import Sampling
 
 # Prompts that are answered side by side.
 _ROWS = 256
@@ -36,7 +39,7 @@ class Validation:
         return cls(environment=environment, tokenizer=tokenizer, tasks=tasks)
 
     def accuracy(self, model: Any) -> float:
-        """Mean reward of one sampled answer per prompt, at the environment's temperature."""
+        """Mean reward of one answer per prompt, sampled at the environment's temperature alone; greedy at 0."""
         rewards = []
         for start in range(0, len(self.tasks), _ROWS):
             tasks = self.tasks[start : start + _ROWS]
@@ -67,13 +70,20 @@ class Validation:
         for row, prompt in enumerate(prompts):
             input_ids[row, longest - len(prompt) :] = torch.tensor(prompt)
             mask[row, longest - len(prompt) :] = 1
-        sampling = self.environment.sampling
-        token_ids = model.generate(
-            input_ids.to(model.device),
-            attention_mask=mask.to(model.device),
-            do_sample=True,
-            temperature=sampling.temperature,
-            top_k=0,
-            max_new_tokens=sampling.max_tokens,
-        )
+        with _generation_config(model, self.environment.sampling):
+            token_ids = model.generate(input_ids.to(model.device), attention_mask=mask.to(model.device))
         return [self.tokenizer.detokenize(row) for row in token_ids[:, longest:].cpu().numpy()]
+
+
+@contextmanager
+def _generation_config(model: Any, sampling: Sampling) -> Iterator[None]:
+    """Replace the model's own generation config for a while: `generate` takes top_p, penalties and more from it."""
+    own = model.generation_config
+    how = {"do_sample": True, "temperature": sampling.temperature} if sampling.temperature else {"do_sample": False}
+    model.generation_config = GenerationConfig(
+        eos_token_id=own.eos_token_id, pad_token_id=own.pad_token_id, max_new_tokens=sampling.max_tokens, top_k=0, **how
+    )
+    try:
+        yield
+    finally:
+        model.generation_config = own
