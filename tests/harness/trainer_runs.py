@@ -78,9 +78,11 @@ def scored(run: Run, prompts: Sequence[PromptSubmitted], *, version: int = 0, sa
     put_scored(run, [a_scored(prompt, index, version) for prompt in prompts for index in range(samples)])
 
 
-def a_scored(prompt: PromptSubmitted, index: int, version: int, *, reward: float | None = None) -> RolloutScored:
-    """One sample; without a reward of its own, those of a group have spread."""
-    turn = a_turn(spans=[(version, 0, 6)])
+def a_scored(
+    prompt: PromptSubmitted, index: int, version: int, *, reward: float | None = None, token_id: int = 4
+) -> RolloutScored:
+    """One sample that begins with `token_id`; without a reward of its own, those of a group have spread."""
+    turn = a_turn((token_id, 5, 6, 9, 13, 1), spans=[(version, 0, 6)])
     generator = a_generator(tokenizer_sha256="", chat_template_sha256="")
     value = float(index % 2) if reward is None else reward
     return a_rollout(value, index, prompt=prompt, turns=(turn,), generator=generator)

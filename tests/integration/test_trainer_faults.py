@@ -166,6 +166,17 @@ def test_groups_that_are_not_trained_on_close_with_a_reason_while_no_step_is_due
     assert {group_id: group.reason for group_id, group in survivors(run).closed.items()} == reasons
 
 
+def test_a_sample_with_numbers_beyond_the_model_closes_its_group_and_the_others_train(run: Run, start: Start) -> None:
+    configure(run, num_steps=1)
+    bad, *good = submitted(run, 1 + GROUPS_PER_STEP)
+    put_scored(run, [a_scored(bad, index, 0, token_id=10**6) for index in range(GROUP_SIZE)])
+    scored(run, good)
+    assert start().wait() == 0
+    found = check_nothing_lost_or_twice(run, [bad, *good])
+    assert found.closed[bad.group_id].reason == "out_of_bounds"
+    assert num_trained(found) == GROUPS_PER_STEP
+
+
 def test_a_sample_that_cannot_be_read_goes_to_dead_letters_and_the_partition_moves_on(run: Run, start: Start) -> None:
     configure(run, num_steps=1)
     prompts = submitted(run, GROUPS_PER_STEP)

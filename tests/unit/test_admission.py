@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason, Group, Place, PlacedSample
+from rollstream.trainer.learning.bounds import ModelBounds
 from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)
@@ -109,11 +111,61 @@ def test_another_tokenizer_is_refused() -> None:
     assert verdict(a_rollout(1.0, 0), other, rules=rules) is DropReason.TOKENIZER_MISMATCH
 
 
-def test_a_group_sampled_greedily_cannot_be_trained_on() -> None:
-    prompt = a_prompt()
-    greedy = prompt.model_copy(update={"sampling": prompt.sampling.model_copy(update={"temperature": 0.0})})
-    samples = [a_rollout(float(index), index, prompt=greedy) for index in range(2)]
-    assert verdict(*samples) is DropReason.UNTRAINABLE
+BOUNDED = AdmissionRules(max_policy_lag=2, bounds=ModelBounds(vocab_size=64, max_tokens=20))
+
+
+def sampled_at(temperature: float) -> list[RolloutScored]:
+    prompt = a_prompt(sampling=Sampling(temperature=temperature, max_tokens=12))
+    return [a_rollout(float(index), index, prompt=prompt) for index in range(2)]
+
+
+def answered(*token_ids: int) -> list[RolloutScored]:
+    return [a_rollout(0.0, 0), a_rollout(1.0, 1, turns=(a_turn(token_ids),))]
+
+
+def asked(*prompt_token_ids: int) -> list[RolloutScored]:
+    turn = a_turn(prompt_token_ids=np.array(prompt_token_ids, dtype=np.int32))
+    return [a_rollout(0.0, 0), a_rollout(1.0, 1, turns=(turn,))]
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        answered(63),
+        asked(63),
+        answered(*[4] * 14),  # 20 tokens with the prompt's 6
+        sampled_at(0.01),
+        sampled_at(100.0),
+        [a_rollout(1e9, 0), a_rollout(-1e9, 1)],
+    ],
+)
+def test_numbers_at_their_bounds_are_trained_on(samples: list[RolloutScored]) -> None:
+    assert isinstance(verdict(*samples, rules=BOUNDED), Admitted)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        answered(64),
+        answered(2**31 - 1),
+        asked(64, 3),
+        answered(*[4] * 15),
+        asked(*[4] * 200_000),
+        sampled_at(0.0),
+        sampled_at(1e-300),
+        sampled_at(0.009),
+        sampled_at(1e308),
+        [a_rollout(1e308, 0), a_rollout(-1e308, 1)],
+        [a_rollout(0.0, 0), a_rollout(1.1e9, 1)],
+    ],
+)
+def test_a_group_with_a_number_that_would_break_a_step_is_dropped(samples: list[RolloutScored]) -> None:
+    assert verdict(*samples, rules=BOUNDED) is DropReason.OUT_OF_BOUNDS
+
+
+def test_an_unfinished_sample_is_never_out_of_bounds() -> None:
+    broken = a_rollout(None, 2, turns=(a_turn((64,)),))
+    assert isinstance(verdict(a_rollout(1.0, 0), a_rollout(0.0, 1), broken, rules=BOUNDED), Admitted)
 
 
 def test_a_group_without_a_single_token_cannot_be_trained_on() -> None:

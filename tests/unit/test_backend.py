@@ -9,10 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
-from rollstream.local.tiny_model import write_tiny_model
+from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.trainer.learning import policy_forward
 from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
+from rollstream.trainer.learning.bounds import ModelBounds
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings
 
@@ -221,6 +222,11 @@ def test_a_longer_warm_up_is_in_force_after_a_restart(model_path, tmp_path):
     after.load_state(tmp_path)
     # The fourth update of eight.
     assert after.train_step(eight_samples(), step=3).metrics["learning_rate"] == pytest.approx(0.5e-3)
+
+
+def test_the_bounds_are_the_models_unless_the_settings_name_a_length(model_path):
+    assert a_backend(model_path).bounds == ModelBounds(vocab_size=len(VOCABULARY), max_tokens=512)
+    assert a_backend(model_path, max_sample_tokens=100).bounds.max_tokens == 100
 
 
 def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):

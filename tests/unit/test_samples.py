@@ -10,14 +10,20 @@ from hypothesis import strategies as st
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.rollout import FinishReason
+from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.trainer.learning.packing import microbatches, split_minibatches
 from rollstream.trainer.learning.samples import TrainingSample, training_sample
 from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 
 
+def taken(scored, **fields):
+    """`scored` as the trainer learns from it."""
+    return training_sample(scored, **{"advantage": 1.0, "lag": 0, "bounds": ANY_MODEL, **fields})
+
+
 def test_a_single_turn_becomes_its_tokens_and_all_of_them_train():
-    sample = training_sample(a_rollout(reward=1.0), advantage=0.5, lag=2)
+    sample = taken(a_rollout(reward=1.0), advantage=0.5, lag=2)
     assert sample.prompt_token_ids.tolist() == [9, 6, 13, 5, 4, 14]
     assert sample.token_ids.tolist() == [4, 5, 6, 9, 13, 1]
     assert sample.loss_mask.all()
@@ -26,14 +32,14 @@ def test_a_single_turn_becomes_its_tokens_and_all_of_them_train():
 
 def test_the_tokens_of_a_truncated_sample_do_not_train():
     cut = a_rollout(turns=(a_turn(finish_reason=FinishReason.LENGTH),))
-    sample = training_sample(cut, advantage=-0.5, lag=0)
+    sample = taken(cut)
     assert sample.truncated
     assert sample.num_trained_tokens == 0
 
 
 def test_later_turns_follow_with_their_prompt_tokens_masked():
     second = a_turn((7, 8), prefix_turn=0, prefix_tokens=12, prompt_token_ids=np.array([20, 21], dtype=np.int32))
-    sample = training_sample(a_rollout(turns=(a_turn(), second)), advantage=1.0, lag=0)
+    sample = taken(a_rollout(turns=(a_turn(), second)))
     assert sample.token_ids.tolist() == [4, 5, 6, 9, 13, 1, 20, 21, 7, 8]
     assert sample.loss_mask.tolist() == [True] * 6 + [False] * 2 + [True] * 2
     assert sample.behavior_logprobs[6:8].tolist() == [0.0, 0.0]
@@ -42,32 +48,29 @@ def test_later_turns_follow_with_their_prompt_tokens_masked():
 def test_a_turn_that_branches_off_is_refused():
     branch = a_turn((7, 8), prefix_turn=0, prefix_tokens=6)
     with pytest.raises(BadMessageError, match="expected all 12 tokens"):
-        training_sample(a_rollout(turns=(a_turn(), branch)), advantage=1.0, lag=0)
+        taken(a_rollout(turns=(a_turn(), branch)))
 
 
 def test_tokens_can_be_masked_by_the_version_that_sampled_them():
     turn = a_turn(spans=[(1, 0, 2), (3, 2, 6)])
-    kept = training_sample(
+    kept = taken(
         a_rollout(turns=(turn,)),
-        advantage=1.0,
-        lag=2,
         keep_tokens=lambda turn: np.arange(len(turn.token_ids)) >= turn.weight_spans[0].end,
     )
     assert kept.loss_mask.tolist() == [False, False, True, True, True, True]
 
 
-def test_max_tokens_is_the_prompts_however_many_turns_were_taken():
-    second = a_turn((7, 8), prefix_turn=0, prefix_tokens=12, prompt_token_ids=np.array([20, 21], dtype=np.int32))
-    assert training_sample(a_rollout(turns=(a_turn(), second)), advantage=1.0, lag=0).max_tokens == 12
-
-
-def test_greedy_samples_and_empty_prompts_do_not_train():
-    greedy = a_rollout(prompt=a_prompt(sampling=Sampling(temperature=0.0, max_tokens=12)))
-    with pytest.raises(BadMessageError, match="temperature 0"):
-        training_sample(greedy, advantage=1.0, lag=0)
+def test_an_empty_prompt_does_not_train():
     unasked = a_rollout(turns=(a_turn(prompt_token_ids=np.zeros(0, dtype=np.int32)),))
     with pytest.raises(BadMessageError, match="empty prompt"):
-        training_sample(unasked, advantage=1.0, lag=0)
+        taken(unasked)
+
+
+def test_max_tokens_is_the_prompts_however_many_turns_were_taken_and_at_most_what_the_model_takes():
+    second = a_turn((7, 8), prefix_turn=0, prefix_tokens=12, prompt_token_ids=np.array([20, 21], dtype=np.int32))
+    rollout = a_rollout(turns=(a_turn(), second), prompt=a_prompt(sampling=Sampling(max_tokens=100)))
+    assert taken(rollout).max_tokens == 100
+    assert taken(rollout, bounds=ModelBounds(max_tokens=64)).max_tokens == 64
 
 
 def a_sample(index, prompt, completion, trained):

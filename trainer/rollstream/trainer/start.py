@@ -215,4 +215,5 @@ def _rules(settings: TrainerSettings, backend: TrainingBackend) -> AdmissionRule
         scale_advantages_by_std=settings.learning.scale_advantages_by_std,
         tokenizer_sha256=backend.tokenizer_sha256,
         chat_template_sha256=backend.chat_template_sha256,
+        bounds=backend.bounds,
     )

@@ -54,7 +54,8 @@ def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, mod
     run = Run(StageSettings(run=_RUN, kafka=kafka))
     run.admin().create_topics(_RUN, partitions=4)
     _fill(run, num_steps * shape["groups_per_step"], shape)
-    write_tiny_model(directory / "model", seed=0, **MODEL_SIZES[model])
+    # The trainer drops samples that are longer than what its model takes.
+    write_tiny_model(directory / "model", seed=0, max_length=max(512, 2 * shape["tokens"]), **MODEL_SIZES[model])
     command = [sys.executable, "-m", "rollstream.cli.main", "trainer", "--config"]
     log = directory / "trainer.log"
     with log.open("w") as output:

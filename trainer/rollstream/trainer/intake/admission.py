@@ -1,9 +1,10 @@
-"""Whether a complete group is trained on: status, tokenizer, lag, spread, length. Pure; every refusal has a reason.
+"""Whether a complete group is trained on: status, tokenizer, bounds, lag, spread. Pure; every refusal has a reason.
 
 A group is trained on its completed samples if they are at least half of it. The truncated ones among them count in
 the baseline alone.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -18,9 +19,11 @@ from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.rollout import Status, Turn
 from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
 from rollstream.trainer.learning.advantages import group_advantages, has_spread
+from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
 from rollstream.trainer.learning.samples import TrainingSample, is_truncated, training_sample
 
 LagScope = Literal["group", "token"]
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +35,7 @@ class AdmissionRules:
     scale_advantages_by_std: bool = False
     tokenizer_sha256: str = ""
     chat_template_sha256: str = ""
+    bounds: ModelBounds = ANY_MODEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,11 @@ class Admitted:
 def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None]) -> Admitted | DropReason:
     """Admit a complete group, or say why not; `lag`: version → policy lag, None if it was never published."""
     completed = tuple(sample for sample in group.in_order() if sample.is_completed)
-    refused = _refused_by_status(group, completed) or _refused_by_tokenizer(completed, rules)
+    refused = (
+        _refused_by_status(group, completed)
+        or _refused_by_tokenizer(completed, rules)
+        or _refused_by_bounds(completed, rules)
+    )
     if refused:
         return refused
     lags = {version: lag(version) for sample in completed for version in sample.scored.rollout.weight_versions}
@@ -74,6 +82,7 @@ def _admitted(
                 sample.scored,
                 advantage=float(advantage),
                 lag=max((lags[version] for version in sample.scored.rollout.weight_versions), default=0),
+                bounds=rules.bounds,
                 keep_tokens=keep,
             )
             for sample, advantage in zip(completed, advantages, strict=True)
@@ -121,6 +130,16 @@ def _refused_by_tokenizer(completed: Sequence[PlacedSample], rules: AdmissionRul
 def _agree(theirs: str, ours: str) -> bool:
     # An empty hash: whoever wrote it does not know, so there is nothing to compare.
     return theirs == ours or not theirs or not ours
+
+
+def _refused_by_bounds(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
+    try:
+        for sample in completed:
+            refuse_out_of_bounds(sample.scored, rules.bounds)
+    except BadMessageError as error:
+        _LOG.debug("group dropped: %s", error)
+        return DropReason.OUT_OF_BOUNDS
+    return None
 
 
 def _refused_by_rewards(completed: Sequence[PlacedSample]) -> DropReason | None:

@@ -7,8 +7,8 @@
       │                a number of its prompt is out of bounds
       │
     complete           every sample is there, whatever its status (`admission.py` decides)
-      │ └─▶ dropped    failed, unresolved, unsupported_sampling, tokenizer_mismatch, unknown_version, too_old,
-      │                untrainable, all_truncated, no_spread
+      │ └─▶ dropped    failed, unresolved, unsupported_sampling, tokenizer_mismatch, out_of_bounds, unknown_version,
+      │                too_old, untrainable, all_truncated, no_spread
       │
     admitted           it waits for a step, and is admitted once more when the step takes it (`intake.py`)
       │ └─▶ dropped    too_old, as steps went on; non_finite, if the step was skipped; conflict, by a late record
@@ -62,7 +62,9 @@ class DropReason(StrEnum):
     TOO_OLD = "too_old"
     """Its policy lag exceeds max_policy_lag."""
     UNTRAINABLE = "untrainable"
-    """Its turns branch, it has no tokens, or it was sampled at temperature 0."""
+    """Its turns branch, or it has no tokens."""
+    OUT_OF_BOUNDS = "out_of_bounds"
+    """Its token ids, length, temperature or reward are beyond what a step computes with (`learning/bounds.py`)."""
     ALL_TRUNCATED = "all_truncated"
     """Every completed sample ended at its token limit."""
     NO_SPREAD = "no_spread"

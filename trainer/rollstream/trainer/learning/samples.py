@@ -12,6 +12,7 @@ import numpy.typing as npt
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Turn
 from rollstream.schemas.scored import RolloutScored
+from rollstream.trainer.learning.bounds import ModelBounds
 
 KeepTokens = Callable[[Turn], npt.NDArray[np.bool_]]
 """Says which sampled tokens of a turn may train, [len(turn.token_ids)] bool."""
@@ -38,9 +39,9 @@ class TrainingSample:
     reward: float
     advantage: float
     temperature: float
-    """Divides the logits, > 0."""
+    """Divides the logits; see `bounds.py`."""
     max_tokens: int
-    """The prompt's, however many turns there were; the normalization `dr_grpo` divides by it."""
+    """The prompt's, lowered to what the model takes, however many turns there were; `dr_grpo` divides by it."""
     policy_lag: int
     """Largest lag of its spans: optimizer steps between a span's version and the trainer's."""
     truncated: bool
@@ -63,22 +64,19 @@ def is_truncated(rollout: RolloutGenerated) -> bool:
 
 
 def training_sample(
-    scored: RolloutScored, *, advantage: float, lag: int, keep_tokens: KeepTokens | None = None
+    scored: RolloutScored, *, advantage: float, lag: int, bounds: ModelBounds, keep_tokens: KeepTokens | None = None
 ) -> TrainingSample:
-    """The training sample of a completed, scored rollout.
+    """The training sample of a completed, scored rollout that is within `bounds`.
 
     A turn after the first must extend all of the turn before it; its prompt tokens follow there, with mask False.
     `keep_tokens` masks further tokens (lag_scope=token). Raises `BadMessageError` if there is nothing to learn from:
-    no reward, no turns, an empty prompt, a turn that branches off, temperature 0.
+    no reward, no turns, an empty prompt, a turn that branches off.
     """
     rollout = scored.rollout
     if scored.scoring.reward is None or not rollout.turns:
         raise BadMessageError(f"rollout {rollout.rollout_id} has no reward or no turns: only completed rollouts train")
     if not len(rollout.turns[0].prompt_token_ids):
         raise BadMessageError(f"rollout {rollout.rollout_id} has an empty prompt: nothing predicts its first token")
-    temperature = rollout.prompt.sampling.temperature
-    if temperature <= 0:
-        raise BadMessageError(f"rollout {rollout.rollout_id} was sampled at temperature {temperature}, it must be > 0")
     truncated = is_truncated(rollout)
     token_ids, behavior_logprobs, loss_mask = _concatenated(rollout, keep_tokens)
     return TrainingSample(
@@ -90,8 +88,8 @@ def training_sample(
         loss_mask=loss_mask & (not truncated),
         reward=scored.scoring.reward,
         advantage=advantage,
-        temperature=temperature,
-        max_tokens=rollout.prompt.sampling.max_tokens,
+        temperature=rollout.prompt.sampling.temperature,
+        max_tokens=min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
         policy_lag=lag,
         truncated=truncated,
     )

@@ -51,6 +51,12 @@ class LearningSettings(BaseModel):
     tokens_per_microbatch: int | None = Field(
         default=None, ge=1, description="Padded tokens of one forward pass; default: 1024 on a CPU, 16384 on a GPU"
     )
+    max_sample_tokens: int | None = Field(
+        default=None,
+        ge=2,
+        description="Longest sample that is trained, prompt included; the group of a longer one is dropped as "
+        "out_of_bounds; default: what the model's config says",
+    )
     learning_rate: float = Field(default=1e-6, ge=0, allow_inf_nan=False, description="AdamW, constant after warm-up")
     beta2: float = Field(default=0.99, gt=0, lt=1, description="AdamW's decay of squared gradients")
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="AdamW's decoupled weight decay")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from rollstream.trainer.learning.bounds import ModelBounds
 from rollstream.trainer.learning.samples import TrainingSample
 
 
@@ -37,6 +38,11 @@ class TrainingBackend(Protocol):
     @property
     def chat_template_sha256(self) -> str:
         """Hash of that tokenizer's chat template."""
+        ...
+
+    @property
+    def bounds(self) -> ModelBounds:
+        """The token ids and lengths that it trains on."""
         ...
 
     def train_step(self, samples: Sequence[TrainingSample], *, step: int) -> StepReport:

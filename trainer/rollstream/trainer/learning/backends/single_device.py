@@ -20,6 +20,7 @@ from torch import Tensor
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.trainer.learning.backends.protocol import StepReport
+from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
 from rollstream.trainer.learning.objective import add_totals, objective
 from rollstream.trainer.learning.packing import microbatches, split_minibatches
@@ -83,6 +84,7 @@ class SingleDeviceBackend:
         self._skips_in_a_row = 0
         self.tokenizer_sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
+        self.bounds = _model_bounds(model.config.get_text_config(), settings)
 
     @classmethod
     def from_model(cls, model_path: Path, settings: LearningSettings) -> Self:
@@ -231,6 +233,12 @@ def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> t
         weight_decay=settings.weight_decay,
         fused=True,
     )
+
+
+def _model_bounds(config: Any, settings: LearningSettings) -> ModelBounds:
+    """What a model with this config takes; `max_sample_tokens` replaces the length that the config names, if any."""
+    length = settings.max_sample_tokens or getattr(config, "max_position_embeddings", None)
+    return ModelBounds(vocab_size=config.vocab_size, max_tokens=length or ANY_MODEL.max_tokens)
 
 
 def _log_changes(before: Mapping[str, Any], settings: LearningSettings) -> None:

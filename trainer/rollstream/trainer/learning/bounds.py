@@ -1,0 +1,60 @@
+"""Bounds of the numbers in a record that a step computes with. Pure.
+
+A record with a number beyond them would end the step, or the process, and would come again after every restart. So it
+must not reach a step.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rollstream.schemas.errors import BadMessageError
+from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.scored import RolloutScored
+
+MIN_TEMPERATURE: Final = 0.01
+"""Below it engines sample at another temperature, and float32 logits divided by it may overflow."""
+MAX_TEMPERATURE: Final = 100.0
+MAX_REWARD: Final = 1e9
+"""Either sign: the gradient and its norm stay finite in float32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBounds:
+    """What the policy takes; by default any token id and any length."""
+
+    vocab_size: int = 2**31
+    max_tokens: int = 2**31
+    """Of one sample, prompt included."""
+
+
+ANY_MODEL: Final = ModelBounds()
+
+
+def refuse_out_of_bounds(scored: RolloutScored, bounds: ModelBounds) -> None:
+    """Raise `BadMessageError` for token ids, a length, a temperature or a reward that a step can't compute with."""
+    _refuse_tokens(scored.rollout, bounds)
+    name, temperature = f"rollout {scored.rollout.rollout_id}", scored.rollout.prompt.sampling.temperature
+    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+        raise BadMessageError(
+            f"{name} was sampled at temperature {temperature}, it must be {MIN_TEMPERATURE} to {MAX_TEMPERATURE}: "
+            "submit training prompts with such a temperature"
+        )
+    reward = scored.scoring.reward or 0.0
+    if not abs(reward) <= MAX_REWARD:
+        raise BadMessageError(f"{name} has reward {reward}, it must be within ±{MAX_REWARD:g}: scale the rubric")
+
+
+def _refuse_tokens(rollout: RolloutGenerated, bounds: ModelBounds) -> None:
+    tokens = [ids for turn in rollout.turns for ids in (turn.prompt_token_ids, turn.token_ids)]
+    largest = max((int(ids.max()) for ids in tokens if len(ids)), default=0)
+    if largest >= bounds.vocab_size:
+        raise BadMessageError(
+            f"rollout {rollout.rollout_id} has token id {largest}, it must be below the model's {bounds.vocab_size}: "
+            "generate with the model that is trained"
+        )
+    num_tokens = sum(len(ids) for ids in tokens)
+    if num_tokens > bounds.max_tokens:
+        raise BadMessageError(
+            f"rollout {rollout.rollout_id} has {num_tokens} tokens, it must have at most {bounds.max_tokens}: lower "
+            "the prompts' max_tokens, or raise learning.max_sample_tokens"
+        )
