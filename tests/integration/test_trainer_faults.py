@@ -166,6 +166,25 @@ def test_groups_that_are_not_trained_on_close_with_a_reason_while_no_step_is_due
     assert {group_id: group.reason for group_id, group in survivors(run).closed.items()} == reasons
 
 
+def test_groups_that_made_three_steps_non_finite_do_not_come_again_after_the_restart(run: Run, start: Start) -> None:
+    # The first update at this rate makes the weights infinite, so no later step has a finite loss.
+    learning = {"threads": 1, "warmup_steps": 0}
+    configure(run, checkpoint_every=100, learning={**learning, "learning_rate": 1e39})
+    prompts = submitted(run, 5 * GROUPS_PER_STEP)
+    scored(run, prompts)
+    ended = start()
+    assert ended.wait() == 70
+    assert "3 steps in a row had a non-finite loss" in ended.said()
+    skipped = {group_id for group_id, group in survivors(run).closed.items() if group.reason == "non_finite"}
+    assert len(skipped) == 3 * GROUPS_PER_STEP
+
+    configure(run, num_steps=2, learning={**learning, "learning_rate": 0.01})
+    assert start().wait() == 0
+    found = check_nothing_lost_or_twice(run, prompts)
+    assert {group_id for group_id, group in found.closed.items() if group.reason == "non_finite"} == skipped
+    assert num_trained(found) == 2 * GROUPS_PER_STEP
+
+
 def test_a_sample_with_numbers_beyond_the_model_closes_its_group_and_the_others_train(run: Run, start: Start) -> None:
     configure(run, num_steps=1)
     bad, *good = submitted(run, 1 + GROUPS_PER_STEP)

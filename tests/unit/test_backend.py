@@ -160,20 +160,15 @@ def test_a_step_in_which_nothing_trains_is_refused(model_path):
         a_backend(model_path).train_step([a_sample(1, loss_mask=np.zeros(4, dtype=np.bool_))], step=0)
 
 
-def test_a_non_finite_gradient_skips_the_step_and_three_in_a_row_end_the_process(model_path, tmp_path):
+def test_a_non_finite_gradient_skips_the_step_and_leaves_the_weights(model_path, tmp_path):
     backend = a_backend(model_path)
     before = weights_of(backend, tmp_path / "before")
-    poisoned = [a_sample(1, advantage=float("inf"))]
-    for step in range(2):
-        report = backend.train_step(poisoned, step=step)
-        assert report.skipped
-        assert report.num_updates == 0
+    report = backend.train_step([a_sample(1, advantage=float("inf"))], step=0)
+    assert report.skipped
+    assert report.num_updates == 0
+    assert report.metrics["updates_skipped"] == 1
     assert torch.equal(before, weights_of(backend, tmp_path / "skipped"))
-    assert not backend.train_step(eight_samples(), step=2).skipped
-    for step in range(2):
-        backend.train_step(poisoned, step=step)
-    with pytest.raises(BrokenWorldError, match="3 steps in a row"):
-        backend.train_step(poisoned, step=5)
+    assert not backend.train_step(eight_samples(), step=1).skipped
 
 
 def test_a_restored_backend_takes_the_same_next_step_bit_for_bit(model_path, tmp_path):

@@ -12,6 +12,7 @@ from rollstream.history.ledger import LedgerFold, surviving
 from rollstream.history.versions import VersionTree
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
+from rollstream.trainer.commits.restart import RestartPlan, plan_restart
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -90,6 +91,46 @@ def test_after_a_rollback_the_newest_checkpoint_is_the_older_versions_ancestor()
     restarted = surviving([*entries, entry(EntryKind.RESTART, 5, 1, step=1)])
     assert set(restarted.closed) == {"a"}
     assert [item.weight_version for item in restarted.chain] == [0, 1, 5]
+
+
+def non_finite(kind: EntryKind, version: int, parent: int | None, *groups: str) -> LedgerEntry:
+    """An entry that drops `groups`, since their step had no finite loss."""
+    closed = tuple(ClosedGroup(group_id=g, outcome=GroupOutcome.DROPPED, reason="non_finite") for g in groups)
+    return entry(kind, version, parent).model_copy(update={"closed": closed})
+
+
+def planned(*entries: LedgerEntry) -> RestartPlan:
+    fold = LedgerFold()
+    for item in entries:
+        fold.add(item)
+    return plan_restart(fold, fold.max_version)
+
+
+def test_groups_that_made_a_cut_step_non_finite_are_closed_again_by_the_restart_that_cuts_it() -> None:
+    partly = step(2, 1, step=2, trained=("e", "f")).model_copy(update={"metrics": {"updates_skipped": 1.0}})
+    entries = [
+        START,
+        non_finite(EntryKind.DROPS, 0, None, "a"),
+        step(1, 0, step=1, checkpoint="c1", trained=("b",)),
+        non_finite(EntryKind.DROPS, 1, None, "c", "d"),
+        entry(EntryKind.DROPS, 1, step=1, dropped=("g",)),
+        partly,
+        step(3, 2, step=3, trained=("h",)),
+    ]
+    plan = planned(*entries)
+    assert (plan.version, plan.parent, plan.step, plan.checkpoint) == (4, 1, 1, "c1")
+    assert plan.non_finite == ("c", "d", "e", "f")
+    restart = non_finite(EntryKind.RESTART, plan.version, plan.parent, *plan.non_finite)
+    assert set(surviving([*entries, restart]).closed) == {"a", "b", "c", "d", "e", "f"}
+    # The next trainer restores the same checkpoint and cuts this restart: what it closed is not forgotten.
+    again = planned(*entries, restart, non_finite(EntryKind.DROPS, 4, None, "i"))
+    assert again.non_finite == ("c", "d", "e", "f", "i")
+
+
+def test_before_the_first_checkpoint_a_restart_goes_on_from_the_initial_model() -> None:
+    assert planned() == RestartPlan(version=0, parent=None, step=0, checkpoint=None, non_finite=())
+    plan = planned(START, step(1, 0, step=1), non_finite(EntryKind.DROPS, 1, None, "a"))
+    assert plan == RestartPlan(version=2, parent=0, step=0, checkpoint=None, non_finite=("a",))
 
 
 def test_a_group_closed_twice_stays_closed_when_the_second_closing_is_cut() -> None:

@@ -6,10 +6,16 @@ A group's life from its prompt to its entry here is drawn in `trainer/intake/gro
 """
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
 from rollstream.schemas.record import Count, Id, Name, Record, Sequence, Symbol, Timestamp
+
+NON_FINITE_REASON: Final = "non_finite"
+"""Reason of a dropped group: its step had a non-finite loss or gradient, and was skipped."""
+UPDATES_SKIPPED: Final = "updates_skipped"
+"""Metric of a step: of its optimizer updates, how many were skipped after a non-finite loss or gradient."""
 
 
 class EntryKind(StrEnum):

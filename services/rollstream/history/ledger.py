@@ -16,7 +16,15 @@ from functools import cached_property
 
 from rollstream.history.versions import VersionTree
 from rollstream.schemas.errors import InconsistentLedgerError
-from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
+from rollstream.schemas.ledger import (
+    NON_FINITE_REASON,
+    UPDATES_SKIPPED,
+    ClosedGroup,
+    EntryKind,
+    GroupOutcome,
+    LedgerEntry,
+    TrainedRollout,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +52,18 @@ class Survivors:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurvivingEntry:
-    """What `LedgerFold` keeps of a surviving entry. `closed`: the groups that no surviving entry before it closed."""
+    """What `LedgerFold` keeps of a surviving entry.
+
+    `closed`: the groups that no surviving entry before it closed. `non_finite`: those of them of whose step an update
+    was skipped, since its loss or gradient was not finite.
+    """
 
     kind: EntryKind
     weight_version: int
     step: int
     checkpoint: str | None
     closed: tuple[str, ...]
+    non_finite: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +103,8 @@ class LedgerFold:
             self._max_version = entry.weight_version
         if entry.checkpoint is not None:
             self._checkpoints.append(len(self._chain))
-        closed = tuple(dict.fromkeys(g.group_id for g in entry.closed if g.group_id not in self._closed))
+        newly = {group.group_id: group for group in entry.closed if group.group_id not in self._closed}
+        closed = tuple(newly)
         self._closed.update(closed)
         self._chain.append(
             SurvivingEntry(
@@ -99,6 +113,7 @@ class LedgerFold:
                 step=entry.step,
                 checkpoint=entry.checkpoint,
                 closed=closed,
+                non_finite=tuple(group_id for group_id, group in newly.items() if _was_non_finite(group, entry)),
             )
         )
         reopened = tuple(group for entry_cut in cut for group in entry_cut.closed)
@@ -139,6 +154,11 @@ class LedgerFold:
         """The newest surviving entry that names a checkpoint."""
         return self._chain[self._checkpoints[-1]] if self._checkpoints else None
 
+    def non_finite_after(self, version: int) -> tuple[str, ...]:
+        """Groups of non-finite steps, out of the surviving entries after the one that made `version`."""
+        later = self._chain[self._positions[version] + 1 :]
+        return tuple(group for entry in later for group in entry.non_finite)
+
     def _check(self, entry: LedgerEntry) -> None:
         what = f"ledger entry {entry.kind.value} of version {entry.weight_version} by {entry.incarnation}"
         if entry.kind is EntryKind.UNKNOWN:
@@ -176,6 +196,11 @@ class LedgerFold:
         while self._checkpoints and self._checkpoints[-1] >= length:
             self._checkpoints.pop()
         return cut
+
+
+def _was_non_finite(group: ClosedGroup, entry: LedgerEntry) -> bool:
+    is_trained = group.outcome is GroupOutcome.TRAINED
+    return group.reason == NON_FINITE_REASON or (is_trained and entry.metrics.get(UPDATES_SKIPPED, 0.0) > 0)
 
 
 def surviving(entries: Iterable[LedgerEntry]) -> Survivors:

@@ -36,7 +36,8 @@ What happens when …
   … samples never come: their group closes as `lost` once generators and scorers are done with it. Time in which any
     stage stands still does not count.
   … a loss or gradient is not finite: the rest of the step is skipped. If no update was applied before, the step's
-    groups close as `non_finite`. Three steps in a row with a skip end the process.
+    groups close as `non_finite`. Three steps in a row with a skip end the process; the next trainer's first entry
+    closes their groups again, so that they do not end it too (`restart.py`).
   … it is asked to stop: the running step is committed, then a checkpoint is handed over to the next trainer
     (`commit.py`).
   … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero. Only trainers and
@@ -53,6 +54,7 @@ from typing import Final
 from rollstream.history.versions import VersionTree
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import Position, as_next_offsets
@@ -62,7 +64,7 @@ from rollstream.trainer.intake.groups import DroppedGroup, DropReason
 from rollstream.trainer.intake.intake import Intake
 from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
-from rollstream.trainer.learning.backends.protocol import TrainingBackend
+from rollstream.trainer.learning.backends.protocol import StepReport, TrainingBackend
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.settings import TrainerSettings
 
@@ -74,6 +76,7 @@ _HOLD_DROPS_SECONDS: Final = 0.5
 # Bounds the size of one record of the ledger.
 _MOST_DROPS_PER_ENTRY: Final = 10_000
 _MONITOR_EVERY_SECONDS: Final = 5.0
+_MAX_SKIPS_IN_A_ROW: Final = 3
 # No heartbeat is given while a step runs, so this must exceed the longest step.
 _HUNG_AFTER_SECONDS: Final = 1800.0
 
@@ -109,6 +112,7 @@ class Trainer:
         self._checkpointed_step = parts.restored.step
         self._monitored_at = 0.0
         self._upstream = parts.upstream.latest
+        self._skips_in_a_row = 0
 
     def run(self, stop: Stop) -> None:
         """Train until num_steps are committed or `stop` is asked; then write what is left to the ledger.
@@ -180,6 +184,7 @@ class Trainer:
                 "step %d skipped: loss %s, gradient norm %s", parts.commits.step + 1, report.loss, report.grad_norm
             )
             self._publish_drops()
+            self._count_skip(report)
             return
         # What is left fits into the step's own entry.
         self._publish_drops(leave=_MOST_DROPS_PER_ENTRY)
@@ -201,6 +206,16 @@ class Trainer:
         entry = parts.commits.optimizer_step(record, parts.backend.save_weights, checkpoint)
         self._publishing_seconds = time.perf_counter() - began
         self._committed(entry)
+        self._count_skip(report)
+
+    def _count_skip(self, report: StepReport) -> None:
+        """End the process after too many skips in a row; the ledger names their groups by now."""
+        self._skips_in_a_row = self._skips_in_a_row + 1 if report.skipped else 0
+        if self._skips_in_a_row >= _MAX_SKIPS_IN_A_ROW:
+            raise BrokenWorldError(
+                f"{self._skips_in_a_row} steps in a row had a non-finite loss ({report.loss}) or gradient norm "
+                f"({report.grad_norm}): lower learning_rate, or go back with `rollstream weights rollback`"
+            )
 
     def _committed(self, entry: LedgerEntry) -> None:
         self._parts.versions.add(entry.weight_version, entry.parent_version, is_step=True)

@@ -130,7 +130,10 @@ def _restart(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
     plan = found.plan
     if found.checkpoint is not None:
         backend.load_state(state_directory(found.checkpoint))
-    entry = commits.restart(version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights)
+    entry = commits.restart(
+        version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights,
+        non_finite=plan.non_finite,
+    )  # fmt: skip
     found.fold.add(entry)
     metrics.export(entry)
     _LOG.info("goes on at step %d", plan.step, extra={"weight_version": entry.weight_version})

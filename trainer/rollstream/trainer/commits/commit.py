@@ -15,7 +15,14 @@ from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.weight_store import WeightStore
 from rollstream.process.crash_points import crash_point
-from rollstream.schemas.ledger import ClosedGroup, EntryKind, LedgerEntry, TrainedRollout
+from rollstream.schemas.ledger import (
+    NON_FINITE_REASON,
+    ClosedGroup,
+    EntryKind,
+    GroupOutcome,
+    LedgerEntry,
+    TrainedRollout,
+)
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
@@ -79,13 +86,19 @@ class Commits:
         self.weight_version = -1
         self.step = 0
 
-    def restart(self, *, version: int, parent: int | None, step: int, save_weights: Save) -> LedgerEntry:
-        """Commit the restored weights as a new version: the first entry of this process."""
+    def restart(
+        self, *, version: int, parent: int | None, step: int, save_weights: Save, non_finite: Sequence[str] = ()
+    ) -> LedgerEntry:
+        """Commit the restored weights as a new version, and close groups again: the first entry of this process."""
         started = utc_now()
         self._weights.sweep()
         self._checkpoints.sweep()
         published = self._store(version, parent, step, save_weights)
-        return self._commit(self._entry(EntryKind.RESTART, published, started_at=started), published)
+        closed = tuple(
+            ClosedGroup(group_id=group_id, outcome=GroupOutcome.DROPPED, reason=NON_FINITE_REASON)
+            for group_id in non_finite
+        )
+        return self._commit(self._entry(EntryKind.RESTART, published, closed=closed, started_at=started), published)
 
     def optimizer_step(
         self, record: StepRecord, save_weights: Save, checkpoint: CheckpointRequest | None

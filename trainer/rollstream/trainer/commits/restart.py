@@ -15,12 +15,15 @@ class RestartPlan:
     """What the first entry publishes: `version` with the weights of `parent`, restored from `checkpoint`.
 
     Without a checkpoint it is the initial model: at the first start of a run, or if no checkpoint was written yet.
+    `non_finite`: groups of the cut steps of which an update was skipped. The first entry closes them again: else they
+    would come again after every restart, and three such steps end the process.
     """
 
     version: int
     parent: int | None
     step: int
     checkpoint: str | None
+    non_finite: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +40,12 @@ def plan_restart(fold: LedgerFold, newest_version: int) -> RestartPlan:
     newest = fold.checkpoint
     if newest is not None:
         return RestartPlan(
-            version=version, parent=newest.weight_version, step=newest.step, checkpoint=newest.checkpoint
-        )
+            version=version, parent=newest.weight_version, step=newest.step, checkpoint=newest.checkpoint,
+            non_finite=fold.non_finite_after(newest.weight_version),
+        )  # fmt: skip
     parent = fold.chain[0].weight_version if fold.chain else None
-    return RestartPlan(version=version, parent=parent, step=0, checkpoint=None)
+    non_finite = () if parent is None else fold.non_finite_after(parent)
+    return RestartPlan(version=version, parent=parent, step=0, checkpoint=None, non_finite=non_finite)
 
 
 def check_position(position: Position, identity: ClusterIdentity) -> None:

@@ -18,7 +18,7 @@
     closed             a `LedgerEntry` names it, as trained or as dropped with the reason: its credit comes back
       │
       └─▶ incomplete   a restart or a rollback cut that entry (`history/ledger.py`): the group is open again,
-                       and the next trainer reads its records again
+                       and the next trainer reads its records again; if it was non_finite, that restart closes it
 
 A trained or dropped group is closed once its entry is committed. If the trainer is killed before, the next one finds
 it open.
@@ -29,7 +29,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rollstream.bus.message import Partition
-from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
+from rollstream.schemas.ledger import NON_FINITE_REASON, ClosedGroup, GroupOutcome
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 
@@ -69,8 +69,8 @@ class DropReason(StrEnum):
     """Every completed sample ended at its token limit."""
     NO_SPREAD = "no_spread"
     """Its samples, truncated ones aside, all have the same reward: nothing to learn from."""
-    NON_FINITE = "non_finite"
-    """Its step had a non-finite loss or gradient and was skipped."""
+    NON_FINITE = NON_FINITE_REASON
+    """Its step had a non-finite loss or gradient and was skipped. A restart that cuts this closes it again."""
 
 
 class Place(NamedTuple):

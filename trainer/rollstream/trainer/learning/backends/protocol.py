@@ -48,8 +48,7 @@ class TrainingBackend(Protocol):
     def train_step(self, samples: Sequence[TrainingSample], *, step: int) -> StepReport:
         """One optimizer step on `samples`; `step` seeds the order of samples in minibatches.
 
-        Raises ValueError if no sample has a token to train. Raises `BrokenWorldError`, which ends the process, at the
-        third skipped step in a row.
+        Raises ValueError if no sample has a token to train.
         """
         ...
 

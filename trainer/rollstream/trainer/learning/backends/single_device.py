@@ -19,6 +19,7 @@ from torch import Tensor
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.schemas.errors import BrokenWorldError
+from rollstream.schemas.ledger import UPDATES_SKIPPED
 from rollstream.trainer.learning.backends.protocol import StepReport
 from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
@@ -34,7 +35,6 @@ from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings
 from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
 
-MAX_SKIPS_IN_A_ROW = 3
 _LOG = logging.getLogger(__name__)
 _BETA1 = 0.9
 _STATE = "training_state.pt"
@@ -81,7 +81,6 @@ class SingleDeviceBackend:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._optimizer = adamw(self._parameters, settings)
         self._num_updates = 0
-        self._skips_in_a_row = 0
         self.tokenizer_sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
         self.bounds = _model_bounds(model.config.get_text_config(), settings)
@@ -108,7 +107,6 @@ class SingleDeviceBackend:
             updates.append(self._update(minibatch, before, watch))
             if not updates[-1].applied:
                 break
-        self._count_skip(updates[-1])
         return _report(updates, len(minibatches), learning_rate, watch)
 
     def save_weights(self, path: Path) -> None:
@@ -197,14 +195,6 @@ class SingleDeviceBackend:
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._dtype is torch.bfloat16)
 
-    def _count_skip(self, update: _Update) -> None:
-        self._skips_in_a_row = 0 if update.applied else self._skips_in_a_row + 1
-        if self._skips_in_a_row >= MAX_SKIPS_IN_A_ROW:
-            raise BrokenWorldError(
-                f"{self._skips_in_a_row} steps in a row had a non-finite loss ({update.loss}) or gradient norm "
-                f"({update.grad_norm}): lower learning_rate, or go back with `rollstream weights rollback`"
-            )
-
 
 def _report(updates: list[_Update], num_minibatches: int, learning_rate: float, watch: _Stopwatch) -> StepReport:
     """Means over the updates that were applied; if none was, the figures of the one that was skipped."""
@@ -217,7 +207,7 @@ def _report(updates: list[_Update], num_minibatches: int, learning_rate: float, 
         skipped=len(applied) < num_minibatches,
         metrics={
             "learning_rate": learning_rate,
-            "updates_skipped": float(num_minibatches - len(applied)),
+            UPDATES_SKIPPED: float(num_minibatches - len(applied)),
             **learning_metrics([update.totals for update in reported]),
         },
         seconds=watch.seconds,
