@@ -217,11 +217,12 @@ def foreign_versions(real: WeightsPublished) -> Iterator[WeightsPublished]:
     yield published(7, parent_version=8, uri="file:///dev", files=(device,))
     yield published(8, parent_version=7, uri=real.uri, files=(nul,))
     yield published(9, parent_version=9, uri=real.uri, files=(outside,))
-    yield published(7, parent_version=9, uri="file:///" + "x" * 1_000_000, files=real.files)
+    yield published(7, parent_version=9, uri=real.uri, files=real.files).model_copy(update={"uri": "x" * 1_000_000})
     yield published(10, parent_version=0, uri=real.uri, files=real.files * 1000)
     yield published(11, parent_version=None, kind=WeightsKind.LORA, uri=real.uri, files=real.files)
     yield published(12, parent_version=None, model="another", uri=real.uri, files=real.files)
-    yield published(2**63 - 1, parent_version=None, uri="file://[", files=())
+    yield published(2**53, parent_version=None, uri="file://[", files=())
+    yield published(0, parent_version=None, uri=real.uri, files=()).model_copy(update={"weight_version": 2**63 - 1})
 
 
 def publish_versions(run: Run, versions: Iterable[WeightsPublished]) -> None:

@@ -99,7 +99,7 @@ def test_an_accuracy_is_refused_where_there_is_nothing_to_measure_it_with(tmp_pa
 class Fingerprint(SortDigits):
     """Its reward tells two answers apart."""
 
-    rubric = Rubric(WeightedReward("crc32", lambda sample: float(zlib.crc32(sample.completion.encode()))))
+    rubric = Rubric(WeightedReward("crc32", lambda sample: zlib.crc32(sample.completion.encode()) / 2**32))
 
 
 class GreedyFingerprint(Fingerprint):

@@ -1,12 +1,7 @@
 """Bounds of every engine, and the refusal of requests that none can answer, with the same message in each."""
 
-from typing import Final
-
 from rollstream.engines.protocol import GenerationRequest
 from rollstream.schemas.errors import EngineError
-
-# vLLM raises temperatures between 0 and this one to it, in silence: the trainer would divide by another one.
-LOWEST_TEMPERATURE: Final = 0.01
 
 
 def refuse_impossible(request: GenerationRequest, max_model_len: int) -> None:

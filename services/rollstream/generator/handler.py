@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rollstream.agents.load import load_agent
-from rollstream.engines.bounds import LOWEST_TEMPERATURE
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.schemas.bounds import MAX_GROUP_SIZE
+from rollstream.schemas.bounds import MAX_GROUP_SIZE, MIN_TEMPERATURE
 from rollstream.schemas.errors import EngineDeadError, EngineError, FailedSampleError, RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
@@ -167,10 +166,10 @@ def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
     sampling = prompt.sampling
     if prompt.purpose is not Purpose.TRAIN:
         return
-    if sampling.temperature < LOWEST_TEMPERATURE or sampling.top_p != 1 or sampling.top_k != 0:
+    if sampling.temperature < MIN_TEMPERATURE or sampling.top_p != 1 or sampling.top_k != 0:
         raise FailedSampleError(
             FailureCode.UNSUPPORTED_SAMPLING,
-            f"training needs temperature >= {LOWEST_TEMPERATURE}, top_p 1 and top_k 0, got "
+            f"training needs temperature >= {MIN_TEMPERATURE}, top_p 1 and top_k 0, got "
             f"{sampling.temperature}, {sampling.top_p} and {sampling.top_k}",
         )
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 # Trainers count up from 0, one by one. A larger number on `weights` is a stranger's: if it counted, then there would be
-# none left for the next version, which is above all that were ever published (Avro's numbers end at 2^63 - 1).
-LARGEST_VERSION: Final = 2**62
+# none left for the next version, which is above all that were ever published (records end at 2^53).
+LARGEST_VERSION: Final = 2**52
 
 
 @dataclass(slots=True)

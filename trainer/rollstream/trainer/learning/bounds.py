@@ -7,15 +7,10 @@ must not reach a step.
 from dataclasses import dataclass
 from typing import Final
 
+from rollstream.schemas.bounds import MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
-
-MIN_TEMPERATURE: Final = 0.01
-"""Below it engines sample at another temperature, and float32 logits divided by it may overflow."""
-MAX_TEMPERATURE: Final = 100.0
-MAX_REWARD: Final = 1e9
-"""Either sign: the gradient and its norm stay finite in float32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +26,14 @@ ANY_MODEL: Final = ModelBounds()
 
 
 def refuse_out_of_bounds(scored: RolloutScored, bounds: ModelBounds) -> None:
-    """Raise `BadMessageError` for token ids, a length, a temperature or a reward that a step can't compute with."""
+    """Raise `BadMessageError` for token ids, a length or a temperature that a step can't compute with."""
     _refuse_tokens(scored.rollout, bounds)
-    name, temperature = f"rollout {scored.rollout.rollout_id}", scored.rollout.prompt.sampling.temperature
+    temperature = scored.rollout.prompt.sampling.temperature
     if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
         raise BadMessageError(
-            f"{name} was sampled at temperature {temperature}, it must be {MIN_TEMPERATURE} to {MAX_TEMPERATURE}: "
-            "submit training prompts with such a temperature"
+            f"rollout {scored.rollout.rollout_id} was sampled at temperature {temperature}, it must be "
+            f"{MIN_TEMPERATURE} to {MAX_TEMPERATURE}: submit training prompts with such a temperature"
         )
-    reward = scored.scoring.reward or 0.0
-    if not abs(reward) <= MAX_REWARD:
-        raise BadMessageError(f"{name} has reward {reward}, it must be within ±{MAX_REWARD:g}: scale the rubric")
 
 
 def _refuse_tokens(rollout: RolloutGenerated, bounds: ModelBounds) -> None:
