@@ -115,8 +115,10 @@ async def run_stage(stage: Stage, stop: Stop) -> None:
     finally:
         beating.cancel()
         await work.cancel_all()
-        await stage.consumer.close()
-        await stage.poison.close()
+        try:
+            await stage.consumer.close()
+        finally:
+            await stage.poison.close()
 
 
 class _Work:
