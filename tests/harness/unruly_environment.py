@@ -1,4 +1,4 @@
-"""Environments of a user who made mistakes, loaded by their dotted paths.
+"""Environments of a user who made mistakes, as the settings of a run declare them.
 
 The reward function of `Unruly` does what a prompt's metadata order.
 """
@@ -17,9 +17,13 @@ import numpy as np
 
 from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.process.declared import Declaration
 from rollstream.schemas.prompt import Sampling
 
+NAME = "unruly"
 PATH = "tests.harness.unruly_environment.Unruly"
+TABLE = {f"environments.{NAME}": {"path": PATH}}
+"""It, in a run's file."""
 
 
 def obey(sample: RewardInput) -> float:
@@ -51,7 +55,7 @@ def obey(sample: RewardInput) -> float:
 class Unruly:
     """It has no tasks."""
 
-    name = PATH
+    name = NAME
     rubric = Rubric(WeightedReward("obeyed", obey))
     sampling = Sampling()
 
@@ -107,6 +111,15 @@ class Muddled:
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """See `Environment.tasks`."""
         return iter(())
+
+
+def declared(**options: dict[str, str]) -> dict[str, Declaration]:
+    """The environments of this module, as settings declare them; `options` by their names."""
+    paths = {
+        NAME: PATH,
+        **{name: f"{__name__}.{name}" for name in ("Generous", "Muddled", "hanging_to_load", "raising_to_load")},
+    }
+    return {name: Declaration(path=path, options=options.get(name, {})) for name, path in paths.items()}
 
 
 def hanging_to_load() -> Unruly:

@@ -134,8 +134,8 @@ def test_the_newest_version_of_the_model_is_found(settings: ProducerSettings) ->
 @pytest.mark.parametrize(
     ("environment", "why"),
     [
-        ("no_such", "neither one of sort_digits, word_count"),
-        ("tests.harness.unruly_environment.raising_to_load", "no data set"),
+        ("os.abort", "is not one of the environments of this run"),
+        ("broken", "no data set"),
     ],
 )
 def test_an_environment_that_cannot_be_loaded_is_for_a_person_to_mend(
@@ -145,6 +145,7 @@ def test_an_environment_that_cannot_be_loaded_is_for_a_person_to_mend(
     config.write_text(
         f'run = "{settings.run}"\n[kafka]\nbootstrap_servers = "{settings.kafka.bootstrap_servers}"\n'
         '[producer]\nenvironment = "sort_digits"\n'
+        '[environments.broken]\npath = "tests.harness.unruly_environment.raising_to_load"\n'
     )
     words = ["evaluate", "--version", "1", "--environment", environment, "--config", str(config)]
     result = CliRunner().invoke(cli, words)

@@ -87,7 +87,9 @@ def test_a_task_that_cannot_be_run_fails_with_the_reason_and_the_partition_moves
     bad = {
         "prompt_too_long": a_prompt(1, messages=(Message(role="user", content="7" * 5000),), **size),
         "unsupported_sampling": a_prompt(2, sampling=Sampling(temperature=0.0, max_tokens=8), **size),
-        "unknown_agent": a_prompt(3, agent=AgentChoice(name="no.such.agent"), **size),
+        "unknown_agent": a_prompt(
+            3, agent=AgentChoice(name="os.system", options={"command": f"touch {run.directory}/ran"}), **size
+        ),
     }
     run.submit(*bad.values(), a_prompt(4, **size))
     samples = wait_for_samples(run, 8)
@@ -96,6 +98,7 @@ def test_a_task_that_cannot_be_run_fails_with_the_reason_and_the_partition_moves
         assert len(own) == 2
         assert all(sample.status is Status.FAILED and str(sample.failure).startswith(f"{reason}: ") for sample in own)
     assert sum(sample.status is Status.COMPLETED for sample in samples) == 2
+    assert not (run.directory / "ran").exists()
 
 
 def test_what_cannot_be_read_ends_in_dead_letters_and_the_partition_moves_on(run: Run) -> None:

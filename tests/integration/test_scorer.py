@@ -20,7 +20,7 @@ from tests.harness import broken_scorer
 from tests.harness.builders import a_failure, a_generated, a_prompt
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
-from tests.harness.unruly_environment import PATH
+from tests.harness.unruly_environment import NAME, TABLE
 from tests.harness.waits import wait_until
 
 GARBAGE = {"garbage": b"\x07 no record", "unknown schema": b"\x00\x00\x0f\x42\x3f body", "null": None}
@@ -29,6 +29,7 @@ GARBAGE = {"garbage": b"\x07 no record", "unknown schema": b"\x00\x00\x0f\x42\x3
 @pytest.fixture
 def run(kafka: str, topic_prefix: str, tmp_path: Path, redis_url: str) -> Iterator[Run]:
     with a_run(kafka, topic_prefix, tmp_path, redis_url=redis_url) as made:
+        made.tables |= TABLE
         yield made
 
 
@@ -43,7 +44,7 @@ def miss_killed_members_soon(run: Run) -> None:
 
 
 def ordered(row: int, order: str = "") -> PromptSubmitted:
-    return a_prompt(row, environment=PATH, metadata={"order": order})
+    return a_prompt(row, environment=NAME, metadata={"order": order})
 
 
 def put(run: Run, *rollouts: RolloutGenerated, topic: Topic[RolloutGenerated] = ROLLOUTS) -> None:
@@ -80,7 +81,7 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
         right,
         a_generated(1, status=Status.FAILED, failure=too_long),
         a_generated(2, prompt=a_prompt(environment="")),
-        a_generated(3, prompt=a_prompt(environment="no_such.environment")),
+        a_generated(3, prompt=a_prompt(environment="os.abort")),
     )
     whole = AvroCodec(ROLLOUTS).encode(right)
     run.publish("rollouts", [*GARBAGE.items(), ("truncated", whole[:-20])])

@@ -15,7 +15,7 @@ from rollstream.schemas.topics import ROLLOUTS, SCORED
 from tests.harness.builders import a_generated, a_prompt
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
-from tests.harness.unruly_environment import PATH
+from tests.harness.unruly_environment import NAME, TABLE
 from tests.harness.waits import wait_until
 
 BATCH = 16
@@ -24,6 +24,7 @@ BATCH = 16
 @pytest.fixture
 def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
     with a_run(kafka, topic_prefix, tmp_path, partitions=4) as made:
+        made.tables |= TABLE
         made.tables["scorer"] = {
             "batch_size": BATCH,
             "session_timeout_seconds": 4.0,
@@ -68,7 +69,7 @@ class Load:
         return records
 
     def _rollout(self) -> RolloutGenerated:
-        prompt = a_prompt(next(self._rows), run=self._run.name, environment=PATH, metadata={"order": "sleep 0.01"})
+        prompt = a_prompt(next(self._rows), run=self._run.name, environment=NAME, metadata={"order": "sleep 0.01"})
         return a_generated(prompt=prompt)
 
 

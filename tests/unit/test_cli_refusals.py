@@ -29,6 +29,14 @@ def test_a_registry_or_run_that_makes_no_sense_is_refused(words: list[str], why:
     assert (result.exit_code, why in result.output) == (2, True), result.output
 
 
+def test_a_prompt_for_an_environment_that_the_run_does_not_declare_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "rollstream.toml"
+    config.write_text('run = "demo"\n[environments.letters]\npath = "my.module.Task"\n')
+    result = CliRunner().invoke(cli, ["prompt", "x", "--environment", "os.abort", "--config", str(config)])
+    assert isinstance(result.exception, ConfigurationError), result.output
+    assert "'os.abort' is not one of the environments of this run: letters, sort_digits" in str(result.exception)
+
+
 @pytest.mark.parametrize("line", ['redis_url = "localhost:6379"', 'registry_url = "localhost:8081"'])
 def test_an_address_without_its_scheme_is_refused(line: str, tmp_path: Path) -> None:
     config = tmp_path / "rollstream.toml"

@@ -65,12 +65,11 @@ def test_max_tokens_are_clamped_to_what_fits_and_the_finish_reason_says_length(t
     assert sample.turns[0].finish_reason is FinishReason.LENGTH
 
 
-def test_an_agent_whose_code_raises_fails_its_samples_and_says_what_it_raised(tmp_path: Path) -> None:
-    agent = AgentChoice(name="tests.harness.unruly_environment.raising_to_load")
-    (sample,) = handled(ScriptedEngine(settings(tmp_path)), a_prompt(group_size=1, agent=agent))
-    assert sample.status is Status.FAILED
-    assert str(sample.failure).startswith("unknown_agent: ")
-    assert str(sample.failure).endswith("RuntimeError: no data set")
+def test_an_agent_that_the_settings_do_not_declare_fails_every_sample(tmp_path: Path) -> None:
+    agent = AgentChoice(name="os.abort")
+    samples = handled(ScriptedEngine(settings(tmp_path)), a_prompt(group_size=2, agent=agent))
+    assert [sample.status for sample in samples] == [Status.FAILED] * 2
+    assert str(samples[0].failure).startswith("unknown_agent: 'os.abort' is not one of the agents of this run")
 
 
 @pytest.mark.parametrize("sampling", [Sampling(temperature=0.0), Sampling(top_p=0.9), Sampling(top_k=5)])

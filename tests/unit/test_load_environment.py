@@ -1,10 +1,11 @@
-"""Environments by name or dotted path: a message says what is wrong with one, without a traceback."""
+"""Environments by name: only what the settings declare is loaded, and a message says what is wrong with it."""
 
 from pathlib import Path
 
 import pytest
 
 from rollstream.environments.load import load_environment
+from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import BrokenEnvironmentError, UnknownEnvironmentError
 from tests.harness.unruly_environment import Unruly
 
@@ -24,29 +25,54 @@ class Colorless:
     name = "colorless"
 
 
-def test_a_users_environment_is_loaded_by_its_dotted_path() -> None:
-    loaded = load_environment(f"{__name__}.Colors", {"favorite": "red"})
+def declared(path: str, **options: str) -> dict[str, Declaration]:
+    return {"colors": Declaration(path=path, options=options)}
+
+
+def test_a_users_environment_is_loaded_by_the_name_under_which_it_is_declared() -> None:
+    loaded = load_environment("colors", declared(f"{__name__}.Colors", favorite="red"))
     assert isinstance(loaded, Colors)
     assert loaded.favorite == "red"
 
 
-@pytest.mark.parametrize(
-    "name", ["no_such", "no.such.Thing", "os..Thing", ".Thing", "", f"{__name__}.Missing", "rollstream.no_such.Thing"]
-)
-def test_an_unknown_environment_is_refused_with_what_there_is(name: str) -> None:
-    with pytest.raises(UnknownEnvironmentError, match="sort_digits, word_count") as refused:
-        load_environment(name)
+@pytest.mark.parametrize("name", ["no_such", "os.abort", f"{__name__}.Colors", "", "x" * 3_000_000])
+def test_a_name_that_is_not_declared_imports_nothing_and_is_told_what_there_is(name: str) -> None:
+    with pytest.raises(
+        UnknownEnvironmentError, match=r"of this run: colors, sort_digits, word_count; .* as "
+    ) as refused:
+        load_environment(name, declared(f"{__name__}.Colors"))
     assert refused.value.exit_code == 78
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("path", ["no.such.Thing", f"{__name__}.Missing", "rollstream.no_such.Thing"])
+def test_a_declared_path_that_leads_to_nothing_is_named(path: str) -> None:
+    with pytest.raises(UnknownEnvironmentError, match=rf"\[environments.colors\] path = '{path}' names nothing"):
+        load_environment("colors", declared(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "declaration", "why"),
+    [
+        ("colors", Declaration(options={"favorite": "red"}), r"\[environments.colors\] needs its `path`"),
+        ("sort_digits", Declaration(path=f"{__name__}.Colors"), r"\[environments.sort_digits\] is built in"),
+    ],
+)
+def test_a_built_in_name_takes_no_path_and_every_other_one_needs_it(
+    name: str, declaration: Declaration, why: str
+) -> None:
+    with pytest.raises(UnknownEnvironmentError, match=why):
+        load_environment(name, {name: declaration})
 
 
 def test_options_that_an_environment_does_not_take_are_refused() -> None:
     with pytest.raises(UnknownEnvironmentError, match="does not take"):
-        load_environment("sort_digits", {"size": "3"})
+        load_environment("sort_digits", {"sort_digits": Declaration(options={"size": "3"})})
 
 
 def test_what_is_no_environment_is_told_what_it_lacks() -> None:
     with pytest.raises(UnknownEnvironmentError, match="is a Colorless without rubric, sampling, tasks"):
-        load_environment(f"{__name__}.Colorless")
+        load_environment("colors", declared(f"{__name__}.Colorless"))
 
 
 @pytest.mark.parametrize(
@@ -67,7 +93,5 @@ def test_a_users_code_that_raises_while_loading_is_named_with_what_it_raised(
     module = f"users_{tmp_path.name}"
     (tmp_path / f"{module}.py").write_text(f"{code}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(
-        BrokenEnvironmentError, match=f"'{module}.Task' raised {raised} while loading: .*; mend its code"
-    ):
-        load_environment(f"{module}.Task")
+    with pytest.raises(BrokenEnvironmentError, match=f"'colors' raised {raised} while loading: .*; mend its code"):
+        load_environment("colors", declared(f"{module}.Task"))

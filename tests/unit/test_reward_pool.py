@@ -16,11 +16,11 @@ from rollstream.scorer.pool.pool import PoolBounds, ScoringPool
 from rollstream.scorer.pool.verdicts import Sample, Verdict
 from tests.harness.builders import NOON, a_generated
 from tests.harness.processes import start_process
-from tests.harness.unruly_environment import PATH
+from tests.harness.unruly_environment import NAME, declared
 from tests.harness.waits import wait_until
 
 
-def ordered(*orders: str, environment: str = PATH) -> list[Sample]:
+def ordered(*orders: str, environment: str = NAME) -> list[Sample]:
     return [
         Sample(
             environment=environment,
@@ -34,7 +34,7 @@ def scored(samples: list[Sample], **bounds: float) -> list[Verdict]:
     values = {"sample_seconds": 5.0, "load_seconds": 10.0, "batch_seconds": 30.0, **bounds}
 
     async def score() -> list[Verdict]:
-        async with ScoringPool(PoolBounds(**values)) as pool:  # type: ignore[arg-type]
+        async with ScoringPool(PoolBounds(**values), declared()) as pool:  # type: ignore[arg-type]
             return await pool.score(samples)
 
     return asyncio.run(score())
@@ -64,7 +64,7 @@ def test_a_reward_function_that_hangs_exits_crashes_or_raises_costs_only_its_own
 
 def test_whatever_a_users_own_rubric_gives_can_be_written_as_a_result() -> None:
     orders = ["nothing", "infinity", "a component of text", "no pair", "a surrogate"]
-    verdicts = scored(ordered(*orders, environment="tests.harness.unruly_environment.Muddled"))
+    verdicts = scored(ordered(*orders, environment="Muddled"))
     assert [str(verdict.failure) for verdict in verdicts] == [
         "bad_reward: the rubric's reward is None (NoneType), not a finite number",
         "bad_reward: the rubric's reward is inf (float), not a finite number",
@@ -89,38 +89,36 @@ def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_anoth
 
 
 def test_an_environment_that_cannot_be_loaded_says_why() -> None:
-    environments = ("no_such.environment", "tests.harness.unruly_environment.raising_to_load", PATH)
+    environments = ("os.abort", "raising_to_load", NAME)
     verdicts = scored([sample for name in environments for sample in ordered("", environment=name)])
     assert [verdict.status for verdict in verdicts] == [Status.FAILED, Status.UNRESOLVED, Status.COMPLETED]
-    assert str(verdicts[0].failure).startswith("unknown_environment: ")
+    assert str(verdicts[0].failure).startswith("unknown_environment: 'os.abort' is not one of the environments of")
     assert str(verdicts[1].failure).startswith("broken_environment: ")
     assert "raised RuntimeError while loading: no data set" in str(verdicts[1].failure)
 
 
 def test_an_environment_that_hangs_while_loading_leaves_its_samples_unresolved() -> None:
-    name = "tests.harness.unruly_environment.hanging_to_load"
+    name = "hanging_to_load"
     verdicts = scored([*ordered("", "", environment=name), *ordered("give 2")], load_seconds=1.0)
     assert [verdict.status for verdict in verdicts] == [Status.UNRESOLVED, Status.UNRESOLVED, Status.COMPLETED]
     assert str(verdicts[0].failure) == f"timeout: loading the environment {name!r} took longer than 1 s"
 
 
 def test_an_environment_scores_with_the_options_that_the_run_gives_it() -> None:
-    name = "tests.harness.unruly_environment.Generous"
-
     async def score(options: dict[str, dict[str, str]]) -> list[Verdict]:
-        async with ScoringPool(PoolBounds(), options) as pool:
-            return await pool.score(ordered("", environment=name))
+        async with ScoringPool(PoolBounds(), declared(**options)) as pool:
+            return await pool.score(ordered("", environment="Generous"))
 
-    assert [verdict.reward for verdict in asyncio.run(score({name: {"gift": "7"}}))] == [7.0]
+    assert [verdict.reward for verdict in asyncio.run(score({"Generous": {"gift": "7"}}))] == [7.0]
     assert [verdict.reward for verdict in asyncio.run(score({}))] == [1.0]
-    refused = asyncio.run(score({name: {"size": "3"}}))[0]
+    refused = asyncio.run(score({"Generous": {"size": "3"}}))[0]
     assert refused.status is Status.FAILED
     assert "does not take {'size': '3'}" in str(refused.failure)
 
 
 def test_a_process_killed_from_outside_between_batches_accuses_no_sample() -> None:
     async def score() -> list[Verdict]:
-        async with ScoringPool(PoolBounds()) as pool:
+        async with ScoringPool(PoolBounds(), declared()) as pool:
             await pool.score(ordered("give 1"))
             for child in psutil.Process().children():
                 child.kill()

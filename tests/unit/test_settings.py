@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.generator.settings import GeneratorSettings
+from rollstream.process.declared import Declaration
 from rollstream.process.settings import STAGES, KafkaSettings, StageSettings
 from rollstream.producers.loop import idle_engine_warning
 from rollstream.producers.settings import ProducerSettings
@@ -56,9 +57,26 @@ def test_a_stage_reads_the_shared_keys_and_its_own_table(config: Path) -> None:
 
 
 def test_producer_and_scorer_read_the_same_options_of_an_environment(config: Path) -> None:
-    config.write_text(config.read_text() + '\n[environments."my.module.Task"]\ndigits = "6"\n')
-    options = {"my.module.Task": {"digits": "6"}}
-    assert ProducerSettings.load(config).environments == ScorerSettings.load(config).environments == options
+    config.write_text(FILE + '\n[environments.letters]\npath = "my.module.Task"\noptions = { length = "6" }\n')
+    declared = {"letters": Declaration(path="my.module.Task", options={"length": "6"})}
+    assert ProducerSettings.load(config).environments == ScorerSettings.load(config).environments == declared
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (
+            '[environments."my.module.Task"]\nlength = "6"',
+            r"'my.module.Task' must match \[A-Za-z0-9_-\]\{1,60\}: choose a",
+        ),
+        ('[environments.letters]\npath = "Task"', r"environments.letters.path: .*, got 'Task'"),
+        ('[agents.debate]\nrounds = "2"', r"agents.debate.rounds: .*, got '2'"),
+    ],
+)
+def test_a_declaration_of_another_form_is_refused(table: str, why: str, config: Path) -> None:
+    config.write_text(f"{FILE}\n{table}\n")
+    with pytest.raises(ConfigurationError, match=why):
+        StageSettings.load(config)
 
 
 def test_the_environment_wins_over_the_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,17 @@ def test_positions_that_predict_prompts_or_padding_get_no_gradient():
     assert trained.tolist() == [[False, False, True, True, False], [True, True, False, False, False]]
 
 
+def test_an_environment_of_a_users_own_is_found_in_the_runs_file(tmp_path):
+    (tmp_path / "rollstream.toml").write_text(
+        'run = "demo"\n[environments.own]\npath = "tests.harness.unruly_environment.Unruly"\n'
+    )
+    words = ["--tiny-model", "--output", str(tmp_path / "warm"), "--environment", "own"]
+    refused = CliRunner().invoke(command, words)
+    assert "'own' is not one of the environments of this run" in str(refused.exception)
+    loaded = CliRunner().invoke(command, [*words, "--config", str(tmp_path / "rollstream.toml")])
+    assert "environment 'unruly' has no demonstrations" in str(loaded.exception)
+
+
 def a_warm_up(tmp_path, **settings):
     source = tmp_path / "source"
     write_tiny_model(source, seed=0, hidden=32, layers=2, heads=2, ffn=64)

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollstream.environments.load import load_environment
+from rollstream.process.declared import Declaration
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.environment import EnvironmentSource
@@ -18,7 +19,8 @@ from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.producers.sources.protocol import Source
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.schemas.prompt import Sampling
+from rollstream.schemas.prompt import AgentChoice, Sampling
+from tests.harness.unruly_environment import TasksUnreadable
 
 
 def jsonl(tmp_path: Path, *rows: Any) -> Path:
@@ -129,7 +131,11 @@ def test_an_endless_environment_goes_on_at_any_row_and_names_its_seed() -> None:
 
 
 def test_a_small_environment_is_shuffled_and_keeps_its_rows_names() -> None:
-    source = EnvironmentSource(load_environment("word_count", {"num_examples": "20"}), split="train", seed=0)
+    source = EnvironmentSource(
+        load_environment("word_count", {"word_count": Declaration(options={"num_examples": "20"})}),
+        split="train",
+        seed=0,
+    )
     assert source.num_rows == 20
     epochs = [list(source.rows(epoch, 0)) for epoch in range(2)]
     assert [row.row for row in epochs[0]] != [row.row for row in epochs[1]]
@@ -144,8 +150,8 @@ def test_an_environment_without_tasks_in_a_split_is_refused() -> None:
 
 
 def test_an_environment_whose_tasks_raise_is_named_with_what_they_raised() -> None:
-    with pytest.raises(ConfigurationError, match=r"Unruly raised OSError while giving .* no disk"):
-        EnvironmentSource(load_environment("tests.harness.unruly_environment.TasksUnreadable"), split="train", seed=0)
+    with pytest.raises(ConfigurationError, match=r"unruly raised OSError while giving .* no disk"):
+        EnvironmentSource(TasksUnreadable(), split="train", seed=0)
 
 
 @pytest.mark.parametrize(
@@ -164,6 +170,13 @@ def test_settings_that_do_not_fit_together_are_refused(fields: dict[str, Any], m
 def test_an_unknown_environment_is_a_setting_to_change() -> None:
     with pytest.raises(ConfigurationError, match="sort_digits, word_count"):
         build_source(ProducerSettings(run="demo", environment="sort_letters"))
+
+
+def test_an_agent_that_no_generator_would_know_is_a_setting_to_change() -> None:
+    settings = ProducerSettings(run="demo", environment="sort_digits", agent=AgentChoice(name="debate"))
+    with pytest.raises(ConfigurationError, match="'debate' is not one of the agents of this run: single_turn;"):
+        build_source(settings)
+    build_source(settings.model_copy(update={"agents": {"debate": Declaration(path="tests.unit.test_agents.Debate")}}))
 
 
 def test_sampling_comes_from_the_environment_unless_it_is_set() -> None:

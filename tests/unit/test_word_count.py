@@ -5,6 +5,7 @@ import pytest
 from rollstream.environments.load import load_environment
 from rollstream.environments.rubric import RewardInput
 from rollstream.environments.word_count import WordCount, parse_answer, parse_conversation
+from rollstream.process.declared import Declaration
 
 
 def reward(completion: str, answer: str = "45") -> float:
@@ -22,7 +23,9 @@ def test_seed_42_gives_the_counts_of_the_original() -> None:
 
 
 def test_a_prompt_holds_as_many_words_as_its_answer_says() -> None:
-    for task in load_environment("word_count", {"num_examples": "20"}).tasks("train", 0):
+    for task in load_environment("word_count", {"word_count": Declaration(options={"num_examples": "20"})}).tasks(
+        "train", 0
+    ):
         question = task.messages[-1].content
         assert question.startswith("Count the number of words in the following text:\n\nword word")
         assert len(question.split("\n\n")[1].split()) == int(task.reference_answer or "")

@@ -63,10 +63,12 @@ class AgentChoice(Record):
     """Which agent turns the prompt into turns.
 
     Example:
-        AgentChoice(name="my_package.agents.Debate", options={"rounds": "2"})
+        AgentChoice(name="debate", options={"rounds": "2"})
     """
 
-    name: Name = Field(default="single_turn", description="Name or dotted path of the agent")
+    name: Name = Field(
+        default="single_turn", description="Name of the agent: built in, or declared in the run's settings"
+    )
     options: Map[str] = Field(default_factory=dict, description="Options of the agent")
 
 

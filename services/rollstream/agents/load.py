@@ -1,30 +1,97 @@
-"""Loads an agent by its name or its dotted path."""
+"""The agents that prompts may name: the built-in ones, and those that the run's settings declare."""
 
-from importlib import import_module
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Final
 
 from rollstream.agents.protocol import Agent
 from rollstream.agents.single_turn import SingleTurn
-from rollstream.schemas.errors import FailedSampleError
+from rollstream.process.declared import Declaration, why_refused
+from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice
 
-_BY_NAME: dict[str, type[Agent]] = {"single_turn": SingleTurn}
+_BUILT_IN: Final[Mapping[str, Callable[..., Agent]]] = {"single_turn": SingleTurn}
 
 
-def load_agent(choice: AgentChoice) -> Agent:
-    """The chosen agent, made with its options. Raises `FailedSampleError` if there is none or its code raises."""
-    if choice.name in _BY_NAME:
-        return _BY_NAME[choice.name](**choice.options)
-    module, _, attribute = choice.name.rpartition(".")
+def refuse_unknown_agent(name: str, declared: Mapping[str, Declaration]) -> None:
+    """Raise `ConfigurationError` unless `name` is built in or `declared`. Nothing is imported."""
+    why = _why_refused(name, declared)
+    if why:
+        raise ConfigurationError(why)
+
+
+class Agents:
+    """Makes the agents that prompts choose.
+
+    Those that the settings declare are imported at once: one that can't be imported stops the generator before it takes
+    prompts, and no import blocks the event loop later. Raises `ConfigurationError` then.
+    """
+
+    def __init__(self, declared: Mapping[str, Declaration] | None = None) -> None:
+        self._declared = declared or {}
+        for name in self._declared:
+            refuse_unknown_agent(name, self._declared)
+        own = {name: _imported(name, one.path) for name, one in self._declared.items() if one.path}
+        self._makers = {**_BUILT_IN, **own}
+
+    def make(self, choice: AgentChoice) -> Agent:
+        """The chosen agent, made with the options of the settings and of the prompt.
+
+        Raises `FailedSampleError` if the settings know none of this name, if it does not take the options, or if its
+        code raises.
+        """
+        why = _why_refused(choice.name, self._declared)
+        if why:
+            raise FailedSampleError(FailureCode.UNKNOWN_AGENT, why)
+        try:
+            agent = self._makers[choice.name](**self._options(choice))
+        except (KeyboardInterrupt, FailedSampleError):
+            raise
+        # BaseException: code of a user may also call sys.exit, which must not end this process.
+        except BaseException as error:
+            raise _not_made(choice, error) from error
+        if not hasattr(agent, "run"):
+            raise FailedSampleError(
+                FailureCode.UNKNOWN_AGENT,
+                f"agent {choice.name!r} is a {type(agent).__name__} without run; "
+                "rollstream.agents.protocol says what an agent has",
+            )
+        return agent
+
+    def _options(self, choice: AgentChoice) -> dict[str, str]:
+        """Both options together. What the settings say is not for a record to change."""
+        fixed = self._declared[choice.name].options if choice.name in self._declared else {}
+        doubled = sorted(fixed.keys() & choice.options.keys())
+        if doubled:
+            raise FailedSampleError(
+                FailureCode.BAD_AGENT_OPTIONS,
+                f"a prompt cannot set {', '.join(doubled)} of agent {choice.name!r}: the run's settings set it",
+            )
+        return {**fixed, **choice.options}
+
+
+def _why_refused(name: str, declared: Mapping[str, Declaration]) -> str | None:
+    return why_refused(name, "agents", built_in=_BUILT_IN, declared=declared)
+
+
+def _imported(name: str, path: str) -> Callable[..., Agent]:
     try:
-        agent: Agent = getattr(import_module(module), attribute)(**choice.options)
+        found: Callable[..., Agent] = pkgutil.resolve_name(path)
     except KeyboardInterrupt:
         raise
-    # BaseException: code of a user may also call sys.exit, which must not end this process.
     except BaseException as error:
-        known = ", ".join(_BY_NAME)
-        raise FailedSampleError(
-            FailureCode.UNKNOWN_AGENT,
-            f"{choice.name!r} is neither one of {known} nor an importable dotted path: {type(error).__name__}: {error}",
+        raise ConfigurationError(
+            f"[agents.{name}] path = {path!r} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    return agent
+    return found
+
+
+def _not_made(choice: AgentChoice, error: BaseException) -> FailedSampleError:
+    if choice.options and isinstance(error, TypeError | ValueError):
+        return FailedSampleError(
+            FailureCode.BAD_AGENT_OPTIONS, f"agent {choice.name!r} does not take {choice.options}: {error}"
+        )
+    return FailedSampleError(
+        FailureCode.UNKNOWN_AGENT, f"agent {choice.name!r} raised {type(error).__name__} when it was made: {error}"
+    )

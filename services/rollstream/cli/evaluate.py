@@ -61,7 +61,7 @@ def _request(
     return EvaluationRequest(
         environment=name,
         weight_version=weight_version,
-        environment_options=settings.environments.get(name, {}),
+        environments=settings.environments,
         num_prompts=num_prompts,
         deadline_seconds=deadline_seconds,
     )

@@ -87,8 +87,8 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point. An error of this project is printed as one line, and decides the exit code."""
-    # Dotted paths name code of the user, in the directory where the command is called. Python's search path has that
-    # directory with `python -m`, but not in a console script.
+    # The settings may declare code of the user that lies in the directory where the command is called. Python's search
+    # path has that directory with `python -m`, but not in a console script.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

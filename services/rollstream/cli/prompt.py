@@ -11,6 +11,7 @@ from rich.text import Text
 from rollstream.bus.run import Run
 from rollstream.cli.options import config_option, json_option
 from rollstream.client.submit import answers, submit
+from rollstream.environments.load import refuse_unknown_environment
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
@@ -46,6 +47,8 @@ def command(  # one parameter an option
 ) -> None:
     """Submit TEXT as a prompt, and print each answer when it is scored. The answers are never trained on."""
     settings = StageSettings.load(config)
+    if environment:
+        refuse_unknown_environment(environment, settings.environments)
     prompt_id = f"command/{uuid.uuid4().hex}"
     prompt = PromptSubmitted(
         prompt_id=prompt_id,

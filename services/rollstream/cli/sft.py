@@ -7,13 +7,19 @@ import click
 
 from rollstream.cli.options import made_directory
 from rollstream.process.logs import configure_logging
+from rollstream.process.settings import RUN_FILE, StageSettings
 
 
 @click.command("sft")
 @click.option("--model", type=click.Path(path_type=Path), help="Model directory to start from.")
 @click.option("--tiny-model", is_flag=True, help="Start from a new tiny model with random weights (1 M parameters).")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Model directory to write.")
-@click.option("--environment", required=True, help="Name or dotted path of an environment with demonstrations.")
+@click.option("--environment", required=True, help="Environment with demonstrations.")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"A run's {RUN_FILE}, where environments of your own are declared; without it there are the built-in ones.",
+)
 @click.option(
     "--until-accuracy",
     type=click.FloatRange(0, 1),
@@ -32,7 +38,14 @@ from rollstream.process.logs import configure_logging
 )
 @click.option("--threads", type=click.IntRange(1), help="CPU threads; default: torch's own choice.")
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For weights, order and sampling.")
-def command(model: Path | None, tiny_model: bool, output: Path, environment: str, **settings: float | None) -> None:
+def command(  # one parameter an option
+    model: Path | None,
+    tiny_model: bool,
+    output: Path,
+    environment: str,
+    config: Path | None,
+    **settings: float | None,
+) -> None:
     """Train a model on demonstrations until it sometimes succeeds, and write it to a directory.
 
     The loss counts only the tokens of the answers.
@@ -44,12 +57,13 @@ def command(model: Path | None, tiny_model: bool, output: Path, environment: str
     from rollstream.trainer.sft.sft import run_sft
 
     configure_logging("sft")
+    declared = StageSettings.load(config).environments if config else {}
     made_directory(output)
     with tempfile.TemporaryDirectory() as scratch:
         start = model or Path(scratch)
         if model is None:
             write_tiny_model(start, seed=int(settings["seed"] or 0))
-        values = {"model_path": start, "output": output, "environment": environment, **settings}
-        report = run_sft(SftSettings.model_validate(values))
+        values = {"model_path": start, "output": output, "environment": environment, "environments": declared}
+        report = run_sft(SftSettings.model_validate({**values, **settings}))
     accuracy = "not checked" if report.accuracy is None else f"{report.accuracy:.3f}"
     click.echo(f"{output}: {report.num_steps} steps, loss {report.loss:.3f}, sampled accuracy {accuracy}")

@@ -16,6 +16,7 @@ from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
+from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import group_id
@@ -32,7 +33,7 @@ class EvaluationRequest:
 
     environment: str
     weight_version: int
-    environment_options: Mapping[str, str] = field(default_factory=dict)
+    environments: Mapping[str, Declaration] = field(default_factory=dict)
     num_prompts: int = 512
     seed: int = 0
     deadline_seconds: float = 600.0
@@ -81,7 +82,7 @@ def evaluate(
 
     Raises `ConfigurationError` if the environment's `evaluate` split has too few tasks.
     """
-    environment = load_environment(request.environment, request.environment_options)
+    environment = load_environment(request.environment, request.environments)
     prompts = {prompt.group_id: prompt for prompt in _prompts(run.name, request, environment)}
     # The end must be known before the first answer can arrive.
     with run.reader(EVAL_SCORED, start=run.ends(EVAL_SCORED)) as reader:

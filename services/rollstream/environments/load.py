@@ -1,4 +1,4 @@
-"""Loads an environment by its name or its dotted path."""
+"""Loads an environment by its name: a built-in one, or one that the run's settings declare."""
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -7,28 +7,40 @@ from typing import Final
 from rollstream.environments.protocol import Environment
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.environments.word_count import WordCount
+from rollstream.process.declared import Declaration, why_refused
 from rollstream.schemas.errors import BrokenEnvironmentError, UnknownEnvironmentError
 
-_BY_NAME: Final[Mapping[str, Callable[..., Environment]]] = {"sort_digits": SortDigits, "word_count": WordCount}
+_BUILT_IN: Final[Mapping[str, Callable[..., Environment]]] = {"sort_digits": SortDigits, "word_count": WordCount}
 _PARTS: Final = ("name", "rubric", "sampling", "tasks")
 
 
-def load_environment(name: str, options: Mapping[str, str] | None = None) -> Environment:
-    """The environment called `name`: one of ours, or `package.module.Class` (a class or a function that makes one).
+def refuse_unknown_environment(name: str, declared: Mapping[str, Declaration]) -> None:
+    """Raise `UnknownEnvironmentError` unless `name` is built in or `declared`. Nothing is imported."""
+    why = why_refused(name, "environments", built_in=_BUILT_IN, declared=declared)
+    if why:
+        raise UnknownEnvironmentError(why)
 
-    Raises `UnknownEnvironmentError` if there is none or it does not take `options`. Raises `BrokenEnvironmentError` if
-    its own code raises.
+
+def load_environment(name: str, declared: Mapping[str, Declaration] | None = None) -> Environment:
+    """The environment called `name`, made with the options that the settings give it.
+
+    Raises `UnknownEnvironmentError` if the settings know none, or if it does not take its options. Raises
+    `BrokenEnvironmentError` if its own code raises.
     """
-    make = _BY_NAME.get(name) or _imported(name)
+    known = declared or {}
+    refuse_unknown_environment(name, known)
+    declaration = known.get(name, Declaration())
+    make = _imported(name, declaration.path) if declaration.path else _BUILT_IN[name]
+    options = declaration.options
     try:
-        made = make(**(options or {}))
+        made = make(**options)
         missing = [part for part in _PARTS if not hasattr(made, part)]
     except KeyboardInterrupt:
         raise
     # BaseException: code of a user may also call sys.exit, which must not end this process.
     except BaseException as error:
         if options and isinstance(error, TypeError | ValueError):
-            raise UnknownEnvironmentError(f"environment {name!r} does not take {dict(options)}: {error}") from error
+            raise UnknownEnvironmentError(f"environment {name!r} does not take {options}: {error}") from error
         raise _broken(name, error) from error
     if missing:
         raise UnknownEnvironmentError(
@@ -38,10 +50,8 @@ def load_environment(name: str, options: Mapping[str, str] | None = None) -> Env
     return made
 
 
-def _imported(path: str) -> Callable[..., Environment]:
+def _imported(name: str, path: str) -> Callable[..., Environment]:
     module, _, attribute = path.rpartition(".")
-    if not module or module.startswith("."):
-        raise _unknown(path, "it names no module")
     try:
         loaded = import_module(module)
     except KeyboardInterrupt:
@@ -49,19 +59,16 @@ def _imported(path: str) -> Callable[..., Environment]:
     except BaseException as error:
         # The missing module may be the environment's own, or one that the environment imports.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
-            raise _unknown(path, str(error)) from error
-        raise _broken(path, error) from error
+            raise _unknown(name, path, str(error)) from error
+        raise _broken(name, error) from error
     if not hasattr(loaded, attribute):
-        raise _unknown(path, f"module {module!r} has no {attribute!r}")
+        raise _unknown(name, path, f"module {module!r} has no {attribute!r}")
     found: Callable[..., Environment] = getattr(loaded, attribute)
     return found
 
 
-def _unknown(path: str, why: str) -> UnknownEnvironmentError:
-    known = ", ".join(sorted(_BY_NAME))
-    return UnknownEnvironmentError(
-        f"environment {path!r} is neither one of {known} nor an importable dotted path: {why}"
-    )
+def _unknown(name: str, path: str, why: str) -> UnknownEnvironmentError:
+    return UnknownEnvironmentError(f"[environments.{name}] path = {path!r} names nothing that can be imported: {why}")
 
 
 def _broken(name: str, error: BaseException) -> BrokenEnvironmentError:

@@ -26,13 +26,13 @@ class Task:
 class Environment(Protocol):
     """Tasks and rubric of one kind of problem.
 
-    It is made by name or dotted path, with the text options of `[environments.NAME]` in the run's file. The process
-    that asks its tasks and the process that scores the answers make it with the same options.
+    It is made by name: one of ours, or one that `[environments.NAME]` of the run's file declares, with its options. The
+    process that asks its tasks and the process that scores the answers make it with the same options.
     """
 
     @property
     def name(self) -> str:
-        """Its short name, for messages and dataset ids. Prompts carry the name or dotted path from the settings."""
+        """Its short name, for messages and dataset ids. Prompts carry the name from the settings."""
         ...
 
     @property

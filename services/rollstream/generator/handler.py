@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
-from rollstream.agents.load import load_agent
+from rollstream.agents.load import Agents
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
@@ -33,15 +33,22 @@ class SampleBounds:
 
 
 class GeneratorHandler:
-    """Runs a prompt's agent group_size times side by side."""
+    """Runs a prompt's agent group_size times side by side. By default there are only the built-in agents."""
 
     def __init__(
-        self, engine: Engine, *, identity: GeneratorIdentity, bounds: SampleBounds, current: CurrentVersion
+        self,
+        engine: Engine,
+        *,
+        identity: GeneratorIdentity,
+        bounds: SampleBounds,
+        current: CurrentVersion,
+        agents: Agents | None = None,
     ) -> None:
         self._engine = engine
         self._identity = identity
         self._bounds = bounds
         self._current = current
+        self._agents = agents or Agents()
 
     async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         """Give out each sample as it ends. Closing the iterator cancels the samples that still run."""
@@ -95,7 +102,7 @@ class GeneratorHandler:
         return Status.COMPLETED, None, turns
 
     async def _turns_with_retries(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> tuple[Turn, ...]:
-        agent = load_agent(prompt.agent)
+        agent = self._agents.make(prompt.agent)
         for number in range(self._bounds.max_tries):
             request_id = f"{rollout_id(prompt.group_id, index)}-{attempt_id}-{number}"
             try:

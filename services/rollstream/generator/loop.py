@@ -15,8 +15,9 @@ What happens when … (the loop itself is `stage/loop.py`)
   … a prompt can't be read: it goes to dead-letters. `schemas/bounds.py` has the bounds of what can be read.
   … a prompt can be read but not handled: it never goes to dead-letters. Its samples end as failed (it can't be asked)
     or as unresolved (deadline, engine, a prompt that kills the process each time, after decoding), and say why.
-  … an agent can't be imported or made: its samples are failed. If its `run` raises, all samples of the prompt are
-    published as unresolved, also those published before. More than 20 such prompts a minute end the process.
+  … a prompt names an agent that the settings do not declare, or options that it does not take: its samples are
+    failed. If the `run` of an agent raises, all samples of the prompt are published as unresolved, also those published
+    before. More than 20 such prompts a minute end the process. An agent that can't be imported ends it at the start.
   … the engine dies: the process ends and unfinished samples are not published, see “killed”.
   … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”.
   … a new version is published: it is loaded while samples run. Their spans say which version sampled which tokens
@@ -32,6 +33,7 @@ import asyncio
 import os
 import socket
 
+from rollstream.agents.load import Agents
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.run import Run
@@ -64,6 +66,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     Raises the error of a broken world: nothing can be handled until something outside is repaired.
     """
     settings.log_resolved()
+    Agents(settings.agents)  # one that cannot be imported is refused before the engine starts, which may take minutes
     health = Health()
     health.serve(settings.health_port)
     engine = build_engine(settings.engine)
@@ -98,7 +101,8 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
             return
         consumer = _consumer(settings, run, health)
         bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
-        handler = GeneratorHandler(engine, identity=identity, bounds=bounds, current=current)
+        agents = Agents(settings.agents)
+        handler = GeneratorHandler(engine, identity=identity, bounds=bounds, current=current, agents=agents)
         stage = Stage(
             run=run,
             consumer=consumer,

@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from rollstream.process.declared import Declarations
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 
@@ -88,9 +89,14 @@ class StageSettings(BaseSettings):
         description="Redis, for what may be lost; without it all goes on, but a poison record is started for ever",
     )
     weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
-    environments: dict[str, dict[str, str]] = Field(
+    environments: Declarations = Field(
         default_factory=dict,
-        description="Options of environments, by the name that prompts carry; read by producers and scorers",
+        description="Environments of your own and options of built-in ones, by the names that prompts carry; read "
+        "where prompts are made and where answers are scored",
+    )
+    agents: Declarations = Field(
+        default_factory=dict,
+        description="Agents of your own, by the names that prompts carry; read by producers and generators",
     )
     groups_per_step: int = Field(default=8, ge=1, description="Groups in one optimizer step, in order of arrival")
     max_policy_lag: int = Field(

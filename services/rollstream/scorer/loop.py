@@ -32,6 +32,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from rollstream.bus.run import Run
+from rollstream.environments.load import refuse_unknown_environment
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
@@ -54,6 +55,8 @@ _ROUTES: Final[tuple[ScoringRoute, ...]] = ((ROLLOUTS, SCORED), (EVAL_ROLLOUTS, 
 async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
     """Run until `stop` is asked. A broken world ends the process, see `end_process`."""
     settings.log_resolved()
+    for name in settings.environments:
+        refuse_unknown_environment(name, settings.environments)
     run = Run(settings)
     await asyncio.to_thread(_refuse_missing_topics, run)
     async with AsyncExitStack() as stack:

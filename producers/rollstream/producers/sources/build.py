@@ -1,6 +1,7 @@
 """Makes the environment, the source and the sampling that the settings name."""
 
-from rollstream.environments.load import load_environment
+from rollstream.agents.load import refuse_unknown_agent
+from rollstream.environments.load import load_environment, refuse_unknown_environment
 from rollstream.environments.protocol import Environment
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.environment import EnvironmentSource
@@ -13,7 +14,7 @@ from rollstream.schemas.prompt import Sampling
 def environment_of(settings: ProducerSettings) -> Environment:
     """The environment that the settings name; raises `ConfigurationError` if there is none of this name."""
     try:
-        return load_environment(settings.environment, settings.environments.get(settings.environment))
+        return load_environment(settings.environment, settings.environments)
     except UnknownEnvironmentError as error:
         raise ConfigurationError(f"settings of producer: {error}") from error
 
@@ -26,7 +27,13 @@ def sampling_of(settings: ProducerSettings) -> Sampling:
 
 
 def build_source(settings: ProducerSettings) -> Source:
-    """Open the source; raises `ConfigurationError` that says what is wrong with the file or the environment."""
+    """Open the source; raises `ConfigurationError` that says what is wrong with the file, the environment or the agent.
+
+    Prompts that name an unknown environment or agent would all fail.
+    """
+    refuse_unknown_agent(settings.agent.name, settings.agents)
+    if settings.environment:
+        refuse_unknown_environment(settings.environment, settings.environments)
     if settings.source == "environment" or settings.path is None:
         return EnvironmentSource(environment_of(settings), split=settings.split, seed=settings.seed)
     if settings.source == "jsonl":

@@ -18,7 +18,7 @@ from rollstream.process.parent import die_with
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status
-from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed, unresolved
+from rollstream.scorer.pool.verdicts import LENGTH, Loaded, Setup, Verdict, framed, unresolved
 
 
 def main() -> None:
@@ -35,11 +35,12 @@ def main() -> None:
 
 def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
     # The same modules as in the parent, which may have extended its own path.
-    sys.path[:] = _read(reader)
+    setup: Setup = _read(reader)
+    sys.path[:] = setup.module_path
     _write(writer, Loaded())
     environments: dict[str, Environment] = {}
     while (chunk := _read(reader)) is not None:
-        environment = _loaded(chunk, environments)
+        environment = _loaded(chunk.environment, setup, environments)
         if isinstance(environment, Verdict):
             _write(writer, Loaded(refusal=environment))
             continue
@@ -48,12 +49,11 @@ def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
             _write(writer, _verdict(environment, answer))
 
 
-def _loaded(chunk: Chunk, environments: dict[str, Environment]) -> Environment | Verdict:
-    """The environment of `chunk`; or, if it can't be loaded, the verdict on every sample of the chunk."""
-    name = chunk.environment
+def _loaded(name: str, setup: Setup, environments: dict[str, Environment]) -> Environment | Verdict:
+    """The environment called `name`; or, if it can't be loaded, the verdict on every sample of the chunk."""
     try:
         if name not in environments:
-            environments[name] = load_environment(name, chunk.options)
+            environments[name] = load_environment(name, setup.environments)
         return environments[name]
     except UnknownEnvironmentError as error:
         failure = Failure(code=FailureCode.UNKNOWN_ENVIRONMENT, message=str(error))

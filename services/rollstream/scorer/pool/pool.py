@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import FailureCode
 from rollstream.scorer.pool.process import ScoringProcess
 from rollstream.scorer.pool.verdicts import Chunk, Sample, Verdict, unresolved
@@ -41,14 +42,15 @@ class _QueuedChunk:
 class ScoringPool:
     """Scores batches, one at a time. `async with` starts the processes, and kills them at its end.
 
-    `options` are the options of each environment, by its name.
+    `environments` are those that the settings declare, by their names.
     """
 
-    def __init__(self, bounds: PoolBounds, options: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    def __init__(self, bounds: PoolBounds, environments: Mapping[str, Declaration] | None = None) -> None:
         self._bounds = bounds
-        self._options = options or {}
         self._processes = [
-            ScoringProcess(sample_seconds=bounds.sample_seconds, load_seconds=bounds.load_seconds)
+            ScoringProcess(
+                sample_seconds=bounds.sample_seconds, load_seconds=bounds.load_seconds, environments=environments
+            )
             for _ in range(bounds.num_processes)
         ]
         # A process answers in the order of its requests, so two batches must not use it at the same time.
@@ -104,7 +106,6 @@ class ScoringPool:
             queued = queue.popleft()
             chunk = Chunk(
                 environment=queued.environment,
-                options=self._options.get(queued.environment, {}),
                 answers=tuple(samples[position].answer for position in queued.positions),
             )
             done = 0

@@ -7,12 +7,13 @@ import pickle
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
+from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
-from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Verdict, framed, unresolved
+from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Setup, Verdict, framed, unresolved
 
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
@@ -21,9 +22,12 @@ _END_SECONDS: Final = 5.0
 class ScoringProcess:
     """Scores chunks, one after the other. It must not be used by two tasks at the same time."""
 
-    def __init__(self, *, sample_seconds: float, load_seconds: float) -> None:
+    def __init__(
+        self, *, sample_seconds: float, load_seconds: float, environments: Mapping[str, Declaration] | None = None
+    ) -> None:
         self._sample_seconds = sample_seconds
         self._load_seconds = load_seconds
+        self._environments = environments or {}
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
@@ -64,7 +68,7 @@ class ScoringProcess:
                 stdin=asyncio.subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
             )  # fmt: skip
         self._reader, self._writer = await asyncio.open_connection(sock=own)
-        self._send(sys.path)
+        self._send(Setup(module_path=sys.path, environments=self._environments))
         ready = await self._answer(_START_SECONDS, "starting")
         if isinstance(ready, Verdict):
             raise BrokenWorldError(f"no scoring process can be started: {ready.failure}; its output is above")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rollstream.environments.rubric import RewardInput
+from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status
 
@@ -38,11 +39,18 @@ def unresolved(code: FailureCode, message: str) -> Verdict:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The first message to a scoring process: where it finds modules, and which environments the settings declare."""
+
+    module_path: list[str]
+    environments: Mapping[str, Declaration]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Samples of one environment that are sent together. Their verdicts come back one by one, in their order."""
 
     environment: str
-    options: Mapping[str, str]
     answers: tuple[RewardInput, ...]
 
 

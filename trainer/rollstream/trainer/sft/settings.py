@@ -5,6 +5,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from rollstream.process.declared import Declarations
+
 
 class SftSettings(BaseModel):
     """The options of `rollstream sft`."""
@@ -13,8 +15,8 @@ class SftSettings(BaseModel):
 
     model_path: Path = Field(description="Model directory to start from")
     output: Path = Field(description="Model directory to write")
-    environment: str = Field(description="Name or dotted path of the environment")
-    options: dict[str, str] = Field(default_factory=dict, description="Options of the environment")
+    environment: str = Field(description="Name of the environment")
+    environments: Declarations = Field(default_factory=dict, description="Environments that are not built in")
     until_accuracy: float | None = Field(
         default=None, description="Stop at this mean reward of sampled answers to prompts of the split validate"
     )

@@ -52,7 +52,7 @@ def run_sft(settings: SftSettings) -> SftReport:
     """
     device = resolve_device(settings.device, settings.threads)
     torch.manual_seed(settings.seed)
-    environment = load_environment(settings.environment, settings.options)
+    environment = load_environment(settings.environment, settings.environments)
     model = load_model(settings.model_path, device)
     tokenizer = ChatTokenizer(settings.model_path)
     validation = None

@@ -1,0 +1,54 @@
+"""Environments and agents of a user's own, as the run's settings declare them.
+
+Anybody who can write a record may name an environment or agent in it. So a record carries only a name, and the settings
+alone say what is imported under that name.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,60}")
+# A name comes from a record and may be as long as one.
+_SHOWN_CHARACTERS: Final = 100
+
+
+class Declaration(BaseModel):
+    """How one environment or agent is made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    path: str | None = Field(
+        default=None,
+        pattern=r"^[^\W\d]\w*(\.[^\W\d]\w*)+$",
+        description="package.module.name of a class, or of a function that makes one; a built-in one has no path",
+    )
+    options: dict[str, str] = Field(default_factory=dict, description="What it is made with, as text")
+
+
+def _checked_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} must match {_NAME.pattern}: choose a name, and write the dotted path as its `path`")
+    return name
+
+
+Declarations = dict[Annotated[str, AfterValidator(_checked_name)], Declaration]
+"""By the names that records carry."""
+
+
+def why_refused(name: str, table: str, *, built_in: Collection[str], declared: Mapping[str, Declaration]) -> str | None:
+    """Why nothing is loaded under `name`; None if it is built in, or declared in `table` with its path."""
+    path = declared[name].path if name in declared else None
+    if name in built_in:
+        return path and f"[{table}.{name}] is built in and has no `path`: declare your own under another name"
+    if path:
+        return None
+    if name in declared:
+        return f"[{table}.{name}] needs its `path`, e.g. path = 'my_package.my_module.MyClass'"
+    known = ", ".join(sorted({*built_in, *declared}))
+    return (
+        f"{name[:_SHOWN_CHARACTERS]!r} is not one of the {table} of this run: {known}; "
+        f"the run's settings declare another one as [{table}.NAME] with its `path`"
+    )
