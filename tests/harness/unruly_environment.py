@@ -19,6 +19,7 @@ from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.process.declared import Declaration
 from rollstream.schemas.prompt import Sampling
+from rollstream.scorer.pool.verdicts import STARTED, Answered, framed
 
 NAME = "unruly"
 PATH = "tests.harness.unruly_environment.Unruly"
@@ -26,7 +27,7 @@ TABLE = {f"environments.{NAME}": {"path": PATH}}
 """It, in a run's file."""
 
 
-def obey(sample: RewardInput) -> float:
+def obey(sample: RewardInput) -> float:  # noqa: C901 (one case an order)
     """1, unless ordered otherwise."""
     match sample.metadata.get("order", "").split():
         case ["give", number]:
@@ -46,10 +47,20 @@ def obey(sample: RewardInput) -> float:
             sys.exit("as ordered")
         case ["segfault"]:
             ctypes.string_at(0)
+        case ["fork"]:
+            os.fork()
+        case ["answer", "for", "another"]:
+            _write_to_sockets(framed(Answered(STARTED)))
         case ["kill", "scorer"]:
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
     return 1.0
+
+
+def _write_to_sockets(frame: bytes) -> None:
+    for descriptor in Path("/proc/self/fd").iterdir():
+        if descriptor.is_socket():
+            os.write(int(descriptor.name), frame)
 
 
 class Unruly:
@@ -117,9 +128,18 @@ def declared(**options: dict[str, str]) -> dict[str, Declaration]:
     """The environments of this module, as settings declare them; `options` by their names."""
     paths = {
         NAME: PATH,
-        **{name: f"{__name__}.{name}" for name in ("Generous", "Muddled", "hanging_to_load", "raising_to_load")},
+        **{
+            name: f"{__name__}.{name}"
+            for name in ("Generous", "Muddled", "hanging_to_load", "raising_to_load", "forking")
+        },
     }
     return {name: Declaration(path=path, options=options.get(name, {})) for name, path in paths.items()}
+
+
+def forking() -> Unruly:
+    """An environment whose loading makes two processes of one."""
+    os.fork()
+    return Unruly()
 
 
 def hanging_to_load() -> Unruly:

@@ -88,6 +88,21 @@ def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_anoth
     assert time.monotonic() - began < 15
 
 
+def test_an_environment_that_forks_never_gets_a_sample_the_reward_of_another() -> None:
+    orders = [order for number in range(10) for order in (f"give {number}", "fork")]
+    verdicts = scored([*ordered(*orders), *ordered(*orders, environment="forking")])
+    rewards = [reward for number in range(10) for reward in (float(number), 1.0)]
+    assert [verdict.reward for verdict in verdicts] == rewards * 2
+
+
+def test_an_answer_for_another_sample_ends_the_process_and_no_sample_gets_the_reward_of_another() -> None:
+    verdicts = scored(ordered("give 1", "give 2", "answer for another", "give 3", "give 4"))
+    assert [verdict.reward for verdict in verdicts] == [1.0, 2.0, None, 3.0, 4.0]
+    assert str(verdicts[2].failure) == (
+        "crash: scoring this sample brought an answer to 0 instead of 4, so its process was killed"
+    )
+
+
 def test_an_environment_that_cannot_be_loaded_says_why() -> None:
     environments = ("os.abort", "raising_to_load", NAME)
     verdicts = scored([sample for name in environments for sample in ordered("", environment=name)])

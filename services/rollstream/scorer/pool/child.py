@@ -1,7 +1,7 @@
 """The process that runs reward functions: `python -m rollstream.scorer.pool.child FD PARENT_PID`.
 
 The pool starts and kills it. It reads chunks of samples from the socket FD, loads their environments, and writes the
-verdicts back one by one. The kernel kills it when its parent ends.
+verdicts back one by one, each with the id of its sample. The kernel kills it when its parent ends.
 """
 
 import os
@@ -9,7 +9,7 @@ import pickle
 import signal
 import socket
 import sys
-from typing import Any, BinaryIO
+from typing import Any
 
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
@@ -18,7 +18,16 @@ from rollstream.process.parent import die_with
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status
-from rollstream.scorer.pool.verdicts import LENGTH, Loaded, Setup, Verdict, framed, unresolved
+from rollstream.scorer.pool.verdicts import (
+    LENGTH,
+    STARTED,
+    Answered,
+    Chunk,
+    Setup,
+    Verdict,
+    framed,
+    unresolved,
+)
 
 
 def main() -> None:
@@ -30,23 +39,48 @@ def main() -> None:
     # What a reward function prints must go to the log, which is standard error.
     os.dup2(sys.stderr.fileno(), 1)
     with socket.socket(fileno=descriptor) as connection:
-        _serve(connection.makefile("rb"), connection.makefile("wb"))
+        _serve(_Parent(connection))
 
 
-def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
+class _Parent:
+    """What comes from the parent, and what it is told."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._reader = connection.makefile("rb")
+        self._writer = connection.makefile("wb")
+        self._owner = os.getpid()
+
+    def read(self) -> Any:
+        """The next frame, None at the end of the stream."""
+        header = self._reader.read(LENGTH.size)
+        if len(header) < LENGTH.size:
+            return None
+        return pickle.loads(self._reader.read(LENGTH.unpack(header)[0]))
+
+    def tell(self, answered_id: int, verdict: Verdict | None = None) -> None:
+        """Write one frame, at once: the parent must know which sample is being scored when a deadline is over."""
+        if os.getpid() != self._owner:
+            # A user's code forked. The copy must not answer beside its original.
+            os._exit(1)
+        self._writer.write(framed(Answered(answered_id, verdict)))
+        self._writer.flush()
+
+
+def _serve(parent: _Parent) -> None:
+    setup: Setup = parent.read()
     # The same modules as in the parent, which may have extended its own path.
-    setup: Setup = _read(reader)
     sys.path[:] = setup.module_path
-    _write(writer, Loaded())
+    parent.tell(STARTED)
     environments: dict[str, Environment] = {}
-    while (chunk := _read(reader)) is not None:
+    chunk: Chunk | None
+    while (chunk := parent.read()) is not None:
         environment = _loaded(chunk.environment, setup, environments)
         if isinstance(environment, Verdict):
-            _write(writer, Loaded(refusal=environment))
+            parent.tell(chunk.number, environment)
             continue
-        _write(writer, Loaded())
-        for answer in chunk.answers:
-            _write(writer, _verdict(environment, answer))
+        parent.tell(chunk.number)
+        for sample_id, answer in zip(chunk.sample_ids, chunk.answers, strict=True):
+            parent.tell(sample_id, _verdict(environment, answer))
 
 
 def _loaded(name: str, setup: Setup, environments: dict[str, Environment]) -> Environment | Verdict:
@@ -82,20 +116,6 @@ def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
 def _writable(name: str) -> str:
     # A Python string may contain lone surrogates, which UTF-8 and so a record can't hold.
     return name.encode("utf-8", "replace").decode()
-
-
-def _read(reader: BinaryIO) -> Any:
-    """The next frame, None at the end of the stream."""
-    header = reader.read(LENGTH.size)
-    if len(header) < LENGTH.size:
-        return None
-    return pickle.loads(reader.read(LENGTH.unpack(header)[0]))
-
-
-def _write(writer: BinaryIO, value: Loaded | Verdict) -> None:
-    # Flushed at once: the parent must know which sample is being scored when a deadline is over.
-    writer.write(framed(value))
-    writer.flush()
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import Final, Self
 from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import FailureCode
 from rollstream.scorer.pool.process import ScoringProcess
-from rollstream.scorer.pool.verdicts import Chunk, Sample, Verdict, unresolved
+from rollstream.scorer.pool.verdicts import STARTED, Chunk, Sample, Verdict, unresolved
 
 CHUNK_SAMPLES: Final = 64
 """Large enough that the round trip costs little, and small enough to divide a batch between the processes."""
@@ -53,6 +53,7 @@ class ScoringPool:
             )
             for _ in range(bounds.num_processes)
         ]
+        self._next_id = STARTED + 1
         # A process answers in the order of its requests, so two batches must not use it at the same time.
         self._one_batch = asyncio.Lock()
 
@@ -84,7 +85,7 @@ class ScoringPool:
                         is_done = True
             finally:
                 if not is_done:
-                    # Verdicts of this batch that still come would be taken for verdicts of the next one.
+                    # Verdicts of this batch that still come are not waited for any more.
                     await self._kill_all()
         return verdicts
 
@@ -104,16 +105,18 @@ class ScoringPool:
     ) -> None:
         while queue:
             queued = queue.popleft()
-            chunk = Chunk(
-                environment=queued.environment,
-                answers=tuple(samples[position].answer for position in queued.positions),
-            )
             done = 0
-            async for verdict in process.score(chunk):
+            async for verdict in process.score(self._chunk(queued, samples)):
                 verdicts[queued.positions[done]] = verdict
                 done += 1
             if done < len(queued.positions):
                 queue.append(_QueuedChunk(queued.environment, queued.positions[done:]))
+
+    def _chunk(self, queued: _QueuedChunk, samples: Sequence[Sample]) -> Chunk:
+        answers = tuple(samples[position].answer for position in queued.positions)
+        chunk = Chunk(number=self._next_id, environment=queued.environment, answers=answers)
+        self._next_id = chunk.sample_ids.stop
+        return chunk
 
 
 def _queued_chunks(samples: Sequence[Sample]) -> list[_QueuedChunk]:

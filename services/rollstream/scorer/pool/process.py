@@ -13,7 +13,7 @@ from typing import Any, Final
 from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
-from rollstream.scorer.pool.verdicts import LENGTH, Chunk, Loaded, Setup, Verdict, framed, unresolved
+from rollstream.scorer.pool.verdicts import LENGTH, STARTED, Answered, Chunk, Setup, Verdict, framed, unresolved
 
 _START_SECONDS: Final = 60.0
 _END_SECONDS: Final = 5.0
@@ -38,8 +38,9 @@ class ScoringProcess:
         Raises `BrokenWorldError` if no process can be started.
         """
         refusal = await self._load(chunk)
-        for _ in chunk.answers:
-            yield refusal or await self._answer(self._sample_seconds, "scoring this sample")
+        for sample_id in chunk.sample_ids:
+            verdict = refusal or await self._answer(sample_id, self._sample_seconds, "scoring this sample")
+            yield verdict or unresolved(FailureCode.CRASH, "the scoring process sent no verdict")
             if refusal is None and self._process is None:
                 return
 
@@ -49,13 +50,11 @@ class ScoringProcess:
         if is_fresh:
             await self.start()
         self._send(chunk)
-        loaded: Loaded | Verdict = await self._answer(
-            self._load_seconds, f"loading the environment {chunk.environment!r}"
-        )
-        if isinstance(loaded, Loaded):
-            return loaded.refusal
+        refusal = await self._answer(chunk.number, self._load_seconds, f"loading the environment {chunk.environment!r}")
+        if self._process is not None or is_fresh:
+            return refusal
         # An older process may have died of something else. If a fresh one dies, loading the environment is the cause.
-        return loaded if is_fresh else await self._load(chunk)
+        return await self._load(chunk)
 
     async def start(self) -> None:
         """Start the process and wait until it takes chunks."""
@@ -69,9 +68,9 @@ class ScoringProcess:
             )  # fmt: skip
         self._reader, self._writer = await asyncio.open_connection(sock=own)
         self._send(Setup(module_path=sys.path, environments=self._environments))
-        ready = await self._answer(_START_SECONDS, "starting")
-        if isinstance(ready, Verdict):
-            raise BrokenWorldError(f"no scoring process can be started: {ready.failure}; its output is above")
+        ended = await self._answer(STARTED, _START_SECONDS, "starting")
+        if ended is not None:
+            raise BrokenWorldError(f"no scoring process can be started: {ended.failure}; its output is above")
 
     async def kill(self) -> None:
         """SIGKILL to the process and to the processes that a reward function started in it."""
@@ -91,11 +90,14 @@ class ScoringProcess:
         # Not drained: if the process does not read, the deadline of its next answer is what ends the wait.
         self._writer.write(framed(value))
 
-    async def _answer(self, seconds: float, doing: str) -> Any:
-        """The next answer of the process; an unresolved verdict if it hangs or dies, and then the process is gone."""
+    async def _answer(self, wanted_id: int, seconds: float, doing: str) -> Verdict | None:
+        """The answer to `wanted_id`; an unresolved verdict if the process hangs, dies or answers to another id.
+
+        Then the process is gone.
+        """
         try:
             async with asyncio.timeout(seconds):
-                return await self._read()
+                answered = await self._read()
         except TimeoutError:
             await self.kill()
             return unresolved(FailureCode.TIMEOUT, f"{doing} took longer than {seconds:g} s")
@@ -103,11 +105,25 @@ class ScoringProcess:
             code = await self._exit_code()
             await self.kill()
             return unresolved(FailureCode.CRASH, f"{doing} ended its process with exit code {code}")
+        if answered is not None and answered.answered_id == wanted_id:
+            return answered.verdict
+        # Somebody else writes on its socket: no later answer can be trusted to belong to its sample either.
+        await self.kill()
+        found = "what no scoring process writes" if answered is None else f"an answer to {answered.answered_id}"
+        return unresolved(
+            FailureCode.CRASH, f"{doing} brought {found} instead of {wanted_id}, so its process was killed"
+        )
 
-    async def _read(self) -> Any:
+    async def _read(self) -> Answered | None:
+        """The next frame; None if it is no answer."""
         assert self._reader is not None
         length = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
-        return pickle.loads(await self._reader.readexactly(length))
+        body = await self._reader.readexactly(length)
+        try:
+            answered = pickle.loads(body)
+        except Exception:  # noqa: BLE001 (bytes of somebody else may raise anything here)
+            return None
+        return answered if isinstance(answered, Answered) else None
 
     async def _exit_code(self) -> int | None:
         assert self._process is not None

@@ -48,17 +48,35 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Samples of one environment that are sent together. Their verdicts come back one by one, in their order."""
+    """Samples of one environment that are sent together. Their verdicts come back one by one, in their order.
 
+    `number` is the id of loading the environment; the samples have the ids after it. No two chunks share an id.
+    """
+
+    number: int
     environment: str
     answers: tuple[RewardInput, ...]
 
+    @property
+    def sample_ids(self) -> range:
+        """The id of each sample."""
+        return range(self.number + 1, self.number + 1 + len(self.answers))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
-    """The first answer to a chunk. `refusal` None: its environment is loaded; else the verdict on all its samples."""
 
-    refusal: Verdict | None = None
+STARTED: Final = 0
+"""The id in the first frame of a process. Chunks have higher ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One frame of a scoring process, with the id of what it answers.
+
+    After its start, and when it has loaded an environment, there is no verdict. A verdict on loading one counts for all
+    samples of the chunk.
+    """
+
+    answered_id: int
+    verdict: Verdict | None = None
 
 
 def framed(value: Any) -> bytes:
