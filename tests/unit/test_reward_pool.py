@@ -17,7 +17,7 @@ from rollstream.scorer.pool.verdicts import Sample, Verdict
 from tests.harness.builders import NOON, a_generated
 from tests.harness.processes import start_process
 from tests.harness.unruly_environment import NAME, declared
-from tests.harness.waits import wait_until
+from tests.harness.waits import DEADLINE_SECONDS, wait_until
 
 
 def ordered(*orders: str, environment: str = NAME) -> list[Sample]:
@@ -140,6 +140,37 @@ def test_a_process_killed_from_outside_between_batches_accuses_no_sample() -> No
             return await pool.score(ordered("give 2"))
 
     assert [verdict.reward for verdict in asyncio.run(score())] == [2.0]
+
+
+def is_scoring_process(process: psutil.Process) -> bool:
+    try:
+        return "rollstream.scorer.pool.child" in process.cmdline()
+    except psutil.Error:
+        return False
+
+
+async def kill_as_they_start(most: int, spared: int = 0) -> list[psutil.Process]:
+    """Kill scoring processes as they appear, `most` of them, but not the first `spared` ones. Returns those."""
+    seen: list[psutil.Process] = []
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while len(seen) < spared + most:
+            for child in psutil.Process().children():
+                if child not in seen and is_scoring_process(child):
+                    seen.append(child)
+                    if len(seen) > spared:
+                        child.kill()
+            await asyncio.sleep(0.005)
+    return seen[:spared]
+
+
+def test_a_process_that_is_killed_while_it_starts_is_started_again() -> None:
+    async def score() -> list[Verdict]:
+        killing = asyncio.create_task(kill_as_they_start(2))
+        async with ScoringPool(PoolBounds(), declared()) as pool:
+            await killing
+            return await pool.score(ordered("give 1"))
+
+    assert [verdict.reward for verdict in asyncio.run(score())] == [1.0]
 
 
 def test_scoring_processes_die_with_a_parent_that_is_killed_in_mid_sample(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import pickle
 import signal
@@ -15,7 +16,10 @@ from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
 from rollstream.scorer.pool.verdicts import LENGTH, STARTED, Answered, Chunk, Setup, Verdict, framed, unresolved
 
+_LOG = logging.getLogger(__name__)
+
 _START_SECONDS: Final = 60.0
+_START_TRIES: Final = 3
 _END_SECONDS: Final = 5.0
 
 
@@ -57,20 +61,19 @@ class ScoringProcess:
         return await self._load(chunk)
 
     async def start(self) -> None:
-        """Start the process and wait until it takes chunks."""
-        await self.kill()
-        # Not a pipe on standard output: reward functions print there.
-        own, other = socket.socketpair()
-        with other:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "rollstream.scorer.pool.child", str(other.fileno()), str(os.getpid()),
-                stdin=asyncio.subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
-            )  # fmt: skip
-        self._reader, self._writer = await asyncio.open_connection(sock=own)
-        self._send(Setup(module_path=sys.path, environments=self._environments))
-        ended = await self._answer(STARTED, _START_SECONDS, "starting")
-        if ended is not None:
-            raise BrokenWorldError(f"no scoring process can be started: {ended.failure}; its output is above")
+        """Start the process and wait until it takes chunks; one that dies meanwhile is started again.
+
+        Raises `BrokenWorldError` after three that died, and after one that hangs.
+        """
+        for _ in range(_START_TRIES):
+            ended = await self._start_once()
+            if ended is None:
+                return
+            why = ended.failure
+            _LOG.warning("a scoring process did not start: %s", why)
+            if why is not None and why.code is FailureCode.TIMEOUT:
+                break
+        raise BrokenWorldError(f"no scoring process can be started: {why}; its output is above")
 
     async def kill(self) -> None:
         """SIGKILL to the process and to the processes that a reward function started in it."""
@@ -84,6 +87,20 @@ class ScoringProcess:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await asyncio.wait_for(process.wait(), _END_SECONDS)
+
+    async def _start_once(self) -> Verdict | None:
+        """None when the process takes chunks, else how its start ended."""
+        await self.kill()
+        # Not a pipe on standard output: reward functions print there.
+        own, other = socket.socketpair()
+        with other:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", "-m", "rollstream.scorer.pool.child", str(other.fileno()), str(os.getpid()),
+                stdin=asyncio.subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
+            )  # fmt: skip
+        self._reader, self._writer = await asyncio.open_connection(sock=own)
+        self._send(Setup(module_path=sys.path, environments=self._environments))
+        return await self._answer(STARTED, _START_SECONDS, "starting")
 
     def _send(self, value: Any) -> None:
         assert self._writer is not None
