@@ -6,9 +6,11 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated
@@ -171,6 +173,19 @@ def test_a_process_that_is_killed_while_it_starts_is_started_again() -> None:
             return await pool.score(ordered("give 1"))
 
     assert [verdict.reward for verdict in asyncio.run(score())] == [1.0]
+
+
+def test_a_pool_that_cannot_start_all_its_processes_leaves_none_behind() -> None:
+    async def start() -> list[psutil.Process]:
+        killing = asyncio.create_task(kill_as_they_start(3, spared=1))
+        with pytest.raises(BrokenWorldError, match="no scoring process can be started: crash: starting ended"):
+            async with ScoringPool(PoolBounds(num_processes=2)):
+                pytest.fail("it started")
+        spared = await killing
+        _, alive = psutil.wait_procs(spared, timeout=1)
+        return alive
+
+    assert asyncio.run(start()) == []
 
 
 def test_scoring_processes_die_with_a_parent_that_is_killed_in_mid_sample(tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ that one in the chunk go to the end of the queue, so that they don't delay the s
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import FailureCode
@@ -58,7 +58,12 @@ class ScoringPool:
         self._one_batch = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
-        await asyncio.gather(*(process.start() for process in self._processes))
+        try:
+            await _all_of(process.start() for process in self._processes)
+        except BaseException:
+            # `__aexit__` is not called then, and the others may have started.
+            await self._kill_all()
+            raise
         return self
 
     async def __aexit__(
@@ -92,13 +97,7 @@ class ScoringPool:
     async def _score_with_all(
         self, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict]
     ) -> None:
-        try:
-            async with asyncio.TaskGroup() as group:
-                for process in self._processes[: len(queue)]:
-                    group.create_task(self._score_queue(process, queue, samples, verdicts))
-        except ExceptionGroup as errors:
-            # The error itself: callers choose the exit code by its type.
-            raise errors.exceptions[0] from None
+        await _all_of(self._score_queue(process, queue, samples, verdicts) for process in self._processes[: len(queue)])
 
     async def _score_queue(
         self, process: ScoringProcess, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict]
@@ -117,6 +116,16 @@ class ScoringPool:
         chunk = Chunk(number=self._next_id, environment=queued.environment, answers=answers)
         self._next_id = chunk.sample_ids.stop
         return chunk
+
+
+async def _all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run all; when one raises, cancel the others and raise its error itself: callers choose the exit code by it."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for coroutine in coroutines:
+                group.create_task(coroutine)
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def _queued_chunks(samples: Sequence[Sample]) -> list[_QueuedChunk]:
