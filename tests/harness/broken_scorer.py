@@ -5,7 +5,7 @@ Whatever leaves the handler is a broken world to the scorer: nothing can be hand
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from rollstream.scorer.loop import serve_stream
 from rollstream.scorer.settings import ScorerSettings
 
 
-async def break_world(how: str, messages: Sequence[Message]) -> None:
+async def break_world(how: str, messages: Sequence[Message], _must_end: Callable[[], bool]) -> None:
     """Do in the middle of a batch what a bug may do there."""
     await asyncio.sleep(0.1)
     match how:

@@ -44,7 +44,7 @@ def miss_killed_members_soon(run: Run) -> None:
 
 
 def ordered(row: int, order: str = "") -> PromptSubmitted:
-    return a_prompt(row, environment=NAME, metadata={"order": order})
+    return a_prompt(row, environment=NAME, metadata={"order": order}, group_size=8)
 
 
 def put(run: Run, *rollouts: RolloutGenerated, topic: Topic[RolloutGenerated] = ROLLOUTS) -> None:
@@ -104,18 +104,38 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
 
 
 def test_a_users_environment_that_hangs_or_crashes_leaves_only_its_own_samples_unresolved(run: Run) -> None:
-    run.tables["scorer"] = {"sample_deadline_seconds": 1.0}
-    orders = ["give 0.5", "sleep 3600", "exit", "raise"]
+    run.tables["scorer"] = {
+        "sample_deadline_seconds": 1.0,
+        "load_deadline_seconds": 4.0,
+        "batch_deadline_seconds": 4.0,
+    }
+    orders = ["give 0.5", "sleep 3600", "exit", "raise", "sleep 3600", "give 0.25"]
     put(run, *(a_generated(index, prompt=ordered(index, order)) for index, order in enumerate(orders)))
     run.start("scorer")
-    wait_until(lambda: len(run.records(SCORED)) == 4, "four scored rollouts")
+    wait_until(lambda: len(run.records(SCORED)) == 6, "six scored rollouts")
     found = by_index(run.records(SCORED))
-    assert found[0].scoring.reward == 0.5
+    assert (found[0].scoring.reward, found[5].scoring.reward) == (0.5, 0.25)
     assert [found[index].scoring.status for index in (1, 2, 3)] == [Status.UNRESOLVED] * 3
     assert str(found[1].scoring.failure).startswith("timeout: ")
     assert str(found[2].scoring.failure).startswith("crash: ")
     assert str(found[3].scoring.failure).startswith("bad_reward: ")
     assert "RuntimeError: as ordered" in str(found[3].scoring.failure)
+
+
+def test_a_scorer_that_is_to_stop_does_not_wait_for_all_that_hangs(run: Run, tmp_path: Path) -> None:
+    miss_killed_members_soon(run)
+    first, second = tmp_path / "first", tmp_path / "second"
+    put(run, a_generated(prompt=ordered(0, f"hang noted in {first}")))
+    scorer = run.start("scorer")
+    wait_until(first.exists, "a batch of one that hangs")
+    # They are read meanwhile, and are the next batch.
+    put(run, *(a_generated(prompt=ordered(row, f"hang noted in {second}")) for row in range(1, 30)))
+    wait_until(second.exists, "the next batch")
+    assert scorer.terminate() == 0
+    scored = run.records(SCORED)
+    assert len(scored) == run.committed("scorers", "rollouts")
+    late = "timeout: its turn did not come before its batch had to end; others hung"
+    assert late in [str(record.scoring.failure) for record in scored]
 
 
 def test_a_scorer_killed_in_mid_batch_or_before_its_commit_loses_nothing(run: Run) -> None:

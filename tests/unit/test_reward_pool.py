@@ -32,12 +32,26 @@ def ordered(*orders: str, environment: str = NAME) -> list[Sample]:
     ]
 
 
-def scored(samples: list[Sample], **bounds: float) -> list[Verdict]:
+def a_pool(options: dict[str, dict[str, str]] | None = None, **bounds: float) -> ScoringPool:
     values = {"sample_seconds": 5.0, "load_seconds": 10.0, "batch_seconds": 30.0, **bounds}
+    return ScoringPool(PoolBounds(**values), declared(**(options or {})))  # type: ignore[arg-type]
 
+
+async def fully_scored(pool: ScoringPool, samples: list[Sample]) -> list[Verdict]:
+    """The verdicts of as many rounds as it takes; each round must bring one."""
+    verdicts: list[Verdict | None] = [None] * len(samples)
+    while missing := [position for position, verdict in enumerate(verdicts) if verdict is None]:
+        found = await pool.score([samples[position] for position in missing])
+        assert any(found)
+        for position, verdict in zip(missing, found, strict=True):
+            verdicts[position] = verdict
+    return [verdict for verdict in verdicts if verdict is not None]
+
+
+def scored(samples: list[Sample], **bounds: float) -> list[Verdict]:
     async def score() -> list[Verdict]:
-        async with ScoringPool(PoolBounds(**values), declared()) as pool:  # type: ignore[arg-type]
-            return await pool.score(samples)
+        async with a_pool(**bounds) as pool:  # type: ignore[arg-type]
+            return await fully_scored(pool, samples)
 
     return asyncio.run(score())
 
@@ -82,12 +96,36 @@ def test_whatever_a_users_own_rubric_gives_can_be_written_as_a_result() -> None:
 
 def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_another() -> None:
     hanging, others = ordered(*["sleep 3600"] * 40), ordered("", environment="sort_digits")
+
+    async def score() -> list[Verdict | None]:
+        async with a_pool(sample_seconds=0.5, batch_seconds=8.0) as pool:
+            return await pool.score([*hanging, *others])
+
     began = time.monotonic()
-    verdicts = scored([*hanging, *others], sample_seconds=0.5, batch_seconds=8.0)
+    verdicts = asyncio.run(score())
+    assert verdicts[-1] is not None
     assert verdicts[-1].status is Status.COMPLETED
+    assert verdicts[0] is not None
     assert str(verdicts[0].failure) == "timeout: scoring this sample took longer than 0.5 s"
-    assert str(verdicts[-2].failure) == "timeout: its batch was not scored within 8 s"
+    assert verdicts[-2] is None, "its turn comes in the next round"
     assert time.monotonic() - began < 15
+
+
+def test_samples_and_environments_that_hang_beyond_the_time_of_a_batch_take_no_good_sample_with_them() -> None:
+    hanging = [*ordered("", environment="hanging_to_load"), *ordered(*["sleep 3600"] * 4)]
+    good = ordered(*(f"give {number}" for number in range(30)))
+    verdicts = scored([*hanging, *good], load_seconds=1.0, sample_seconds=0.5, batch_seconds=4.0)
+    assert [verdict.reward for verdict in verdicts] == [None] * 5 + [float(number) for number in range(30)]
+    assert [str(verdict.failure) for verdict in verdicts[:5]] == [
+        "timeout: loading the environment 'hanging_to_load' took longer than 1 s",
+        *["timeout: scoring this sample took longer than 0.5 s"] * 4,
+    ]
+
+
+def test_a_round_in_which_nothing_ends_blames_the_sample_that_was_at_it() -> None:
+    verdicts = scored(ordered("sleep 3600", "give 2"), sample_seconds=60.0, batch_seconds=4.0)
+    assert [verdict.reward for verdict in verdicts] == [None, 2.0]
+    assert "took 4 s" in str(verdicts[0].failure)
 
 
 def test_an_environment_that_forks_never_gets_a_sample_the_reward_of_another() -> None:
@@ -123,8 +161,8 @@ def test_an_environment_that_hangs_while_loading_leaves_its_samples_unresolved()
 
 def test_an_environment_scores_with_the_options_that_the_run_gives_it() -> None:
     async def score(options: dict[str, dict[str, str]]) -> list[Verdict]:
-        async with ScoringPool(PoolBounds(), declared(**options)) as pool:
-            return await pool.score(ordered("", environment="Generous"))
+        async with a_pool(options) as pool:
+            return await fully_scored(pool, ordered("", environment="Generous"))
 
     assert [verdict.reward for verdict in asyncio.run(score({"Generous": {"gift": "7"}}))] == [7.0]
     assert [verdict.reward for verdict in asyncio.run(score({}))] == [1.0]
@@ -135,11 +173,11 @@ def test_an_environment_scores_with_the_options_that_the_run_gives_it() -> None:
 
 def test_a_process_killed_from_outside_between_batches_accuses_no_sample() -> None:
     async def score() -> list[Verdict]:
-        async with ScoringPool(PoolBounds(), declared()) as pool:
+        async with a_pool() as pool:
             await pool.score(ordered("give 1"))
             for child in psutil.Process().children():
                 child.kill()
-            return await pool.score(ordered("give 2"))
+            return await fully_scored(pool, ordered("give 2"))
 
     assert [verdict.reward for verdict in asyncio.run(score())] == [2.0]
 
@@ -168,9 +206,9 @@ async def kill_as_they_start(most: int, spared: int = 0) -> list[psutil.Process]
 def test_a_process_that_is_killed_while_it_starts_is_started_again() -> None:
     async def score() -> list[Verdict]:
         killing = asyncio.create_task(kill_as_they_start(2))
-        async with ScoringPool(PoolBounds(), declared()) as pool:
+        async with a_pool() as pool:
             await killing
-            return await pool.score(ordered("give 1"))
+            return await fully_scored(pool, ordered("give 1"))
 
     assert [verdict.reward for verdict in asyncio.run(score())] == [1.0]
 
@@ -179,7 +217,7 @@ def test_a_pool_that_cannot_start_all_its_processes_leaves_none_behind() -> None
     async def start() -> list[psutil.Process]:
         killing = asyncio.create_task(kill_as_they_start(3, spared=1))
         with pytest.raises(BrokenWorldError, match="no scoring process can be started: crash: starting ended"):
-            async with ScoringPool(PoolBounds(num_processes=2)):
+            async with a_pool(num_processes=2):
                 pytest.fail("it started")
         spared = await killing
         _, alive = psutil.wait_procs(spared, timeout=1)

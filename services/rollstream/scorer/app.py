@@ -27,9 +27,10 @@ from rollstream.scorer.security import faust_credentials
 
 _LOG = logging.getLogger(__name__)
 
-Handle = Callable[[Sequence[Message]], Awaitable[None]]
+Handle = Callable[[Sequence[Message], Callable[[], bool]], Awaitable[None]]
 """Handles one batch. It returns when the broker has confirmed every record that the batch caused.
 
+The function that it gets says whether somebody waits for the end of the batch: a rebalance, or the end of the process.
 Whatever it raises ends the process, and the batch is not committed.
 """
 
@@ -96,13 +97,16 @@ def end_process(error: BaseException) -> NoReturn:
 
 
 def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
+    def must_end() -> bool:
+        return bool(app.rebalancing or app.should_stop)
+
     source = app.topic(*stream.topics, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw")
 
     @app.agent(source, concurrency=1, name="score")  # type: ignore[untyped-decorator]
     async def _score(arriving: Any) -> None:
         async for events in arriving.noack_take(stream.batch_size, within=_TAKE_WITHIN_SECONDS):
             try:
-                await handle([_message(event.message) for event in events])
+                await handle([_message(event.message) for event in events], must_end)
             except BaseException as error:  # noqa: BLE001 (Faust would go on with the next batch)
                 end_process(error)
             # Only now: an acknowledged message may be committed at any time.

@@ -2,12 +2,16 @@
 
 Every message ends as a scored rollout or as a dead letter. Whatever is raised here ends the process,
 because the batch must not be committed.
+
+Samples that hang use up the time of a batch. Then what is scored is published, and the rest gets the same time again,
+as often as needed: no good sample is given up because others hang. Only if Kafka moves partitions, or the process is to
+stop, the rest ends as unresolved: both wait for the batch.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +21,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.process.crash_points import crash_point
 from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
@@ -24,7 +29,7 @@ from rollstream.schemas.topics import DEAD_LETTERS, Topic
 from rollstream.scorer import metrics
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.pool.pool import ScoringPool
-from rollstream.scorer.pool.verdicts import Sample, Verdict
+from rollstream.scorer.pool.verdicts import Sample, Verdict, unresolved
 from rollstream.stage.dead_letters import dead_letter
 from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER, StartCounter
 
@@ -33,8 +38,12 @@ _LOG = logging.getLogger(__name__)
 CRASH_POINT: Final = "batch_scored"
 
 
+_MUST_END: Final = unresolved(FailureCode.TIMEOUT, "its turn did not come before its batch had to end; others hung")
+
 ScoringRoute = tuple[Topic[RolloutGenerated], Topic[RolloutScored]]
 """Which topic is read, and where its rollouts go once they are scored."""
+_Decoded = tuple[str, RolloutGenerated]
+"""A rollout, and the topic that it came from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,39 +69,51 @@ class BatchScorer:
             parts.run.make_codecs(source, output)
         self._routes = {parts.run.topic(source): (source, output) for source, output in parts.routes}
 
-    async def score(self, messages: Sequence[Message]) -> None:
-        """Handle a batch; returns when the broker has confirmed everything that it causes."""
+    async def score(self, messages: Sequence[Message], must_end: Callable[[], bool]) -> None:
+        """Handle a batch; returns when the broker has confirmed everything that it causes.
+
+        `must_end` says whether somebody waits for the end of the batch.
+        """
         began = time.monotonic()
         # A record that was started several times and never ended may be what kills the process: it is handled alone,
         # so that the other records of its batch get their results.
         previous = await self._parts.starts.previous(messages)
         if together := [message for message, starts in zip(messages, previous, strict=True) if starts < ALONE_AFTER]:
-            await self._settle(together)
+            await self._settle(together, must_end)
         for message, starts in zip(messages, previous, strict=True):
             if starts >= GIVEN_UP_AFTER:
                 await self._give_up(message, starts)
             elif starts >= ALONE_AFTER:
-                await self._settle([message], attempts=starts + 1)
+                await self._settle([message], must_end, attempts=starts + 1)
         crash_point(CRASH_POINT)
         metrics.BATCH.observe(time.monotonic() - began)
         metrics.BATCH_SIZE.observe(len(messages))
 
-    async def _settle(self, messages: Sequence[Message], attempts: int = 1) -> None:
+    async def _settle(self, messages: Sequence[Message], must_end: Callable[[], bool], attempts: int = 1) -> None:
         async with self._parts.starts.counted(messages):
             letters, rollouts = self._decoded(messages, attempts)
-            verdicts = await self._verdicts([rollout for _, rollout in rollouts])
-            results = [
-                self._result(topic, rollout, verdict)
-                for (topic, rollout), verdict in zip(rollouts, verdicts, strict=True)
-            ]
-            await self._publish([*results, *letters])
+            await self._publish(letters)
+            while rollouts:
+                rollouts = await self._score_some(rollouts, must_end)
 
-    def _decoded(
-        self, messages: Sequence[Message], attempts: int
-    ) -> tuple[list[OutRecord], list[tuple[str, RolloutGenerated]]]:
+    async def _score_some(self, rollouts: list[_Decoded], must_end: Callable[[], bool]) -> list[_Decoded]:
+        """Score as many as the time of a batch allows, and publish them. Returns the others."""
+        verdicts = await self._verdicts([rollout for _, rollout in rollouts])
+        is_last = must_end()
+        results, left = [], []
+        for (topic, rollout), given in zip(rollouts, verdicts, strict=True):
+            verdict = given or (_MUST_END if is_last else None)
+            if verdict is None:
+                left.append((topic, rollout))
+            else:
+                results.append(self._result(topic, rollout, verdict))
+        await self._publish(results)
+        return left
+
+    def _decoded(self, messages: Sequence[Message], attempts: int) -> tuple[list[OutRecord], list[_Decoded]]:
         """Dead letters of the messages that can't be read, and the rollouts of the others with their topics."""
         letters: list[OutRecord] = []
-        rollouts: list[tuple[str, RolloutGenerated]] = []
+        rollouts: list[_Decoded] = []
         for message in messages:
             bus_metrics.CONSUMED.labels(message.topic).inc()
             source, _ = self._routes[message.topic]
@@ -102,7 +123,7 @@ class BatchScorer:
                 letters.append(self._letter(message, error, attempts=attempts, reason="unreadable"))
         return letters, rollouts
 
-    async def _verdicts(self, rollouts: Sequence[RolloutGenerated]) -> list[Verdict]:
+    async def _verdicts(self, rollouts: Sequence[RolloutGenerated]) -> list[Verdict | None]:
         asked = [sample_of(rollout) for rollout in rollouts]
         given = iter(await self._parts.pool.score([sample for sample in asked if isinstance(sample, Sample)]))
         return [next(given) if isinstance(sample, Sample) else sample for sample in asked]

@@ -3,14 +3,15 @@
 Consumes   `rollouts` and `eval-rollouts`, in one consumer group for all scorers.
 Produces   `scored` and `eval-scored`, one record for each rollout; `dead-letters` for messages that can't be read.
 Waits for  the processes that run reward functions, and the broker's confirmation of every record of a batch.
-Unblocked  when they answer, or when the time of a sample (its process is killed), a batch or a delivery is over.
+Unblocked  when they answer, or when the time of a sample (its process is killed) or of a delivery is over.
 
 A broken world means: nothing can be handled until something outside, for example the broker, is repaired.
 
 What happens when …
   … this process is killed, or the world is broken: the batch is not committed, and another scorer scores it again.
   … a rollout comes twice: it is scored twice. The trainer takes one attempt of each rollout.
-  … a reward function raises, hangs or kills its process: its sample is unresolved and says why. The others go on.
+  … a reward function raises, hangs or kills its process: its sample is unresolved and says why. The others go on, also
+    beyond the time of a batch, unless Kafka moves partitions or the process is to stop (`batch.py`).
   … a message can't be read: it goes to dead-letters, confirmed, and the batch goes on.
   … a record kills this process each time: it is handled alone, and after more deaths it goes to dead-letters
     (`stage/starts.py`). Its group closes as `lost`. (A generator publishes unresolved samples then: it decodes the

@@ -23,7 +23,10 @@ class ScorerSettings(StageSettings):
         default=10.0, gt=0, description="An environment whose import takes longer leaves its samples unresolved"
     )
     batch_deadline_seconds: float = Field(
-        default=15.0, gt=0, description="What a batch has not scored by then ends as unresolved, seconds"
+        default=15.0,
+        gt=0,
+        description="What a batch has scored by then is published, and the rest goes on; it ends as unresolved only if "
+        "Kafka or the end of the process waits for it, seconds",
     )
     session_timeout_seconds: float = Field(
         default=20.0, ge=1, le=90, description="A scorer that Kafka has not heard of for so long counts as dead"

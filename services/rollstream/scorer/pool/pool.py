@@ -2,6 +2,7 @@
 
 A process sends each verdict at once. So when it is killed, it is known which sample it was scoring. The samples after
 that one in the chunk go to the end of the queue, so that they don't delay the samples of other environments.
+Environments that have answered before come first, so that they don't wait while another one hangs.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from typing import Any, Final, Self
 
 from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.rollout import Status
 from rollstream.scorer.pool.process import ScoringProcess
 from rollstream.scorer.pool.verdicts import STARTED, Chunk, Sample, Verdict, unresolved
 
@@ -54,6 +56,7 @@ class ScoringPool:
             for _ in range(bounds.num_processes)
         ]
         self._next_id = STARTED + 1
+        self._have_answered: set[str] = set()
         # A process answers in the order of its requests, so two batches must not use it at the same time.
         self._one_batch = asyncio.Lock()
 
@@ -74,33 +77,42 @@ class ScoringPool:
     async def _kill_all(self) -> None:
         await asyncio.gather(*(process.kill() for process in self._processes))
 
-    async def score(self, samples: Sequence[Sample]) -> list[Verdict]:
-        """One verdict for each sample, in their order, within `batch_seconds`.
+    async def score(self, samples: Sequence[Sample]) -> list[Verdict | None]:
+        """One verdict for each sample, in their order, within `batch_seconds`. At least one sample gets its verdict.
 
-        Raises `BrokenWorldError` if no process can be started.
+        None: it was not its turn within this time, or not for long enough. Raises `BrokenWorldError` if no process can
+        be started.
         """
-        late = unresolved(FailureCode.TIMEOUT, f"its batch was not scored within {self._bounds.batch_seconds:g} s")
-        verdicts = [late] * len(samples)
+        verdicts: list[Verdict | None] = [None] * len(samples)
+        queue = self._queue(samples)
+        first = queue[0].positions[0] if queue else 0
         async with self._one_batch:
             is_done = False
             try:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self._bounds.batch_seconds):
-                        await self._score_with_all(deque(_queued_chunks(samples)), samples, verdicts)
+                        await self._score_with_all(queue, samples, verdicts)
                         is_done = True
             finally:
                 if not is_done:
                     # Verdicts of this batch that still come are not waited for any more.
                     await self._kill_all()
+        if samples and not any(verdicts):
+            late = f"starting its process, loading its environment and scoring it took {self._bounds.batch_seconds:g} s"
+            verdicts[first] = unresolved(FailureCode.TIMEOUT, late)
         return verdicts
 
     async def _score_with_all(
-        self, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict]
+        self, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict | None]
     ) -> None:
         await _all_of(self._score_queue(process, queue, samples, verdicts) for process in self._processes[: len(queue)])
 
     async def _score_queue(
-        self, process: ScoringProcess, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict]
+        self,
+        process: ScoringProcess,
+        queue: deque[_QueuedChunk],
+        samples: Sequence[Sample],
+        verdicts: list[Verdict | None],
     ) -> None:
         while queue:
             queued = queue.popleft()
@@ -108,6 +120,8 @@ class ScoringPool:
             async for verdict in process.score(self._chunk(queued, samples)):
                 verdicts[queued.positions[done]] = verdict
                 done += 1
+                if verdict.status is Status.COMPLETED:
+                    self._have_answered.add(queued.environment)
             if done < len(queued.positions):
                 queue.append(_QueuedChunk(queued.environment, queued.positions[done:]))
 
@@ -116,6 +130,10 @@ class ScoringPool:
         chunk = Chunk(number=self._next_id, environment=queued.environment, answers=answers)
         self._next_id = chunk.sample_ids.stop
         return chunk
+
+    def _queue(self, samples: Sequence[Sample]) -> deque[_QueuedChunk]:
+        chunks = _chunks(samples)
+        return deque(sorted(chunks, key=lambda chunk: chunk.environment not in self._have_answered))
 
 
 async def _all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
@@ -128,7 +146,7 @@ async def _all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-def _queued_chunks(samples: Sequence[Sample]) -> list[_QueuedChunk]:
+def _chunks(samples: Sequence[Sample]) -> list[_QueuedChunk]:
     by_environment: dict[str, list[int]] = {}
     for position, sample in enumerate(samples):
         by_environment.setdefault(sample.environment, []).append(position)
