@@ -8,6 +8,8 @@ What Faust 0.15.3 does, and what is done about it:
   process at once, with `os._exit`.
 - It acknowledges messages that it can't decode. So it reads raw bytes, and our codec decodes them.
 - Its producer is idempotent only in its exactly-once mode. So our own producer publishes the results.
+- It makes directories for tables, which the scorer does not have. A killed process would leave them behind, so it makes
+  none.
 """
 
 import logging
@@ -45,19 +47,23 @@ _COMMIT_SECONDS: Final = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """What the stream reads and how. `topics` are full names; Faust keeps its own files in `directory`."""
+    """What the stream reads and how. `topics` are full names."""
 
     group: str
     topics: Sequence[str]
     batch_size: int
     session_timeout_seconds: float
-    directory: str
+
+
+class _App(faust.App):  # type: ignore[misc]
+    def _create_directories(self) -> None:
+        """None, see the module."""
 
 
 def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_assigned: Callable[[int], None]) -> Any:
     """The application, not started. `on_assigned` is called with the number of partitions that this process reads."""
     session = stream.session_timeout_seconds
-    app = faust.App(
+    app = _App(
         stream.group,
         broker=[f"aiokafka://{server.strip()}" for server in kafka.bootstrap_servers.split(",")],
         broker_credentials=faust_credentials(kafka.security),
@@ -79,7 +85,6 @@ def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_a
         topic_disable_leader=True,
         web_enabled=False,
         autodiscover=False,
-        datadir=stream.directory,
     )
     _add_agent(app, stream, handle)
     _follow_assignment(app, on_assigned)

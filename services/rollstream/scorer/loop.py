@@ -26,7 +26,6 @@ import faulthandler
 import logging
 import os
 import socket
-import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -92,15 +91,14 @@ async def serve_stream(
     health.serve(settings.health_port)
     beating = asyncio.create_task(_beat(health, redis_state))
     try:
-        with tempfile.TemporaryDirectory(prefix="rollstream-scorer-") as directory:
-            await _run_app(settings, handle, directory, health, stop)
+        await _run_app(settings, handle, health, stop)
     finally:
         beating.cancel()
         faulthandler.cancel_dump_traceback_later()
         health.close()
 
 
-async def _run_app(settings: ScorerSettings, handle: Handle, directory: str, health: Health, stop: Stop) -> None:
+async def _run_app(settings: ScorerSettings, handle: Handle, health: Health, stop: Stop) -> None:
     def note_assigned(count: int) -> None:
         health.check("partitions", count > 0, f"{count} partitions are assigned")
 
@@ -110,7 +108,6 @@ async def _run_app(settings: ScorerSettings, handle: Handle, directory: str, hea
         topics=[read.of(settings.run) for read, _ in _ROUTES],
         batch_size=settings.batch_size,
         session_timeout_seconds=settings.session_timeout_seconds,
-        directory=directory,
     )
     app = build_app(settings.kafka, stream, handle, note_assigned)
     try:
