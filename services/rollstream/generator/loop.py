@@ -155,7 +155,7 @@ def _routes(handler: GeneratorHandler) -> tuple[Route[PromptSubmitted, RolloutGe
 
 def _consumer(settings: GeneratorSettings, run: Run, health: Health) -> GroupConsumer:
     # A record ends when its last sample ends. If it is open for longer than any sample may take, something hangs.
-    longest = settings.sample_deadline_seconds + settings.evaluation_hold_seconds + 60.0
+    longest = settings.sample_deadline_seconds + 60.0
     return GroupConsumer(
         run.kafka,
         group_id=run.group("generators"),

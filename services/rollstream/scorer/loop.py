@@ -22,7 +22,6 @@ What happens when …
 """
 
 import asyncio
-import faulthandler
 import logging
 import os
 import socket
@@ -33,6 +32,7 @@ from typing import Any, Final
 
 from rollstream.bus.run import Run
 from rollstream.environments.load import refuse_unknown_environment
+from rollstream.process.beat import beat
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
@@ -47,7 +47,6 @@ from rollstream.stage.starts import StartCounter
 
 _LOG = logging.getLogger(__name__)
 
-_LOOP_HANGS_AFTER_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 60.0
 _ROUTES: Final[tuple[ScoringRoute, ...]] = ((ROLLOUTS, SCORED), (EVAL_ROLLOUTS, EVAL_SCORED))
 
@@ -89,12 +88,11 @@ async def serve_stream(
         logging.getLogger(library).setLevel(logging.WARNING)
     health = Health()
     health.serve(settings.health_port)
-    beating = asyncio.create_task(_beat(health, redis_state))
+    beating = asyncio.create_task(beat(health, redis_state))
     try:
         await _run_app(settings, handle, health, stop)
     finally:
         beating.cancel()
-        faulthandler.cancel_dump_traceback_later()
         health.close()
 
 
@@ -127,18 +125,6 @@ async def _until_stopped(app: Any, stop: Stop) -> None:
         if app.should_stop:
             raise BrokenWorldError(f"the stream ended by itself: {app.crash_reason!r}")
         await asyncio.sleep(0.1)
-
-
-async def _beat(health: Health, redis_state: Callable[[], str]) -> None:
-    while True:
-        health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
-        if redis_state():
-            # The process is ready without Redis too: Redis holds only what may be lost.
-            health.check("redis", True, redis_state())
-        # If the event loop hangs, aiokafka's thread still sends heartbeats: Kafka would leave the partitions with this
-        # process for ever. This call ends the process instead, and prints the stack of every thread.
-        faulthandler.dump_traceback_later(_LOOP_HANGS_AFTER_SECONDS, exit=True)
-        await asyncio.sleep(1.0)
 
 
 def _refuse_missing_topics(run: Run) -> None:

@@ -23,6 +23,7 @@ What happens when …
   … partitions are revoked, or the process is asked to stop: handlers may finish for a bounded time, then they are
     cancelled. When partitions are lost, they are cancelled at once. A cancelled handler publishes nothing more.
   … a record is unfinished for longer than its bound: the process exits with an error.
+  … a handler blocks the event loop for 120 s: the process exits with the stacks of its threads (`process/beat.py`).
 """
 
 import asyncio
@@ -44,6 +45,7 @@ from rollstream.bus.consumer import GroupConsumer, InFlight
 from rollstream.bus.message import Delivery, Message
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
+from rollstream.process.beat import beat
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop, first_to_end
@@ -70,7 +72,6 @@ R = TypeVar("R", bound=Record)
 MAX_FAILURES_A_MINUTE: Final = 20
 # Cancelled handlers may need a moment to end their model calls; one that ignores the cancellation is left behind.
 _CANCEL_SECONDS: Final = 5.0
-_LOOP_HANGS_AFTER_SECONDS: Final = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +108,7 @@ async def run_stage(stage: Stage, stop: Stop) -> None:
     """Run until `stop` is asked, then let handlers finish, commit and leave the group. Raises what ended it before."""
     work = _Work(stage)
     await stage.consumer.start(weigh=work.weigh, on_dropped=work.cancel_dropped)
-    beating = asyncio.create_task(_beat(stage))
+    beating = asyncio.create_task(beat(stage.health, lambda: stage.poison.redis_state))
     try:
         await work.run_until(stop)
         stage.health.draining()
@@ -310,12 +311,3 @@ class _Work:
 
 def _died_too_often(start: Start) -> PoisonError:
     return PoisonError(f"the process died on this record {start.number - 1} times")
-
-
-async def _beat(stage: Stage) -> None:
-    while True:
-        stage.health.heartbeat("event_loop", _LOOP_HANGS_AFTER_SECONDS)
-        if stage.poison.redis_state:
-            # Ready even without Redis, which holds only what may be lost.
-            stage.health.check("redis", True, stage.poison.redis_state)
-        await asyncio.sleep(1.0)
