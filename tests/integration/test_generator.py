@@ -277,7 +277,10 @@ def test_a_joiner_starts_on_the_newest_version_and_one_leaving_loses_nothing(run
     assert {sample.generator.generator_id for sample in samples} == {"first", "second"}
 
 
-def test_an_evaluation_prompt_is_answered_by_the_version_it_names_or_not_at_all(run: Run) -> None:
+def test_an_evaluation_prompt_is_answered_by_the_version_it_names_or_not_at_all_and_holds_no_training_back(
+    run: Run,
+) -> None:
+    scripted(run, max_tokens_in_flight=12)
     run.publish_weights(0)
     run.publish_weights(1)
     run.start("generator")
@@ -287,14 +290,13 @@ def test_an_evaluation_prompt_is_answered_by_the_version_it_names_or_not_at_all(
         prompt = a_prompt(row, run=run.name, purpose=Purpose.EVALUATE, weight_version=version, group_size=1)
         run.submit(prompt, topic=EVAL_PROMPTS)
 
+    asked(3, 2)
     asked(1, 0)
     asked(2, 1)
-    asked(3, 2)
-    answered = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 2 and found, "two evaluations")
+    run.submit(a_prompt(4, run=run.name, group_size=1))
+    answered = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 3 and found, "three evaluations")
     by_version = {sample.prompt.weight_version: sample for sample in answered}
-    assert by_version[0].status is Status.FAILED
-    assert str(by_version[0].failure).startswith("version_gone: ")
+    assert str(by_version[0].failure) == "version_gone: version 0 was asked for, 1 is loaded"
     assert by_version[1].weight_versions == (1,)
-    run.publish_weights(2)
-    last = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 3 and found, "the third evaluation")
-    assert {sample.weight_versions for sample in last} == {(), (1,), (2,)}
+    assert str(by_version[2].failure) == "version_gone: version 2 was asked for and is not published; the newest is 1"
+    assert wait_for_samples(run, 1)[0].status is Status.COMPLETED

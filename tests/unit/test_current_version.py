@@ -16,6 +16,11 @@ async def load(current: CurrentVersion, version: int, hold_seconds: float = DEAD
         pass
 
 
+async def enter(current: CurrentVersion, version: int) -> None:
+    async with current.on_version(version):
+        pass
+
+
 def test_an_evaluation_waits_for_the_version_it_names() -> None:
     async def scenario() -> None:
         current = CurrentVersion()
@@ -31,6 +36,37 @@ def test_an_evaluation_waits_for_the_version_it_names() -> None:
         await load(current, 1)
         await asyncio.wait_for(task, DEADLINE_SECONDS)
         assert entered.is_set()
+
+    asyncio.run(scenario())
+
+
+def test_a_version_that_nobody_published_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        current = CurrentVersion(news_seconds=0.01)
+        await load(current, 5)
+        await current.published(5)
+        with pytest.raises(FailedSampleError, match=r"version 7 .* is not published; the newest is 5") as gone:
+            async with asyncio.timeout(DEADLINE_SECONDS), current.on_version(7):
+                pass
+        assert gone.value.code == FailureCode.VERSION_GONE
+
+    asyncio.run(scenario())
+
+
+def test_a_published_version_is_waited_for_while_it_is_loaded_but_not_longer_than_its_bound() -> None:
+    async def scenario() -> None:
+        current = CurrentVersion(news_seconds=0.01, load_seconds=DEADLINE_SECONDS)
+        await load(current, 5)
+        await current.published(6)
+        waiting = asyncio.create_task(enter(current, 6))
+        await asyncio.sleep(0.05)
+        await load(current, 6)
+        await asyncio.wait_for(waiting, DEADLINE_SECONDS)
+        impatient = CurrentVersion(load_seconds=0.01)
+        await load(impatient, 5)
+        await impatient.published(6)
+        with pytest.raises(FailedSampleError, match="version 6 was asked for, 5 is loaded"):
+            await asyncio.wait_for(enter(impatient, 6), DEADLINE_SECONDS)
 
     asyncio.run(scenario())
 

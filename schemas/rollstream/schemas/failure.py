@@ -28,7 +28,8 @@ class FailureCode(StrEnum):
     """Failed: no engine samples at this temperature, or a training prompt's sampling (e.g. top_k) changes the
     distribution, so that the logprobs are not the policy's."""
     VERSION_GONE = "version_gone"
-    """Failed, in `evaluate`'s own check unresolved: another weight version is loaded or answered than was asked for."""
+    """Failed, in `evaluate`'s own check unresolved: another weight version is loaded or answered than was asked for, or
+    the one asked for does not exist."""
     TOO_LARGE = "too_large"
     """Failed: the record is over the size limit of its topic; its turns are left out."""
     NO_ENVIRONMENT = "no_environment"

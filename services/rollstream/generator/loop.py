@@ -22,6 +22,7 @@ What happens when … (the loop itself is `stage/loop.py`)
   … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”.
   … a new version is published: it is loaded while samples run. Their spans say which version sampled which tokens
     (`engines/vllm_engine.py`). Evaluation samples delay the load for a bounded time (`current_version.py`).
+  … an evaluation prompt names a version that is not published: its samples fail after 5 s.
   … a version's files are damaged or do not fit: the old one goes on, or a nearer ancestor that can be loaded, and the
     load is retried with backoff (`weights.py`). If vLLM fails while it replaces weights, they are half new: the process
     ends. Files outside of `weight_store` are never read, whatever a record names.
@@ -82,7 +83,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
 async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop) -> None:
     """Run the stage on an engine that was started already; see `run_generator`."""
     identity = _identity(engine, settings)
-    current = CurrentVersion()
+    current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
     run = Run(settings)
     async with run.publisher(identity.generator_id) as publisher:
         parts = WatcherParts(

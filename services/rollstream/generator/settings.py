@@ -25,5 +25,8 @@ class GeneratorSettings(StageSettings):
     )
     max_tries: int = Field(default=2, ge=1, le=10, description="Tries at a sample that the engine did not resolve")
     evaluation_hold_seconds: float = Field(
-        default=60.0, ge=0, description="How long running evaluation samples may hold back a newer version, seconds"
+        default=60.0,
+        ge=0,
+        description="How long running evaluation samples may hold back a newer version, and how long others wait for "
+        "the published version that they name, seconds",
     )

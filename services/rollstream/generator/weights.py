@@ -88,6 +88,7 @@ class WeightWatcher:
     async def _read(self) -> None:
         for record in await asyncio.to_thread(self._published.newer):
             self._known.note(record)
+            await self._parts.current.published(record.weight_version)
             # What was published before this process loaded its first version is nothing that it skipped.
             if self._parts.current.version is not None:
                 self._unreported.append(record.weight_version)
@@ -109,6 +110,7 @@ class WeightWatcher:
             return
         if self._known.forget_orphan(newest):
             _LOG.warning("version %d is passed over: nobody knows what it was trained from", newest)
+            await self._parts.current.published(self._known.newest)
         else:
             self._retry_at = time.monotonic() + self._next_backoff()
 
