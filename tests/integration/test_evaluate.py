@@ -1,5 +1,6 @@
 """Evaluation through the topics: what is answered is averaged, what is not is counted, the two are never mixed."""
 
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
@@ -19,12 +20,13 @@ from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, eval
 from rollstream.process.settings import KafkaSettings
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, PROMPTS, WEIGHTS
+from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import a_failure, a_prompt, a_rollout, a_turn, published
 
 VERSION = 3
@@ -81,10 +83,19 @@ def answering(settings: ProducerSettings) -> Iterator[list[PromptSubmitted]]:
         publisher.close()
 
 
+def publish_weights(settings: ProducerSettings, *versions: WeightsPublished) -> None:
+    publisher = Publisher(settings.kafka, client_id="test")
+    for weights in versions:
+        value = AvroCodec(WEIGHTS).encode(weights)
+        publisher.publish_soon(OutRecord(topic=WEIGHTS.of(settings.run), value=value)).result(DEADLINE_SECONDS)
+    publisher.close()
+
+
 def evaluated(settings: ProducerSettings, *, deadline_seconds: float) -> EvaluationReport:
     request = EvaluationRequest(
         environment="sort_digits", weight_version=VERSION, num_prompts=8, deadline_seconds=deadline_seconds
     )
+    publish_weights(settings, published(VERSION))
     return evaluate(Run(settings), request)
 
 
@@ -123,31 +134,46 @@ def test_an_evaluation_without_stages_ends_at_its_deadline(settings: ProducerSet
 def test_the_newest_version_of_the_model_is_found(settings: ProducerSettings) -> None:
     with pytest.raises(ConfigurationError, match="has no weight version"):
         newest_version(Run(settings))
-    publisher = Publisher(settings.kafka, client_id="test")
-    for weights in (published(1), published(2), published(9, model="another")):
-        value = AvroCodec(WEIGHTS).encode(weights)
-        publisher.publish_soon(OutRecord(topic=WEIGHTS.of(settings.run), value=value)).result(DEADLINE_SECONDS)
-    publisher.close()
+    publish_weights(settings, published(1), published(2), published(9, model="another"))
     assert newest_version(Run(settings)) == 2
 
 
-@pytest.mark.parametrize(
-    ("environment", "why"),
-    [
-        ("os.abort", "is not one of the environments of this run"),
-        ("broken", "no data set"),
-    ],
-)
-def test_an_environment_that_cannot_be_loaded_is_for_a_person_to_mend(
-    settings: ProducerSettings, environment: str, why: str, tmp_path: Path
-) -> None:
-    config = tmp_path / "rollstream.toml"
+def command(settings: ProducerSettings, directory: Path, *words: str) -> Result:
+    """`rollstream evaluate`, on a file that declares an environment whose loading raises."""
+    config = directory / "rollstream.toml"
     config.write_text(
         f'run = "{settings.run}"\n[kafka]\nbootstrap_servers = "{settings.kafka.bootstrap_servers}"\n'
         '[producer]\nenvironment = "sort_digits"\n'
         '[environments.broken]\npath = "tests.harness.unruly_environment.raising_to_load"\n'
     )
-    words = ["evaluate", "--version", "1", "--environment", environment, "--config", str(config)]
-    result = CliRunner().invoke(cli, words)
+    return CliRunner().invoke(cli, ["evaluate", "--config", str(config), *words])
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"), [("os.abort", "is not one of the environments of this run"), ("broken", "no data set")]
+)
+def test_an_environment_that_cannot_be_loaded_is_for_a_person_to_mend(
+    settings: ProducerSettings, environment: str, why: str, tmp_path: Path
+) -> None:
+    result = command(settings, tmp_path, "--version", "1", "--environment", environment)
     assert isinstance(result.exception, ConfigurationError), result.output
     assert why in str(result.exception)
+
+
+def test_a_version_that_does_not_exist_is_refused_before_anything_is_submitted(
+    settings: ProducerSettings, tmp_path: Path
+) -> None:
+    publish_weights(settings, published(1), published(2))
+    result = command(settings, tmp_path, "--version", "7")
+    assert isinstance(result.exception, ConfigurationError), result.output
+    assert "has no weight version 7 of 'policy'; the newest is 2" in str(result.exception)
+    with TopicReader(settings.kafka, [EVAL_PROMPTS.of(settings.run)]) as reader:
+        assert list(reader.to_end()) == []
+
+
+def test_an_evaluation_that_scores_nothing_is_a_failure(settings: ProducerSettings, tmp_path: Path) -> None:
+    publish_weights(settings, published(1))
+    result = command(settings, tmp_path, "--num-prompts", "2", "--deadline", "1", "--json")
+    assert isinstance(result.exception, BrokenWorldError), result.output
+    assert "none of 2 prompts was scored" in str(result.exception)
+    assert json.loads(result.stdout)["num_unresolved"] == 2

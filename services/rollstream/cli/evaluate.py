@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollstream.cli.options import config_option, json_option
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 
 if TYPE_CHECKING:
     from rollstream.client.evaluate import EvaluationRequest
@@ -31,7 +31,7 @@ def command(
 ) -> None:
     """Ask one weight version held-out prompts, with greedy sampling, and print the mean reward.
 
-    A generator and a scorer of the run must be running.
+    A generator and a scorer of the run must be running. If not one prompt is scored, the exit code is 70.
     """
     from rollstream.bus.run import Run
     from rollstream.client.evaluate import newest_version
@@ -41,7 +41,13 @@ def command(
     settings = ProducerSettings.load(config)
     chosen = newest_version(Run(settings)) if version is None else version
     request = _request(settings, chosen, environment=environment, num_prompts=num_prompts, deadline_seconds=deadline)
-    show(evaluate_with_progress(Run(settings), request, is_shown=not as_json), as_json=as_json)
+    report = evaluate_with_progress(Run(settings), request, is_shown=not as_json)
+    show(report, as_json=as_json)
+    if report.mean_reward is None:
+        raise BrokenWorldError(
+            f"none of {num_prompts} prompts was scored; the reasons are above, and `rollstream status` shows whether "
+            "generators and scorers run"
+        )
 
 
 def _request(

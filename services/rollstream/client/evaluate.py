@@ -80,9 +80,11 @@ def evaluate(
 
     `on_progress` is called with the number of prompts that are answered so far.
 
-    Raises `ConfigurationError` if the environment's `evaluate` split has too few tasks.
+    Raises `ConfigurationError` if the weight version does not exist, or if the environment's `evaluate` split has too
+    few tasks.
     """
     environment = load_environment(request.environment, request.environments)
+    _refuse_unknown_version(run, request.weight_version)
     prompts = {prompt.group_id: prompt for prompt in _prompts(run.name, request, environment)}
     # The end must be known before the first answer can arrive.
     with run.reader(EVAL_SCORED, start=run.ends(EVAL_SCORED)) as reader:
@@ -93,10 +95,24 @@ def evaluate(
 
 def newest_version(run: Run) -> int:
     """The newest weight version of the run's model; raises `ConfigurationError` if there is none."""
-    versions = [weights.weight_version for weights in run.read(WEIGHTS) if weights.model == run.model]
+    return max(_versions(run))
+
+
+def _versions(run: Run) -> set[int]:
+    versions = {weights.weight_version for weights in run.read(WEIGHTS) if weights.model == run.model}
     if not versions:
         raise ConfigurationError(f"run {run.name} has no weight version of {run.model!r}: start its trainer")
-    return max(versions)
+    return versions
+
+
+def _refuse_unknown_version(run: Run, wanted: int) -> None:
+    # Its prompts would only wait in the generators, and then fail.
+    versions = _versions(run)
+    if wanted not in versions:
+        raise ConfigurationError(
+            f"run {run.name} has no weight version {wanted} of {run.model!r}; the newest is {max(versions)}: name one "
+            "that `rollstream weights list` shows"
+        )
 
 
 def _prompts(run: str, request: EvaluationRequest, environment: Environment) -> Iterator[PromptSubmitted]:
