@@ -47,21 +47,23 @@ def test_a_process_lives_until_a_heartbeat_is_too_old(health: Health, clock: Clo
     clock.now += 29
     assert get(port, "/livez") == (200, "ok\n")
     clock.now += 2
-    assert get(port, "/livez") == (503, "failing: poll\n")
+    assert get(port, "/livez") == (503, "failing: poll: 31.0 s ago, at most 30 s\n")
     health.heartbeat("poll", 30)
     assert get(port, "/livez") == (200, "ok\n")
 
 
 def test_a_process_is_ready_when_every_part_is_and_not_while_it_drains(health: Health) -> None:
     port = health.serve(0, "127.0.0.1")
-    assert get(port, "/readyz") == (503, "failing: starting\n")
-    health.check("assignment", True)
+    assert get(port, "/readyz") == (503, "failing: starting: no part is ready yet\n")
+    health.check("assignment", False, "0 partitions")
     health.check("weights", False, "version 3 of at least 5")
-    assert get(port, "/readyz") == (503, "failing: weights\n")
+    failing = "failing: assignment: 0 partitions\nfailing: weights: version 3 of at least 5\n"
+    assert get(port, "/readyz") == (503, failing)
+    health.check("assignment", True)
     health.check("weights", True)
     assert get(port, "/readyz") == (200, "ok\n")
     health.draining()
-    assert get(port, "/readyz") == (503, "failing: draining\n")
+    assert get(port, "/readyz") == (503, "failing: draining: the process ends\n")
     assert get(port, "/livez") == (200, "ok\n")
 
 

@@ -2,7 +2,7 @@
 
 Liveness shows hangs: every loop of the process leaves heartbeats, and `/livez` fails when the last one is too old. It
 never asks Kafka or Redis: a restart of this process would not repair them. Readiness is what each part of the process
-reports: `/readyz` fails while one is not ready.
+reports: `/readyz` fails while one is not ready. Both say in a line each what fails and why.
 """
 
 import json
@@ -107,7 +107,8 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.dumps({name: asdict(check) for name, check in checks.items()}, indent=2).encode()
             self._answer(status, body, "application/json")
         else:
-            self._answer(status, f"failing: {', '.join(failing)}\n".encode() if failing else b"ok\n", _TEXT)
+            lines = [f"failing: {name}: {checks[name].detail}" for name in failing] or ["ok"]
+            self._answer(status, "".join(f"{line}\n" for line in lines).encode(), _TEXT)
 
     def _answer(self, status: HTTPStatus, body: bytes, content_type: str) -> None:
         self.send_response(status)
