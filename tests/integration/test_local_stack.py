@@ -173,6 +173,17 @@ def test_a_remembered_port_that_another_took_is_named_and_nothing_stays_started(
     assert stack.redis.process is None
 
 
+def test_a_failed_up_leaves_the_services_running_that_ran_before_it(stack: LocalStack) -> None:
+    stack.up()
+    before = pids(stack)
+    stack.redis.kill()
+    with socket.create_server((HOST, stack.redis.port)), pytest.raises(PortTakenError, match="of Redis is in use"):
+        stack.up()
+    assert pids(stack) == {**before, "redis": None}
+    stack.up()
+    assert pids(stack)["kafka-1"] == before["kafka-1"]
+
+
 def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "stack.json").write_text('{"cluster"')
     with pytest.raises(LocalStackError, match=r"stack.json is damaged .*then remove"):

@@ -11,7 +11,7 @@ from rollstream.local.ports import HOST, require_free
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start
 from rollstream.schemas.errors import StartFailedError
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 STOP_GRACE_SECONDS = 5.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,13 +73,14 @@ class LocalStack:
         return self._redis
 
     def up(self) -> None:
-        """Start what does not run yet, and wait until it answers. If something fails, everything is stopped.
+        """Start what does not run yet, and wait until it answers. If something fails, what was started here is stopped.
 
         Raises a LocalStackError.
         """
         self._run_dir.mkdir(parents=True, exist_ok=True)
         with self._exclusive():
             self._attach(self._load() or self._new_state())
+            brokers, has_redis = set(self.kafka.processes), self.redis.process is not None
             try:
                 self.redis.start()
                 self.kafka.launch()
@@ -87,7 +88,7 @@ class LocalStack:
                 self._save()
                 self.kafka.wait_ready(START_SECONDS)
             except BaseException:
-                self._stop()
+                self._stop(keep_brokers=brokers, keep_redis=has_redis)
                 raise
 
     def down(self) -> bool:
@@ -166,9 +167,10 @@ class LocalStack:
         scratch.write_text(self._state.model_dump_json(indent=2))
         scratch.replace(self._run_dir / STATE_FILE)
 
-    def _stop(self) -> None:
-        self.kafka.stop()
-        self.redis.stop()
+    def _stop(self, *, keep_brokers: Collection[int] = (), keep_redis: bool = False) -> None:
+        self.kafka.stop(keep=keep_brokers)
+        if not keep_redis:
+            self.redis.stop()
         self._save()
 
     @contextmanager
