@@ -11,7 +11,9 @@ from rollstream.process.settings import STAGES
 
 
 @click.command()
-@click.option("--run-dir", type=click.Path(file_okay=False, path_type=Path), help="Default: runs/demo-<time>.")
+@click.option(
+    "--run-dir", type=click.Path(file_okay=False, path_type=Path), help="A new directory. Default: runs/demo-<time>."
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of model and tasks.")
 @click.option("--steps", type=click.IntRange(min=10), default=NUM_STEPS, show_default=True, help="Optimizer steps.")
 @click.option(

@@ -14,7 +14,7 @@ from rollstream.local.demo.options import DemoOptions
 from rollstream.local.run_file import run_name, shared_settings
 from rollstream.local.stack import LocalStack
 from rollstream.process.settings import RUN_FILE, KafkaSettings
-from rollstream.schemas.errors import BrokenWorldError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 
 _LOG = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_SECONDS = 300
@@ -24,6 +24,16 @@ _HEADER: Final = """\
 # scorer.session_timeout_seconds: a killed scorer's partitions wait for its session to end
 # trainer.learning.old: r = current / behavior; with one minibatch the clip then bounds what policy lag does
 """
+
+
+def refuse_used(run_dir: Path) -> None:
+    """Raise ConfigurationError if the directory is that of a run already: its settings and figures must stay."""
+    path = run_dir / RUN_FILE
+    if path.exists():
+        raise ConfigurationError(
+            f"{path} exists: {run_dir} is the directory of a run, and the demo would overwrite its settings; choose a "
+            "new --run-dir, or leave it out"
+        )
 
 
 def warm_up(demo: DemoOptions) -> Path:
@@ -64,7 +74,9 @@ def write_run_file(demo: DemoOptions, stack: LocalStack) -> Path:
     """Write `<run_dir>/rollstream.toml`: the settings of every stage, for this run, and an example for others."""
     path = demo.run_dir / RUN_FILE
     settings = {**shared_settings(demo.run_dir, stack), **_stage_settings(demo)}
-    path.write_text(f"{_HEADER.format(path=path.resolve())}\n{tomli_w.dumps(settings)}", encoding="utf-8")
+    # "x": a file that another process has written meanwhile stays too.
+    with path.open("x", encoding="utf-8") as file:
+        file.write(f"{_HEADER.format(path=path.resolve())}\n{tomli_w.dumps(settings)}")
     return path
 
 

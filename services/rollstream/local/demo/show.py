@@ -9,12 +9,17 @@ from rich.table import Table
 from rollstream.environments import sort_digits
 from rollstream.local.demo.conduct import DemoResult, run_demo
 from rollstream.local.demo.options import DemoOptions
+from rollstream.local.demo.prepare import refuse_used
 from rollstream.local.demo.summary import Summary
 from rollstream.local.doctor import list_gpus
 
 
 def show_demo(demo: DemoOptions) -> None:
-    """Run the demo and print its progress. Its own log goes to `<run_dir>/logs/demo.log`."""
+    """Run the demo and print its progress. Its own log goes to `<run_dir>/logs/demo.log`.
+
+    Raises `ConfigurationError` if the directory is that of another run.
+    """
+    refuse_used(demo.run_dir)
     _log_to(demo.run_dir / "logs" / "demo.log")
     console = Console()
     for gpu in list_gpus():
