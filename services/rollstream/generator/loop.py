@@ -19,7 +19,8 @@ What happens when … (the loop itself is `stage/loop.py`)
     failed. If the `run` of an agent raises, all samples of the prompt are published as unresolved, also those published
     before. More than 20 such prompts a minute end the process. An agent that can't be imported ends it at the start.
   … the engine dies: the process ends and unfinished samples are not published, see “killed”.
-  … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”.
+  … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”. Before it has
+    subscribed it ends within 10 s.
   … a new version is published: it is loaded while samples run. Their spans say which version sampled which tokens
     (`engines/vllm_engine.py`). Evaluation samples delay the load for a bounded time (`current_version.py`).
   … an evaluation prompt names a version that is not published: its samples fail after 5 s.
@@ -48,7 +49,7 @@ from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
-from rollstream.process.stop import Stop, first_to_end
+from rollstream.process.stop import Stop, ending_within, first_to_end
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
@@ -57,6 +58,7 @@ from rollstream.stage.starts import PoisonGuard
 
 _BEAT_SECONDS = 2.0
 _BEHIND = "weights"
+_START_ENDS_SECONDS = 10.0
 _TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
 """Which topic prompts come from, and which topic their samples go to."""
 
@@ -71,8 +73,9 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     health = Health()
     health.serve(settings.health_port)
     engine = build_engine(settings.engine)
-    # A placeholder: the newest published version is loaded before the first prompt.
-    await engine.start(weight_version=0)
+    with ending_within(stop, _START_ENDS_SECONDS):
+        # A placeholder: the newest published version is loaded before the first prompt.
+        await engine.start(weight_version=0)
     try:
         await run_on(engine, settings, health, stop)
     finally:
@@ -97,7 +100,8 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
         )
         watcher = WeightWatcher(parts)
         health.check("weights", False, "no version is loaded yet")
-        await first_to_end(watcher.load_first(), stop.asked())
+        with ending_within(stop, _START_ENDS_SECONDS):
+            await first_to_end(watcher.load_first(), stop.asked())
         if stop.is_asked:
             return
         consumer = _consumer(settings, run, health)

@@ -1,9 +1,15 @@
-"""A request to end the process, which signal handlers make and threads and coroutines see; and `first_to_end`."""
+"""A request to end the process, which signal handlers make and threads and coroutines see; and what acts on it."""
 
 import asyncio
+import logging
+import multiprocessing
+import os
 import threading
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager
 from typing import Final
+
+_LOG = logging.getLogger(__name__)
 
 # A signal handler may interrupt any code, so it only sets a flag; coroutines look at it.
 _LOOK_EVERY_SECONDS: Final = 0.05
@@ -28,6 +34,34 @@ class Stop:
         """Wait until the process is asked to end."""
         while not self.is_asked:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
+
+
+@contextmanager
+def ending_within(stop: Stop, seconds: float) -> Iterator[None]:
+    """End the process `seconds` after `stop` was asked, with exit code 0, if the block has not ended by then.
+
+    For a start that blocks the event loop and can't be told to end. Nothing may be lost by it: no work was taken yet.
+    Child processes are killed.
+    """
+    has_ended = threading.Event()
+
+    def watch() -> None:
+        while not stop.is_asked:
+            if has_ended.wait(_LOOK_EVERY_SECONDS):
+                return
+        if not has_ended.wait(seconds):
+            _LOG.info("the start has not ended %g s after the request to stop: the process ends now", seconds)
+            logging.shutdown()
+            for child in multiprocessing.active_children():
+                child.kill()
+            os._exit(0)
+
+    # A daemon: an error of the block must not wait for it.
+    threading.Thread(target=watch, name="ending", daemon=True).start()
+    try:
+        yield
+    finally:
+        has_ended.set()
 
 
 async def first_to_end(*awaitables: Awaitable[None]) -> None:
