@@ -160,7 +160,8 @@ def test_a_finite_producer_ends_when_its_last_group_is_closed(run: Run) -> None:
         run.step(*run.groups())
         thread.join(DEADLINE_SECONDS)
         assert not thread.is_alive()
-    assert Counter(prompt.prompt_id for prompt in run.prompts) == {f"tasks.jsonl/{row}": 2 for row in range(3)}
+    assert set(Counter(prompt.prompt_id for prompt in run.prompts).values()) == {2}
+    assert {prompt.source.row for prompt in run.prompts} == {0, 1, 2}
     assert len(set(run.groups())) == 6
 
 
@@ -182,9 +183,10 @@ def test_prompts_that_are_not_for_training_use_no_credit_and_are_submitted_once(
 def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None:
     run.put(PROMPTS.of(run.name), b"garbage")
     run.put(LEDGER.of(run.name), b"garbage")
-    theirs = a_prompt(run=run.name, producer="outside", prompt_id="tasks.jsonl/4")
+    settings = run.settings(rows=6, num_prompts=6, wait_until_closed=False)
+    theirs = a_prompt(run=run.name, producer="outside", prompt_id=f"{build_source(settings).dataset}/4")
     run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(theirs))
-    with producing(run.settings(rows=6, num_prompts=6, wait_until_closed=False)) as thread:
+    with producing(settings) as thread:
         thread.join(DEADLINE_SECONDS)
     run.wait_for(6)
     assert len({prompt.group_id for prompt in run.prompts}) == 6

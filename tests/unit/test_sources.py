@@ -1,6 +1,7 @@
 """Sources: what a row becomes, what a bad row's error says, and that every position can be found again."""
 
 import json
+import re
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def test_a_prompt_becomes_a_user_message_and_other_fields_become_metadata(tmp_pa
     )
     [row] = source.rows(0, 0)
     assert [(message.role, message.content) for message in row.messages] == [("user", "2+2=")]
-    assert (row.prompt_id, row.reference_answer) == ("tasks.jsonl/0", "4")
+    assert re.fullmatch(r"tasks\.jsonl@[0-9a-f]{12}/0", row.prompt_id)
+    assert row.reference_answer == "4"
     assert row.metadata == {"level": "3", "topic": "sums"}
 
 
@@ -49,7 +51,7 @@ def test_messages_and_an_id_of_ones_own_are_kept(tmp_path: Path) -> None:
     messages = [{"role": "system", "content": "Sort."}, {"role": "user", "content": "52910="}]
     source = JsonlSource(jsonl(tmp_path, {"id": "t-1", "messages": messages, "reference_answer": "01259"}), seed=0)
     [row] = source.rows(0, 0)
-    assert row.prompt_id == "tasks.jsonl/t-1"
+    assert row.prompt_id == f"{source.dataset}/t-1"
     assert [message.role for message in row.messages] == ["system", "user"]
 
 
@@ -98,6 +100,34 @@ def test_parquet_rows_keep_messages_and_drop_nulls(tmp_path: Path) -> None:
     ]
 
 
+def test_files_of_one_name_and_different_content_are_different_sources(tmp_path: Path) -> None:
+    for folder, asked in (("math", "2+2="), ("code", "print(")):
+        (tmp_path / folder).mkdir()
+        jsonl(tmp_path / folder, {"prompt": asked})
+        parquet(tmp_path / folder, [{"prompt": asked}])
+    for kind, name in ((JsonlSource, "tasks.jsonl"), (ParquetSource, "tasks.parquet")):
+        math, code = (kind(tmp_path / folder / name, seed=0) for folder in ("math", "code"))
+        assert next(math.rows(0, 0)).prompt_id != next(code.rows(0, 0)).prompt_id
+        (tmp_path / "math" / name).rename(tmp_path / name)
+        assert kind(tmp_path / name, seed=0).dataset == math.dataset
+
+
+def test_an_environment_with_other_tasks_is_another_source() -> None:
+    sizes = [
+        EnvironmentSource(load_environment("word_count", {"num_examples": size}), split="train", seed=0)
+        for size in ("20", "30")
+    ]
+    assert sizes[0].dataset != sizes[1].dataset
+
+
+def test_rows_with_the_same_id_are_refused_since_they_would_be_one_group(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "y"}, {"prompt": "c", "id": "x"}]
+    with pytest.raises(ConfigurationError, match="line 3: another line has its `id` too"):
+        JsonlSource(jsonl(tmp_path, *rows), seed=0)
+    with pytest.raises(ConfigurationError, match="column `id` has 3 values, 2 different ones"):
+        ParquetSource(parquet(tmp_path, rows), seed=0)
+
+
 @pytest.fixture(params=["jsonl", "parquet"])
 def ten_rows(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
     rows = [{"prompt": f"{number}="} for number in range(10)]
@@ -126,7 +156,8 @@ def test_an_endless_environment_goes_on_at_any_row_and_names_its_seed() -> None:
     assert source.num_rows is None
     whole = list(islice(source.rows(0, 0), 30))
     assert list(islice(source.rows(0, 20), 10)) == whole[20:]
-    assert whole[3].prompt_id == "sort_digits/train/7/3"
+    assert source.dataset.startswith("sort_digits/train/7@")
+    assert whole[3].prompt_id == f"{source.dataset}/3"
     assert len({row.prompt_id for row in whole}) == 30
 
 
@@ -141,7 +172,7 @@ def test_a_small_environment_is_shuffled_and_keeps_its_rows_names() -> None:
     assert [row.row for row in epochs[0]] != [row.row for row in epochs[1]]
     answers = [{row.prompt_id: row.reference_answer for row in epoch} for epoch in epochs]
     assert answers[0] == answers[1]
-    assert answers[0]["word_count/train/0/0"] == "45"
+    assert answers[0][f"{source.dataset}/0"] == "45"
 
 
 def test_an_environment_without_tasks_in_a_split_is_refused() -> None:

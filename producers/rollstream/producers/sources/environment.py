@@ -6,6 +6,7 @@ from typing import Final
 
 from rollstream.environments.protocol import Environment, Split, Task
 from rollstream.producers.order import epoch_order
+from rollstream.producers.sources.identity import tasks_identity
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.errors import ConfigurationError
 
@@ -23,12 +24,13 @@ class EnvironmentSource:
         first = _first_tasks(environment, split, seed)
         if not first:
             raise ConfigurationError(f"environment {environment.name} has no task in its split {split!r}")
+        self._identity = tasks_identity(f"{environment.name}/{split}/{seed}", first)
         self._all = first if len(first) <= MOST_SHUFFLED_TASKS else None
 
     @property
     def dataset(self) -> str:
-        """See `Source.dataset`; the seed is part of it, since another seed gives other tasks."""
-        return f"{self._environment.name}/{self._split}/{self._seed}"
+        """See `Source.dataset`."""
+        return self._identity
 
     @property
     def num_rows(self) -> int | None:

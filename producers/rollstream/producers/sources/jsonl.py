@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.fields import row_from
+from rollstream.producers.sources.identity import file_identity
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.errors import ConfigurationError
 
@@ -20,6 +21,7 @@ class JsonlSource:
         self._offsets = array("q")
         self._lines = array("q")
         try:
+            self._identity = file_identity(path)
             self._check()
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}; set `path` to a JSONL file") from error
@@ -29,7 +31,7 @@ class JsonlSource:
     @property
     def dataset(self) -> str:
         """See `Source.dataset`."""
-        return self._path.name
+        return self._identity
 
     @property
     def num_rows(self) -> int | None:
@@ -46,10 +48,16 @@ class JsonlSource:
 
     def _check(self) -> None:
         offset = 0
+        ids: set[str] = set()
         with self._path.open("rb") as stream:
             for number, line in enumerate(stream, 1):
                 if line.strip():
-                    self._row(len(self._offsets), number, line)
+                    row = self._row(len(self._offsets), number, line)
+                    if row.prompt_id in ids:
+                        raise ConfigurationError(
+                            f"{self._path} line {number}: another line has its `id` too; each prompt needs its own"
+                        )
+                    ids.add(row.prompt_id)
                     self._offsets.append(offset)
                     self._lines.append(number)
                 offset += len(line)

@@ -9,6 +9,7 @@ import pyarrow.parquet
 
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.fields import row_from
+from rollstream.producers.sources.identity import file_identity
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.errors import ConfigurationError
 
@@ -20,6 +21,7 @@ class ParquetSource:
         self._path = path
         self._seed = seed
         try:
+            self._identity = file_identity(path)
             self._file = pyarrow.parquet.ParquetFile(path)
         except (OSError, pyarrow.ArrowInvalid) as error:
             raise ConfigurationError(f"cannot read {path}: {error}; set `path` to a parquet file") from error
@@ -31,11 +33,13 @@ class ParquetSource:
             raise ConfigurationError(f"{path}: needs a column `prompt` or `messages`, has {names}")
         if not sum(self._sizes):
             raise ConfigurationError(f"{path} has no rows")
+        if "id" in names:
+            self._refuse_equal_ids()
 
     @property
     def dataset(self) -> str:
         """See `Source.dataset`."""
-        return self._path.name
+        return self._identity
 
     @property
     def num_rows(self) -> int | None:
@@ -55,3 +59,11 @@ class ParquetSource:
                 [fields] = table.slice(position, 1).to_pylist()
                 yield row_from(fields, dataset=self.dataset, row=row, where=f"{self._path} row {row}")
             to_skip = 0
+
+    def _refuse_equal_ids(self) -> None:
+        ids = self._file.read(columns=["id"])["id"].drop_null()
+        if len(ids.unique()) < len(ids):
+            raise ConfigurationError(
+                f"{self._path}: column `id` has {len(ids)} values, {len(ids.unique())} different ones; each prompt "
+                "needs its own"
+            )

@@ -24,7 +24,7 @@ class Source(Protocol):
 
     @property
     def dataset(self) -> str:
-        """Name of the data set; its prompt ids begin with it."""
+        """Name of the data set; its prompt ids begin with it. Other tasks have another name (`identity.py`)."""
         ...
 
     @property

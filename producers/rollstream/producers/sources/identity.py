@@ -1,0 +1,31 @@
+"""Names data sets so that two different ones never have the same name: prompt ids, and so group ids, begin with it.
+
+A file's name is not enough: `math/train.jsonl` and `code/train.jsonl` would give the same groups. Its path is not
+either: on two machines it may be two files, and a file that moves stays the same. So the content counts.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from rollstream.environments.protocol import Task
+
+_DIGITS: Final = 12
+
+
+def file_identity(path: Path) -> str:
+    """The file's name and the start of its SHA-256; raises `OSError`."""
+    with path.open("rb") as stream:
+        return f"{path.name}@{hashlib.file_digest(stream, 'sha256').hexdigest()[:_DIGITS]}"
+
+
+def tasks_identity(name: str, tasks: Iterable[Task]) -> str:
+    """`name` and the start of a SHA-256 of what the tasks ask."""
+    digest = hashlib.sha256()
+    for task in tasks:
+        asked = (task.task_id, *(message.model_dump_json() for message in task.messages), task.reference_answer or "")
+        for text in asked:
+            # With its length: else a text that moves from one field to the next would change nothing.
+            digest.update(f"{len(text)} {text}".encode(errors="surrogatepass"))
+    return f"{name}@{digest.hexdigest()[:_DIGITS]}"
