@@ -15,15 +15,17 @@ from rollstream.schemas.codec import AvroCodec, schema_id_of
 from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError
 from rollstream.schemas.failure import Failure
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
+from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import Message, PromptSubmitted, Purpose, Sampling, ToolCall
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, current_schema
 from rollstream.schemas.rollout import FinishReason, Status, Turn, WeightSpan
-from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
+from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
 from rollstream.schemas.weights import ApplyOutcome, WeightFile, WeightsApplied, WeightsKind, WeightsPublished
 from tests.harness.builders import (
     a_failure,
     a_generated,
+    a_progress,
     a_prompt,
     a_rollout,
     a_scoring,
@@ -42,6 +44,7 @@ REWARDS = st.floats(-1e9, 1e9)
 TIMES = st.datetimes(datetime(1971, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
 EXAMPLES: list[tuple[Topic[Any], Record]] = [
     (PROMPTS, a_prompt()),
+    (PRODUCERS, a_progress()),
     (ROLLOUTS, a_generated()),
     (SCORED, a_rollout()),
     (WEIGHTS, published()),
@@ -95,6 +98,19 @@ PROMPT_RECORDS = st.builds(
 )
 RECORDS_OF_ALL_KINDS = st.one_of(
     PROMPT_RECORDS.map(lambda record: (PROMPTS, record)),
+    st.builds(
+        ProducerProgress,
+        producer=TEXT.filter(bool),
+        incarnation=COUNTS,
+        source=TEXT,
+        claimed_at=TIMES,
+        mark=TEXT,
+        next_sequence=COUNTS,
+        open_groups=st.lists(TEXT, max_size=3).map(tuple),
+        ledger_offset=COUNTS,
+        prompts_offsets=st.dictionaries(TEXT, COUNTS, max_size=3),
+        written_at=TIMES,
+    ).map(lambda record: (PRODUCERS, record)),
     st.builds(a_generated, turns=st.lists(turns(), max_size=3).map(tuple), prompt=st.just(a_prompt())).map(
         lambda record: (ROLLOUTS, record)
     ),
@@ -277,7 +293,9 @@ def test_only_whole_numbers_below_2_to_the_31_are_token_ids(token_ids: object) -
         a_turn(spans=((1, 0, 6),), prompt_token_ids=token_ids)
 
 
-@pytest.mark.parametrize("builder", [a_prompt, a_turn, a_generated, a_scoring, an_entry, published, applied])
+@pytest.mark.parametrize(
+    "builder", [a_prompt, a_progress, a_turn, a_generated, a_scoring, an_entry, published, applied]
+)
 def test_unknown_fields_are_refused(builder: Any) -> None:
     with pytest.raises(ValidationError, match="reword"):
         builder(reword=1.0)

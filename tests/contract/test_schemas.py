@@ -20,6 +20,7 @@ from rollstream.schemas.registry import ManifestEntry, Schema, current_schema, m
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import (
     LEDGER,
+    PRODUCERS,
     PROMPTS,
     RECORDS,
     ROLLOUTS,
@@ -30,11 +31,12 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from rollstream.schemas.update import updated_manifest
-from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
+from tests.harness.builders import a_generated, a_progress, a_prompt, a_rollout, a_turn, an_entry, applied, published
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "prompt": (PROMPTS, a_prompt()),
+    "progress": (PRODUCERS, a_progress()),
     "generated": (ROLLOUTS, a_generated(turns=(a_turn(spans=((3, 0, 2), (4, 2, 6))),))),
     "generated_unresolved": (ROLLOUTS, a_generated(status=Status.UNRESOLVED)),
     "scored": (SCORED, a_rollout(0.5)),
@@ -204,6 +206,7 @@ def test_a_client_with_nothing_but_the_schema_file_reads_the_bytes(name: str) ->
     ("topic", "path"),
     [
         (PROMPTS, ("metadata",)),
+        (PRODUCERS, ("recently_closed",)),
         (ROLLOUTS, ("failure",)),
         (SCORED, ("scoring", "components")),
         (WEIGHTS, ("dtype",)),

@@ -9,6 +9,7 @@ import numpy as np
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import group_id, rollout_id
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, TrainedRollout
+from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import Message, PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, GeneratorIdentity, RolloutGenerated, Status, Turn, WeightSpan
 from rollstream.schemas.scored import RolloutScored, Scoring
@@ -190,3 +191,21 @@ def applied(weight_version: int = 1, **fields: Any) -> WeightsApplied:
         "applied_at": NOON + timedelta(seconds=6),
     }
     return WeightsApplied(**{**values, **fields})
+
+
+def a_progress(producer: str = "producer-0", **fields: Any) -> ProducerProgress:
+    """That a producer submitted 18 prompts of a file, of which one group is open."""
+    values: dict[str, Any] = {
+        "producer": producer,
+        "incarnation": 1_772_366_400_250_000_000,
+        "source": "train.jsonl@5891b5b522d5",
+        "claimed_at": NOON,
+        "mark": "18",
+        "next_sequence": 18,
+        "open_groups": (group_id(RUN, "sort_digits/17", 0),),
+        "recently_closed": (group_id(RUN, "sort_digits/16", 0),),
+        "ledger_offset": 40,
+        "prompts_offsets": {"0": 11, "1": 9},
+        "written_at": NOON + timedelta(seconds=1),
+    }
+    return ProducerProgress(**{**values, **fields})

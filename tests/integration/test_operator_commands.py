@@ -31,6 +31,7 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import (
     DEAD_LETTERS,
     LEDGER,
+    PRODUCERS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
@@ -40,7 +41,7 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from rollstream.stage.dead_letters import dead_letter
-from tests.harness.builders import a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
+from tests.harness.builders import a_progress, a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
 from tests.harness.waits import wait_until
 
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
@@ -102,6 +103,7 @@ def test_tail_prints_one_line_a_record_and_unreadable_ones_too(run: Run) -> None
     ("topic", "record", "shown"),
     [
         (PROMPTS, a_prompt(), "train x4 sort_digits '52910=' reference '01259'"),
+        (PRODUCERS, a_progress(), "producer-0 at '18' of train.jsonl@5891b5b522d5, next prompt 18, 1 groups open"),
         (ROLLOUTS, a_rollout().rollout, "completed 6 tokens v3 '01259'"),
         (WEIGHTS, published(2), "policy version 2 ← 1 step 2 full 2 files 4.2 MB"),
         (WEIGHTS_APPLIED, applied(2), "generator-1 version 2 applied stall 0.027 s"),
@@ -229,6 +231,8 @@ def test_status_shows_topics_lag_fleet_and_versions(run: Run, redis_url: str) ->
     _a_trained_run(run)
     run.put(WEIGHTS_APPLIED, applied(0), key="generator-1")
     run.put(WEIGHTS_APPLIED, applied(1), key="generator-1")
+    for sequence in (17, 18):
+        run.put(PRODUCERS, a_progress(next_sequence=sequence), key="producer-0")
     Fleet(redis_url, run.name).beat("generator-1", {"stage": "generator", "in_flight": 3, "tokens_per_second": 42.0})
     status = json.loads(run.command("status", "--once", "--json"))
     assert {topic["name"] for topic in status["topics"]} == {topic.of(run.name) for topic in TOPICS}
@@ -236,9 +240,10 @@ def test_status_shows_topics_lag_fleet_and_versions(run: Run, redis_url: str) ->
     assert status["newest_step"]["step"] == 1
     assert status["newest_version"]["weight_version"] == 1
     assert [record["weight_version"] for record in status["applied"]] == [1]
+    assert [record["next_sequence"] for record in status["producers"]] == [18]
     assert status["fleet"]["generator-1"]["in_flight"] == 3
     shown = run.command("status", "--once")
-    for expected in ("weights-applied", "never committed", "applied 1", "42", "reward_mean"):
+    for expected in ("weights-applied", "never committed", "applied 1", "42", "producer-0", "reward_mean"):
         assert expected in shown, shown
 
 

@@ -2,8 +2,8 @@
 
 A run is a topic prefix: many runs share a cluster, and deleting all topics with the prefix ends the run. Names in
 backquotes are commands. Four commands are not repeated at each topic. `tail` reads any of them, `demo` most, `lineage`
-all but `weights-applied` and `dead-letters`. `dead-letters replay` writes a message back to the topic that it came
-from, and a marker to `dead-letters`. `bus/admin.py` says what each retention means.
+all but `producers`, `weights-applied` and `dead-letters`. `dead-letters replay` writes a message back to the topic that
+it came from, and a marker to `dead-letters`. `bus/admin.py` says what each retention means.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, Literal, TypeVar
 
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.ledger import LedgerEntry
+from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
@@ -60,6 +61,11 @@ PROMPTS: Final = Topic(
     written_by="producers, `prompt`", read_by="generators, trainer; producers at start",
     key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
+PRODUCERS: Final = Topic(
+    name="producers", record=ProducerProgress, key="producer", retention="compacted", single_partition=True,
+    written_by="producers", read_by="producers, `status`",
+    key_of=lambda progress: progress.producer,
+)  # fmt: skip
 ROLLOUTS: Final = Topic(
     name="rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size", max_bytes=MAX_ROLLOUT_BYTES,
     written_by="generators", read_by="scorers",
@@ -106,7 +112,8 @@ DEAD_LETTERS: Final[Topic[Record]] = Topic(
 )  # fmt: skip
 
 TOPICS: Final[tuple[Topic[Any], ...]] = (
-    PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED, DEAD_LETTERS,
+    PROMPTS, PRODUCERS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED,
+    DEAD_LETTERS,
 )  # fmt: skip
 RECORDS: Final[tuple[type[Record], ...]] = tuple(
     dict.fromkeys(topic.record for topic in TOPICS if topic.record is not None)

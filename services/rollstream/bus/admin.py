@@ -21,7 +21,13 @@ _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "time_and_size": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": str(50 * 2**30)},
     # Weights and ledger: the surviving branch is computed from the first entry on.
     "everything": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
-    "compacted": {"cleanup.policy": "compact"},
+    # Kafka compacts only segments that are full, by default at a gigabyte or after a week. Until then a reader gets all
+    # the older values too. A segment must hold the largest record.
+    "compacted": {
+        "cleanup.policy": "compact",
+        "segment.bytes": str(2 * MAX_RECORD_BYTES),
+        "min.cleanable.dirty.ratio": "0.1",
+    },
     "long": {"cleanup.policy": "delete", "retention.ms": str(90 * _DAY_MS), "retention.bytes": "-1"},
 }
 _NO_LEADER: Final = (

@@ -47,7 +47,7 @@ def command(once: bool, as_json: bool, settings: StageSettings) -> None:
 
 def rendered(snapshot: Snapshot) -> RenderableType:
     """The tables of one snapshot."""
-    return Group(_topics(snapshot), _lags(snapshot), _fleet(snapshot), _shares(snapshot), _newest(snapshot))
+    return Group(_topics(snapshot), _lags(snapshot), _fleet(snapshot), _producers(snapshot), _newest(snapshot))
 
 
 def _look(source: StatusSource) -> RenderableType:
@@ -92,6 +92,22 @@ def _fleet(snapshot: Snapshot) -> Table:
             )
         )
     return _table("fleet", ("member", "heartbeat", "newest version", "in flight", "tokens/s"), rows)
+
+
+def _producers(snapshot: Snapshot) -> Group:
+    """Where each producer is, and, of those that live, the sum of the shares."""
+    rows = (
+        (
+            record.producer,
+            record.source,
+            record.next_sequence,
+            len(record.open_groups),
+            _ago(record.written_at, snapshot.taken_at),
+        )
+        for record in snapshot.producers
+    )
+    columns = ("producer", "source", "next prompt", "open groups", "written")
+    return Group(_table("producers", columns, rows), _shares(snapshot))
 
 
 def _shares(snapshot: Snapshot) -> Table:

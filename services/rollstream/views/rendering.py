@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
+from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
@@ -73,6 +74,14 @@ def _(record: PromptSubmitted) -> str:
     reference = "" if record.reference_answer is None else f" reference {quoted(record.reference_answer)}"
     environment = record.environment or "no environment"
     return f"{record.group_id} {record.purpose.value} x{record.group_size} {environment} {asked}{reference}"
+
+
+@one_line.register
+def _(record: ProducerProgress) -> str:
+    return (
+        f"{record.producer} at {quoted(record.mark)} of {record.source}, next prompt {record.next_sequence}, "
+        f"{len(record.open_groups)} groups open"
+    )
 
 
 @one_line.register

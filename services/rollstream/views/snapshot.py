@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rollstream.bus.admin import TopicDescription
 from rollstream.bus.run import Run
@@ -10,10 +10,13 @@ from rollstream.process.fleet import Fleet, Shares, shares_of
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
+from rollstream.schemas.producer import ProducerProgress
+from rollstream.schemas.record import Record
 from rollstream.schemas.topics import (
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
     LEDGER,
+    PRODUCERS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
@@ -24,6 +27,8 @@ from rollstream.schemas.topics import (
 from rollstream.schemas.weights import WeightsApplied, WeightsPublished
 from rollstream.views.reading import Decoder, last_messages
 from rollstream.views.rendering import plain
+
+R = TypeVar("R", bound=Record)
 
 _CONSUMERS: Final[tuple[tuple[str, Topic[Any]], ...]] = (
     ("generators", PROMPTS),
@@ -57,6 +62,7 @@ class Snapshot:
     step: LedgerEntry | None
     published: WeightsPublished | None
     applied: tuple[WeightsApplied, ...]
+    producers: tuple[ProducerProgress, ...]
     members: dict[str, dict[str, Any]]
 
     @property
@@ -75,6 +81,7 @@ class Snapshot:
             "newest_step": plain(self.step),
             "newest_version": plain(self.published),
             "applied": plain(self.applied),
+            "producers": plain(self.producers),
             "fleet": self.members,
             "shares": None if self.shares is None else {"sum": self.shares.total, "bound": self.shares.bound},
         }
@@ -107,7 +114,8 @@ class StatusSource:
             entry=entries[-1] if entries else None,
             step=next((entry for entry in reversed(entries) if entry.kind is EntryKind.STEP), None),
             published=published[-1] if published else None,
-            applied=self._applied(),
+            applied=self._newest_by_key(WEIGHTS_APPLIED),
+            producers=self._newest_by_key(PRODUCERS),
             members=self._fleet.members(),
         )
 
@@ -115,11 +123,10 @@ class StatusSource:
         messages = last_messages(self._run, topic, count)
         return [decoded.record for decoded in map(self._decoder.decode, messages) if decoded.record is not None]
 
-    def _applied(self) -> tuple[WeightsApplied, ...]:
-        newest: dict[str, WeightsApplied] = {}
-        for applied in self._run.read(WEIGHTS_APPLIED):
-            newest[applied.generator_id] = applied
-        return tuple(newest[generator_id] for generator_id in sorted(newest))
+    def _newest_by_key(self, topic: Topic[R]) -> tuple[R, ...]:
+        """The newest record of each key of a compacted topic."""
+        newest = {message.key: record for message, record in self._run.read_with_messages(topic)}
+        return tuple(record for _, record in sorted(newest.items(), key=lambda pair: pair[0] or b""))
 
     def _lag(self, group: str, topic: Topic[Any], topics: tuple[TopicDescription, ...]) -> GroupLag:
         name = self._run.topic(topic)
