@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
@@ -19,13 +21,14 @@ from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.producers.loop import Producer
-from rollstream.producers.numbering import numbered_rows, prompt_of_row
+from rollstream.producers.numbering import Place, numbered_rows, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import ConfigurationError, FencedError, RollstreamError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
-from rollstream.schemas.topics import LEDGER, PROMPTS
+from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS
 from tests.harness.builders import a_prompt, an_entry
 from tests.harness.forking import start_command
 from tests.harness.processes import StartedProcess
@@ -55,11 +58,11 @@ class Run:
         values = {"run": self.name, "kafka": self.kafka, "source": "jsonl", "path": path, "group_size": 2, **fields}
         return ProducerSettings(**values)
 
-    def write(self, kind: EntryKind, *groups: str, parent: int | None) -> LedgerEntry:
+    def write(self, kind: EntryKind, *groups: str, parent: int | None, checkpoint: str | None = None) -> LedgerEntry:
         if kind is not EntryKind.DROPS:
             self.version += 1
         entry = an_entry(
-            kind=kind, weight_version=self.version, parent_version=parent, step=0, checkpoint=None,
+            kind=kind, weight_version=self.version, parent_version=parent, step=0, checkpoint=checkpoint,
             closed=tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in groups),
         )  # fmt: skip
         self.put(LEDGER.of(self.name), AvroCodec(LEDGER).encode(entry))
@@ -68,8 +71,16 @@ class Run:
     def put(self, topic: str, value: bytes) -> None:
         self.publisher.publish_soon(OutRecord(topic=topic, value=value, key=b"k")).result(DEADLINE_SECONDS)
 
-    def step(self, *groups: str) -> None:
-        self.write(EntryKind.STEP, *groups, parent=self.version)
+    def step(self, *groups: str, checkpoint: str | None = None) -> None:
+        self.write(EntryKind.STEP, *groups, parent=self.version, checkpoint=checkpoint)
+
+    def let_prompts_expire(self) -> None:
+        """Delete what lies on `prompts`, as the broker does with what is older than its retention."""
+        client = AdminClient(self.kafka.client_config())
+        name = PROMPTS.of(self.name)
+        ends = [TopicPartition(name, number, -1) for number in range(2)]
+        for future in client.delete_records(ends).values():
+            future.result(DEADLINE_SECONDS)
 
     def groups(self, producer: str = "producer") -> list[str]:
         ours = [prompt for prompt in self.prompts if prompt.producer == producer]
@@ -97,28 +108,44 @@ def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
     made.reader.close()
 
 
-@contextmanager
-def producing(settings: ProducerSettings) -> Iterator[threading.Thread]:
-    """The producer in a thread; it must have ended well, by itself or when asked."""
-    stop, failures = Stop(), []
-    producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=Health())
+class RunningProducer:
+    """A producer in a thread of its own."""
 
-    def run_it() -> None:
+    def __init__(self, settings: ProducerSettings) -> None:
+        self._stop = Stop()
+        self._producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=Health())
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    @property
+    def runs(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self) -> None:
+        self._thread.join(DEADLINE_SECONDS)
+        assert not self.runs
+
+    def stop(self) -> None:
+        self._stop.ask()
+        self.wait()
+
+    def _run(self) -> None:
         try:
-            producer.run(stop)
-        except BaseException as error:
-            failures.append(error)
-            raise
+            self._producer.run(self._stop)
+        except RollstreamError as error:
+            self.error = error
 
-    thread = threading.Thread(target=run_it)
-    thread.start()
+
+@contextmanager
+def producing(settings: ProducerSettings) -> Iterator[RunningProducer]:
+    """The producer during the block; it must have ended well, by itself or when asked."""
+    producer = RunningProducer(settings)
     try:
-        yield thread
+        yield producer
     finally:
-        stop.ask()
-        thread.join(DEADLINE_SECONDS)
-    assert not thread.is_alive()
-    assert not failures
+        producer.stop()
+    assert producer.error is None
 
 
 def test_exactly_the_share_is_submitted_and_closing_buys_the_next(run: Run) -> None:
@@ -154,40 +181,38 @@ def test_two_producers_keep_to_their_own_shares(run: Run) -> None:
 
 
 def test_a_finite_producer_ends_when_its_last_group_is_closed(run: Run) -> None:
-    with producing(run.settings(rows=3, epochs=2, share=10)) as thread:
+    with producing(run.settings(rows=3, epochs=2, share=10)) as producer:
         run.wait_for(6)
-        assert thread.is_alive()
+        assert producer.runs
         run.step(*run.groups())
-        thread.join(DEADLINE_SECONDS)
-        assert not thread.is_alive()
+        producer.wait()
     assert set(Counter(prompt.prompt_id for prompt in run.prompts).values()) == {2}
     assert {prompt.source.row for prompt in run.prompts} == {0, 1, 2}
     assert len(set(run.groups())) == 6
 
 
 def test_a_producer_that_need_not_wait_ends_when_everything_is_submitted(run: Run) -> None:
-    with producing(run.settings(num_prompts=3, wait_until_closed=False)) as thread:
-        thread.join(DEADLINE_SECONDS)
-        assert not thread.is_alive()
+    with producing(run.settings(num_prompts=3, wait_until_closed=False)) as producer:
+        producer.wait()
     run.wait_for(3)
 
 
 def test_prompts_that_are_not_for_training_use_no_credit_and_are_submitted_once(run: Run) -> None:
     for _ in range(2):
-        with producing(run.settings(rows=9, epochs=1, purpose="serve", share=1)) as thread:
-            thread.join(DEADLINE_SECONDS)
-            assert not thread.is_alive()
+        with producing(run.settings(rows=9, epochs=1, purpose="serve", share=1)) as producer:
+            producer.wait()
     run.wait_for(9)
 
 
 def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None:
     run.put(PROMPTS.of(run.name), b"garbage")
     run.put(LEDGER.of(run.name), b"garbage")
+    run.put(PRODUCERS.of(run.name), b"garbage")
     settings = run.settings(rows=6, num_prompts=6, wait_until_closed=False)
     theirs = a_prompt(run=run.name, producer="outside", prompt_id=f"{build_source(settings).dataset}/4")
     run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(theirs))
-    with producing(settings) as thread:
-        thread.join(DEADLINE_SECONDS)
+    with producing(settings) as producer:
+        producer.wait()
     run.wait_for(6)
     assert len({prompt.group_id for prompt in run.prompts}) == 6
 
@@ -195,15 +220,68 @@ def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None
 def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:
     settings = run.settings(rows=5, num_prompts=5, wait_until_closed=False)
     source = build_source(settings)
-    for row in numbered_rows(source, first=0, stop_before=4):
-        if row.sequence != 2:
+    for row in numbered_rows(source, Place(), stop_before=4):
+        if row.place.sequence != 2:
             prompt = prompt_of_row(row, settings=settings, dataset=source.dataset, sampling=sampling_of(settings))
             run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(prompt))
-    with producing(settings) as thread:
-        thread.join(DEADLINE_SECONDS)
+    with producing(settings) as producer:
+        producer.wait()
     run.wait_for(5)
     assert sorted(prompt.sequence for prompt in run.prompts) == list(range(5))
     assert len(set(run.groups())) == 5
+
+
+def test_a_producer_that_slept_longer_than_prompts_are_kept_repeats_nothing(run: Run) -> None:
+    settings = run.settings(share=5)
+    with producing(settings):
+        run.wait_for(5)
+        run.step(*run.groups()[:2])
+        run.wait_for(7)
+    run.let_prompts_expire()
+    with producing(settings):
+        run.wait_for(7)
+        run.step(run.groups()[2])
+        run.wait_for(8)
+    assert sorted(prompt.sequence for prompt in run.prompts) == list(range(8))
+    assert len(set(run.groups())) == 8
+
+
+def test_a_rollback_beyond_what_a_restarted_producer_remembers_opens_the_groups_again(run: Run) -> None:
+    settings = run.settings(share=4)
+    with producing(settings):
+        run.wait_for(4)
+        for number in range(3):
+            run.step(run.groups()[number], checkpoint=f"checkpoint-{number}")
+        run.wait_for(7)
+    with producing(settings):
+        run.write(EntryKind.ROLLBACK, parent=0)
+        run.step(*run.groups()[:3])
+        run.wait_for(7)
+        run.step(run.groups()[3])
+        run.wait_for(8)
+
+
+def test_a_second_producer_of_a_source_refuses_and_submits_nothing(run: Run) -> None:
+    settings = run.settings(name="one", share=2)
+    with producing(settings):
+        run.wait_for(2)
+        second = RunningProducer(run.settings(name="two", share=2, path=settings.path))
+        second.wait()
+        assert isinstance(second.error, ConfigurationError)
+        assert "Set name = 'one' to go on where it is" in str(second.error)
+        run.wait_for(2)
+
+
+def test_a_second_process_of_a_producer_takes_over_and_the_first_ends(run: Run) -> None:
+    settings = run.settings(share=3)
+    first = RunningProducer(settings)
+    run.wait_for(3)
+    with producing(settings):
+        first.wait()
+        assert isinstance(first.error, FencedError)
+        run.step(run.groups()[0])
+        run.wait_for(4)
+    assert len(set(run.groups())) == 4
 
 
 def started(config: Path) -> StartedProcess:

@@ -63,7 +63,7 @@ def test_status_shows_every_producer_and_the_sum_against_the_bound(
         run.tables["producer"] = {"environment": "sort_digits"}
         assert json.loads(run.command("status", "--json"))["shares"] is None
         one = run.start("producer", ROLLSTREAM_NAME="one")
-        two = run.start("producer", ROLLSTREAM_NAME="two", ROLLSTREAM_SHARE="3")
+        two = run.start("producer", ROLLSTREAM_NAME="two", ROLLSTREAM_SHARE="3", ROLLSTREAM_SEED="1")
         members = Fleet(redis_url, topic_prefix).members
         wait_until(lambda: len(members()) == 2, "both to be heard of")
         assert json.loads(run.command("status", "--json"))["shares"] == {"sum": 11, "bound": 8}

@@ -1,17 +1,20 @@
-"""The prompt of a row: the same whoever submits it and when, with an id and a seed of its own."""
+"""Where a producer goes on, and the prompt of a row: the same whoever submits it, with an id and a seed of its own."""
 
-from rollstream.producers.numbering import NumberedRow, prompt_of_row
+from rollstream.producers.numbering import NumberedRow, Place, place_after, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
+from tests.harness.builders import a_progress
 
 
 def prompt_of(row: int, *, epoch: int = 0, name: str = "one", seed: int | None = 7) -> PromptSubmitted:
     settings = ProducerSettings(run="demo", name=name, environment="sort_digits", group_size=4)
     messages = (Message(role="user", content=f"{row}="),)
     numbered = NumberedRow(
-        sequence=row, epoch=epoch, row=PromptRow(prompt_id=f"digits/{row}", row=row, messages=messages)
+        place=Place(position=row, sequence=row),
+        epoch=epoch,
+        row=PromptRow(prompt_id=f"digits/{row}", row=row, messages=messages),
     )
     return prompt_of_row(numbered, settings=settings, dataset="digits", sampling=Sampling(max_tokens=12, seed=seed))
 
@@ -29,3 +32,17 @@ def test_each_prompt_draws_noise_of_its_own() -> None:
     seeds = [prompt_of(row).sampling.seed for row in range(20)] + [prompt_of(3, epoch=1).sampling.seed]
     assert len(set(seeds)) == 21
     assert prompt_of(3, seed=None).sampling.seed is None
+
+
+def test_a_producer_goes_on_where_its_record_says() -> None:
+    assert place_after(None, "digits") == Place(position=0, sequence=0)
+    left = a_progress(source="digits", mark="4", next_sequence=9)
+    assert place_after(left, "digits") == Place(position=4, sequence=9)
+
+
+def test_another_data_set_starts_at_its_first_row_and_its_prompts_get_new_numbers() -> None:
+    assert place_after(a_progress(source="digits", mark="4", next_sequence=9), "letters") == Place(sequence=9)
+
+
+def test_a_mark_that_is_no_position_does_not_stop_the_producer() -> None:
+    assert place_after(a_progress(source="digits", mark="-1", next_sequence=9), "digits") == Place(sequence=9)

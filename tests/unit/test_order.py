@@ -9,7 +9,7 @@ from itertools import islice, product
 
 import pytest
 
-from rollstream.producers.numbering import last_sequence, numbered_rows
+from rollstream.producers.numbering import Place, last_position, numbered_rows
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.errors import ConfigurationError
@@ -35,8 +35,8 @@ class Numbers:
 
 
 def order_of(source: Numbers, first: int, count: int) -> list[tuple[int, int, int]]:
-    numbered = islice(numbered_rows(source, first=first, stop_before=None), count)
-    return [(each.sequence, each.epoch, each.row.row) for each in numbered]
+    numbered = islice(numbered_rows(source, Place(position=first), stop_before=None), count)
+    return [(each.place.position, each.epoch, each.row.row) for each in numbered]
 
 
 @pytest.mark.parametrize("epoch", range(3))
@@ -81,12 +81,12 @@ def test_an_endless_source_is_one_epoch() -> None:
 
 
 def test_a_finite_producer_stops_where_it_is_told() -> None:
-    stop_before = last_sequence(Numbers(), epochs=2, num_prompts=None)
-    assert len(list(numbered_rows(Numbers(), first=15, stop_before=stop_before))) == 25
-    assert last_sequence(Numbers(), epochs=2, num_prompts=30) == 30
-    assert last_sequence(Numbers(), epochs=None, num_prompts=None) is None
+    stop_before = last_position(Numbers(), epochs=2, num_prompts=None)
+    assert len(list(numbered_rows(Numbers(), Place(position=15), stop_before=stop_before))) == 25
+    assert last_position(Numbers(), epochs=2, num_prompts=30) == 30
+    assert last_position(Numbers(), epochs=None, num_prompts=None) is None
 
 
 def test_epochs_of_an_endless_source_are_refused() -> None:
     with pytest.raises(ConfigurationError, match="numbers is endless, so epochs=2 has no end"):
-        last_sequence(Numbers(num_rows=None), epochs=2, num_prompts=None)
+        last_position(Numbers(num_rows=None), epochs=2, num_prompts=None)

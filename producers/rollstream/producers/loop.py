@@ -1,30 +1,35 @@
 """The producer stage: submits prompts, with as many groups open as its share allows. That bounds policy lag
 (`credit.py`).
 
-Consumes   `ledger`: which groups are closed; at the start also `prompts`: its own and what others submitted.
-Produces   `prompts`.
+Consumes   `ledger`: which groups are closed; `producers`: who has which source; at the start also `prompts`.
+Produces   `prompts`; `producers`: its claim on its source, and after each batch how far it is.
 Waits for  credit, i.e. for its groups to close.
 Unblocked  by the trainer, which closes every group, trained on or dropped.
 
 What happens when …
-  … this process is killed: it keeps nothing on disk. The next one rebuilds its sequence number and its credit from
-    `prompts` and `ledger`, and submits those prompts of the last batch that are missing on the topic.
+  … this process is killed: it keeps nothing on disk. The next one goes on from the newest record on `producers`. It
+    reads what came after it on `prompts` and `ledger`, and submits those prompts of the last batch that are missing.
   … it is asked to stop: it waits until Kafka has confirmed the current batch, then it ends.
+  … another process starts under its name: this one ends with exit code 75. A producer of another name that has the
+    same source already: this one refuses to start (`claims.py`).
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
-  … a record of `prompts` or `ledger` can't be read: it is passed over. Generators put the prompt into dead-letters.
-    If it was an entry of drops, the credit of its groups comes back only if a later entry closes them too. If it was
-    a step, a restart or a rollback, a later entry's parent is unknown: the process ends, non-zero.
+  … a record of `prompts`, `ledger` or `producers` can't be read: it is passed over. Generators put the prompt into
+    dead-letters. If it was an entry of drops, the credit of its groups comes back only if a later entry closes them
+    too. If it was a step, a restart or a rollback, a later entry's parent is unknown: the process ends, non-zero.
   … the trainer stops, or falls behind: the share is used up, so nothing is submitted that would become too old.
   … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open again, and count again.
+    If a rollback goes back further than is remembered, the credit is made again from the whole of `prompts` and
+    `ledger`.
   … the broker takes no more records: the process ends, non-zero.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import Delivery, Message, OutRecord, Partition
 from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
@@ -32,18 +37,21 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.producers import metrics
-from rollstream.producers.credit import Credit
-from rollstream.producers.numbering import last_sequence, numbered_rows, prompt_of_row
+from rollstream.producers.claims import Claims
+from rollstream.producers.credit import Credit, CreditMark
+from rollstream.producers.numbering import Place, last_position, numbered_rows, place_after, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
-from rollstream.schemas.errors import BrokerError
+from rollstream.schemas.errors import BrokerError, InconsistentLedgerError
+from rollstream.schemas.ledger import LedgerEntry
+from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
-from rollstream.schemas.topics import LEDGER, PROMPTS
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, Topic
 
 _LOG = logging.getLogger(__name__)
-# One batch. After a kill the next process looks this far back for prompts that are missing on the topic.
 _MOST_AT_ONCE = 500
 _WAIT_SECONDS = 0.5
 
@@ -56,61 +64,129 @@ class Producer:
         self._source = source
         self._sampling = sampling
         self._health = health
+        self._claims = Claims(settings.name, source.dataset)
         self._credit = Credit(settings.share)
-        self._uncounted: set[str] = set()
-        self._next_sequence = 0
+        self._place = Place()
+        # Groups that were found at the start, and must not be submitted.
+        self._known: set[str] = set()
+        self._prompts_offsets: dict[int, int] = {}
         self._run = Run(settings)
-        self._run.make_codecs(PROMPTS, LEDGER)
+        self._run.make_codecs(PROMPTS, PRODUCERS, LEDGER)
 
     def run(self, stop: Stop) -> None:
-        """Rebuild the credit, then submit as it allows; raises `BrokerError` when the broker takes no more records."""
-        with self._run.reader(LEDGER) as ledger:
-            self._rebuild(ledger)
-            with self._run.publisher(self._run.group(f"producer.{self._settings.name}")) as publisher:
-                self._submit_all(ledger, publisher, stop)
+        """Claim the source, find out what happened before, then submit as the credit allows.
 
-    def _rebuild(self, ledger: TopicReader) -> None:
-        self._fold_in(ledger.to_end())
-        for prompt in self._run.read(PROMPTS):
-            self._remember(prompt)
+        Raises `BrokerError` when the broker takes no more records, and what `Claims.claim` raises.
+        """
+        with self._run.publisher(self._run.group(f"producer.{self._settings.name}")) as publisher:
+            claims_read_to = self._claim(publisher)
+            while True:
+                try:
+                    self._go_on(claims_read_to, publisher, stop)
+                    return
+                except InconsistentLedgerError as error:
+                    if self._credit.is_whole:
+                        raise
+                    _LOG.warning("the credit is made again from the whole ledger: %s", error)
+                self._forget_marks()
+
+    def _claim(self, publisher: Publisher) -> Mapping[Partition, int]:
+        """Returns the place on `producers` to read on from."""
+        with self._run.reader(PRODUCERS) as reader:
+            for message in reader.to_end():
+                self._take_in(message)
+            read_to = reader.positions()
+        own = self._claims.own
+        self._claims.claim(utc_now())
+        self._place = place_after(own, self._source.dataset)
+        if own is not None:
+            self._go_on_from(own)
+        self._save(publisher)
+        return read_to
+
+    def _go_on_from(self, own: ProducerProgress) -> None:
+        """Read on from where the record says."""
+        mark = CreditMark(
+            ledger_offset=own.ledger_offset, open_groups=own.open_groups, recently_closed=own.recently_closed
+        )
+        self._credit = Credit(self._settings.share, mark)
+        self._prompts_offsets = {int(name): offset for name, offset in own.prompts_offsets.items() if name.isdecimal()}
+
+    def _forget_marks(self) -> None:
+        """Read everything again, from the beginning. Prompts of groups that are open may be gone from the topic."""
+        still_open = self._credit.mark().open_groups
+        self._credit = Credit(self._settings.share)
+        for group_id in still_open:
+            self._credit.submitted(group_id)
+        self._prompts_offsets = {}
+
+    def _go_on(self, claims_read_to: Mapping[Partition, int], publisher: Publisher, stop: Stop) -> None:
+        start = {**self._start_in(LEDGER, {0: self._credit.ledger_offset}), **claims_read_to}
+        with self._run.reader(LEDGER, PRODUCERS, start=start) as reader:
+            self._read_up(reader)
+            self._submit_all(reader, publisher, stop)
+
+    def _read_up(self, reader: TopicReader) -> None:
+        self._read_prompts()
+        for message in reader.to_end():
+            entry = self._take_in(message)
+            if entry is not None:
+                self._known.update(group.group_id for group in entry.closed)
+        self._credit.forget()
         self._report()
-        self._health.check("credit", True, "rebuilt from prompts and ledger")
+        self._health.check("credit", True, "made from producers, prompts and ledger")
         _LOG.info(
             "producer %s looks for prompts to submit from %d on, with %d of %d groups outstanding",
-            self._settings.name, self._next_sequence, self._credit.num_outstanding, self._credit.share,
+            self._settings.name, self._place.sequence, self._credit.num_outstanding, self._credit.share,
         )  # fmt: skip
 
-    def _fold_in(self, messages: Iterable[Message]) -> None:
-        for message in messages:
-            entry = self._run.decoded(LEDGER, message)
-            if entry is not None:
-                self._credit.fold_in(entry)
+    def _read_prompts(self) -> None:
+        with self._run.reader(PROMPTS, start=self._start_in(PROMPTS, self._prompts_offsets)) as reader:
+            for message in reader.to_end():
+                prompt = self._run.decoded(PROMPTS, message)
+                if prompt is not None:
+                    self._known.add(prompt.group_id)
+                    if self._needs_credit and prompt.producer == self._settings.name:
+                        self._credit.submitted(prompt.group_id)
+            self._prompts_offsets = {number: offset for (_, number), offset in reader.positions().items()}
 
-    def _remember(self, prompt: PromptSubmitted) -> None:
-        if prompt.producer != self._settings.name:
-            self._uncounted.add(prompt.group_id)
-            return
-        # After a kill any prompt of the last batch may be missing on the topic. So the whole batch is gone through
-        # again, and the prompts that are there are left out.
-        self._next_sequence = max(self._next_sequence, prompt.sequence + 1 - _MOST_AT_ONCE)
-        if self._needs_credit:
-            self._credit.submitted(prompt.group_id)
-        else:
-            self._uncounted.add(prompt.group_id)
+    def _start_in(self, topic: Topic[Any], offsets: Mapping[int, int]) -> dict[Partition, int]:
+        """The wanted offsets, as far as the topic has them: records of `prompts` are deleted when they are old."""
+        bounds = self._run.bounds(topic).items()
+        return {place: min(max(offsets.get(place[1], 0), first), end) for place, (first, end) in bounds}
 
-    def _submit_all(self, ledger: TopicReader, publisher: Publisher, stop: Stop) -> None:
+    def _take_in(self, message: Message) -> LedgerEntry | None:
+        """Note a record of `producers`, or fold an entry of the ledger into the credit and return it."""
+        if message.topic == self._run.topic(PRODUCERS):
+            record = self._run.decoded(PRODUCERS, message) if message.value is not None else None
+            if record is not None:
+                self._claims.note(record, utc_now())
+            return None
+        entry = self._run.decoded(LEDGER, message)
+        if entry is not None:
+            self._credit.fold_in(entry, message.offset)
+        return entry
+
+    def _submit_all(self, reader: TopicReader, publisher: Publisher, stop: Stop) -> None:
         prompts = self._new_prompts()
         is_exhausted = False
+        saved_offset = self._credit.ledger_offset
         while not stop.is_asked:
-            self._health.heartbeat("loop", max_age_seconds=DELIVERY_TIMEOUT_SECONDS + 60)
+            self._health.heartbeat("loop", max_age_seconds=2 * DELIVERY_TIMEOUT_SECONDS + 60)
             batch = [] if is_exhausted else list(islice(prompts, self._room))
             is_exhausted = is_exhausted or (not batch and self._room > 0)
             self._publish(publisher, batch)
+            if batch or saved_offset != self._credit.ledger_offset:
+                self._save(publisher)
+                saved_offset = self._credit.ledger_offset
             if is_exhausted and self._is_done:
-                _LOG.info("producer %s is done: %d prompts", self._settings.name, self._next_sequence)
-                return
-            self._fold_in(ledger.poll(timeout_seconds=0 if batch else _WAIT_SECONDS))
+                _LOG.info("producer %s is done: %d prompts", self._settings.name, self._place.sequence)
+                break
+            for message in reader.poll(timeout_seconds=0 if batch else _WAIT_SECONDS):
+                self._take_in(message)
+            self._credit.forget()
             self._report()
+        self._save(publisher)
 
     @property
     def _needs_credit(self) -> bool:
@@ -126,32 +202,58 @@ class Producer:
 
     def _new_prompts(self) -> Iterator[PromptSubmitted]:
         """The prompts that are still to be submitted, each counted against credit as it is handed out."""
-        stop_before = last_sequence(self._source, epochs=self._settings.epochs, num_prompts=self._settings.num_prompts)
-        for numbered in numbered_rows(self._source, first=self._next_sequence, stop_before=stop_before):
-            self._next_sequence = numbered.sequence + 1
-            prompt = prompt_of_row(
-                numbered, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling
-            )
-            if prompt.group_id in self._uncounted or self._credit.is_known(prompt.group_id):
+        stop_before = last_position(self._source, epochs=self._settings.epochs, num_prompts=self._settings.num_prompts)
+        for row in numbered_rows(self._source, self._place, stop_before=stop_before):
+            self._place = row.place.next
+            prompt = prompt_of_row(row, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling)
+            if prompt.group_id in self._known:
                 continue
             if self._needs_credit:
                 self._credit.submitted(prompt.group_id)
             yield prompt
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
-        deliveries = [publisher.publish_soon(self._run.out_record(PROMPTS, prompt)) for prompt in batch]
-        for delivery in deliveries:
-            try:
-                delivery.result(DELIVERY_TIMEOUT_SECONDS + 30)
-            except TimeoutError as error:
-                topic = self._run.topic(PROMPTS)
-                raise BrokerError(f"no delivery report from {topic} in {DELIVERY_TIMEOUT_SECONDS + 30} s") from error
+        for delivery in _confirmed(publisher, [self._run.out_record(PROMPTS, prompt) for prompt in batch]):
+            behind = delivery.offset + 1
+            self._prompts_offsets[delivery.partition] = max(behind, self._prompts_offsets.get(delivery.partition, 0))
         metrics.SUBMITTED.inc(len(batch))
+
+    def _save(self, publisher: Publisher) -> None:
+        """Publish how far this producer is. Its prompts are confirmed before, so a later process repeats none."""
+        mark = self._credit.mark()
+        assert self._claims.incarnation is not None
+        assert self._claims.claimed_at is not None
+        progress = ProducerProgress(
+            producer=self._settings.name,
+            incarnation=self._claims.incarnation,
+            source=self._source.dataset,
+            claimed_at=self._claims.claimed_at,
+            mark=self._place.mark,
+            next_sequence=self._place.sequence,
+            open_groups=mark.open_groups,
+            recently_closed=mark.recently_closed,
+            ledger_offset=mark.ledger_offset,
+            prompts_offsets={str(number): offset for number, offset in self._prompts_offsets.items()},
+            written_at=utc_now(),
+        )
+        _confirmed(publisher, [self._run.out_record(PRODUCERS, progress)])
 
     def _report(self) -> None:
         metrics.SHARE.set(self._credit.share)
         metrics.OUTSTANDING.set(self._credit.num_outstanding)
-        metrics.SEQUENCE.set(self._next_sequence)
+        metrics.SEQUENCE.set(self._place.sequence)
+
+
+def _confirmed(publisher: Publisher, records: list[OutRecord]) -> list[Delivery]:
+    """Where the records lie, once the broker has confirmed them."""
+    futures = [publisher.publish_soon(record) for record in records]
+    found = []
+    for record, future in zip(records, futures, strict=True):
+        try:
+            found.append(future.result(DELIVERY_TIMEOUT_SECONDS + 30))
+        except TimeoutError as error:
+            raise BrokerError(f"no delivery report from {record.topic} in {DELIVERY_TIMEOUT_SECONDS + 30} s") from error
+    return found
 
 
 def idle_engine_warning(settings: ProducerSettings) -> str | None:

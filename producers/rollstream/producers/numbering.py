@@ -1,10 +1,11 @@
 """Numbers the rows of a source, and makes the prompt of each. Pure.
 
-A sequence number counts a producer's rows over all epochs. The same number always names the same row, so a producer
-that restarts goes on from a number.
+A position counts a source's rows over all epochs. The same position always names the same row, so a producer that
+restarts goes on from a position. A sequence number counts a producer's prompts: it goes on when the source is changed.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -12,21 +13,55 @@ from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow, Source
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
+from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A row's position in its source, and the sequence number of its prompt."""
+
+    position: int = 0
+    sequence: int = 0
+
+    @property
+    def next(self) -> "Place":
+        """The place of the row after it."""
+        return Place(position=self.position + 1, sequence=self.sequence + 1)
+
+    @property
+    def mark(self) -> str:
+        """The position, as `ProducerProgress` holds it."""
+        return str(self.position)
+
+
+def place_after(progress: ProducerProgress | None, dataset: str) -> Place:
+    """Where a producer goes on that has left `progress`; None: it has left nothing. Another data set starts anew."""
+    if progress is None:
+        return Place()
+    if progress.source != dataset or not progress.mark.isdecimal():
+        _LOG.warning(
+            "producer %s was at %r of %s: it starts at the first row of %s",
+            progress.producer, progress.mark, progress.source, dataset,
+        )  # fmt: skip
+        return Place(sequence=progress.next_sequence)
+    return Place(position=int(progress.mark), sequence=progress.next_sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedRow:
-    """A row, its sequence number and its epoch."""
+    """A row with its place and its epoch."""
 
-    sequence: int
+    place: Place
     epoch: int
     row: PromptRow
 
 
-def last_sequence(source: Source, *, epochs: int | None, num_prompts: int | None) -> int | None:
-    """The sequence number to stop before; None if the producer is endless."""
+def last_position(source: Source, *, epochs: int | None, num_prompts: int | None) -> int | None:
+    """The position to stop before; None if the producer is endless."""
     if epochs is None:
         return num_prompts
     if source.num_rows is None:
@@ -37,19 +72,19 @@ def last_sequence(source: Source, *, epochs: int | None, num_prompts: int | None
     return of_epochs if num_prompts is None else min(of_epochs, num_prompts)
 
 
-def numbered_rows(source: Source, *, first: int, stop_before: int | None) -> Iterator[NumberedRow]:
-    """The rows from sequence number `first` on, over all epochs."""
-    epoch, position = (0, first) if source.num_rows is None else divmod(first, source.num_rows)
-    sequence = first
+def numbered_rows(source: Source, first: Place, *, stop_before: int | None) -> Iterator[NumberedRow]:
+    """The rows from the place `first` on, over all epochs; `stop_before` is a position."""
+    epoch, start = (0, first.position) if source.num_rows is None else divmod(first.position, source.num_rows)
+    place = first
     while True:
-        for row in source.rows(epoch, position):
-            if stop_before is not None and sequence >= stop_before:
+        for row in source.rows(epoch, start):
+            if stop_before is not None and place.position >= stop_before:
                 return
-            yield NumberedRow(sequence=sequence, epoch=epoch, row=row)
-            sequence += 1
+            yield NumberedRow(place=place, epoch=epoch, row=row)
+            place = place.next
         if source.num_rows is None:
             return
-        epoch, position = epoch + 1, 0
+        epoch, start = epoch + 1, 0
 
 
 def prompt_of_row(
@@ -72,7 +107,7 @@ def prompt_of_row(
         metadata=row.metadata,
         source=PromptSource(dataset=dataset, row=row.row, epoch=numbered.epoch),
         producer=settings.name,
-        sequence=numbered.sequence,
+        sequence=numbered.place.sequence,
         submitted_at=utc_now(),
     )
 
