@@ -35,6 +35,7 @@ from rollstream.environments.load import refuse_unknown_environment
 from rollstream.process.beat import beat
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
+from rollstream.process.repeats import thin_out
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
@@ -84,8 +85,11 @@ async def serve_stream(
     An error that `handle` raises ends the process, and its batch is not committed.
     """
     # Their INFO lines are about their own inner work, not about the run.
-    for library in ("faust", "mode", "aiokafka"):
+    libraries = ("faust", "mode", "aiokafka")
+    for library in libraries:
         logging.getLogger(library).setLevel(logging.WARNING)
+    # While a broker is away they log each of their tries, ten a second.
+    thin_out(*libraries)
     health = Health()
     health.serve(settings.health_port)
     beating = asyncio.create_task(beat(health, redis_state))
