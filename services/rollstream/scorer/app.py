@@ -19,12 +19,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-import faust
-
 from rollstream.bus.message import Message
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokenWorldError, RollstreamError
+from rollstream.scorer.buffer import BoundedApp
 from rollstream.scorer.security import faust_credentials
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +54,7 @@ class StreamSettings:
     session_timeout_seconds: float
 
 
-class _App(faust.App):  # type: ignore[misc]
+class _App(BoundedApp):
     def _create_directories(self) -> None:
         """None, see the module."""
 
