@@ -2,6 +2,8 @@
 
 import json
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -157,6 +159,18 @@ def a_run(
     finally:
         for process in run.running:
             process.kill()
+
+
+def readiness(port: int) -> dict[str, dict[str, object]]:
+    """What `/readyz` on this port says of each part of a process."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz?verbose", timeout=5) as answer:
+            body = answer.read()
+    except urllib.error.HTTPError as error:
+        with error:
+            body = error.read()
+    checks: dict[str, dict[str, object]] = json.loads(body)
+    return checks
 
 
 def _toml(value: Any) -> str:

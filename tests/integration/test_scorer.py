@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from rollstream.local.ports import free_ports
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import PromptSubmitted
@@ -19,7 +20,7 @@ from rollstream.stage.dead_letters import list_dead_letters
 from tests.harness import broken_scorer
 from tests.harness.builders import a_failure, a_generated, a_prompt
 from tests.harness.processes import StartedProcess
-from tests.harness.running import Run, a_run
+from tests.harness.running import Run, a_run, readiness
 from tests.harness.unruly_environment import NAME, TABLE
 from tests.harness.waits import wait_until
 
@@ -86,7 +87,8 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     whole = AvroCodec(ROLLOUTS).encode(right)
     run.publish("rollouts", [*GARBAGE.items(), ("truncated", whole[:-20])])
     put(run, evaluated, topic=EVAL_ROLLOUTS)
-    scorer = run.start("scorer")
+    [port] = free_ports(1)
+    scorer = run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
     wait_until(lambda: len(run.records(SCORED)) == 4, "four scored rollouts")
     found = by_index(run.records(SCORED))
     assert (found[0].scoring.reward, found[0].scoring.components) == (1.0, {"exact_match": 1.0})
@@ -100,6 +102,8 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     letters = list_dead_letters(run.on_bus)
     assert {letter.key for letter in letters} == {b"garbage", b"unknown schema", b"null", b"truncated"}
     assert {letter.value for letter in letters} == {*GARBAGE.values(), whole[:-20]}
+    wait_until(lambda: readiness(port)["fetching"]["detail"] == "4 partitions are read", "all to be read")
+    assert all(check["is_ok"] for check in readiness(port).values())
     assert scorer.terminate() == 0
 
 

@@ -10,20 +10,24 @@ What Faust 0.15.3 does, and what is done about it:
 - Its producer is idempotent only in its exactly-once mode. So our own producer publishes the results.
 - It makes directories for tables, which the scorer does not have. A killed process would leave them behind, so it makes
   none.
+- It asks every five minutes who leads which partition. aiokafka asks earlier after most errors, but not when it looks
+  for the first offset of a partition: it asks the old leader ten times a second. So it asks every few seconds.
+- It says nowhere whether records are fetched. `fetched` looks into its consumer.
 """
 
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import Message, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokenWorldError, RollstreamError
 from rollstream.scorer.buffer import BoundedApp
+from rollstream.scorer.fetching import Fetched
 from rollstream.scorer.security import faust_credentials
 
 _LOG = logging.getLogger(__name__)
@@ -42,6 +46,8 @@ _POLLED: Final = 1024
 """Records of one poll. A poll crosses two threads and takes 0.1 s, however few records it brings: with 128 records a
 poll, small records came at a third of the speed. Records read ahead are read again after a rebalance."""
 _COMMIT_SECONDS: Final = 1.0
+_METADATA_SECONDS: Final = 5.0
+"""How long a partition that has a new leader may stand still. One request, of a few kilobytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +80,7 @@ def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_a
         broker_max_poll_records=_POLLED,
         consumer_auto_offset_reset="earliest",
         consumer_max_fetch_size=MAX_MESSAGE_BYTES,
+        consumer_metadata_max_age_ms=int(_METADATA_SECONDS * 1000),
         producer_max_request_size=MAX_MESSAGE_BYTES,
         stream_buffer_maxsize=2 * _POLLED,
         # Faust's exactly-once mode has open bugs that crash it and repeat records.
@@ -88,6 +95,23 @@ def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_a
     _add_agent(app, stream, handle)
     _follow_assignment(app, on_assigned)
     return app
+
+
+def fetched(app: Any) -> Mapping[Partition, Fetched]:
+    """What is known of each partition that this process reads; empty while partitions are handed out."""
+    # Faust and aiokafka have no public way. These names are checked by a test on a broker.
+    consumer = app.consumer._thread._consumer
+    if consumer is None:
+        return {}
+    try:
+        return {
+            (tp.topic, tp.partition): Fetched(
+                answer=consumer.last_poll_timestamp(tp), has_records=tp in consumer._fetcher._records
+            )
+            for tp in consumer.assignment()
+        }
+    except AssertionError:  # aiokafka's, for a partition that is handed on meanwhile: this thread is not the consumer's
+        return {}
 
 
 def end_process(error: BaseException) -> NoReturn:

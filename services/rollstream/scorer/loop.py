@@ -18,6 +18,7 @@ What happens when …
     prompt. Here the record is not decoded any more.)
   … the process is asked to stop: the batch that is being scored ends, is confirmed and is committed. After 60 s the
     process ends without that.
+  … a broker is lost: the process goes on with the partitions' new leaders. While one is not read, it is not ready.
   … weights are late: nothing happens, because scoring does not depend on weight versions.
 """
 
@@ -25,6 +26,7 @@ import asyncio
 import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
@@ -36,11 +38,12 @@ from rollstream.process.beat import beat
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.repeats import thin_out
-from rollstream.process.stop import Stop
+from rollstream.process.stop import Stop, first_to_end
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
-from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process
+from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process, fetched
 from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
+from rollstream.scorer.fetching import FetchWatch
 from rollstream.scorer.handler import ScorerIdentity
 from rollstream.scorer.pool.pool import ScoringPool
 from rollstream.scorer.settings import ScorerSettings
@@ -49,6 +52,8 @@ from rollstream.stage.starts import StartCounter
 _LOG = logging.getLogger(__name__)
 
 _STOP_SECONDS: Final = 60.0
+# The broker answers a fetch within 1.5 s, and a new leader is known 5 s after it has been chosen.
+_READ_WITHIN_SECONDS: Final = 10.0
 _ROUTES: Final[tuple[ScoringRoute, ...]] = ((ROLLOUTS, SCORED), (EVAL_ROLLOUTS, EVAL_SCORED))
 
 
@@ -116,7 +121,7 @@ async def _run_app(settings: ScorerSettings, handle: Handle, health: Health, sto
         await app.start()
         hide_loaded_objects()
         _LOG.info("scoring")
-        await _until_stopped(app, stop)
+        await first_to_end(_until_stopped(app, stop), _watch_fetching(app, health))
         health.draining()
         # Faust waits for the running batch here, commits it and leaves the group.
         await asyncio.wait_for(app.stop(), _STOP_SECONDS)
@@ -129,6 +134,15 @@ async def _until_stopped(app: Any, stop: Stop) -> None:
         if app.should_stop:
             raise BrokenWorldError(f"the stream ended by itself: {app.crash_reason!r}")
         await asyncio.sleep(0.1)
+
+
+async def _watch_fetching(app: Any, health: Health) -> None:
+    watch = FetchWatch(_READ_WITHIN_SECONDS)
+    while True:
+        assigned = fetched(app)
+        silent = watch.look(assigned, time.monotonic())
+        health.check("fetching", not silent, silent or f"{len(assigned)} partitions are read")
+        await asyncio.sleep(0.5)
 
 
 def _refuse_missing_topics(run: Run) -> None:

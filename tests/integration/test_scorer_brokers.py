@@ -1,0 +1,48 @@
+"""The scorer on three brokers of its own, of which it loses one."""
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+from rollstream.local.ports import free_ports
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.topics import ROLLOUTS, SCORED
+from tests.harness.builders import a_generated, a_prompt
+from tests.harness.running import Run, a_run, readiness
+from tests.harness.waits import wait_until
+
+
+def leader_of(run: Run, partition: int) -> int:
+    name = ROLLOUTS.of(run.name)
+    client = AdminClient(run.kafka.client_config() | {"log_level": 0})
+    return int(client.describe_topics(TopicCollection([name]))[name].result(30).partitions[partition].leader.id)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_scorer_whose_broker_dies_before_anything_was_committed_goes_on_within_seconds(
+    tmp_path: Path, topic_prefix: str
+) -> None:
+    cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(3))
+    try:
+        cluster.start()
+        with a_run(cluster.bootstrap_servers, topic_prefix, tmp_path) as run:
+            [port] = free_ports(1)
+            scorer = run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
+            wait_until(lambda: "4 partitions" in str(readiness(port).get("fetching")), "all to be read", 60)
+            for _ in range(3):
+                cluster.kill_node(leader_of(run, 0))
+                cluster.start()
+            codec = AvroCodec(ROLLOUTS)
+            rollouts = [a_generated(prompt=a_prompt(row)) for row in range(20)]
+            run.publish("rollouts", [(rollout.group_id, codec.encode(rollout)) for rollout in rollouts])
+            wait_until(lambda: len(run.records(SCORED)) == 20, "all to be scored", 30)
+            wait_until(lambda: all(check["is_ok"] for check in readiness(port).values()), "the scorer to be ready", 30)
+            assert scorer.said().count("aiokafka") < 100
+            assert scorer.terminate() == 0
+    finally:
+        cluster.stop()
