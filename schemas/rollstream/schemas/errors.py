@@ -134,7 +134,7 @@ class RewardError(RollstreamError):
 
 
 class FencedError(RollstreamError):
-    """Another process has taken over this transactional id; supervisors don't restart this one."""
+    """Another process has taken over the part of this one; supervisors don't restart this one."""
 
     exit_code = 75
     is_explained = True
