@@ -97,7 +97,7 @@ def test_an_unknown_variable_is_refused_for_a_stage_and_none_of_peoples_business
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ROLLSTREAM_SHAER", "7")
-    with pytest.raises(ConfigurationError, match=r"ROLLSTREAM_SHAER names no setting; did you mean share\?"):
+    with pytest.raises(ConfigurationError, match=r"ROLLSTREAM_SHAER names no setting; did you mean ROLLSTREAM_SHARE\?"):
         ProducerSettings.load(config)
     assert StageSettings.load(config).run == "demo"
 
@@ -145,7 +145,7 @@ def test_a_producer_that_does_not_train_uses_no_credit_so_its_share_has_no_bound
 
 def test_a_shared_value_out_of_bounds_is_named_once(config: Path) -> None:
     config.write_text(LAG_FILE.replace("groups_per_step = 6", "groups_per_step = 0"))
-    with pytest.raises(ConfigurationError, match=r"toml\): groups_per_step: .*, got 0$"):
+    with pytest.raises(ConfigurationError, match=r"toml line 3: groups_per_step: .*, got 0$"):
         ProducerSettings.load(config)
 
 
@@ -190,7 +190,7 @@ def test_a_missing_and_a_broken_file_are_named(tmp_path: Path) -> None:
     ("content", "why"),
     [
         ('run = "demo"\nproducer = 3', "producer must be a table: .* got 3"),
-        ('run = "demo"', r"toml\): source=environment needs `environment`, e.g. environment = 'sort_digits'$"),
+        ('run = "demo"', r"toml: source=environment needs `environment`, e.g. environment = 'sort_digits'$"),
         ('run = "demo"\n[producer]\nenvironment = "sort_digits"\nshare = "many"', "share: .*integer.*, got 'many'"),
     ],
 )

@@ -33,12 +33,19 @@ class ProducerSettings(StageSettings):
     purpose: Literal["train", "serve"] = Field(
         default="train", description="Only train is trained on; serve uses no credit and must be finite"
     )
-    group_size: int = Field(default=8, ge=1, le=MAX_GROUP_SIZE, description="Samples to draw for each prompt")
+    group_size: int = Field(
+        default=8,
+        ge=1,
+        le=MAX_GROUP_SIZE,
+        json_schema_extra={"unit": "samples"},
+        description="Samples to draw for each prompt",
+    )
     sampling: Sampling | None = Field(default=None, description="How to sample; default: as the environment says")
     agent: AgentChoice = Field(default_factory=AgentChoice, description="How a prompt becomes turns")
     share: int = Field(
         default_factory=lambda checked: (checked["max_policy_lag"] + 1) * checked["groups_per_step"],
         ge=1,
+        json_schema_extra={"unit": "groups"},
         description="Most groups of this producer that are submitted and not closed; default: (max_policy_lag + 1) x "
         "groups_per_step, which the shares of all producers together must not exceed: it bounds the lag",
     )

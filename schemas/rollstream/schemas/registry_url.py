@@ -14,6 +14,7 @@ from confluent_kafka.schema_registry import Schema as ClientSchema
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 
+from rollstream.schemas.addresses import without_credentials
 from rollstream.schemas.errors import RegistryError, UnknownSchemaError
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import Schema, current_schema
@@ -27,7 +28,7 @@ class ConfluentRegistry:
     """See `SchemaRegistry`. Answers are cached, since the schema of an id never changes. Raises `RegistryError`."""
 
     def __init__(self, url: str, *, run: str) -> None:
-        self._url = url
+        self._shown_url = without_credentials(url)
         self._run = run
         self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 2, "retries.wait.ms": 200})
         self._ids: dict[str, int] = {}
@@ -78,11 +79,13 @@ class ConfluentRegistry:
                 found = self._client.get_schema(schema_id)
             except SchemaRegistryError as error:
                 if error.http_status_code == _NOT_FOUND:
-                    raise UnknownSchemaError(f"schema id {schema_id} is not in the registry {self._url}") from error
+                    raise UnknownSchemaError(
+                        f"schema id {schema_id} is not in the registry {self._shown_url}"
+                    ) from error
                 raise
         # The codec parses one text: a schema that refers to others in the registry could not be resolved.
         if found.schema_type != "AVRO" or found.references:
-            raise UnknownSchemaError(f"schema id {schema_id} in {self._url} is no self-contained Avro schema")
+            raise UnknownSchemaError(f"schema id {schema_id} in {self._shown_url} is no self-contained Avro schema")
         schema: Schema = json.loads(found.schema_str)
         return schema
 
@@ -91,10 +94,13 @@ class ConfluentRegistry:
         try:
             yield
         except SchemaRegistryError as error:
-            raise RegistryError(f"{doing} at {self._url}: {_refusal(error, self._url, self._run)}") from error
+            raise RegistryError(
+                f"{doing} at {self._shown_url}: {_refusal(error, self._shown_url, self._run)}"
+            ) from error
         except httpx2.HTTPError as error:  # the client does not wrap what its HTTP library raises
             raise RegistryError(
-                f"{doing}: no schema registry answered at {self._url} ({error}); start it, or correct registry_url"
+                f"{doing}: no schema registry answered at {self._shown_url} ({error}); start it, or correct "
+                "registry_url"
             ) from error
 
 

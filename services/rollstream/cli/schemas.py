@@ -6,6 +6,7 @@ import click
 
 from rollstream.cli.options import find_config
 from rollstream.process.settings import StageSettings
+from rollstream.schemas.addresses import checked_address
 from rollstream.schemas.compatibility import check_packaged
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.registry import manifest
@@ -13,9 +14,10 @@ from rollstream.schemas.update import write_schemas
 
 
 def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if not value.startswith(("http://", "https://")):
-        raise click.BadParameter(f"{value!r} does not begin with http:// or https://")
-    return value
+    try:
+        return checked_address(value, "http", "https")
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 def _checked_run(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

@@ -32,9 +32,17 @@ class EngineSettings(BaseModel):
         description="After an update running requests keep their KV cache, or it is computed again by the new weights",
     )
     max_model_len: int | None = Field(
-        default=None, ge=1, description="Most tokens of prompt and answer together; default: what the model allows"
+        default=None,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Most tokens of prompt and answer together; default: what the model allows",
     )
-    max_num_seqs: int = Field(default=256, ge=1, description="Most requests that generate side by side")
+    max_num_seqs: int = Field(
+        default=256,
+        ge=1,
+        json_schema_extra={"unit": "requests"},
+        description="Most requests that generate side by side",
+    )
     kv_cache_bytes: int | None = Field(
         default=None, ge=2**20, description="Size of vLLM's KV cache, bytes; default: 256 MiB on a CPU, vLLM's on a GPU"
     )

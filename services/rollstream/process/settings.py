@@ -7,28 +7,45 @@ Environment variables `ROLLSTREAM_<FIELD>` (nested: `ROLLSTREAM_KAFKA__BOOTSTRAP
 every stage that has the field. A variable that no stage knows is refused.
 """
 
-import difflib
+import json
 import logging
 import os
 import pkgutil
-import re
-import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PrivateAttr, SecretStr, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from rollstream.process.declared import Declarations
+from rollstream.process.run_file import RunFile
+from rollstream.process.setting_errors import (
+    PREFIX,
+    Sources,
+    bad_json,
+    did_you_mean,
+    explained,
+    refused,
+    shown,
+    too_large,
+    variable_name,
+)
+from rollstream.process.setting_keys import key_at, keys_of
+from rollstream.schemas.addresses import checked_address, without_credentials
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 
 _LOG = logging.getLogger(__name__)
-_PREFIX = "ROLLSTREAM_"
-_CREDENTIALS = re.compile(r"://[^@/\"]*@")
 RUN_FILE: Final = "rollstream.toml"
 Stage = Literal["producer", "generator", "scorer", "trainer"]
-# Named, not imported: this layer is below the stages. Their fields are only needed to explain an unknown variable.
+# Named, not imported: this layer is below the stages. Their fields are only needed to explain what is wrong.
 STAGES: Final[dict[Stage, str]] = {
     "producer": "rollstream.producers.settings:ProducerSettings",
     "generator": "rollstream.generator.settings:GeneratorSettings",
@@ -39,14 +56,18 @@ STAGES: Final[dict[Stage, str]] = {
 RUN_WIDE: Final = ("groups_per_step", "max_policy_lag")
 # Crash points and commands read these; they are no settings of a stage.
 _OTHER_VARIABLES = frozenset({"ROLLSTREAM_CRASH_AT", "ROLLSTREAM_CONFIG"})
+_MAY_HOLD_A_PASSWORD: Final[dict[str, JsonValue]] = {"writeOnly": True}
+_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class KafkaSettings(BaseModel):
     """How to reach the cluster."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    bootstrap_servers: str = Field(default="127.0.0.1:9092", description="host:port of one or more brokers")
+    bootstrap_servers: str = Field(
+        default="127.0.0.1:9092", min_length=1, description="host:port of one or more brokers, separated by commas"
+    )
     group_protocol: Literal["consumer", "classic"] = Field(
         default="consumer", description="consumer is KIP-848 (brokers from 4.0); classic joins with cooperative-sticky"
     )
@@ -60,6 +81,18 @@ class KafkaSettings(BaseModel):
         others = [key for key in value if not key.startswith(("security.", "sasl.", "ssl.", "enable.ssl."))]
         if others:
             raise ValueError(f"{others} are not security settings; only security.*, sasl.* and ssl.* pass through")
+        protocol = value.get("security.protocol", SecretStr("PLAINTEXT")).get_secret_value()
+        if protocol.upper() not in _PROTOCOLS:
+            raise ValueError(f"security.protocol must be one of {', '.join(_PROTOCOLS)}")
+        return value
+
+    @field_validator("security", mode="before")
+    @classmethod
+    def _quoted_names(cls, value: Any) -> Any:
+        # TOML makes tables of `sasl.password = …` without quotes.
+        nested = [name for name, below in value.items() if isinstance(below, dict)] if isinstance(value, dict) else []
+        if nested:
+            raise ValueError(f'names with a dot stand in quotes, as "{nested[0]}.…" = …')
         return value
 
     def client_config(self) -> dict[str, Any]:
@@ -74,19 +107,28 @@ class StageSettings(BaseSettings):
     """What every stage needs to find its run and its part in it."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", env_prefix=_PREFIX, env_nested_delimiter="__", validate_default=True
+        frozen=True,
+        extra="forbid",
+        env_prefix=PREFIX,
+        env_nested_delimiter="__",
+        validate_default=True,
+        allow_inf_nan=False,
+        hide_input_in_errors=True,
     )
     table: ClassVar[str] = ""
 
     run: str = Field(description="Name: prefix of topics, consumer groups and transactional ids, [a-z0-9-]{1,60}")
     kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="How to reach the cluster")
     registry_url: str | None = Field(
-        default=None, pattern=r"^https?://", description="Confluent-compatible registry; default: packaged schemas"
+        default=None,
+        json_schema_extra=_MAY_HOLD_A_PASSWORD,
+        description="Confluent-compatible registry, http:// or https://; default: packaged schemas",
     )
     redis_url: str | None = Field(
         default=None,
-        pattern=r"^(redis|rediss|unix)://",
-        description="Redis, for what may be lost; without it all goes on, but a poison record is started for ever",
+        json_schema_extra=_MAY_HOLD_A_PASSWORD,
+        description="Redis, for what may be lost, redis://, rediss:// or unix://; without it all goes on, but a poison "
+        "record is started for ever",
     )
     weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
     environments: Declarations = Field(
@@ -102,6 +144,7 @@ class StageSettings(BaseSettings):
     max_policy_lag: int = Field(
         default=4,
         ge=0,
+        json_schema_extra={"unit": "steps"},
         description="Most optimizer steps between the weights that sampled a token and those that train on it; a "
         "generator that is more steps behind the newest version takes no prompts",
     )
@@ -109,12 +152,22 @@ class StageSettings(BaseSettings):
     health_port: int = Field(
         default=0, ge=0, le=65535, description="Port of /metrics, /livez, /readyz; 0 takes a free one"
     )
-    _document: dict[str, Any] = PrivateAttr(default_factory=dict)
+    _file: RunFile = PrivateAttr(default_factory=RunFile)
 
     @field_validator("run")
     @classmethod
     def _run(cls, value: str) -> str:
         return checked_run(value)
+
+    @field_validator("registry_url")
+    @classmethod
+    def _registry_url(cls, value: str | None) -> str | None:
+        return value if value is None else checked_address(value, "http", "https")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _redis_url(cls, value: str | None) -> str | None:
+        return value if value is None else checked_address(value, "redis", "rediss", "unix")
 
     @property
     def max_open_groups(self) -> int:
@@ -136,82 +189,113 @@ class StageSettings(BaseSettings):
     @classmethod
     def load(cls, config: Path | None = None) -> Self:
         """Read the file and the environment; raises `ConfigurationError` that says what to change."""
-        document = _document(config) if config else {}
-        _refuse_run_wide_keys_in_tables(document, config)
-        shared = {key: value for key, value in document.items() if key not in STAGES}
-        own = document.get(cls.table, {}) if cls.table else {}
-        if not isinstance(own, dict):
-            raise ConfigurationError(
-                f"{config}: {cls.table} must be a table: [{cls.table}], settings below; got {own!r}"
-            )
-        if cls.table:
-            # Commands have no table. They may run where variables are set for a stage, so they check none.
-            _refuse_unknown_environment(set(cls.model_fields))
-        try:
-            settings = cls(**{**shared, **own})
-        except ValidationError as error:
-            raise ConfigurationError(_explain(error, config, cls)) from error
-        settings._document = document
+        file = RunFile.read(config) if config else RunFile()
+        settings, problems = cls.checked(file)
+        if settings is None:
+            raise ConfigurationError(f"settings of {cls.table or 'rollstream'}: {'; '.join(problems)}")
         return settings
+
+    @classmethod
+    def checked(cls, file: RunFile) -> tuple[Self | None, tuple[str, ...]]:
+        """The settings, or None and what is wrong with them, one sentence each; no sentence holds a secret."""
+        problems = [*_misplaced(file, cls.table), *_unknown_variables(cls)]
+        if problems:
+            return None, tuple(problems)
+        shared = {key: value for key, value in file.document.items() if key not in STAGES}
+        try:
+            settings = cls(**{**shared, **_own_table(cls, file)})
+        except ValidationError as error:
+            return None, tuple(explained(error, cls, cls.sources(file)))
+        except SettingsError:
+            return None, tuple(bad_json(cls)) or (f"an environment variable {PREFIX}… can't be read",)
+        settings._file = file
+        huge = too_large(settings.model_dump())
+        return (None, tuple(refused(path, cls.sources(file)) for path in huge)) if huge else (settings, ())
+
+    @classmethod
+    def sources(cls, file: RunFile) -> Sources:
+        """Where the values come from, to blame what is wrong."""
+        return Sources(
+            file=file,
+            table=cls.table,
+            own=_own_table(cls, file),
+            environment=EnvSettingsSource(cls)(),
+            tables=key_tables(),
+        )
 
     def table_of(self, stage: Stage) -> dict[str, Any]:
         """The file's table of another stage, not validated, to warn of conflicting settings; empty if there is none."""
-        table = self._document.get(stage)
+        table = self._file.document.get(stage)
         return table if isinstance(table, dict) else {}
 
+    def resolved(self) -> dict[str, Any]:
+        """The settings as they apply, as JSON types, with secrets and the credentials in addresses masked."""
+        return {name: _masked(value) for name, value in self.model_dump(mode="json").items()}
+
     def log_resolved(self) -> None:
-        """Log the settings as they apply, with secrets and the credentials in addresses masked."""
-        resolved = _CREDENTIALS.sub("://***@", self.model_dump_json())
-        _LOG.info("settings of %s: %s", self.table or "rollstream", resolved)
+        """Log the settings as they apply, without secrets."""
+        _LOG.info("settings of %s: %s", self.table or "rollstream", json.dumps(self.resolved(), separators=(",", ":")))
 
 
-def _document(config: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(config.read_text())
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {config}: {error.strerror}; name another file with --config") from error
-    except ValueError as error:  # TOMLDecodeError and UnicodeDecodeError are both of this kind
-        raise ConfigurationError(f"{config} is not valid TOML: {error}") from error
+def settings_class(stage: Stage) -> type[StageSettings]:
+    """The settings class of a stage."""
+    found: type[StageSettings] = pkgutil.resolve_name(STAGES[stage])
+    return found
 
 
-def _refuse_run_wide_keys_in_tables(document: dict[str, Any], config: Path | None) -> None:
-    tables = {stage: document[stage] for stage in STAGES if isinstance(document.get(stage), dict)}
-    found = [f"[{stage}] {key} = {table[key]!r}" for stage, table in tables.items() for key in RUN_WIDE if key in table]
-    if found:
-        raise ConfigurationError(
-            f"{config}: {', '.join(found)}: {' and '.join(RUN_WIDE)} hold for all stages of a run; set each once, "
-            "at the top of the file, above its first table"
-        )
+def key_tables() -> dict[str, list[str]]:
+    """The names of the keys of each table of the file; the shared keys' table is called ""."""
+    shared = list(StageSettings.model_fields)
+    tables = {"": shared}
+    for stage in STAGES:
+        tables[stage] = [name for name in settings_class(stage).model_fields if name not in shared]
+    return tables
 
 
-def _refuse_unknown_environment(fields: set[str]) -> None:
+def _own_table(cls: type[StageSettings], file: RunFile) -> dict[str, Any]:
+    own = file.document.get(cls.table, {}) if cls.table else {}
+    return own if isinstance(own, dict) else {}
+
+
+def _misplaced(file: RunFile, table: str) -> Iterator[str]:
+    """Keys that bound the lag in a stage's table, and a value where the stage's table should be."""
+    for stage in STAGES:
+        found = file.document.get(stage, {})
+        for key in RUN_WIDE if isinstance(found, dict) else ():
+            if key in found:
+                yield (
+                    f"{file.place_of([stage, key])}: [{stage}] {key} = {shown(found[key])}: {' and '.join(RUN_WIDE)} "
+                    "hold for all stages of a run; set each once, at the top of the file, above its first table"
+                )
+        if stage == table and not isinstance(found, dict):
+            got = "a text" if isinstance(found, str) else shown(found)
+            yield f"{file.place_of([stage])}: {stage} must be a table: [{stage}], settings below; got {got}"
+
+
+def _unknown_variables(cls: type[StageSettings]) -> Iterator[str]:
+    if not cls.table:
+        return  # Commands have no table. They may run where variables are set for a stage, so they check none.
     for name in os.environ:
-        if not name.startswith(_PREFIX) or name in _OTHER_VARIABLES:
+        if not name.startswith(PREFIX) or name in _OTHER_VARIABLES:
             continue
-        field = name.removeprefix(_PREFIX).split("__")[0].lower()
-        if field in fields:
-            continue
+        path = tuple(name.removeprefix(PREFIX).lower().split("__"))
         # All stages may be started with the same environment, so a field of another stage is no mistake.
-        known = {known for stage in STAGES.values() for known in pkgutil.resolve_name(stage).model_fields}
-        if field not in known:
-            raise ConfigurationError(f"environment variable {name} names no setting{_nearest(field, known)}")
+        known = cls.model_fields if path[0] in cls.model_fields else _fields_of_all()
+        if path[0] not in known:
+            meant = did_you_mean(name, [variable_name([key]) for key in known])
+            yield f"environment variable {name} names no setting; {meant}"
+        elif path[1:] and known is cls.model_fields and key_at(keys_of(cls), path) is None:
+            # The library would pass over what is below a field that is no table.
+            below = [variable_name(key.path) for key in keys_of(cls) if key.path[0] == path[0]]
+            yield f"environment variable {name} names no setting; {did_you_mean(name, below)}"
 
 
-def _nearest(name: str, fields: set[str]) -> str:
-    close = difflib.get_close_matches(name, fields, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(sorted(fields))}"
+def _fields_of_all() -> set[str]:
+    return {key for keys in key_tables().values() for key in keys}
 
 
-def _explain(error: ValidationError, config: Path | None, settings: type[StageSettings]) -> str:
-    lines = []
-    for problem in error.errors(include_url=False):
-        if problem["type"] == "default_factory_not_called":  # the invalid field that it depends on is listed itself
-            continue
-        if not problem["loc"]:  # a rule about several fields; its message names them
-            lines.append(problem["msg"].removeprefix("Value error, "))
-            continue
-        name = ".".join(str(part) for part in problem["loc"])
-        value = "" if problem["type"] == "missing" else f", got {problem['input']!r}"
-        hint = _nearest(name, set(settings.model_fields)) if problem["type"] == "extra_forbidden" else ""
-        lines.append(f"{name}: {problem['msg']}{value}{hint}")
-    return f"settings of {settings.table or 'rollstream'} ({config or 'environment'}): " + "; ".join(lines)
+def _masked(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _masked(below) for name, below in value.items()}
+    is_address = isinstance(value, str) and ("@" in value or "://" in value)
+    return without_credentials(value) if is_address else value

@@ -31,11 +31,11 @@ def faust_credentials(security: Mapping[str, SecretStr]) -> Any:
     if protocol == "SSL":
         return faust.SSLCredentials(_ssl_context(values))
     if protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
-        raise ConfigurationError(f"security.protocol {protocol!r}: there are PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL")
+        raise ConfigurationError("security.protocol: there are PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL")
     mechanism = values.get("sasl.mechanism") or values.get("sasl.mechanisms", "PLAIN")
     if mechanism not in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
         raise ConfigurationError(
-            f"sasl.mechanism {mechanism!r}: the scorer's driver has PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512"
+            "[kafka.security] sasl.mechanism: the scorer's driver has PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512"
         )
     return faust.SASLCredentials(
         username=values.get("sasl.username"),

@@ -15,7 +15,13 @@ class ScorerSettings(StageSettings):
 
     scorer_id: str = Field(default="", description="Unique per process; empty: host name and process id")
     num_processes: int = Field(default=1, ge=1, le=64, description="Child processes that run reward functions")
-    batch_size: int = Field(default=128, ge=1, le=4096, description="Most rollouts scored at once, of up to 7 MiB each")
+    batch_size: int = Field(
+        default=128,
+        ge=1,
+        le=4096,
+        json_schema_extra={"unit": "rollouts"},
+        description="Most rollouts scored at once, of up to 7 MiB each",
+    )
     sample_deadline_seconds: float = Field(
         default=5.0, gt=0, description="A sample whose scoring takes longer ends as unresolved, seconds"
     )

@@ -40,7 +40,9 @@ class TrainerSettings(StageSettings):
     )
 
     checkpoints: Path = Field(default=Path("checkpoints"), description="Root directory of the checkpoints")
-    checkpoint_every: int = Field(default=10, ge=1, description="Optimizer steps between checkpoints")
+    checkpoint_every: int = Field(
+        default=10, ge=1, json_schema_extra={"unit": "steps"}, description="Optimizer steps between checkpoints"
+    )
     keep_checkpoints: int = Field(default=2, ge=1, description="Newest own checkpoints that are not deleted")
     keep_versions: int = Field(default=20, ge=1, description="Newest own weight versions that are not deleted")
     accept_loss: bool = Field(

@@ -66,7 +66,9 @@ class LearningSettings(BaseModel):
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Of the forward pass and of published weights; parameters stay float32"
     )
-    threads: int | None = Field(default=None, ge=1, description="CPU threads of torch; default: torch's own choice")
+    threads: int | None = Field(
+        default=None, ge=1, le=4096, description="CPU threads of torch; default: torch's own choice"
+    )
     seed: int = Field(default=0, ge=0, description="Seed of the order of samples in minibatches")
 
     @model_validator(mode="after")
