@@ -50,6 +50,12 @@ def logging_of_a_message(stop):
             logging.getLogger("some.library").exception("at work", extra={"group_id": "g", "unknown": password})
     logging.info("after")
 
+def logging_hostile_ids(stop):
+    try:
+        raise ValueError("\\x1b[31mred")
+    except ValueError:
+        logging.exception("read \\x1b]0;title\\x07", extra={"group_id": "\\x1b[2J\\nfake line"})
+
 async def in_the_loop(stop):
     raise FencedError("another trainer")
 
@@ -128,13 +134,25 @@ def read_terminal(descriptor: int) -> str:
     return b"".join(parts).decode()
 
 
-def test_a_terminal_gets_readable_lines_and_no_values_of_variables() -> None:
+def shown_on_a_terminal(main: str) -> str:
     terminal, end = pty.openpty()
-    command = [sys.executable, "-c", _PROGRAM.replace("{main}", "logging_of_a_message")]
+    command = [sys.executable, "-c", _PROGRAM.replace("{main}", main)]
     with subprocess.Popen(command, stderr=end, env={**os.environ, "NO_COLOR": "1"}) as process:
         os.close(end)
         assert process.wait(60) == 0
-    shown = read_terminal(terminal)
+    return read_terminal(terminal)
+
+
+def test_an_id_or_error_text_does_not_steer_the_terminal_of_a_stage() -> None:
+    shown = shown_on_a_terminal("logging_hostile_ids")
+    assert "\x1b" not in shown
+    assert r"read \x1b]0;title\x07" in shown
+    assert "fake line" in shown.splitlines()[0]
+    assert r"ValueError: \x1b[31mred" in shown
+
+
+def test_a_terminal_gets_readable_lines_and_no_values_of_variables() -> None:
+    shown = shown_on_a_terminal("logging_of_a_message")
     assert "[error    ] at work [some.library] group_id=g offset=7 stage=trainer topic=r.prompts" in shown
     assert "ValueError: bad" in shown
     assert "s3cret" not in shown

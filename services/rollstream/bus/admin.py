@@ -10,6 +10,7 @@ from confluent_kafka import KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
+from rollstream.bus.clients import made
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError, NoLeaderError
@@ -82,7 +83,8 @@ class KafkaAdmin:
     def __init__(self, kafka: KafkaSettings) -> None:
         # The client prints hundreds of lines about a broker that is gone; the error that we raise says it in one.
         self._config = {**kafka.client_config(), "log_level": 0}
-        self._client = AdminClient(self._config)
+        self._kafka = kafka
+        self._client = made(AdminClient, self._config, kafka)
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
         """Create the topics that are missing, with replication 3 if there are three brokers. Returns their names.
@@ -127,7 +129,8 @@ class KafkaAdmin:
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The offset that `group` has committed for each partition; partitions without a commit are absent."""
         # Not the admin client: librdkafka 2.16 crashes the process if the group's coordinator moves or loads meanwhile.
-        client = confluent_kafka.Consumer({**self._config, "group.id": group, "enable.auto.commit": False})
+        config = {**self._config, "group.id": group, "enable.auto.commit": False}
+        client = made(confluent_kafka.Consumer, config, self._kafka)
         try:
             numbers = client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
             found = _committed(client, [TopicPartition(topic, number) for number in numbers])
@@ -180,7 +183,7 @@ class KafkaAdmin:
             return {part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()}
         except NoLeaderError:
             # After a leader change the same client may ask with the old epoch for ever.
-            self._client = AdminClient(self._config)
+            self._client = made(AdminClient, self._config, self._kafka)
             raise
 
     def _describe(self, name: str, description: Any) -> TopicDescription:

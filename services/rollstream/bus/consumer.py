@@ -26,6 +26,7 @@ import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
 from rollstream.bus import metrics
+from rollstream.bus.clients import made
 from rollstream.bus.group_config import ConsumerSettings, check_topics, group_config
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.offsets import Assignment
@@ -90,13 +91,12 @@ class GroupConsumer:
         self._consumed = {topic: metrics.CONSUMED.labels(topic) for topic in topics}
         self._settings = settings
         self._health = health
-        self._client = confluent_kafka.Consumer(
-            {
-                **group_config(kafka, group_id, settings.max_poll_interval_seconds),
-                "on_commit": self._on_commit,
-                "error_cb": self._note,
-            }
-        )
+        config = {
+            **group_config(kafka, group_id, settings.max_poll_interval_seconds),
+            "on_commit": self._on_commit,
+            "error_cb": self._note,
+        }
+        self._client = made(confluent_kafka.Consumer, config, kafka)
         self._receiver = Receiver(self._client)
         self._lock = threading.Lock()
         self._assignment = Assignment()

@@ -1,16 +1,14 @@
 """The settings of a member of a consumer group: ours, and librdkafka's for both group protocols."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
 import confluent_kafka
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rollstream.bus.clients import CLIENT_LOG
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
-
-_LOG = logging.getLogger(__name__)
 
 _METADATA_TIMEOUT_SECONDS: Final = 30.0
 
@@ -46,7 +44,7 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
     return {
         **kafka.client_config(),
         "client.id": group_id,
-        "logger": _LOG,
+        "logger": CLIENT_LOG,
         "group.id": group_id,
         "group.protocol": kafka.group_protocol,
         **_group_protocol(kafka),

@@ -5,7 +5,6 @@ This only warns people. What protects the ledger is fencing: whoever takes over 
 that had it.
 """
 
-import logging
 import threading
 from types import TracebackType
 from typing import Final, Self
@@ -15,11 +14,11 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import until_settled, what_it_says
+from rollstream.bus.clients import CLIENT_LOG, made
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER
 
-_LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 30.0
 GONE_AFTER_SECONDS: Final = 10
 """A killed trainer counts as present for this long; one that ends normally leaves the group immediately."""
@@ -30,18 +29,17 @@ class TrainerPresence:
 
     def __init__(self, kafka: KafkaSettings, run: str) -> None:
         # The classic protocol, since only there the member itself sets the session timeout.
-        self._consumer = confluent_kafka.Consumer(
-            {
-                **kafka.client_config(),
-                "logger": _LOG,
-                "group.id": _group(run),
-                "group.protocol": "classic",
-                "session.timeout.ms": GONE_AFTER_SECONDS * 1000,
-                "heartbeat.interval.ms": 2000,
-                "enable.auto.commit": False,
-                "auto.offset.reset": "latest",
-            }
-        )
+        config = {
+            **kafka.client_config(),
+            "logger": CLIENT_LOG,
+            "group.id": _group(run),
+            "group.protocol": "classic",
+            "session.timeout.ms": GONE_AFTER_SECONDS * 1000,
+            "heartbeat.interval.ms": 2000,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+        }
+        self._consumer = made(confluent_kafka.Consumer, config, kafka)
         self._topic = LEDGER.of(run)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._poll_until_end, name="trainer-presence", daemon=True)
@@ -66,7 +64,8 @@ class TrainerPresence:
 
 def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
     """Whether the run's trainer lives, or died less than `GONE_AFTER_SECONDS` ago; raises `BrokerError`."""
-    admin = AdminClient({**kafka.client_config(), "log_level": 0})  # its errors say what it would print
+    config = {**kafka.client_config(), "log_level": 0}  # its errors say what it would print
+    admin = made(AdminClient, config, kafka)
     try:
         return _has_members(admin, _group(run))
     except confluent_kafka.KafkaException as error:

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import confluent_kafka
 
+from rollstream.bus.clients import CLIENT_LOG, made
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
@@ -31,7 +32,7 @@ def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
     return {
         **kafka.client_config(),
         "client.id": client_id,
-        "logger": _LOG,
+        "logger": CLIENT_LOG,
         # Off by default in librdkafka; without it a retry may duplicate and reorder records.
         "enable.idempotence": True,
         "acks": "all",
@@ -52,7 +53,8 @@ class Publisher:
     """
 
     def __init__(self, kafka: KafkaSettings, *, client_id: str) -> None:
-        self._producer = confluent_kafka.Producer({**producer_config(kafka, client_id), "error_cb": self._on_error})
+        config = {**producer_config(kafka, client_id), "error_cb": self._on_error}
+        self._producer = made(confluent_kafka.Producer, config, kafka)
         self._fatal: BrokerError | None = None
         self._closing = threading.Event()
         # librdkafka calls delivery reports only inside `poll` and `flush`.

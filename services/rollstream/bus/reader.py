@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
+from rollstream.bus.clients import CLIENT_LOG, made
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.receiving import Receiver
 from rollstream.process.settings import KafkaSettings
@@ -38,7 +39,7 @@ class TopicReader:
         start: Mapping[Partition, int] | None = None,
         monitor_group: str | None = None,
     ) -> None:
-        self._consumer = confluent_kafka.Consumer(_config(kafka, monitor_group))
+        self._consumer = made(confluent_kafka.Consumer, _config(kafka, monitor_group), kafka)
         self._receiver = Receiver(self._consumer)
         self._partitions = self._discover(topics)
         self._positions: dict[Partition, int] = {}
@@ -155,7 +156,7 @@ class TopicReader:
 def _config(kafka: KafkaSettings, monitor_group: str | None) -> dict[str, Any]:
     return {
         **kafka.client_config(),
-        "logger": _LOG,
+        "logger": CLIENT_LOG,
         # The client requires a group id, although with `assign` nothing joins a group.
         "group.id": monitor_group or "rollstream-reader",
         "enable.auto.commit": False,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import confluent_kafka
 from confluent_kafka import KafkaError
 
+from rollstream.bus.clients import made
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import producer_config
 from rollstream.process.crash_points import crash_point
@@ -33,15 +34,14 @@ class TransactionalPublisher:
 
     def __init__(self, kafka: KafkaSettings, transactional_id: str) -> None:
         timeout_ms = int(TRANSACTION_TIMEOUT_SECONDS * 1000)
-        self._producer = confluent_kafka.Producer(
-            {
-                **producer_config(kafka, transactional_id),
-                "transactional.id": transactional_id,
-                "transaction.timeout.ms": timeout_ms,
-                # librdkafka refuses a delivery timeout above the transaction timeout.
-                "delivery.timeout.ms": timeout_ms,
-            }
-        )
+        config = {
+            **producer_config(kafka, transactional_id),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            # librdkafka refuses a delivery timeout above the transaction timeout.
+            "delivery.timeout.ms": timeout_ms,
+        }
+        self._producer = made(confluent_kafka.Producer, config, kafka)
         self._id = transactional_id
 
     def init(self) -> None:

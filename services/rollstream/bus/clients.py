@@ -1,0 +1,55 @@
+"""Makes Kafka clients, and asks whether a broker answers. What the client refuses or hides is said in our errors."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
+
+from rollstream.process.logs import KAFKA_CLIENT
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.addresses import without_credentials
+from rollstream.schemas.errors import BrokerError, ConfigurationError
+
+CLIENT_LOG: Final = logging.getLogger(KAFKA_CLIENT)
+"""Gets the lines that the clients print by themselves."""
+BROKER_ANSWERS_SECONDS: Final = 5.0
+"""Then it is said that none does. A stage waits on, since its cluster may start together with it."""
+
+C = TypeVar("C")
+
+
+def made(kind: Callable[[dict[str, Any]], C], config: dict[str, Any], kafka: KafkaSettings) -> C:
+    """`kind(config)`. Raises `ConfigurationError` if the client refuses a setting of `[kafka]`."""
+    try:
+        return kind(config)
+    except confluent_kafka.KafkaException as error:
+        raise ConfigurationError(
+            f"the Kafka client refuses the settings of [kafka]: {_without_secrets(str(error.args[0].str()), kafka)}"
+        ) from None
+
+
+def cluster_topics(kafka: KafkaSettings, timeout_seconds: float = BROKER_ANSWERS_SECONDS) -> set[str]:
+    """The names of all topics. Raises `BrokerError`, with address and reason, if no broker answers in time."""
+    reasons: list[str] = []
+    # Without its log: what it would print many times is said once in the error.
+    config = {**kafka.client_config(), "log_level": 0, "error_cb": lambda error: reasons.append(error.str())}
+    client = made(AdminClient, config, kafka)
+    try:
+        return set(client.list_topics(timeout=timeout_seconds).topics)
+    except confluent_kafka.KafkaException as error:
+        client.poll(0)  # the reasons are handed over here
+        address = without_credentials(kafka.bootstrap_servers)
+        reason = _without_secrets(reasons[0] if reasons else str(error.args[0].str()), kafka)
+        raise BrokerError(
+            f"no broker answered at {address} within {timeout_seconds:g} s ({reason}): is Kafka up? `rollstream up` "
+            "starts one; kafka.bootstrap_servers says where it is"
+        ) from error
+
+
+def _without_secrets(text: str, kafka: KafkaSettings) -> str:
+    for secret in kafka.security.values():
+        if value := secret.get_secret_value():
+            text = text.replace(value, "***")
+    return text

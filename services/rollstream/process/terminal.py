@@ -1,0 +1,11 @@
+"""Makes text from outside safe to print: a record's ids and texts may hold escape sequences that steer a terminal."""
+
+
+def escaped(text: str, *, keep: str = "") -> str:
+    r"""`text` with everything that is not printable as an escape (`\x1b`, `\u202e`), except the characters in `keep`.
+
+    Line breaks are escaped too: one record must not look like two.
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
