@@ -9,6 +9,7 @@ import pytest
 
 from rollstream.bus import metrics
 from rollstream.process.health import Health
+from rollstream.schemas.errors import ConfigurationError
 
 
 class Clock:
@@ -50,6 +51,12 @@ def test_a_process_lives_until_a_heartbeat_is_too_old(health: Health, clock: Clo
     assert get(port, "/livez") == (503, "failing: poll: 31.0 s ago, at most 30 s\n")
     health.heartbeat("poll", 30)
     assert get(port, "/livez") == (200, "ok\n")
+
+
+def test_a_port_that_is_taken_is_refused_with_what_to_change(health: Health) -> None:
+    taken = health.serve(0, "127.0.0.1")
+    with pytest.raises(ConfigurationError, match=f"health_port {taken} can't be had: .*set another health_port, or 0"):
+        Health().serve(taken, "127.0.0.1")
 
 
 def test_a_process_is_ready_when_every_part_is_and_not_while_it_drains(health: Health) -> None:

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
+from rollstream.schemas.errors import ConfigurationError
+
 _LOG = logging.getLogger(__name__)
 
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -71,9 +73,18 @@ class Health:
             return dict(self._checks) or {"starting": Check(is_ok=False, detail="no part is ready yet")}
 
     def serve(self, port: int, host: str = "0.0.0.0") -> int:
-        """Answer /metrics, /livez and /readyz (with ?verbose as JSON); port 0 takes a free one. Returns the port."""
+        """Answer /metrics, /livez and /readyz (with ?verbose as JSON); port 0 takes a free one. Returns the port.
+
+        Raises `ConfigurationError` if the port can't be had.
+        """
         # The server makes a handler for each request by itself: a subclass is the way to hand this object to it.
-        self._server = ThreadingHTTPServer((host, port), type("_OwnHandler", (_Handler,), {"health": self}))
+        handler = type("_OwnHandler", (_Handler,), {"health": self})
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except OSError as error:
+            raise ConfigurationError(
+                f"health_port {port} can't be had: {error.strerror}; set another health_port, or 0 for a free one"
+            ) from error
         self._server.daemon_threads = True
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True).start()
         actual = int(self._server.server_address[1])
