@@ -1,17 +1,15 @@
 """`rollstream dead-letters`: list messages that could not be handled, and put them back when the cause is gone."""
 
-import json
 import os
 from typing import Any
 
 import click
 
-from rollstream.bus.run import Run
-from rollstream.cli.options import json_option, settings_option
+from rollstream.cli.options import connected, json_option, settings_option
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.stage.dead_letters import DeadLetter, list_dead_letters, replay, why_not_replayable
-from rollstream.views.rendering import dead_letter_line
+from rollstream.views.rendering import dead_letter_line, json_text, say
 
 
 @click.group()
@@ -24,12 +22,12 @@ def command() -> None:
 @settings_option
 def list_command(as_json: bool, settings: StageSettings) -> None:
     """List each dead letter once: its identity (group/topic/partition/offset), its time, and what was wrong."""
-    letters = list_dead_letters(Run(settings))
+    letters = list_dead_letters(connected(settings))
     if as_json:
-        click.echo(json.dumps([_row(letter) for letter in letters]))
+        click.echo(json_text([_row(letter) for letter in letters]))
         return
     for letter in letters:
-        click.echo(dead_letter_line(letter))
+        say(dead_letter_line(letter))
     waiting = sum(letter.replayed_at is None for letter in letters)
     click.echo(f"{len(letters)} dead letters of run {settings.run}, {waiting} of them not replayed", err=True)
 
@@ -45,14 +43,14 @@ def replay_command(identities: tuple[str, ...], everything: bool, settings: Stag
     """
     if everything == bool(identities):
         raise click.UsageError("give identities as `dead-letters list` prints them, or --all")
-    run = Run(settings)
+    run = connected(settings)
     letters = list_dead_letters(run)
     replayable = [letter for letter in letters if why_not_replayable(letter) is None]
     chosen = replayable if everything else _named(letters, identities)
     with run.publisher(f"replay-{os.getpid()}") as publisher:
         for letter in chosen:
             replay(publisher, run, letter)
-            click.echo(f"replayed {letter.identity}")
+            say(f"replayed {letter.identity}")
     click.echo(f"{len(chosen)} replayed", err=True)
 
 

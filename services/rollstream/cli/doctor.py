@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import click
+
+from rollstream.cli.options import json_option
 
 
 @click.command()
@@ -15,13 +18,17 @@ import click
     show_default=True,
     help="The directory that the run would use.",
 )
-def command(run_dir: Path) -> None:
+@json_option
+def command(run_dir: Path, as_json: bool) -> None:
     """Check cores, memory, disk, Java, Kafka's jars, ports and GPU. Exits with 1 if a run could not start."""
     from rollstream.local.doctor import Verdict, examine
+    from rollstream.views.rendering import json_text
 
     colors = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "red"}
     results = examine(run_dir)
-    for result in results:
+    if as_json:
+        click.echo(json_text([asdict(result) for result in results]))
+    for result in () if as_json else results:
         click.echo(f"{click.style(f'{result.verdict:8}', colors[result.verdict])}{result.name:14}{result.found}")
         if result.advice:
             click.echo(f"{'':22}{result.advice}")

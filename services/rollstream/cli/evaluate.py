@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollstream.cli.options import config_option, json_option
+from rollstream.cli.options import FiniteRange, config_option, connected, json_option, whole
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 @click.command("evaluate")
 @config_option
-@click.option("--version", type=click.IntRange(min=0), help="Weight version; default: the newest.")
+@click.option("--version", type=whole(0), help="Weight version; default: the newest.")
 @click.option("--environment", help="Environment whose prompts are asked; default: the producer's.")
-@click.option("--num-prompts", default=512, show_default=True, type=click.IntRange(min=1), help="Held-out prompts.")
+@click.option("--num-prompts", default=512, show_default=True, type=whole(1), help="Held-out prompts.")
 @click.option(
     "--deadline",
     default=600.0,
     show_default=True,
-    type=click.FloatRange(1),
+    type=FiniteRange(1),
     help="Seconds to wait for the last answer.",
 )
 @json_option
@@ -33,15 +33,15 @@ def command(
 
     A generator and a scorer of the run must be running. If not one prompt is scored, the exit code is 70.
     """
-    from rollstream.bus.run import Run
     from rollstream.client.evaluate import newest_version
     from rollstream.producers.settings import ProducerSettings
     from rollstream.views.evaluation import evaluate_with_progress, show
 
     settings = ProducerSettings.load(config)
-    chosen = newest_version(Run(settings)) if version is None else version
+    run = connected(settings, deadline)
+    chosen = newest_version(run) if version is None else version
     request = _request(settings, chosen, environment=environment, num_prompts=num_prompts, deadline_seconds=deadline)
-    report = evaluate_with_progress(Run(settings), request, is_shown=not as_json)
+    report = evaluate_with_progress(run, request, is_shown=not as_json)
     show(report, as_json=as_json)
     if report.mean_reward is None:
         raise BrokenWorldError(

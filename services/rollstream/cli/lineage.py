@@ -1,17 +1,17 @@
 """`rollstream lineage`: where a rollout or a step came from and what was made of it, read from the topics."""
 
-import json
 from dataclasses import fields
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from rollstream.bus.run import Run
-from rollstream.cli.options import json_option, settings_option
+from rollstream.cli.options import connected, json_option, settings_option
 from rollstream.history.lineage import Found, RolloutStory, StepStory
 from rollstream.process.settings import StageSettings
 from rollstream.views.lineage import read_rollout, read_step, rollout_lines, step_lines
-from rollstream.views.rendering import plain
+from rollstream.views.rendering import json_text, plain, say
+
+_MOST_DIGITS: Final = 19
 
 
 @click.command()
@@ -23,13 +23,15 @@ def command(what: str, as_json: bool, settings: StageSettings) -> None:
 
     Reads the whole ledger of the run, and for a rollout all its topics. For a run of weeks this takes minutes.
     """
-    run = Run(settings)
-    story = read_step(run, int(what)) if what.isdecimal() else read_rollout(run, what)
+    # A step is at most a number of 64 bits; int() refuses thousands of digits.
+    is_step = what.isdecimal() and len(what) <= _MOST_DIGITS
+    run = connected(settings)
+    story = read_step(run, int(what)) if is_step else read_rollout(run, what)
     if as_json:
-        click.echo(json.dumps(_plain_story(story)))
+        click.echo(json_text(_plain_story(story)))
         return
     for line in rollout_lines(story) if isinstance(story, RolloutStory) else step_lines(story):
-        click.echo(line)
+        say(line)
 
 
 def _plain_story(value: Any) -> Any:

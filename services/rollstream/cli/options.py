@@ -1,19 +1,52 @@
 """Options that several commands share. The run is found without an option where there is only one choice."""
 
 import errno
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from rollstream.process.settings import RUN_FILE, StageSettings
 from rollstream.schemas.errors import ConfigurationError
 
+if TYPE_CHECKING:
+    from rollstream.bus.run import Run
+
 F = TypeVar("F", bound=Callable[..., Any])
 
+LARGEST: Final = 2**31 - 1
+"""Largest whole number of an option: what libraries hold in 32 bits."""
+
 _HELP = f"The run's {RUN_FILE}. Default: ./{RUN_FILE}, else the newest runs/*/{RUN_FILE}."
+
+
+class FiniteRange(click.FloatRange):
+    """A number in a range. `nan` is in no range, and after `inf` seconds nothing ever ends."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number, if it is finite."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{number} is not a finite number.", param, ctx)
+        return number
+
+
+def whole(minimum: int) -> click.IntRange:
+    """A whole number from `minimum` on."""
+    return click.IntRange(minimum, LARGEST)
+
+
+def connected(settings: StageSettings, timeout_seconds: float | None = None) -> "Run":
+    """The run, after a broker of its cluster has answered; raises `BrokerError` with the address after 5 s at most."""
+    from rollstream.bus.clients import BROKER_ANSWERS_SECONDS, cluster_topics
+    from rollstream.bus.run import Run
+
+    patience = BROKER_ANSWERS_SECONDS if timeout_seconds is None else min(timeout_seconds, BROKER_ANSWERS_SECONDS)
+    cluster_topics(settings.kafka, patience)
+    return Run(settings)
 
 
 def find_config(given: Path | None = None) -> Path | None:

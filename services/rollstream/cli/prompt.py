@@ -1,16 +1,13 @@
 """`rollstream prompt`: submit a prompt, wait for its scored answers, and color them by weight version."""
 
-import json
 import uuid
 from pathlib import Path
 
 import click
 from rich.console import Console
-from rich.text import Text
 
-from rollstream.bus.run import Run
-from rollstream.cli.options import config_option, json_option
-from rollstream.client.submit import answers, submit
+from rollstream.cli.options import FiniteRange, config_option, connected, json_option, whole
+from rollstream.client.submit import Patience, answers, submit
 from rollstream.environments.load import refuse_unknown_environment
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.settings import StageSettings
@@ -21,7 +18,7 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import SCORED
 from rollstream.views.colors import VersionColors
-from rollstream.views.rendering import plain
+from rollstream.views.rendering import cell, json_text
 
 
 @click.command()
@@ -29,10 +26,8 @@ from rollstream.views.rendering import plain
 @click.option("--samples", default=1, show_default=True, type=click.IntRange(1, 1024), help="Number of answers.")
 @click.option("--environment", default="", help="Environment whose rubric scores the answers.  [default: none]")
 @click.option("--reference", help="Right answer, which the rubric compares with.")
-@click.option(
-    "--max-tokens", default=256, show_default=True, type=click.IntRange(min=1), help="Most tokens of an answer."
-)
-@click.option("--timeout", default=120.0, show_default=True, type=click.FloatRange(1), help="Seconds to wait.")
+@click.option("--max-tokens", default=256, show_default=True, type=whole(1), help="Most tokens of an answer.")
+@click.option("--timeout", default=120.0, show_default=True, type=FiniteRange(1), help="Seconds to wait.")
 @json_option
 @config_option
 def command(  # one parameter an option
@@ -46,9 +41,11 @@ def command(  # one parameter an option
     config: Path | None,
 ) -> None:
     """Submit TEXT as a prompt, and print each answer when it is scored. The answers are never trained on."""
+    patience = Patience(seconds=timeout)
     settings = StageSettings.load(config)
     if environment:
         refuse_unknown_environment(environment, settings.environments)
+    run = connected(settings, timeout)
     prompt_id = f"command/{uuid.uuid4().hex}"
     prompt = PromptSubmitted(
         prompt_id=prompt_id,
@@ -60,12 +57,11 @@ def command(  # one parameter an option
         group_size=samples,
         submitted_at=utc_now(),
     )
-    run = Run(settings)
     # Before the prompt is submitted: an answer that comes quickly must not be missed.
     start = run.ends(SCORED)
-    submit(run, prompt)
+    submit(run, prompt, patience)
     colors = VersionColors(_model_path(config))
-    for answer in answers(run, prompt, start, timeout):
+    for answer in answers(run, prompt, start, patience):
         _show(answer, colors, as_json)
     if not as_json:
         Console().print(colors.legend())
@@ -73,12 +69,12 @@ def command(  # one parameter an option
 
 def _show(answer: RolloutScored, colors: VersionColors, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(plain(answer)))
+        click.echo(json_text(answer))
         return
     scoring, rollout = answer.scoring, answer.rollout
     reward = "no reward" if scoring.reward is None else f"reward {scoring.reward:g}"
     why = scoring.failure or rollout.failure
-    head = Text(f"{rollout.sample_index}: {reward}{f' ({why})' if why else ''}  ", style="bold")
+    head = cell(f"{rollout.sample_index}: {reward}{f' ({why})' if why else ''}  ", "bold")
     Console().print(head + colors.answer(rollout))
 
 

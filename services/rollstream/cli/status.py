@@ -1,10 +1,10 @@
-"""`rollstream status`: topics, lag, processes and versions of a run, live."""
+"""`rollstream status`: reward, lag, processes, versions and topics of a run, live."""
 
-import json
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, NoReturn
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -15,12 +15,13 @@ from rich.text import Text
 from rollstream.cli.options import json_option, settings_option
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import BrokerError
-from rollstream.views.rendering import one_line
+from rollstream.schemas.weights import WeightsApplied
+from rollstream.views.rendering import cell, json_text, one_line
 from rollstream.views.snapshot import Snapshot, StatusSource
 
 _REFRESH_SECONDS: Final = 2.0
 _METRICS: Final = (
-    "reward_mean", "loss", "grad_norm", "entropy", "policy_lag_mean", "policy_lag_max", "zero_std_ratio",
+    "reward_mean", "policy_lag_mean", "policy_lag_max", "loss", "grad_norm", "entropy", "zero_std_ratio",
     "completion_tokens_mean", "generated_tokens_per_second", "trained_tokens_per_second",
 )  # fmt: skip
 
@@ -30,24 +31,30 @@ _METRICS: Final = (
 @json_option
 @settings_option
 def command(once: bool, as_json: bool, settings: StageSettings) -> None:
-    """Show topics, lag, processes and versions of a run, every two seconds until Ctrl-C."""
+    """Show reward, lag, processes, versions and topics of a run, every two seconds until Ctrl-C."""
     source = StatusSource(settings)
     if as_json:
-        click.echo(json.dumps(source.snapshot().as_plain()))
-        return
-    first = source.snapshot()
-    if once:
-        Console().print(rendered(first))
-        return
-    with Live(rendered(first), auto_refresh=False) as live:
-        while True:
-            time.sleep(_REFRESH_SECONDS)
-            live.update(_look(source), refresh=True)
+        click.echo(json_text(source.snapshot().as_plain()))
+    elif once:
+        Console().print(rendered(source.snapshot()))
+    else:
+        # Ctrl-C is how people end it.
+        with suppress(KeyboardInterrupt):
+            _watch(source)
 
 
 def rendered(snapshot: Snapshot) -> RenderableType:
-    """The tables of one snapshot."""
-    return Group(_topics(snapshot), _lags(snapshot), _fleet(snapshot), _producers(snapshot), _newest(snapshot))
+    """The state in the order in which people look: a terminal of 24 lines cuts off what comes last."""
+    parts = (_head, _metrics, _lags, _fleet, _producers, _newest, _topics)
+    return Group(*(part(snapshot) for part in parts))
+
+
+def _watch(source: StatusSource) -> NoReturn:
+    with Live(rendered(source.snapshot()), auto_refresh=False) as live:
+        live.refresh()
+        while True:
+            time.sleep(_REFRESH_SECONDS)
+            live.update(_look(source), refresh=True)
 
 
 def _look(source: StatusSource) -> RenderableType:
@@ -55,16 +62,19 @@ def _look(source: StatusSource) -> RenderableType:
         return rendered(source.snapshot())
     # A broker that restarts must not end the view.
     except BrokerError as error:
-        return Text(f"{error}; trying again", style="red")
+        return cell(f"{error}; trying again", "red")
 
 
-def _topics(snapshot: Snapshot) -> Table:
-    title = f"run {snapshot.run}, {snapshot.taken_at:%H:%M:%S} UTC"
-    rows = (
-        (topic.name.removeprefix(f"{snapshot.run}."), topic.num_partitions, topic.replication, topic.num_records)
-        for topic in snapshot.topics
-    )
-    return _table(title, ("topic", "partitions", "replication", "records (at most)"), rows)
+def _head(snapshot: Snapshot) -> Text:
+    step = snapshot.step
+    at = f"step {step.step}, {_ago(step.finished_at, snapshot.taken_at)}" if step else "no step yet"
+    version = f"version {snapshot.published.weight_version}" if snapshot.published else "no version yet"
+    return cell(f"run {snapshot.run}, {snapshot.taken_at:%H:%M:%S} UTC: {at}, {version}", "bold")
+
+
+def _metrics(snapshot: Snapshot) -> Text:
+    found = snapshot.step.metrics if snapshot.step else {}
+    return cell("  ".join(f"{name} {found[name]:.4g}" for name in _METRICS if name in found))
 
 
 def _lags(snapshot: Snapshot) -> Table:
@@ -72,26 +82,31 @@ def _lags(snapshot: Snapshot) -> Table:
         (lag.group, lag.topic, "never committed" if lag.num_records is None else lag.num_records)
         for lag in snapshot.lags
     )
-    return _table("lag", ("group", "topic", "records behind"), rows)
+    return _table(("lag of", "on topic", "records behind"), rows)
 
 
 def _fleet(snapshot: Snapshot) -> Table:
     applied = {record.generator_id: record for record in snapshot.applied}
-    rows, now = [], snapshot.taken_at
-    for member in sorted({*applied, *snapshot.members}):
-        beat = snapshot.members.get(member)
-        record = applied.get(member)
-        newest = record and f"{record.outcome.value} {record.weight_version}, {_ago(record.applied_at, now)}"
-        rows.append(
-            (
-                member,
-                "not heard of" if beat is None else str(beat.get("stage", "alive")),
-                newest or "",
-                "" if beat is None else beat.get("in_flight", ""),
-                "" if beat is None or "tokens_per_second" not in beat else f"{beat['tokens_per_second']:.0f}",
-            )
-        )
-    return _table("fleet", ("member", "heartbeat", "newest version", "in flight", "tokens/s"), rows)
+    rows = (
+        (member, *_beat(snapshot.members.get(member)), _loaded(applied.get(member), snapshot.taken_at))
+        for member in sorted({*applied, *snapshot.members})
+    )
+    return _table(("fleet", "stage", "in flight", "tokens/s", "newest version"), rows)
+
+
+def _beat(beat: dict[str, Any] | None) -> tuple[object, object, object]:
+    """Stage, samples in flight and tokens a second, as the member said; anyone may have said it."""
+    if beat is None:
+        return "not heard of", "", ""
+    speed = beat.get("tokens_per_second")
+    shown = f"{speed:.0f}" if isinstance(speed, int | float) else ""
+    return beat.get("stage", "alive"), beat.get("in_flight", ""), shown
+
+
+def _loaded(applied: WeightsApplied | None, now: datetime) -> str:
+    if applied is None:
+        return ""
+    return f"{applied.outcome.value} {applied.weight_version}, {_ago(applied.applied_at, now)}"
 
 
 def _producers(snapshot: Snapshot) -> Group:
@@ -107,7 +122,7 @@ def _producers(snapshot: Snapshot) -> Group:
         for record in snapshot.producers
     )
     columns = ("producer", "source", "next prompt", "open groups", "written")
-    return Group(_table("producers", columns, rows), _shares(snapshot))
+    return Group(_shares(snapshot), _table(columns, rows))
 
 
 def _shares(snapshot: Snapshot) -> Table:
@@ -116,27 +131,30 @@ def _shares(snapshot: Snapshot) -> Table:
     if shares is not None:
         excess = ", too many" if shares.total > shares.bound else ""
         rows = [*shares.by_member.items(), ("all", f"{shares.total} of at most {shares.bound}{excess}")]
-    return _table("credit", ("producer", "share, groups"), rows)
+    return _table(("credit of", "share, groups"), rows)
 
 
 def _newest(snapshot: Snapshot) -> Table:
-    table = Table("what", "newest", title="versions", title_justify="left")
-    if snapshot.published is not None:
-        table.add_row("version", one_line(snapshot.published))
+    rows = [] if snapshot.published is None else [("version", one_line(snapshot.published))]
     if snapshot.entry is not None:
-        ago = _ago(snapshot.entry.finished_at, snapshot.taken_at)
-        table.add_row("ledger", f"{one_line(snapshot.entry)}, {ago}")
-    if snapshot.step is not None:
-        for name in _METRICS:
-            if name in snapshot.step.metrics:
-                table.add_row(name, f"{snapshot.step.metrics[name]:.4g}")
-    return table
+        rows.append(("ledger", f"{one_line(snapshot.entry)}, {_ago(snapshot.entry.finished_at, snapshot.taken_at)}"))
+    return _table(("newest", "record"), rows, is_wrapped=True)
 
 
-def _table(title: str, columns: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> Table:
-    table = Table(*columns, title=title, title_justify="left")
+def _topics(snapshot: Snapshot) -> Table:
+    rows = (
+        (topic.name.removeprefix(f"{snapshot.run}."), topic.num_partitions, topic.replication, topic.num_records)
+        for topic in snapshot.topics
+    )
+    return _table(("topic", "partitions", "replication", "records (at most)"), rows)
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[object, ...]], *, is_wrapped: bool = False) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold cyan")
+    for column in columns:
+        table.add_column(column, no_wrap=not is_wrapped, overflow="fold" if is_wrapped else "ellipsis")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
+        table.add_row(*(cell(part) for part in row))
     return table
 
 

@@ -1,16 +1,15 @@
 """`rollstream topics`: create, describe or delete the topics of a run."""
 
-import json
 from dataclasses import asdict
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from rollstream.bus.admin import KafkaAdmin
-from rollstream.cli.options import json_option, settings_option
+from rollstream.cli.options import connected, json_option, settings_option
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.views.rendering import json_text
 
 
 @click.group()
@@ -25,7 +24,7 @@ def command() -> None:
 @settings_option
 def create(partitions: int, settings: StageSettings) -> None:
     """Create the topics that are missing. With three brokers or more, each topic is replicated three times."""
-    created = KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=partitions)
+    created = connected(settings).admin().create_topics(settings.run, partitions=partitions)
     for name in created:
         click.echo(f"created {name}")
     if not created:
@@ -37,11 +36,11 @@ def create(partitions: int, settings: StageSettings) -> None:
 @settings_option
 def describe(as_json: bool, settings: StageSettings) -> None:
     """Show the run's topics with their partitions, replication and records."""
-    topics = KafkaAdmin(settings.kafka).describe_topics(settings.run)
+    topics = connected(settings).admin().describe_topics(settings.run)
     if not topics:
         raise ConfigurationError(f"run {settings.run} has no topics; make them with `rollstream topics create`")
     if as_json:
-        click.echo(json.dumps([asdict(topic) for topic in topics]))
+        click.echo(json_text([asdict(topic) for topic in topics]))
         return
     table = Table(
         "topic", "partitions", "replication", "records (at most)", "id", title=f"topics of run {settings.run}"
@@ -61,7 +60,7 @@ def delete(yes: bool, settings: StageSettings) -> None:
         typed = click.prompt(f"This deletes run {settings.run} for good. Type its name to go on", default="")
         if typed != settings.run:
             raise click.ClickException(f"{typed!r} is not {settings.run!r}: nothing was deleted")
-    deleted = KafkaAdmin(settings.kafka).delete_topics(settings.run)
+    deleted = connected(settings).admin().delete_topics(settings.run)
     for name in deleted:
         click.echo(f"deleted {name}")
     if not deleted:

@@ -2,7 +2,7 @@
 
 import click
 
-from rollstream.cli.options import json_option, settings_option
+from rollstream.cli.options import connected, json_option, settings_option, whole
 from rollstream.process.settings import StageSettings
 
 
@@ -14,11 +14,12 @@ def command() -> None:
 @command.command("list")
 @settings_option
 @json_option
-@click.option("--last", default=20, show_default=True, type=click.IntRange(min=1), help="Newest versions to list.")
+@click.option("--last", default=20, show_default=True, type=whole(1), help="Newest versions to list.")
 def list_versions(settings: StageSettings, as_json: bool, last: int) -> None:
     """List the newest versions: the parent of each, whether it survived restarts, and whether its files are pruned."""
     from rollstream.views.weights import show_list
 
+    connected(settings)
     show_list(settings, last=last, as_json=as_json)
 
 
@@ -30,6 +31,7 @@ def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
     """Show a version: its files, whether their checksums are right, and the metrics of the step that made it."""
     from rollstream.views.weights import show_one
 
+    connected(settings)
     show_one(settings, version, as_json=as_json)
 
 
@@ -44,4 +46,5 @@ def roll_back_to(settings: StageSettings, version: int, force: bool) -> None:
     """
     from rollstream.views.weights import roll_back_and_show
 
+    connected(settings)
     roll_back_and_show(settings, version, force=force)

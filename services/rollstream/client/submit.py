@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from rollstream.bus.message import Partition
 from rollstream.bus.run import Run
@@ -12,27 +13,46 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import PROMPTS, SCORED
 
 
-def submit(run: Run, prompt: PromptSubmitted) -> None:
-    """Publish the prompt on `prompts`; returns when the broker has confirmed it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a client waits, from its beginning to the last answer."""
+
+    seconds: float
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left, 0 after the end."""
+        return max(0.0, self.since + self.seconds - time.monotonic())
+
+
+def submit(run: Run, prompt: PromptSubmitted, patience: Patience) -> None:
+    """Publish the prompt on `prompts`; returns when the broker has confirmed it, or raises `BrokerError`."""
     with run.publisher(f"prompt-{os.getpid()}") as publisher:
-        publisher.publish_soon(run.out_record(PROMPTS, prompt)).result()
+        delivery = publisher.publish_soon(run.out_record(PROMPTS, prompt))
+        try:
+            delivery.result(patience.left)
+        except TimeoutError as error:
+            raise BrokerError(
+                f"the broker did not confirm the prompt within {patience.seconds:g} s, it may arrive later: "
+                "--timeout waits longer"
+            ) from error
 
 
 def answers(
-    run: Run, prompt: PromptSubmitted, start: dict[Partition, int], timeout_seconds: float
+    run: Run, prompt: PromptSubmitted, start: dict[Partition, int], patience: Patience
 ) -> Iterator[RolloutScored]:
     """Give out each sample once, when it is on `scored`. `start` are the offsets to read from.
 
-    Raises `BrokerError` if samples are missing after `timeout_seconds`.
+    Raises `BrokerError` if samples are missing when the patience is over.
     """
-    deadline = time.monotonic() + timeout_seconds
     missing = set(range(prompt.group_size))
     key = prompt.group_id.encode()
     with run.reader(SCORED, start=start) as reader:
         while missing:
-            if time.monotonic() > deadline:
+            if not patience.left:
                 raise BrokerError(
-                    f"{len(missing)} of {prompt.group_size} answers did not come within {timeout_seconds:g} s: "
+                    f"{len(missing)} of {prompt.group_size} answers did not come within {patience.seconds:g} s: "
                     "`rollstream status` shows whether generators and scorers run; --timeout waits longer"
                 )
             for message in reader.poll(timeout_seconds=0.2):

@@ -30,7 +30,11 @@ class Shares:
 
 def shares_of(members: Mapping[str, Mapping[str, Any]]) -> Shares | None:
     """The shares that `members` report, with the lowest bound among them; None if no member is a producer."""
-    producers = {member: state for member, state in members.items() if "share" in state}
+    producers = {
+        member: state
+        for member, state in members.items()
+        if all(isinstance(state.get(name), int) for name in ("share", "bound"))
+    }
     if not producers:
         return None
     return Shares(
@@ -71,9 +75,8 @@ class Fleet:
         except RedisError as error:
             self._report_gone(error)
             return {}
-        pairs = zip(keys, states, strict=True)
-        # A key may expire between the two commands: its state is then None.
-        return {key.removeprefix(self._prefix): json.loads(state) for key, state in pairs if state}
+        pairs = ((key.removeprefix(self._prefix), _state(text)) for key, text in zip(keys, states, strict=True))
+        return {member: state for member, state in pairs if state is not None}
 
     def _report_gone(self, error: Exception) -> None:
         # One line for each time that Redis goes away: beats come every few seconds.
@@ -82,9 +85,24 @@ class Fleet:
             self._is_reported_gone = True
 
 
+def _state(text: str | bytes | None) -> dict[str, Any] | None:
+    """A heartbeat; None if it expired while it was read, or if it is none: anyone may write into Redis."""
+    try:
+        state = json.loads(text) if text else None
+    except ValueError:
+        return None
+    return state if isinstance(state, dict) else None
+
+
 def _connection(redis_url: str) -> "redis.Redis":
     # Only where Redis is used: beside vLLM, which installs OpenTelemetry, this import takes half a second and more.
     import redis
 
     # Short timeouts: whoever beats or asks has other work, and does without an answer.
-    return redis.Redis.from_url(redis_url, socket_timeout=1.0, socket_connect_timeout=1.0, decode_responses=True)
+    return redis.Redis.from_url(
+        redis_url,
+        socket_timeout=1.0,
+        socket_connect_timeout=1.0,
+        decode_responses=True,
+        encoding_errors="replace",
+    )

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from rich.text import Text
 
 from rollstream.engines.identity import tokenizer_sha256
+from rollstream.process.terminal import escaped
 from rollstream.schemas.rollout import RolloutGenerated, Turn
 
 Detokenize = Callable[[npt.NDArray[np.int32]], str]
@@ -44,12 +45,12 @@ class VersionColors:
     def _turn(self, turn: Turn, tokenizer: str) -> Text:
         styles = [self._color(span.weight_version) for span in turn.weight_spans]
         if len(styles) <= 1:
-            return Text(turn.text, style=styles[0] if styles else "")
+            return Text(_shown(turn.text), style=styles[0] if styles else "")
         pieces = _pieces(turn, self._detokenizer(tokenizer))
         if pieces is None:
             spans = ", ".join(f"version {s.weight_version} tokens {s.start} to {s.end}" for s in turn.weight_spans)
-            return Text(f"{turn.text} ({spans})")
-        return Text.assemble(*zip(pieces, styles, strict=True))
+            return Text(f"{_shown(turn.text)} ({spans})")
+        return Text.assemble(*zip(map(_shown, pieces), styles, strict=True))
 
     def _color(self, version: int) -> str:
         return self._colors.setdefault(version, _PALETTE[len(self._colors) % len(_PALETTE)])
@@ -58,6 +59,10 @@ class VersionColors:
         if sha256 not in self._detokenizers:
             self._detokenizers[sha256] = _load_detokenizer(self._model_path, sha256)
         return self._detokenizers[sha256]
+
+
+def _shown(text: str) -> str:
+    return escaped(text, keep="\n\t")
 
 
 def _pieces(turn: Turn, detokenize: Detokenize | None) -> list[str] | None:

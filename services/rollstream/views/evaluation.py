@@ -1,6 +1,5 @@
 """What `rollstream evaluate` shows: a progress bar while it runs, then a table or JSON."""
 
-import json
 from typing import Any
 
 import click
@@ -10,6 +9,7 @@ from rich.table import Table
 
 from rollstream.bus.run import Run
 from rollstream.client.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
+from rollstream.views.rendering import cell, json_text
 
 _NUM_EXAMPLES = 5
 
@@ -24,19 +24,19 @@ def evaluate_with_progress(run: Run, request: EvaluationRequest, *, is_shown: bo
 def show(report: EvaluationReport, *, as_json: bool) -> None:
     """Print the report."""
     if as_json:
-        click.echo(json.dumps(_plain(report)))
+        click.echo(json_text(_plain(report)))
         return
     reward = "none scored" if report.mean_reward is None else f"{report.mean_reward:.3f}"
-    title = f"{report.environment}, version {report.weight_version}: mean reward {reward}"
+    title = cell(f"{report.environment}, version {report.weight_version}: mean reward {reward}")
     table = Table("prompt", "answer", "reference", "reward", title=title)
     for prompt in report.prompts[:_NUM_EXAMPLES]:
-        table.add_row(*(_shortened(part) for part in _row(prompt)))
+        table.add_row(*(cell(_shortened(part)) for part in _row(prompt)))
     console = Console()
     console.print(table)
     counts = f"{report.num_completed} completed, {report.num_failed} failed, {report.num_unresolved} unresolved"
     console.print(counts, highlight=False)
     for line in (f"{failure.count} x {failure.code.value}: {failure.example}" for failure in report.failures):
-        console.print(line, style="red", highlight=False, markup=False)
+        console.print(cell(line, "red"))
 
 
 def _row(prompt: EvaluatedPrompt) -> tuple[str, str, str, str]:
@@ -46,7 +46,7 @@ def _row(prompt: EvaluatedPrompt) -> tuple[str, str, str, str]:
 
 
 def _shortened(text: str) -> str:
-    line = text.replace("\n", "⏎").replace("[", "\\[")
+    line = text.replace("\n", "⏎")
     return line if len(line) <= 60 else f"{line[:60]}…"
 
 

@@ -1,13 +1,21 @@
-"""Shows records: as one line each for people, or as JSON for programs."""
+"""Shows records: as one line each for people, or as JSON for programs.
 
+Ids and texts come from outside. What goes to a terminal passes `say` or `cell`, what goes to a program `json_text`.
+"""
+
+import json
+import math
 from collections import Counter
 from datetime import UTC, datetime
 from enum import Enum
 from functools import singledispatch
 from typing import Any
 
+import click
 import numpy as np
+from rich.text import Text
 
+from rollstream.process.terminal import escaped
 from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted
@@ -20,6 +28,21 @@ from rollstream.stage.dead_letters import DeadLetter
 _TEXT_WIDTH = 60
 
 
+def say(line: str) -> None:
+    """Print one line on a terminal, with control characters as escapes."""
+    click.echo(escaped(line))
+
+
+def cell(value: object, style: str = "") -> Text:
+    """A value in a table: never markup, and without control characters."""
+    return Text("" if value is None else escaped(str(value)), style=style)
+
+
+def json_text(value: Any) -> str:
+    """JSON that every reader takes: a number that JSON does not have is the text `NaN`, `Infinity` or `-Infinity`."""
+    return json.dumps(plain(value), allow_nan=False)
+
+
 def plain(value: Any) -> Any:
     """A record as JSON types: arrays as lists of numbers, times as ISO 8601, raw bytes as hex."""
     if isinstance(value, Record):
@@ -28,12 +51,14 @@ def plain(value: Any) -> Any:
         return {key: plain(part) for key, part in value.items()}
     if isinstance(value, tuple | list):
         return [plain(part) for part in value]
+    if isinstance(value, np.ndarray):
+        return value.tolist() if np.isfinite(value).all() else plain(value.tolist())
     return _plain_leaf(value)
 
 
 def _plain_leaf(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, datetime):

@@ -1,11 +1,11 @@
 """What `rollstream weights` shows."""
 
-import json
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rollstream.bus.run import Run
 from rollstream.history.read import History, read
@@ -14,6 +14,7 @@ from rollstream.history.weight_store import WeightStore, open_weight_store
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
 from rollstream.schemas.weights import WeightsPublished
+from rollstream.views.rendering import cell, json_text, say
 
 
 def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
@@ -23,7 +24,7 @@ def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
     rows = [_row(history, published) | {"pruned": _is_pruned(store, published)} for published in newest]
     if as_json:
         for row in rows:
-            click.echo(json.dumps(row))
+            click.echo(json_text(row))
         return
     table = Table()
     for column in ("version", "parent", "step", "made by", "surviving", "MB", "created", "checkpoint"):
@@ -32,8 +33,8 @@ def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
         cells = {**row, "created_at": row["created_at"][11:19], "checkpoint": row["checkpoint"] is not None}
         if cells.pop("pruned"):
             cells["megabytes"] = "pruned"
-        table.add_row(*(_cell(value) for value in cells.values()), style=None if row["surviving"] else "dim")
-    click.echo(f"run {settings.run}: {len(history.published)} versions of {settings.model}")
+        table.add_row(*(cell(_word(value)) for value in cells.values()), style=None if row["surviving"] else "dim")
+    say(f"run {settings.run}: {len(history.published)} versions of {settings.model}")
     Console().print(table)
 
 
@@ -54,7 +55,7 @@ def show_one(settings: StageSettings, version: int, *, as_json: bool) -> None:
         "metrics": entry.metrics if entry else {},
     }
     if as_json:
-        click.echo(json.dumps(shown))
+        click.echo(json_text(shown))
         return
     table = Table(title=f"version {version}", show_header=False)
     for name, value in shown.items():
@@ -68,9 +69,7 @@ def roll_back_and_show(settings: StageSettings, version: int, *, force: bool) ->
     click.echo(f"version {published.weight_version} is published with the files of version {version}")
     checkpoint = read(Run(settings)).fold.checkpoint
     start = "the initial model" if checkpoint is None else f"the checkpoint of version {checkpoint.weight_version}"
-    click.echo(
-        f"the next trainer goes on from {start}: {checkpoint.checkpoint if checkpoint else 'no checkpoint is older'}"
-    )
+    say(f"the next trainer goes on from {start}: {checkpoint.checkpoint if checkpoint else 'no checkpoint is older'}")
 
 
 def _row(history: History, published: WeightsPublished) -> dict[str, Any]:
@@ -101,15 +100,15 @@ def _verdict(settings: StageSettings, published: WeightsPublished) -> str:
     return "complete, sums are right"
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "" if value is None else str(value)
+def _word(value: Any) -> Any:
+    return value if not isinstance(value, bool) else "yes" if value else "no"
 
 
-def _lines(value: Any) -> str:
+def _lines(value: Any) -> Text:
+    """A value in a table; of several parts each on its own line."""
     if isinstance(value, dict):
-        return "\n".join(f"{name} {number:g}" for name, number in value.items())
+        return Text("\n").join(cell(f"{name} {number:g}") for name, number in value.items())
     if isinstance(value, list):
-        return "\n".join(f"{file['name']}  {file['num_bytes']} bytes  {file['sha256']}" for file in value)
-    return _cell(value)
+        files = (f"{file['name']}  {file['num_bytes']} bytes  {file['sha256']}" for file in value)
+        return Text("\n").join(cell(file) for file in files)
+    return cell(_word(value))
