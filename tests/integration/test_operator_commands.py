@@ -300,6 +300,23 @@ def test_a_command_on_a_run_without_topics_says_how_to_make_them(
     assert "rollstream topics create" in str(result.exception)
 
 
+def test_a_stage_without_topics_ends_before_torch_is_imported(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    for heavy in ("torch", "vllm", "transformers"):
+        (tmp_path / f"{heavy}.py").write_text("raise SystemExit(99)")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "rollstream.toml").write_text(
+        f'run = "{topic_prefix}"\n[kafka]\nbootstrap_servers = "{kafka}"\n'
+        '[trainer]\nmodel_path = "."\n[generator.engine]\nmodel_path = "."\n'
+    )
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    for stage in ("trainer", "generator"):
+        command = [sys.executable, "-m", "rollstream.cli.main", stage]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, env=env, timeout=60)
+        assert done.returncode == 78, done.stderr
+        assert f"no topics {topic_prefix}." in done.stderr
+        assert "make them with `rollstream topics create`" in done.stderr
+
+
 def test_prompt_submits_and_prints_each_answer_with_its_versions(run: Run) -> None:
     submitted: list[PromptSubmitted] = []
     answering = threading.Thread(target=_answer, args=(run, submitted), daemon=True)

@@ -13,15 +13,16 @@ import copy
 import logging
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.clients import BROKER_ANSWERS_SECONDS, cluster_topics
 from rollstream.bus.message import Message, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import BrokenWorldError, DecodeError
+from rollstream.schemas.errors import BrokenWorldError, BrokerError, ConfigurationError, DecodeError
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
@@ -30,6 +31,7 @@ from rollstream.schemas.topics import Topic
 R = TypeVar("R", bound=Record)
 
 _LOG = logging.getLogger(__name__)
+_START_SECONDS: Final = 30.0
 
 
 class Run:
@@ -121,6 +123,21 @@ class Run:
     def ends(self, topic: Topic[Any]) -> dict[Partition, int]:
         """The next offset of each partition at this moment. A reader that starts there sees only later records."""
         return {partition: end for partition, (_, end) in self.bounds(topic).items()}
+
+    def require_topics(self, *topics: Topic[Any]) -> None:
+        """Raise `ConfigurationError` naming the topics that are missing, `BrokerError` if no broker answers in 30 s.
+
+        For the start of a stage: before it loads what takes long.
+        """
+        try:
+            there = cluster_topics(self.kafka)
+        except BrokerError as error:
+            left = _START_SECONDS - BROKER_ANSWERS_SECONDS
+            _LOG.warning("%s; waiting for %g s more", error, left)
+            there = cluster_topics(self.kafka, left)
+        missing = [self.topic(topic) for topic in topics if self.topic(topic) not in there]
+        if missing:
+            raise ConfigurationError(f"no topics {', '.join(missing)}: make them with `rollstream topics create`")
 
     def admin(self) -> KafkaAdmin:
         """A client for topics and committed offsets."""

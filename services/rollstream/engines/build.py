@@ -2,6 +2,7 @@
 
 from typing import assert_never
 
+from rollstream.engines.model_directory import read_config
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
 
@@ -11,6 +12,8 @@ def build_engine(settings: EngineSettings) -> Engine:
 
     Raises `ConfigurationError` if `settings.model_path` holds no model.
     """
+    if settings.kind != "scripted":
+        read_config(settings.model_path)  # before libraries are imported, which takes long
     match settings.kind:
         case "vllm":
             from rollstream.engines.vllm_engine import VllmEngine

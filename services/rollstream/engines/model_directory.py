@@ -26,7 +26,7 @@ def read_config(model_path: Path) -> dict[str, Any]:
         config: dict[str, Any] = json.loads((model_path / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{model_path} has no readable config.json ({error}); set engine.model_path to a directory with a model"
+            f"{model_path} has no readable config.json ({error}); set model_path to a directory with a model"
         ) from error
     return config
 

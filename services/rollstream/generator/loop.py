@@ -6,7 +6,7 @@ Waits for  the engine; room below `max_tokens_in_flight`; a weight version at mo
 Unblocked  by samples that end, and by the trainer's next version.
 
 Order at start: engine → Kafka clients → newest version loaded → subscribe. The engine comes first because it may
-fork, which is safe only before Kafka's threads exist.
+fork, which is safe only before Kafka's threads exist. Before it a child process asks whether the topics are there.
 
 What happens when … (the loop itself is `stage/loop.py`)
   … this process is killed: another generator gets the prompts without a committed offset. It samples them again, with
@@ -47,12 +47,21 @@ from rollstream.generator.handler import GeneratorHandler, SampleBounds, without
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
+from rollstream.process.apart import run_apart
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop, ending_within, first_to_end
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
-from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
+from rollstream.schemas.topics import (
+    DEAD_LETTERS,
+    EVAL_PROMPTS,
+    EVAL_ROLLOUTS,
+    PROMPTS,
+    ROLLOUTS,
+    WEIGHTS,
+    WEIGHTS_APPLIED,
+)
 from rollstream.stage.loop import Route, Stage, run_stage
 from rollstream.stage.starts import PoisonGuard
 
@@ -61,6 +70,7 @@ _BEHIND = "weights"
 _START_ENDS_SECONDS = 10.0
 _TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
 """Which topic prompts come from, and which topic their samples go to."""
+_NEEDED = (*(topic for pair in _TOPICS for topic in pair), WEIGHTS, WEIGHTS_APPLIED, DEAD_LETTERS)
 
 
 async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
@@ -70,6 +80,8 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     """
     settings.log_resolved()
     Agents(settings.agents)  # one that cannot be imported is refused before the engine starts, which may take minutes
+    # In a child, so that the client's threads are never in this process. An engine takes long to load.
+    run_apart(lambda: Run(settings).require_topics(*_NEEDED))
     health = Health()
     health.serve(settings.health_port)
     engine = build_engine(settings.engine)

@@ -39,7 +39,7 @@ from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.repeats import thin_out
 from rollstream.process.stop import Stop, first_to_end
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
 from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process, fetched
 from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
@@ -63,7 +63,8 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
     for name in settings.environments:
         refuse_unknown_environment(name, settings.environments)
     run = Run(settings)
-    await asyncio.to_thread(_refuse_missing_topics, run)
+    # Faust would wait for missing topics for ever and log nothing.
+    await asyncio.to_thread(run.require_topics, *(topic for route in _ROUTES for topic in route), DEAD_LETTERS)
     async with AsyncExitStack() as stack:
         pool = await stack.enter_async_context(ScoringPool(settings.pool_bounds(), settings.environments))
         publisher = await stack.enter_async_context(run.publisher(_scorer_id(settings)))
@@ -143,14 +144,6 @@ async def _watch_fetching(app: Any, health: Health) -> None:
         silent = watch.look(assigned, time.monotonic())
         health.check("fetching", not silent, silent or f"{len(assigned)} partitions are read")
         await asyncio.sleep(0.5)
-
-
-def _refuse_missing_topics(run: Run) -> None:
-    # Faust would wait for missing topics for ever and log nothing.
-    needed = {run.topic(topic) for pair in _ROUTES for topic in (*pair, DEAD_LETTERS)}
-    missing = sorted(needed - run.admin().topic_names())
-    if missing:
-        raise ConfigurationError(f"no topics {missing}; make them with `rollstream topics create`")
 
 
 def _group(settings: ScorerSettings) -> str:

@@ -12,6 +12,7 @@ from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.engines.model_directory import read_config
 from rollstream.history.ledger import LedgerFold
 from rollstream.history.read import read
 from rollstream.history.weight_store import open_weight_store
@@ -20,7 +21,7 @@ from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ExpiredTransactionError, FencedError
 from rollstream.schemas.ledger import EntryKind
-from rollstream.schemas.topics import PROMPTS, SCORED
+from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import (
     CheckpointStore,
@@ -60,12 +61,21 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
     health = Health()
     health.serve(settings.health_port)
     try:
+        _refuse_what_is_missing(settings)
         # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
         backend = _load_backend(settings)
         hide_loaded_objects()
         train(settings, backend, stop, health, clock)
     finally:
         health.close()
+
+
+def _refuse_what_is_missing(settings: TrainerSettings) -> None:
+    """What can be said before torch is imported, which takes long."""
+    read_config(settings.model_path)
+    run = Run(settings)
+    run.require_topics(WEIGHTS, LEDGER)
+    run.sibling(settings.rollouts_run).require_topics(PROMPTS, SCORED)
 
 
 def train(
