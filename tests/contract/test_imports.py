@@ -50,7 +50,7 @@ def test_help_imports_nothing_but_the_table_of_commands() -> None:
     output = subprocess.run(
         [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True, timeout=60
     ).stdout
-    assert "Commands:" in output
+    assert "Stages:" in output
     imported = output.splitlines()[-1].split()
     assert _heavy(imported) == []
     assert [name for name in sorted(imported) if name.startswith("rollstream.") and name.count(".") == 2] == [

@@ -1,11 +1,13 @@
 """Wrong input to commands ends in one sentence that says what to change, before anything is started."""
 
+import re
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from rollstream.cli.main import cli
+from rollstream.cli.main import SECTIONS, cli
 from rollstream.schemas.errors import ConfigurationError
 
 
@@ -63,3 +65,52 @@ def test_a_command_without_a_run_names_the_ways_to_one(tmp_path: Path, monkeypat
     result = CliRunner().invoke(cli, ["status"])
     assert isinstance(result.exception, ConfigurationError), result.output
     assert "name one with --config, or make one with `rollstream demo`" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["prompt", "x", "--timeout", "nan"],
+        ["prompt", "x", "--timeout", "inf"],
+        ["prompt", "x", "--max-tokens", "99999999999999999999"],
+        ["evaluate", "--deadline", "nan"],
+        ["evaluate", "--num-prompts", "99999999999999999999"],
+        ["demo", "--learning-rate", "nan"],
+        ["demo", "--seed", "99999999999999999999"],
+        ["sft", "--output", "x", "--environment", "sort_digits", "--threads", "99999999999999999999"],
+        ["tail", "prompts", "-n", "9" * 5000],
+        ["tail", "\udcff"],
+        ["prompt", "text \udcff"],
+        ["status", "--config", "\udcff.toml"],
+    ],
+    ids=lambda words: " ".join(words)[:40].encode("ascii", "backslashreplace").decode(),
+)
+def test_a_number_or_text_that_nothing_could_hold_is_refused_as_an_argument(words: list[str]) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert (result.exit_code, "Error: " in result.output) == (2, True), result.output
+
+
+def test_an_unknown_environment_and_a_model_that_is_none_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
+    common = ["sft", "--output", str(tmp_path / "out")]
+    for words, why in (
+        (["--tiny-model", "--environment", "sort_digit"], "environment 'sort_digit' is neither one of"),
+        (["--model", str(tmp_path), "--environment", "sort_digits"], "has no readable config.json"),
+    ):
+        result = CliRunner().invoke(cli, [*common, *words])
+        assert isinstance(result.exception, ConfigurationError), result.output
+        assert why in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_completion_knows_commands_and_options_without_importing_any_command() -> None:
+    completion = ShellComplete(cli, {}, "rollstream", "_ROLLSTREAM_COMPLETE")
+    assert [item.value for item in completion.get_completions([], "s")] == ["status", "scorer", "sft", "schemas"]
+    assert "--json" in [item.value for item in completion.get_completions(["status"], "--")]
+
+
+def test_the_commands_are_grouped_as_the_readme_does() -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (.*`.*) \|$", text, re.MULTILINE))
+    for heading, commands in SECTIONS.items():
+        named = re.findall(r"`([a-z-]+)", rows[heading.lower()])
+        assert [name for name in commands if name not in named] == [], heading

@@ -16,7 +16,7 @@ _BENCHES = {
 
 @click.group(
     cls=LazyGroup,
-    lazy=_BENCHES,
+    sections={"Benches": _BENCHES},
     modules={name: f"rollstream.local.bench.{name.replace('-', '_')}" for name in _BENCHES},
 )
 def command() -> None:

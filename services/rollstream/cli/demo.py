@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from rollstream.cli.options import made_directory
+from rollstream.cli.options import FiniteRange, made_directory, whole
 from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, DemoOptions
 from rollstream.process.settings import STAGES
 
@@ -14,10 +14,10 @@ from rollstream.process.settings import STAGES
 @click.option(
     "--run-dir", type=click.Path(file_okay=False, path_type=Path), help="A new directory. Default: runs/demo-<time>."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of model and tasks.")
-@click.option("--steps", type=click.IntRange(min=10), default=NUM_STEPS, show_default=True, help="Optimizer steps.")
+@click.option("--seed", type=whole(0), default=0, show_default=True, help="Seed of model and tasks.")
+@click.option("--steps", type=whole(10), default=NUM_STEPS, show_default=True, help="Optimizer steps.")
 @click.option(
-    "--learning-rate", type=click.FloatRange(min=0), default=LEARNING_RATE, show_default=True,
+    "--learning-rate", type=FiniteRange(min=0), default=LEARNING_RATE, show_default=True,
     help="0: the model does not change, to compare with.",
 )  # fmt: skip
 @click.option("--kill", type=click.Choice(list(STAGES)), help="kill -9 this stage during the run; nothing is lost.")

@@ -1,10 +1,14 @@
 """`rollstream generator`: run the stage that turns prompts into rollouts."""
 
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 
 from rollstream.cli.options import config_option
+from rollstream.process.entry import run_process
+from rollstream.process.stop import Stop
 
 
 @click.command()
@@ -14,8 +18,12 @@ def command(config: Path | None) -> None:
 
     Settings: the tables [generator] and [generator.engine] of the run's file, or ROLLSTREAM_… in the environment.
     """
-    from rollstream.generator.loop import run_generator
-    from rollstream.generator.settings import GeneratorSettings
-    from rollstream.process.entry import run_process
 
-    run_process("generator", lambda stop: run_generator(GeneratorSettings.load(config), stop))
+    def main(stop: Stop) -> Coroutine[Any, Any, None]:
+        # Imported here: Ctrl-C is an orderly end already.
+        from rollstream.generator.loop import run_generator
+        from rollstream.generator.settings import GeneratorSettings
+
+        return run_generator(GeneratorSettings.load(config), stop)
+
+    run_process("generator", main)

@@ -4,47 +4,67 @@ So `rollstream --help` does not wait for heavy libraries.
 """
 
 import importlib
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from rollstream.schemas.errors import RollstreamError
 
-COMMANDS: Mapping[str, str] = {
-    "demo": "Run the whole loop on this machine, with a tiny model that learns within minutes.",
-    "up": "Start Kafka and Redis on this machine, without containers.",
-    "down": "Stop what `up` started, and keep the data.",
-    "status": "Show topics, lag, processes and versions of a run, live.",
-    "doctor": "Check whether this machine is ready for a run.",
-    "tail": "Print the newest records of a topic, one on each line.",
-    "prompt": "Submit a prompt and print its scored answers.",
-    "lineage": "Show where a rollout or a step came from and what was made of it.",
-    "topics": "Create, describe or delete a run's topics.",
-    "schemas": "Check, register or update the record schemas.",
-    "weights": "List, show or roll back weight versions.",
-    "dead-letters": "List or replay messages that could not be handled.",
-    "evaluate": "Score a weight version on held-out prompts.",
-    "sft": "Train a model on an environment's demonstrations, as a start for a run.",
-    "bench": "Measure one part, mostly against the same work done without rollstream.",
-    "producer": "Run the stage that submits prompts.",
-    "generator": "Run the stage that turns prompts into rollouts.",
-    "scorer": "Run the stage that gives rollouts their rewards.",
-    "trainer": "Run the stage that trains and publishes weight versions.",
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+# The README shows the same groups.
+SECTIONS: Mapping[str, Mapping[str, str]] = {
+    "The whole thing": {
+        "demo": "Run the whole loop on this machine, with a tiny model that learns within minutes.",
+        "up": "Start Kafka and Redis on this machine, without containers.",
+        "down": "Stop what `up` started, and keep the data.",
+        "status": "Show reward, lag, processes, versions and topics of a run, live.",
+        "doctor": "Check whether this machine is ready for a run.",
+    },
+    "Stages": {
+        "topics": "Create, describe or delete a run's topics.",
+        "producer": "Run the stage that submits prompts.",
+        "generator": "Run the stage that turns prompts into rollouts.",
+        "scorer": "Run the stage that gives rollouts their rewards.",
+        "trainer": "Run the stage that trains and publishes weight versions.",
+    },
+    "Inspecting": {
+        "tail": "Print the newest records of a topic, one on each line.",
+        "lineage": "Show where a rollout or a step came from and what was made of it.",
+        "weights": "List, show or roll back weight versions.",
+        "prompt": "Submit a prompt and print its scored answers.",
+        "evaluate": "Score a weight version on held-out prompts.",
+    },
+    "Repairing": {
+        "dead-letters": "List or replay messages that could not be handled.",
+    },
+    "Models and contracts": {
+        "sft": "Train a model on an environment's demonstrations, as a start for a run.",
+        "schemas": "Check, register or update the record schemas.",
+        "bench": "Measure one part, mostly against the same work done without rollstream.",
+    },
 }
+COMMANDS: Mapping[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
 
 
 class LazyGroup(click.Group):
     """A group that knows the names and the one-line help of its commands, and imports a command only to run it.
 
-    `lazy`: name → help. `modules`: name → module whose `command` it is.
+    `sections`: heading → name → help. `modules`: name → module whose `command` it is.
     """
 
-    def __init__(self, *args: Any, lazy: Mapping[str, str], modules: Mapping[str, str], **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Mapping[str, str]], modules: Mapping[str, str], **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self._lazy = lazy
+        self._sections = sections
+        self._lazy = {name: text for section in sections.values() for name, text in section.items()}
         self._modules = modules
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -55,15 +75,32 @@ class LazyGroup(click.Group):
         """Import the command's module."""
         if cmd_name not in self._lazy:
             return None
-        command = importlib.import_module(self._modules[cmd_name]).command
+        with ctrl_c_ends_at_once():
+            command = importlib.import_module(self._modules[cmd_name]).command
         if not isinstance(command, click.Command):
             raise TypeError(f"{self._modules[cmd_name]}.command is {command!r}, not a click command")
+        _add_verbose(command)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands without importing any of them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self._lazy.items()))
+        for heading, commands in self._sections.items():
+            with formatter.section(heading):
+                formatter.write_dl(list(commands.items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """As click does, without importing any command."""
+        from click.shell_completion import CompletionItem
+
+        names = [CompletionItem(name, help=text) for name, text in self._lazy.items() if name.startswith(incomplete)]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse arguments that are no text: none of the records, topics and addresses could hold them."""
+        for argument in args:
+            if not argument.isascii() and any("\ud800" <= char <= "\udfff" for char in argument):
+                ctx.fail(f"the argument {argument!a} is not UTF-8")
+        return super().parse_args(ctx, args)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -74,28 +111,87 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
 
+@contextmanager
+def ctrl_c_ends_at_once() -> Iterator[None]:
+    """While libraries are imported: there KeyboardInterrupt ends in tracebacks, some of them of C code."""
+    is_usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if is_usual:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if is_usual:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _be_verbose(_context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from rollstream.process.logs import be_verbose
+
+        be_verbose()
+
+
+_VERBOSE = click.Option(
+    ["-v", "--verbose"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_be_verbose,
+    help="Log more, what the Kafka client says too; an error with its traceback.",
+)
+
+
+def _add_verbose(command: click.Command) -> None:
+    """Add `-v` to the command and to those below it: people type it first and last."""
+    if _VERBOSE not in command.params:
+        command.params.append(_VERBOSE)
+    if isinstance(command, click.Group):
+        for below in command.commands.values():
+            _add_verbose(below)
+
+
 @click.group(
     cls=LazyGroup,
-    lazy=COMMANDS,
+    sections=SECTIONS,
     modules={name: f"rollstream.cli.{name.replace('-', '_')}" for name in COMMANDS},
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.version_option(package_name="rollstream")
-def cli() -> None:
+@click.pass_obj
+def cli(is_own_process: bool | None) -> None:
     """Online reinforcement learning for language models, in stages that talk only through Kafka."""
+    if is_own_process:
+        from rollstream.process.logs import configure_command_logging
+
+        configure_command_logging()
+
+
+_add_verbose(cli)
 
 
 def main() -> None:
-    """Entry point. An error of this project is printed as one line, and decides the exit code."""
+    """Run the command of the command line. An error of this project is one line, and decides the exit code."""
     # The settings may declare code of the user that lies in the directory where the command is called. Python's search
     # path has that directory with `python -m`, but not in a console script.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        cli(prog_name="rollstream")
+        cli(prog_name="rollstream", obj=True)
     except RollstreamError as error:
-        click.secho(f"error: {error}", fg="red", err=True)
+        _say(error)
         raise SystemExit(error.exit_code) from error
+
+
+def _say(error: RollstreamError) -> None:
+    import traceback
+
+    from rollstream.process.logs import is_verbose
+    from rollstream.process.terminal import escaped
+
+    if is_verbose():
+        click.echo(escaped("".join(traceback.format_exception(error)), keep="\n"), err=True)
+    text = escaped(str(error), keep="\n")
+    click.secho(f"error: {text}", fg="red", err=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import click
 
 from rollstream.cli.options import config_option
 from rollstream.process.entry import run_process
-from rollstream.producers.settings import ProducerSettings
+from rollstream.process.stop import Stop
 
 
 @click.command("producer")
@@ -16,7 +16,12 @@ def command(config: Path | None) -> None:
 
     Settings: the table [producer] of the run's file, or ROLLSTREAM_… in the environment.
     """
-    from rollstream.producers.loop import run_producer
 
-    settings = ProducerSettings.load(config)
-    run_process("producer", lambda stop: run_producer(settings, stop))
+    def main(stop: Stop) -> None:
+        # Imported here: Ctrl-C is an orderly end already.
+        from rollstream.producers.loop import run_producer
+        from rollstream.producers.settings import ProducerSettings
+
+        run_producer(ProducerSettings.load(config), stop)
+
+    run_process("producer", main)

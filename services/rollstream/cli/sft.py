@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
-from rollstream.cli.options import made_directory
+from rollstream.cli.options import FiniteRange, made_directory, whole
+from rollstream.engines.model_directory import read_config
+from rollstream.environments.load import load_environment
 from rollstream.process.logs import configure_logging
 from rollstream.process.settings import RUN_FILE, StageSettings
 
@@ -22,22 +24,20 @@ from rollstream.process.settings import RUN_FILE, StageSettings
 )
 @click.option(
     "--until-accuracy",
-    type=click.FloatRange(0, 1),
+    type=FiniteRange(0, 1),
     help="Stop at this accuracy of sampled answers to validation tasks.",
 )
-@click.option(
-    "--max-steps", type=click.IntRange(1), default=1000, show_default=True, help="Stop after this many steps."
-)
-@click.option("--batch-size", type=click.IntRange(1), default=64, show_default=True, help="Demonstrations per step.")
+@click.option("--max-steps", type=whole(1), default=1000, show_default=True, help="Stop after this many steps.")
+@click.option("--batch-size", type=whole(1), default=64, show_default=True, help="Demonstrations per step.")
 @click.option(
     "--learning-rate",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=1e-3,
     show_default=True,
     help="AdamW, constant after warm-up.",
 )
-@click.option("--threads", type=click.IntRange(1), help="CPU threads; default: torch's own choice.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="For weights, order and sampling.")
+@click.option("--threads", type=click.IntRange(1, 4096), help="CPU threads; default: torch's own choice.")
+@click.option("--seed", type=whole(0), default=0, show_default=True, help="For weights, order and sampling.")
 def command(  # one parameter an option
     model: Path | None,
     tiny_model: bool,
@@ -52,12 +52,16 @@ def command(  # one parameter an option
     """
     if (model is None) != tiny_model:
         raise click.UsageError("name a model directory with --model, or take --tiny-model")
+    # Before torch is imported, which takes long.
+    declared = StageSettings.load(config).environments if config else {}
+    load_environment(environment, declared)
+    if model is not None:
+        read_config(model)
     from rollstream.local.tiny_model import write_tiny_model
     from rollstream.trainer.sft.settings import SftSettings
     from rollstream.trainer.sft.sft import run_sft
 
     configure_logging("sft")
-    declared = StageSettings.load(config).environments if config else {}
     made_directory(output)
     with tempfile.TemporaryDirectory() as scratch:
         start = model or Path(scratch)

@@ -6,7 +6,7 @@ import click
 
 from rollstream.cli.options import config_option
 from rollstream.process.entry import run_process
-from rollstream.trainer.settings import TrainerSettings
+from rollstream.process.stop import Stop
 
 
 @click.command("trainer")
@@ -17,9 +17,13 @@ def command(config: Path | None, accept_loss: bool) -> None:
 
     Settings: the table [trainer] of the run's file, or ROLLSTREAM_… in the environment.
     """
-    from rollstream.trainer.start import run_trainer
 
-    settings = TrainerSettings.load(config)
-    if accept_loss:
-        settings = settings.model_copy(update={"accept_loss": True})
-    run_process("trainer", lambda stop: run_trainer(settings, stop))
+    def main(stop: Stop) -> None:
+        # Imported here: Ctrl-C is an orderly end already.
+        from rollstream.trainer.settings import TrainerSettings
+        from rollstream.trainer.start import run_trainer
+
+        settings = TrainerSettings.load(config)
+        run_trainer(settings.model_copy(update={"accept_loss": settings.accept_loss or accept_loss}), stop)
+
+    run_process("trainer", main)
