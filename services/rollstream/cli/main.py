@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "generator": "Run the stage that turns prompts into rollouts.",
         "scorer": "Run the stage that gives rollouts their rewards.",
         "trainer": "Run the stage that trains and publishes weight versions.",
+        "config": "Explain every key of a run's file, and check a file.",
     },
     "Inspecting": {
         "tail": "Print the newest records of a topic, one on each line.",
