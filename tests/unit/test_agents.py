@@ -49,7 +49,7 @@ def test_a_declared_agent_is_made_with_the_options_of_the_settings_and_of_the_pr
 
 def test_a_record_that_names_code_imports_and_runs_nothing(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    for name in ("os.system", f"{__name__}.Debate", "", "single_turn.", "x" * 3_000_000):
+    for name in ("os.system", f"{__name__}.Debate", "", "single_turn.", "x" * 1000):
         error = refused(Agents(declared("Debate")), name, command=f"touch {ran}")
         assert error.code == FailureCode.UNKNOWN_AGENT
         assert "is not one of the agents of this run: debate, single_turn; the run's settings declare" in str(error)

@@ -93,7 +93,7 @@ def test_a_number_or_text_that_nothing_could_hold_is_refused_as_an_argument(word
 def test_an_unknown_environment_and_a_model_that_is_none_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
     common = ["sft", "--output", str(tmp_path / "out")]
     for words, why in (
-        (["--tiny-model", "--environment", "sort_digit"], "environment 'sort_digit' is neither one of"),
+        (["--tiny-model", "--environment", "sort_digit"], "'sort_digit' is not one of the environments"),
         (["--model", str(tmp_path), "--environment", "sort_digits"], "has no readable config.json"),
     ):
         result = CliRunner().invoke(cli, [*common, *words])

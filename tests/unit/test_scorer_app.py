@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
 
 from rollstream.bus.message import Message
 from rollstream.process.settings import KafkaSettings
@@ -14,14 +13,13 @@ async def handle(messages: Sequence[Message]) -> None:
     raise AssertionError(f"nothing is read here, got {messages}")
 
 
-def test_a_new_leader_is_known_within_seconds_and_the_buffer_is_bounded_by_bytes(tmp_path: Path) -> None:
+def test_a_new_leader_is_known_within_seconds_and_the_buffer_is_bounded_by_bytes() -> None:
     async def build() -> None:
         stream = StreamSettings(
             group="demo.scorers",
             topics=["demo.rollouts"],
             batch_size=128,
             session_timeout_seconds=20.0,
-            directory=str(tmp_path),
         )
         app = build_app(KafkaSettings(), stream, handle, lambda count: None)
         assert app.conf.consumer_metadata_max_age_ms == 5000

@@ -101,10 +101,11 @@ class WithoutValidation(SortDigits):
 
 
 def test_an_accuracy_is_refused_where_there_is_nothing_to_measure_it_with(tmp_path):
-    environment = f"{__name__}.{WithoutValidation.__name__}"
+    own = {"path": f"{__name__}.{WithoutValidation.__name__}"}
+    common = {"environment": "own", "environments": {"own": own}}
     with pytest.raises(ConfigurationError, match="no prompt in the split validate"):
-        run_sft(a_warm_up(tmp_path, environment=environment, until_accuracy=0.0))
-    assert run_sft(a_warm_up(tmp_path, environment=environment, max_steps=1)).accuracy is None
+        run_sft(a_warm_up(tmp_path, **common, until_accuracy=0.0))
+    assert run_sft(a_warm_up(tmp_path, **common, max_steps=1)).accuracy is None
 
 
 class Fingerprint(SortDigits):

@@ -113,11 +113,11 @@ def test_files_of_one_name_and_different_content_are_different_sources(tmp_path:
 
 
 def test_an_environment_with_other_tasks_is_another_source() -> None:
-    sizes = [
-        EnvironmentSource(load_environment("word_count", {"num_examples": size}), split="train", seed=0)
-        for size in ("20", "30")
-    ]
-    assert sizes[0].dataset != sizes[1].dataset
+    def source(size: str) -> EnvironmentSource:
+        declared = {"word_count": Declaration(options={"num_examples": size})}
+        return EnvironmentSource(load_environment("word_count", declared), split="train", seed=0)
+
+    assert source("20").dataset != source("30").dataset
 
 
 def test_rows_with_the_same_id_are_refused_since_they_would_be_one_group(tmp_path: Path) -> None:

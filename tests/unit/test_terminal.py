@@ -26,6 +26,8 @@ from rollstream.views.snapshot import GroupLag, Snapshot
 from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
 
 HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold] [/no] \u202edesrever\r\n\x9b2J :smile:"
+# What a record's ids and names may hold: no control characters.
+NAME = HOSTILE.translate(dict.fromkeys((*range(32), *range(127, 160))))
 ROOT = Path(__file__).parents[2]
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -47,7 +49,7 @@ def a_snapshot(**fields: Any) -> Snapshot:
             ("scorers", "eval-rollouts")]  # fmt: skip
     usual: dict[str, Any] = {
         "run": "demo", "taken_at": NOW, "topics": topics, "entry": step, "step": step, "published": published(120),
-        "applied": (applied(120),), "members": members,
+        "applied": (applied(120),), "members": members, "producers": (),
         "lags": tuple(GroupLag(group=group, topic=topic, num_records=12) for group, topic in lags),
     }  # fmt: skip
     return Snapshot(**{**usual, **fields})
@@ -72,12 +74,12 @@ def test_a_text_from_outside_keeps_nothing_that_steers_a_terminal() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        a_prompt(prompt_id=HOSTILE, group_id=HOSTILE, environment=HOSTILE),
-        a_generated(rollout_id=HOSTILE, turns=(a_turn(text=HOSTILE),)),
-        a_rollout(rollout_id=HOSTILE),
-        published(2, uri=HOSTILE, model=HOSTILE),
-        applied(2, generator_id=HOSTILE, error=HOSTILE),
-        an_entry(EntryKind.RESTART, checkpoint=HOSTILE),
+        a_prompt(prompt_id=NAME, group_id=NAME, environment=NAME),
+        a_generated(rollout_id=NAME, turns=(a_turn(text=HOSTILE),)),
+        a_rollout(rollout_id=NAME),
+        published(2, uri=NAME, model=NAME),
+        applied(2, generator_id=NAME, error=HOSTILE),
+        an_entry(EntryKind.RESTART, checkpoint=NAME),
     ],
     ids=lambda record: type(record).__name__,
 )
@@ -91,8 +93,8 @@ def test_the_line_of_a_record_with_hostile_ids_is_printable(record: Any) -> None
 def test_status_shows_hostile_ids_as_text_and_does_not_crash() -> None:
     hostile = a_snapshot(
         members={HOSTILE: {"stage": HOSTILE, "in_flight": [HOSTILE], "tokens_per_second": "[/bold]", "share": "x"}},
-        applied=(applied(3, generator_id=f"{HOSTILE}2"),),
-        published=published(3, uri=HOSTILE),
+        applied=(applied(3, generator_id=f"{NAME}2"),),
+        published=published(3, uri=NAME),
     )
     lines = lines_of(hostile)
     assert all(line.isprintable() for line in lines)

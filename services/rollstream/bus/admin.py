@@ -26,7 +26,7 @@ _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     # the older values too. A segment must hold the largest record.
     "compacted": {
         "cleanup.policy": "compact",
-        "segment.bytes": str(2 * MAX_RECORD_BYTES),
+        "segment.bytes": str(2 * TOPIC_BYTES),
         "min.cleanable.dirty.ratio": "0.1",
     },
     "long": {"cleanup.policy": "delete", "retention.ms": str(90 * _DAY_MS), "retention.bytes": "-1"},

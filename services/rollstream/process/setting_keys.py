@@ -29,6 +29,9 @@ _BOUNDS: Final = (
     ("pattern", "like {}"),
 )
 
+ANY_NAME: Final = "NAME"
+"""In a key's path: a name of the user's choice."""
+
 Schema = Mapping[str, Any]
 
 
@@ -57,16 +60,19 @@ def keys_of(model: type[BaseModel]) -> tuple[Key, ...]:
 
 def names_below(keys: tuple[Key, ...], path: tuple[str, ...]) -> list[str]:
     """The names of the keys directly in the table at `path`; `()` is the class itself."""
-    return [key.path[-1] for key in keys if key.path[:-1] == path]
+    return [key.path[-1] for key in keys if _fits(key.path[:-1], path)]
 
 
 def key_at(keys: tuple[Key, ...], path: tuple[str, ...]) -> Key | None:
     """The key at `path`; for a name in an open table that table. None if there is none."""
-    known = {key.path: key for key in keys}
-    if path in known:
-        return known[path]
-    around = next((known[path[:size]] for size in range(len(path) - 1, 0, -1) if path[:size] in known), None)
-    return around if around is not None and around.is_open else None
+    found = [key for size in range(len(path), 0, -1) for key in keys if _fits(key.path, path[:size])]
+    return found[0] if found and (found[0].is_open or _fits(found[0].path, path)) else None
+
+
+def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
+    return len(pattern) == len(path) and all(
+        known in (name, ANY_NAME) for known, name in zip(pattern, path, strict=True)
+    )
 
 
 def _keys(schema: Schema, defs: Schema, above: tuple[str, ...], computed: Mapping[str, Any]) -> Iterator[Key]:
@@ -88,6 +94,8 @@ def _keys(schema: Schema, defs: Schema, above: tuple[str, ...], computed: Mappin
         )
         if "properties" in found:
             yield from _keys(found, defs, (*above, name), {})
+        if isinstance(below, dict) and "$ref" in below:
+            yield from _keys(_resolved(below, defs), defs, (*above, name, ANY_NAME), {})
 
 
 def _resolved(given: Schema, defs: Schema) -> Schema:
@@ -105,6 +113,8 @@ def _type(found: Schema) -> str:
     if kind != "object":
         return _TYPES.get((kind, found.get("format")), "text")
     below = found.get("additionalProperties")
+    if isinstance(below, dict) and "$ref" in below:
+        return "table of tables"
     return f"table of {_type(below).replace('table of texts', 'table')}s" if isinstance(below, dict) else "table"
 
 

@@ -37,7 +37,6 @@ from rollstream.environments.load import refuse_unknown_environment
 from rollstream.process.beat import beat
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
-from rollstream.process.repeats import thin_out
 from rollstream.process.stop import Stop, first_to_end
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
@@ -91,11 +90,8 @@ async def serve_stream(
     An error that `handle` raises ends the process, and its batch is not committed.
     """
     # Their INFO lines are about their own inner work, not about the run.
-    libraries = ("faust", "mode", "aiokafka")
-    for library in libraries:
+    for library in ("faust", "mode", "aiokafka"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    # While a broker is away they log each of their tries, ten a second.
-    thin_out(*libraries)
     health = Health()
     health.serve(settings.health_port)
     beating = asyncio.create_task(beat(health, redis_state))
