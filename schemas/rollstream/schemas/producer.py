@@ -2,7 +2,7 @@
 
 from pydantic import Field
 
-from rollstream.schemas.record import Record, Sequence, Timestamp
+from rollstream.schemas.record import Count, Id, Map, Name, Record, Sequence, Timestamp
 
 
 class ProducerProgress(Record):
@@ -27,18 +27,18 @@ class ProducerProgress(Record):
         )
     """
 
-    producer: str = Field(min_length=1, description="Name of the producer, the record's key")
+    producer: Name = Field(min_length=1, description="Name of the producer, the record's key")
     incarnation: int = Field(ge=0, description="Number of the process; a later process of the same name has a larger")
-    source: str = Field(description="What it reads; no two producers of a run may read the same")
+    source: Name = Field(description="What it reads; no two producers of a run may read the same")
     claimed_at: Timestamp = Field(description="Since when this producer has this source, UTC; the first one keeps it")
     mark: str = Field(description="Where to go on in the source, in the source's own form")
-    next_sequence: int = Field(ge=0, description="Number of its next prompt")
-    open_groups: Sequence[str] = Field(default=(), description="Ids of its training groups that are open")
-    recently_closed: Sequence[str] = Field(
+    next_sequence: Count = Field(description="Number of its next prompt")
+    open_groups: Sequence[Id] = Field(default=(), description="Ids of its training groups that are open")
+    recently_closed: Sequence[Id] = Field(
         default=(), description="Ids of its groups that the ledger's entries from ledger_offset on close"
     )
-    ledger_offset: int = Field(default=0, ge=0, description="Offset in ledger to read on from")
-    prompts_offsets: dict[str, int] = Field(
+    ledger_offset: Count = Field(default=0, description="Offset in ledger to read on from")
+    prompts_offsets: Map[Count] = Field(
         default_factory=dict, description="Partition of prompts to the offset to read on from; absent: from the start"
     )
     written_at: Timestamp = Field(description="UTC")
