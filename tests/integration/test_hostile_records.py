@@ -19,6 +19,7 @@ from rollstream.schemas.topics import MAX_RECORD_BYTES, PROMPTS, ROLLOUTS
 from rollstream.stage.dead_letters import KEPT_BYTES, list_dead_letters
 from rollstream.stage.loop import MAX_FAILURES_A_MINUTE
 from tests.harness.builders import a_generated, a_prompt
+from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.running import run_on
 from tests.harness.small_registry import SmallRegistry, a_small_registry
 from tests.harness.stage_runs import Bus, run, running
@@ -107,3 +108,16 @@ def test_what_the_client_cannot_decompress_ends_as_a_dead_letter_and_readers_go_
     assert (letter.value, letter.identity.offset) == (None, 1)
     assert "Decompression" in letter.error_message
     assert [message.offset for message in bus.read(PROMPTS)] == [0, 1, 2]
+
+
+def test_a_header_whose_name_is_not_utf_8_changes_nothing(bus: Bus) -> None:
+    put_with_odd_header(bus.kafka.bootstrap_servers, PROMPTS.of(bus.run), AvroCodec(PROMPTS).encode(a_prompt(1)))
+
+    async def scenario() -> None:
+        bus.submit([2])
+        async with running(bus.stage()) as task:
+            await until(lambda: bus.committed() == 2, "both to be committed", task=task)
+
+    run(scenario())
+    assert bus.rows() == Counter({1: 4, 2: 4})
+    assert [message.headers for message in bus.read(PROMPTS)] == [(), ()]

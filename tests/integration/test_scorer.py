@@ -19,6 +19,7 @@ from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCOR
 from rollstream.stage.dead_letters import list_dead_letters
 from tests.harness import broken_scorer
 from tests.harness.builders import a_failure, a_generated, a_prompt
+from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run, readiness
 from tests.harness.unruly_environment import NAME, TABLE
@@ -86,10 +87,11 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     )
     whole = AvroCodec(ROLLOUTS).encode(right)
     run.publish("rollouts", [*GARBAGE.items(), ("truncated", whole[:-20])])
+    put_with_odd_header(run.kafka.bootstrap_servers, f"{run.name}.rollouts", whole)
     put(run, evaluated, topic=EVAL_ROLLOUTS)
     [port] = free_ports(1)
     scorer = run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
-    wait_until(lambda: len(run.records(SCORED)) == 4, "four scored rollouts")
+    wait_until(lambda: len(run.records(SCORED)) == 5, "four scored rollouts, one of them twice")
     found = by_index(run.records(SCORED))
     assert (found[0].scoring.reward, found[0].scoring.components) == (1.0, {"exact_match": 1.0})
     assert found[0].rollout == right
@@ -98,7 +100,7 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     assert str(found[3].scoring.failure).startswith("unknown_environment: ")
     assert {found[index].scoring.status for index in (2, 3)} == {Status.FAILED}
     wait_until(lambda: run.records(EVAL_SCORED), "the evaluation's rollout")
-    wait_until(lambda: run.committed("scorers", "rollouts") == 8, "the partitions to move on")
+    wait_until(lambda: run.committed("scorers", "rollouts") == 9, "the partitions to move on")
     letters = list_dead_letters(run.on_bus)
     assert {letter.key for letter in letters} == {b"garbage", b"unknown schema", b"null", b"truncated"}
     assert {letter.value for letter in letters} == {*GARBAGE.values(), whole[:-20]}

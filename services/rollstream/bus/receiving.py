@@ -1,19 +1,25 @@
 """Messages as the client gives them out, in our own type. Records that it can't decompress are passed over.
 
+Kafka takes any bytes as the name of a header. Where the client can't read the names, the message has no headers.
+
 The broker bounds only what a record takes when it is compressed: 150 MB of zeros are 5 kB. The client decompresses at
 most 100 MB, and fetches what is larger for ever. It says where the compressed batch begins, but not where it ends. So
 the records of the batch are passed over one by one, until the next batch is reached.
 """
 
 import logging
+from operator import methodcaller
 from typing import Any
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import Headers, Message, Partition
 
 _LOG = logging.getLogger(__name__)
+# The client gives a broken result for such names and leaves an error behind, which becomes a SystemError. A plain
+# method call does not look for it: then it comes up later, at any place.
+_headers_of = methodcaller("headers")
 
 
 class Receiver:
@@ -49,6 +55,14 @@ def _plain(polled: confluent_kafka.Message) -> Message:
         offset=polled.offset(),
         key=polled.key(),
         value=polled.value(),
-        headers=tuple(polled.headers() or ()),
+        headers=_headers(polled),
         timestamp_ms=polled.timestamp()[1],
     )
+
+
+def _headers(polled: confluent_kafka.Message) -> Headers:
+    try:
+        return tuple(_headers_of(polled) or ())
+    except (SystemError, UnicodeDecodeError):
+        _LOG.warning("%s/%d@%d: a header's name is not UTF-8", polled.topic(), polled.partition(), polled.offset())
+        return ()

@@ -28,6 +28,7 @@ from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokenWorldError, RollstreamError
 from rollstream.scorer.buffer import BoundedApp
 from rollstream.scorer.fetching import Fetched
+from rollstream.scorer.header_names import accept_any_header_name
 from rollstream.scorer.security import faust_credentials
 
 _LOG = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class _App(BoundedApp):
 
 def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_assigned: Callable[[int], None]) -> Any:
     """The application, not started. `on_assigned` is called with the number of partitions that this process reads."""
+    accept_any_header_name()
     session = stream.session_timeout_seconds
     app = _App(
         stream.group,
