@@ -284,7 +284,7 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     health = Health()
     health.serve(settings.health_port)
     try:
-        Run(settings).require_topics(PROMPTS, LEDGER)
+        Run(settings).require_topics(PROMPTS, PRODUCERS, LEDGER)
         producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=health)
         with reported(settings):
             producer.run(stop)

@@ -45,6 +45,8 @@ class ProducerSettings(StageSettings):
     share: int = Field(
         default_factory=lambda checked: (checked["max_policy_lag"] + 1) * checked["groups_per_step"],
         ge=1,
+        # All of them are named in one `ProducerProgress`.
+        le=100_000,
         json_schema_extra={"unit": "groups"},
         description="Most groups of this producer that are submitted and not closed; default: (max_policy_lag + 1) x "
         "groups_per_step, which the shares of all producers together must not exceed: it bounds the lag",
