@@ -20,6 +20,7 @@ from rollstream.schemas.topics import (
     LEDGER,
     MAX_PROMPT_BYTES,
     MAX_ROLLOUT_BYTES,
+    PRODUCERS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
@@ -27,7 +28,17 @@ from rollstream.schemas.topics import (
     WEIGHTS_APPLIED,
     Topic,
 )
-from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
+from tests.harness.builders import (
+    a_failure,
+    a_generated,
+    a_progress,
+    a_prompt,
+    a_rollout,
+    a_turn,
+    an_entry,
+    applied,
+    published,
+)
 
 BEYOND = 2**53 + 1
 LONG_ID = "x" * (MAX_ID_CHARACTERS + 1)
@@ -122,6 +133,9 @@ def test_a_rollout_beyond_a_bound_cannot_be_read(path: str, value: Any, bound: s
         (WEIGHTS, published(), "files", [{"name": "model\0", "num_bytes": 1, "sha256": ""}]),
         (WEIGHTS_APPLIED, applied(), "stall_seconds", float("nan")),
         (WEIGHTS_APPLIED, applied(), "load_seconds", 1e10),
+        (PRODUCERS, a_progress(), "incarnation", 2**63 - 1),
+        (PRODUCERS, a_progress(), "open_groups", [LONG_ID]),
+        (PRODUCERS, a_progress(), "prompts_offsets", {"0": BEYOND}),
         (LEDGER, an_entry(), "weight_version", 2**63 - 1),
         (LEDGER, an_entry(), "step", BEYOND),
         (LEDGER, an_entry(), "closed", [{"group_id": LONG_ID, "outcome": "dropped", "reason": ""}]),

@@ -104,7 +104,7 @@ RECORDS_OF_ALL_KINDS = st.one_of(
         incarnation=COUNTS,
         source=NAMES,
         claimed_at=TIMES,
-        mark=TEXT,
+        mark=NAMES,
         next_sequence=COUNTS,
         open_groups=st.lists(IDS, max_size=3).map(tuple),
         ledger_offset=COUNTS,

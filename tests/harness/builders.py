@@ -197,7 +197,7 @@ def a_progress(producer: str = "producer-0", **fields: Any) -> ProducerProgress:
     """That a producer submitted 18 prompts of a file, of which one group is open."""
     values: dict[str, Any] = {
         "producer": producer,
-        "incarnation": 1_772_366_400_250_000_000,
+        "incarnation": 1_772_366_400_250_000,
         "source": "train.jsonl@5891b5b522d5",
         "claimed_at": NOON,
         "mark": "18",

@@ -34,7 +34,7 @@ class Claims:
 
     def note(self, record: ProducerProgress, now: datetime) -> None:
         """Take in the next record of `producers`; see `claim` for what it raises once this process has claimed."""
-        if record.incarnation > _nanoseconds(now + _CLOCKS_DIFFER):
+        if record.incarnation > _microseconds(now + _CLOCKS_DIFFER):
             _LOG.warning("passed over a record of producer %s: its incarnation lies in the future", record.producer)
             return
         older = self._newest.get(record.producer)
@@ -52,7 +52,7 @@ class Claims:
         """
         own = self.own
         self.claimed_at = own.claimed_at if own is not None and own.source == self._source else now
-        self.incarnation = max(_nanoseconds(now), 0 if own is None else own.incarnation + 1)
+        self.incarnation = max(_microseconds(now), 0 if own is None else own.incarnation + 1)
         self._check()
 
     def _check(self) -> None:
@@ -75,5 +75,5 @@ class Claims:
         return (other.claimed_at, other.producer) < (self.claimed_at, self._name)
 
 
-def _nanoseconds(moment: datetime) -> int:
-    return int(moment.timestamp() * 1_000_000) * 1000
+def _microseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1_000_000)

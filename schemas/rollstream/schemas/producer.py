@@ -15,7 +15,7 @@ class ProducerProgress(Record):
     Example:
         ProducerProgress(
             producer="producer-0",
-            incarnation=1_772_366_400_250_000_000,
+            incarnation=1_772_366_400_250_000,
             source="train.jsonl@5891b5b522d5",
             claimed_at=utc_now(),
             mark="18",
@@ -28,10 +28,10 @@ class ProducerProgress(Record):
     """
 
     producer: Name = Field(min_length=1, description="Name of the producer, the record's key")
-    incarnation: int = Field(ge=0, description="Number of the process; a later process of the same name has a larger")
+    incarnation: Count = Field(description="Number of the process; a later process of the same name has a larger")
     source: Name = Field(description="What it reads; no two producers of a run may read the same")
     claimed_at: Timestamp = Field(description="Since when this producer has this source, UTC; the first one keeps it")
-    mark: str = Field(description="Where to go on in the source, in the source's own form")
+    mark: Name = Field(description="Where to go on in the source, in the source's own form")
     next_sequence: Count = Field(description="Number of its next prompt")
     open_groups: Sequence[Id] = Field(default=(), description="Ids of its training groups that are open")
     recently_closed: Sequence[Id] = Field(
