@@ -144,12 +144,13 @@ def test_a_scorer_that_is_to_stop_does_not_wait_for_all_that_hangs(run: Run, tmp
     assert late in [str(record.scoring.failure) for record in scored]
 
 
-def test_a_scorer_killed_in_mid_batch_or_before_its_commit_loses_nothing(run: Run) -> None:
+def test_a_scorer_killed_in_mid_batch_or_before_its_commit_loses_nothing_and_leaves_no_directory(run: Run) -> None:
     miss_killed_members_soon(run)
     rollouts = [a_generated(prompt=ordered(row, "sleep 0.05")) for row in range(24)]
     expected = {rollout.rollout_id for rollout in rollouts}
     put(run, *rollouts)
     assert run.start("scorer", ROLLSTREAM_CRASH_AT="batch_scored").wait() == -9
+    assert list(Path.cwd().glob(f"{run.name}*")) == []
     assert scored_ids(run)
     assert run.committed("scorers", "rollouts") == 0
     in_mid_batch = run.start("scorer")
