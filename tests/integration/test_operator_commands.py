@@ -265,12 +265,12 @@ def test_status_on_a_terminal_is_live_and_ends_with_0_on_ctrl_c(run: Run) -> Non
                 shown += os.read(terminal, 65536)
             process.send_signal(signal.SIGINT)
             assert process.wait(20) == 0
+            while select.select([terminal], [], [], 0)[0]:
+                shown += os.read(terminal, 65536)
         finally:
             process.kill()
             os.close(inside)
-    os.set_blocking(terminal, False)
-    shown += os.read(terminal, 65536)
-    os.close(terminal)
+            os.close(terminal)
     assert b"Traceback" not in shown
     assert b"Aborted" not in shown
 
