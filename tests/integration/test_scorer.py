@@ -1,5 +1,6 @@
 """The scorer as a process on the real broker: what it scores, which faults it survives, and that it loses nothing."""
 
+import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -19,11 +20,12 @@ from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCOR
 from rollstream.stage.dead_letters import list_dead_letters
 from tests.harness import broken_scorer
 from tests.harness.builders import a_failure, a_generated, a_prompt
+from tests.harness.forking import start_forked
 from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run, readiness
 from tests.harness.unruly_environment import NAME, TABLE
-from tests.harness.waits import wait_until
+from tests.harness.waits import DEADLINE_SECONDS, wait_until
 
 GARBAGE = {"garbage": b"\x07 no record", "unknown schema": b"\x00\x00\x0f\x42\x3f body", "null": None}
 
@@ -161,6 +163,20 @@ def test_a_scorer_killed_in_mid_batch_or_before_its_commit_loses_nothing_and_lea
     run.start("scorer")
     wait_until(lambda: run.committed("scorers", "rollouts") == len(rollouts), "all to be committed")
     assert set(scored_ids(run)) == expected
+
+
+def test_a_scorer_that_is_asked_to_end_while_no_broker_answers_ends_at_once(tmp_path: Path) -> None:
+    config = tmp_path / "rollstream.toml"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        config.write_text(f'run = "silent"\n[kafka]\nbootstrap_servers = "127.0.0.1:{port}"\n')
+        scorer = start_forked(partial(broken_scorer.main, config, "raise"), log=tmp_path / "scorer.log")
+        try:
+            silent.settimeout(DEADLINE_SECONDS)
+            silent.accept()  # by now Faust starts
+            assert scorer.terminate(5.0) == 0
+        finally:
+            scorer.kill()
 
 
 def test_a_world_that_breaks_in_mid_batch_commits_nothing(kafka: str, topic_prefix: str, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ What happens when …
     (`stage/starts.py`). Its group closes as `lost`. (A generator publishes unresolved samples then: it decodes the
     prompt. Here the record is not decoded any more.)
   … the process is asked to stop: the batch that is being scored ends, is confirmed and is committed. After 60 s the
-    process ends without that.
+    process ends without that; while it starts, at once.
   … a broker is lost: the process goes on with the partitions' new leaders. While one is not read, it is not ready.
   … weights are late: nothing happens, because scoring does not depend on weight versions.
 """
@@ -40,7 +40,7 @@ from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop, first_to_end
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
-from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process, fetched
+from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process, fetched, leave_at_once
 from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
 from rollstream.scorer.fetching import FetchWatch
 from rollstream.scorer.handler import ScorerIdentity
@@ -115,7 +115,7 @@ async def _run_app(settings: ScorerSettings, handle: Handle, health: Health, sto
     )
     app = build_app(settings.kafka, stream, handle, note_assigned)
     try:
-        await app.start()
+        await _start(app, stop)
         hide_loaded_objects()
         _LOG.info("scoring")
         await first_to_end(_until_stopped(app, stop), _watch_fetching(app, health))
@@ -124,6 +124,17 @@ async def _run_app(settings: ScorerSettings, handle: Handle, health: Health, sto
         await asyncio.wait_for(app.stop(), _STOP_SECONDS)
     except Exception as error:  # noqa: BLE001 (any error of Faust is a broken world)
         end_process(error)
+
+
+async def _start(app: Any, stop: Stop) -> None:
+    """Start Faust; if `stop` is asked before it has started, the process ends at once."""
+    starting = asyncio.ensure_future(app.start())
+    while not starting.done() and not stop.is_asked:
+        await asyncio.wait({starting}, timeout=0.1)
+    if not starting.done():
+        # Faust waits for a broker that is away without any bound, and can't be cancelled meanwhile.
+        leave_at_once()
+    starting.result()
 
 
 async def _until_stopped(app: Any, stop: Stop) -> None:
