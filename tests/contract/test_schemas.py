@@ -14,7 +14,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.compatibility import check_packaged, incompatibilities
 from rollstream.schemas.derive import avro_schema
 from rollstream.schemas.errors import IncompatibleSchemaError
-from rollstream.schemas.ledger import EntryKind
+from rollstream.schemas.ledger import EntryKind, SkippedRecord
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import ManifestEntry, Schema, current_schema, manifest
 from rollstream.schemas.rollout import Status
@@ -45,6 +45,7 @@ EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "applied": (WEIGHTS_APPLIED, applied()),
     "entry": (LEDGER, an_entry()),
     "entry_drops": (LEDGER, an_entry(EntryKind.DROPS)),
+    "entry_skip": (LEDGER, an_entry(EntryKind.SKIP, skipped=(SkippedRecord(topic="weights", partition=0, offset=17),))),
 }
 
 

@@ -149,7 +149,7 @@ def a_trained(rollout: RolloutScored, *, partition: int = 0, offset: int = 0) ->
 
 def an_entry(kind: EntryKind = EntryKind.STEP, **fields: Any) -> LedgerEntry:
     """A ledger entry, by default the first step: version 1 from version 0."""
-    has_parent = kind is not EntryKind.DROPS
+    has_parent = kind not in (EntryKind.DROPS, EntryKind.SKIP)
     values: dict[str, Any] = {
         "kind": kind,
         "incarnation": "trainer-1",

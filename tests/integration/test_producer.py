@@ -26,7 +26,7 @@ from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, FencedError, RollstreamError
-from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS
 from tests.harness.builders import a_prompt, an_entry
@@ -65,8 +65,11 @@ class Run:
             kind=kind, weight_version=self.version, parent_version=parent, step=0, checkpoint=checkpoint,
             closed=tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in groups),
         )  # fmt: skip
-        self.put(LEDGER.of(self.name), AvroCodec(LEDGER).encode(entry))
+        self.put_entry(entry)
         return entry
+
+    def put_entry(self, entry: LedgerEntry) -> None:
+        self.put(LEDGER.of(self.name), AvroCodec(LEDGER).encode(entry))
 
     def put(self, topic: str, value: bytes) -> None:
         self.publisher.publish_soon(OutRecord(topic=topic, value=value, key=b"k")).result(DEADLINE_SECONDS)
@@ -215,6 +218,22 @@ def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None
         producer.wait()
     run.wait_for(6)
     assert len({prompt.group_id for prompt in run.prompts}) == 6
+
+
+def test_a_contradicting_entry_ends_no_producer_and_a_repair_gives_its_credit_back(run: Run) -> None:
+    with producing(run.settings(share=2)):
+        run.wait_for(2)
+        run.step("a stranger's entry, which fits", *run.groups())
+        run.wait_for(4)
+        run.version -= 1
+        run.step(run.groups()[0])  # the trainer's own contradicts it
+        run.wait_for(4)
+        forged = SkippedRecord(topic="ledger", partition=0, offset=1)
+        run.put_entry(an_entry(EntryKind.SKIP, weight_version=run.version, step=0, skipped=(forged,)))
+        # One of four groups is closed: three are open, of which the share allows two.
+        run.wait_for(4)
+        run.step(*run.groups()[1:])
+        run.wait_for(6)
 
 
 def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:

@@ -11,7 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from rollstream.history.ledger import LedgerFold, surviving
 from rollstream.history.versions import VersionTree
 from rollstream.schemas.errors import InconsistentLedgerError
-from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
+from rollstream.schemas.ledger import (
+    ClosedGroup,
+    EntryKind,
+    GroupOutcome,
+    LedgerEntry,
+    SkippedRecord,
+    TrainedRollout,
+)
 from rollstream.trainer.commits.restart import RestartPlan, plan_restart
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -53,6 +60,17 @@ def test_a_step_closes_its_groups() -> None:
     assert {group: closed.outcome for group, closed in survivors.closed.items()} == {"g": "trained", "h": "dropped"}
     assert list(survivors.trained) == ["g-0"]
     assert (survivors.current_version, survivors.step) == (1, 1)
+
+
+def test_an_entry_that_names_records_to_pass_over_belongs_to_no_branch() -> None:
+    skipped = (SkippedRecord(topic="ledger", partition=0, offset=1),)
+    skip = entry(EntryKind.SKIP, 0).model_copy(update={"skipped": skipped})
+    chain = [START, step(1, 0, step=1, trained=("g",)), skip, step(2, 1, step=2)]
+    survivors = surviving(chain)
+    assert [link.weight_version for link in survivors.chain] == [0, 1, 2]
+    assert set(survivors.closed) == {"g"}
+    with pytest.raises(InconsistentLedgerError, match="0 records to skip"):
+        surviving([START, entry(EntryKind.SKIP, 0)])
 
 
 def test_a_restart_cuts_steps_and_drops_after_the_restored_version() -> None:

@@ -15,8 +15,9 @@ What happens when …
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
   … a record of `prompts`, `ledger` or `producers` can't be read: it is passed over. Generators put the prompt into
-    dead-letters. If it was an entry of drops, the credit of its groups comes back only if a later entry closes them
-    too. If it was a step, a restart or a rollback, a later entry's parent is unknown: the process ends, non-zero.
+    dead-letters. The same holds for an entry of the ledger that contradicts those before it. This producer is not ready
+    then, since credit may not come back. `rollstream ledger repair` writes which entries do not count: then the credit
+    is made again without them.
   … the trainer stops, or falls behind: the share is used up, so nothing is submitted that would become too old.
   … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open again, and count again.
     If a rollback goes back further than is remembered, the credit is made again from the whole of `prompts` and
@@ -34,6 +35,7 @@ from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.engines.settings import EngineSettings
+from rollstream.history.passing import skipped_by
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.producers import metrics
@@ -45,7 +47,7 @@ from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
 from rollstream.schemas.errors import BrokerError, InconsistentLedgerError
-from rollstream.schemas.ledger import LedgerEntry
+from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
 from rollstream.schemas.record import utc_now
@@ -70,6 +72,8 @@ class Producer:
         # Groups that were found at the start, and must not be submitted.
         self._known: set[str] = set()
         self._prompts_offsets: dict[int, int] = {}
+        # Offsets of entries that do not count.
+        self._skipped: set[int] = set()
         self._run = Run(settings)
         self._run.make_codecs(PROMPTS, PRODUCERS, LEDGER)
 
@@ -85,8 +89,6 @@ class Producer:
                     self._go_on(claims_read_to, publisher, stop)
                     return
                 except InconsistentLedgerError as error:
-                    if self._credit.is_whole:
-                        raise
                     _LOG.warning("the credit is made again from the whole ledger: %s", error)
                 self._forget_marks()
 
@@ -162,10 +164,28 @@ class Producer:
             if record is not None:
                 self._claims.note(record, utc_now())
             return None
-        entry = self._run.decoded(LEDGER, message)
-        if entry is not None:
+        entry = None if message.offset in self._skipped else self._run.decoded(LEDGER, message)
+        return entry if entry is not None and self._is_folded_in(entry, message) else None
+
+    def _is_folded_in(self, entry: LedgerEntry, message: Message) -> bool:
+        """Fold the entry into the credit, if it counts; raises `InconsistentLedgerError` if all must be read again."""
+        named = {place.offset for place in skipped_by(entry) if place.topic == LEDGER.name}
+        if not named <= self._skipped:
+            self._skipped |= named
+            self._health.check("ledger", True, "repaired")
+            raise InconsistentLedgerError(f"the ledger was repaired: its entries at {sorted(named)} do not count")
+        if entry.kind is EntryKind.SKIP:
+            return False
+        try:
             self._credit.fold_in(entry, message.offset)
-        return entry
+        except InconsistentLedgerError as error:
+            if not self._credit.is_whole:
+                raise
+            # Anybody may have written it, so it must not end this process. A trainer judges it at its next start.
+            self._health.check("ledger", False, f"see `rollstream ledger check`: {error}")
+            _LOG.error("passed over an entry of the ledger: %s", error, extra=message.place())
+            return False
+        return True
 
     def _submit_all(self, reader: TopicReader, publisher: Publisher, stop: Stop) -> None:
         prompts = self._new_prompts()

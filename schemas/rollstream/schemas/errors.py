@@ -18,7 +18,7 @@
     │   ├── RegistryError                 70  the schema registry did not answer, or with an error
     │   ├── StuckRecordError              70  a record is unfinished beyond its bound
     │   ├── TooManyFailuresError          70  too many handlers failed within a minute
-    │   ├── InconsistentLedgerError       70  an entry of the ledger contradicts those before it
+    │   ├── InconsistentLedgerError       70  a record of ledger or weights can't be read or contradicts
     │   └── WeightStoreError              70  weights cannot be written or deleted
     ├── CorruptWeightsError               70  a version's file is not what was published; the old one stays
     ├── EngineError                       70  the engine did not do what was asked: the sample is unresolved
@@ -110,7 +110,7 @@ class TooManyFailuresError(BrokenWorldError):
 
 
 class InconsistentLedgerError(BrokenWorldError):
-    """An entry of the ledger contradicts those before it: two trainers wrote, or somebody changed the topic."""
+    """A record of `ledger` or `weights` can't be read, or contradicts those before it: somebody else wrote there."""
 
 
 class WeightStoreError(BrokenWorldError):

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import Field
 
-from rollstream.schemas.record import Count, Id, Name, Record, Sequence, Symbol, Timestamp
+from rollstream.schemas.record import Count, Id, Name, Record, Sequence, Symbol, Text, Timestamp
 
 NON_FINITE_REASON: Final = "non_finite"
 """Reason of a dropped group: its step had a non-finite loss or gradient, and was skipped."""
@@ -30,6 +30,8 @@ class EntryKind(StrEnum):
     """A trainer started (parent: the restored version), or left a checkpoint at its end (the version then)."""
     ROLLBACK = "rollback"
     """An operator went back to an older version, the parent of the new one. `incarnation` is then `rollback-…`."""
+    SKIP = "skip"
+    """An operator repaired the run: readers pass over the records that this entry names."""
 
 
 class GroupOutcome(StrEnum):
@@ -72,6 +74,19 @@ class ClosedGroup(Record):
     reason: Name = Field(default="", description="Why it was dropped, empty when trained")
 
 
+class SkippedRecord(Record):
+    """A record that readers pass over: it can't be read, contradicts others, or was written by a stranger.
+
+    Example:
+        skipped = SkippedRecord(topic="ledger", partition=0, offset=17, reason="not in the wire format")
+    """
+
+    topic: Name = Field(description="ledger or weights, without the run's name")
+    partition: Count = Field(description="Partition of that topic")
+    offset: Count = Field(description="Offset in that topic")
+    reason: Text = Field(default="", description="What was wrong with it, for people")
+
+
 class LedgerEntry(Record):
     """One entry of the ledger; its key is the run.
 
@@ -88,16 +103,26 @@ class LedgerEntry(Record):
             started_at=utc_now(),
             finished_at=utc_now(),
         )
+        LedgerEntry(
+            kind=EntryKind.SKIP,
+            incarnation="repair-51aa",
+            step=5,
+            weight_version=5,
+            skipped=(skipped,),
+            started_at=utc_now(),
+            finished_at=utc_now(),
+        )
     """
 
-    kind: Symbol[EntryKind] = Field(description="step, drops, restart or rollback")
+    kind: Symbol[EntryKind] = Field(description="step, drops, restart, rollback or skip")
     incarnation: Name = Field(description="Id of the trainer process that wrote it")
     step: Count = Field(description="Optimizer steps on the surviving branch up to here")
-    weight_version: Count = Field(description="Version after this entry; for drops the current one")
-    parent_version: Count | None = Field(default=None, description="Version before it; null for drops and version 0")
+    weight_version: Count = Field(description="Version after this entry; for drops and skip the current one")
+    parent_version: Count | None = Field(default=None, description="Version before it; null for drops, skip, version 0")
     checkpoint: str | None = Field(default=None, description="Uri of the checkpoint that this entry names")
     trained: Sequence[TrainedRollout] = Field(default=(), description="Rollouts that this step trained on")
     closed: Sequence[ClosedGroup] = Field(default=(), description="Groups that this entry closes")
+    skipped: Sequence[SkippedRecord] = Field(default=(), description="Records that readers pass over from now on")
     metrics: dict[str, float] = Field(default_factory=dict, description="What the step reports, by name")
     started_at: Timestamp = Field(description="UTC")
     finished_at: Timestamp = Field(description="UTC")

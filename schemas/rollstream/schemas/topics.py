@@ -79,7 +79,7 @@ SCORED: Final = Topic(
 WEIGHTS: Final = Topic(
     name="weights", record=WeightsPublished, key="model", retention="everything", single_partition=True,
     written_by="trainer, `weights rollback`",
-    read_by="every generator, without a consumer group; trainer at start, `evaluate`, `weights`, `status`",
+    read_by="every generator, without a consumer group; trainer at start, `evaluate`, `weights`, `ledger`, `status`",
     key_of=lambda published: published.model,
 )  # fmt: skip
 WEIGHTS_APPLIED: Final = Topic(
@@ -89,7 +89,8 @@ WEIGHTS_APPLIED: Final = Topic(
 )  # fmt: skip
 LEDGER: Final = Topic(
     name="ledger", record=LedgerEntry, key="run", retention="everything", single_partition=True,
-    written_by="trainer, `weights rollback`", read_by="producers; trainer at start, `weights`, `status`",
+    written_by="trainer, `weights rollback`, `ledger repair`",
+    read_by="producers; trainer at start, `weights`, `ledger`, `status`",
 )  # fmt: skip
 EVAL_PROMPTS: Final = Topic(
     name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,

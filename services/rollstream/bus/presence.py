@@ -1,4 +1,5 @@
-"""Tells whether a run's trainer lives, without Redis and from any machine, for `weights rollback`.
+"""Tells whether a run's trainer lives, without Redis and from any machine, for what an
+operator writes beside it: `weights rollback` and `ledger repair`.
 
 A living trainer is a member of a consumer group that reads nothing; the broker knows whether the group has a member.
 This only warns people. What protects the ledger is fencing: whoever takes over the transactional id fences the trainer
@@ -16,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from rollstream.bus.admin import until_settled, what_it_says
 from rollstream.bus.clients import CLIENT_LOG, made
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.errors import BrokerError
+from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import LEDGER
 
 _ANSWER_SECONDS = 30.0
@@ -60,6 +61,15 @@ class TrainerPresence:
     def _poll_until_end(self) -> None:
         while not self._ending.is_set():
             self._consumer.poll(0.5)
+
+
+def require_no_trainer(kafka: KafkaSettings, run: str, *, force: bool) -> None:
+    """Raise `ConfigurationError` if a trainer lives, unless it may be fenced (`force`)."""
+    if not force and is_trainer_present(kafka, run):
+        raise ConfigurationError(
+            f"a trainer of run {run} lives, or was killed less than {GONE_AFTER_SECONDS} s ago: "
+            "stop it first, or fence it with --force (it exits with 75)"
+        )
 
 
 def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:

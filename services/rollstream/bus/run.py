@@ -22,7 +22,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import BrokenWorldError, BrokerError, ConfigurationError, DecodeError
+from rollstream.schemas.errors import BrokerError, ConfigurationError, DecodeError
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry
@@ -88,30 +88,27 @@ class Run:
         names = [self.topic(topic) for topic in topics]
         return TopicReader(self.kafka, names, start=start, monitor_group=monitor_group)
 
-    def read_with_messages(self, topic: Topic[R], *, strict: bool = False) -> Iterator[tuple[Message, R]]:
+    def read_with_messages(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
         """Every readable record up to the topic's end, each with the message that it came in.
 
-        An unreadable record is logged and skipped: the stages put it into dead-letters. With `strict`, for topics where
-        every record counts, it raises `BrokenWorldError`: a person must repair the topic before anything can go on.
+        An unreadable record is logged and skipped: the stages put it into dead-letters. `history/passing.py` reads the
+        two topics where every record counts.
         """
         with self.reader(topic) as reader:
             for message in reader.to_end():
-                record = self.decoded(topic, message, strict=strict)
+                record = self.decoded(topic, message)
                 if record is not None:
                     yield message, record
 
-    def read(self, topic: Topic[R], *, strict: bool = False) -> Iterator[R]:
+    def read(self, topic: Topic[R]) -> Iterator[R]:
         """The same records without their messages, see `read_with_messages`."""
-        return (record for _, record in self.read_with_messages(topic, strict=strict))
+        return (record for _, record in self.read_with_messages(topic))
 
-    def decoded(self, topic: Topic[R], message: Message, *, strict: bool = False) -> R | None:
+    def decoded(self, topic: Topic[R], message: Message) -> R | None:
         """The record in `message`; None if it can't be read, see `read_with_messages`."""
         try:
             return self.codec(topic).decode(message.checked_value())
         except DecodeError as error:
-            if strict:
-                where = f"{message.topic}/{message.partition}@{message.offset}"
-                raise BrokenWorldError(f"{where} is not readable, and every record there counts: {error}") from error
             _LOG.warning("skipped an unreadable record: %s", error, extra=message.place())
             return None
 

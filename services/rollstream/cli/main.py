@@ -44,6 +44,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Repairing": {
         "dead-letters": "List or replay messages that could not be handled.",
+        "ledger": "Check the ledger, or repair it where records stop every trainer.",
     },
     "Models and contracts": {
         "sft": "Train a model on an environment's demonstrations, as a start for a run.",

@@ -92,8 +92,13 @@ class LedgerFold:
         self._max_version = -1
 
     def add(self, entry: LedgerEntry) -> LedgerChange:
-        """Add the next entry. If it contradicts earlier ones, raises `InconsistentLedgerError` and changes nothing."""
+        """Add the next entry. If it contradicts earlier ones, raises `InconsistentLedgerError` and changes nothing.
+
+        An entry of kind skip belongs to no branch, and changes nothing either: readers look at it (`passing.py`).
+        """
         self._check(entry)
+        if entry.kind is EntryKind.SKIP:
+            return LedgerChange(closed=(), reopened=(), num_cut=0)
         cut: list[SurvivingEntry] = []
         if entry.kind in (EntryKind.RESTART, EntryKind.ROLLBACK) and entry.parent_version is not None:
             cut = self._cut(self._positions[entry.parent_version] + 1)
@@ -163,6 +168,10 @@ class LedgerFold:
         what = f"ledger entry {entry.kind.value} of version {entry.weight_version} by {entry.incarnation}"
         if entry.kind is EntryKind.UNKNOWN:
             raise InconsistentLedgerError(f"{what}: its kind is unknown here; a newer rollstream wrote it, update this")
+        if bool(entry.skipped) != (entry.kind is EntryKind.SKIP):
+            raise InconsistentLedgerError(f"{what}: {len(entry.skipped)} records to skip, only those of skip have some")
+        if entry.kind is EntryKind.SKIP:
+            return
         if entry.kind is EntryKind.DROPS:
             if entry.weight_version != self.current_version:
                 raise InconsistentLedgerError(f"{what}: drops belong to the current version {self.current_version}")
@@ -210,7 +219,8 @@ def surviving(entries: Iterable[LedgerEntry]) -> Survivors:
     for entry in entries:
         change = fold.add(entry)
         del chain[len(chain) - change.num_cut :]
-        chain.append(entry)
+        if entry.kind is not EntryKind.SKIP:
+            chain.append(entry)
     closed: dict[str, ClosedGroup] = {}
     for entry in chain:
         for group in entry.closed:  # the first entry that closes a group counts

@@ -1,33 +1,38 @@
 """Reads a run's history from `weights` and `ledger`: all weight versions, and the surviving branch."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import LedgerFold
+from rollstream.history.passing import Passing, Problem, RecordPlace
 from rollstream.history.versions import LARGEST_VERSION
+from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
-from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
 
-V = TypeVar("V")
 _LOG = logging.getLogger(__name__)
+
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
     """A run's weight versions, oldest first, and its surviving branch (`fold`).
 
-    `published`: version → its record, for the run's model. `entries`: version → the ledger entry that made it, without
-    its rollouts and groups. `newest_version`: the largest version of any model or entry, -1 before the first.
+    `published`: version → its record, for the run's model. `entries`: version → the entry of the ledger that made it,
+    without its rollouts and groups. `newest_version`: the largest version of any model or entry, -1 before the first.
+    `problems`: the records that had to be passed over. `skipped`: those that an entry says to pass over.
     """
 
     published: Mapping[int, WeightsPublished]
     entries: Mapping[int, LedgerEntry]
     fold: LedgerFold
     newest_version: int
+    problems: tuple[Problem, ...]
+    skipped: frozenset[RecordPlace]
 
     @property
     def surviving(self) -> set[int]:
@@ -43,26 +48,55 @@ class History:
 def read(run: Run, *, newest: int | None = None, strict: bool = False) -> History:
     """Read both topics to their ends. Records are kept for the `newest` versions (None: for all).
 
-    With `strict` an unreadable record raises `BrokenWorldError`; otherwise it is skipped. A version on `weights` above
-    `LARGEST_VERSION` is always skipped. Raises `BrokerError` and `InconsistentLedgerError`.
+    Raises `BrokerError`, and `InconsistentLedgerError` if an entry contradicts earlier ones or, with `strict`, if a
+    record can't be read. Without `strict` such a record is logged and passed over. A version on `weights` above
+    `LARGEST_VERSION` is always passed over.
     """
+    history = examine(run, newest=newest)
+    for place, error in history.problems:
+        if strict or isinstance(error, InconsistentLedgerError):
+            raise InconsistentLedgerError(
+                f"run {run.name}, {place}: {error}. Every record there counts, and {len(history.problems)} can't be "
+                "read or contradict others: see `rollstream ledger check`, then `rollstream ledger repair`"
+            ) from error
+        _LOG.warning("passed over %s: %s", place, error)
+    return history
+
+
+def examine(run: Run, *, newest: int | None = None, skipped: Iterable[RecordPlace] = ()) -> History:
+    """The same, with every problem in `problems` instead of an error; `skipped` are passed over besides."""
+    known = frozenset(skipped)
+    while True:
+        passing = Passing(run=run, skipped=known)
+        history = _history(passing, newest)
+        if passing.is_over:
+            return history
+        # An entry names records that lie before it and were taken in: once more, without them.
+        known |= passing.named
+
+
+def _history(passing: Passing, newest: int | None) -> History:
     published: dict[int, WeightsPublished] = {}
     entries: dict[int, LedgerEntry] = {}
     fold = LedgerFold()
     newest_version = -1
-    for weights in run.read(WEIGHTS, strict=strict):
+    for _, weights in passing.weights():
         if weights.weight_version > LARGEST_VERSION:
             _LOG.warning("version %d is passed over: no trainer counts that far", weights.weight_version)
             continue
         newest_version = max(newest_version, weights.weight_version)
-        if weights.model == run.model:
+        if weights.model == passing.run.model:
             _keep(published, weights.weight_version, weights, newest)
-    for entry in run.read(LEDGER, strict=strict):
-        fold.add(entry)
-        if entry.kind is not EntryKind.DROPS:
+    for _, entry in passing.entries(fold.add):
+        if entry.kind not in (EntryKind.DROPS, EntryKind.SKIP):
             _keep(entries, entry.weight_version, entry.model_copy(update={"trained": (), "closed": ()}), newest)
     return History(
-        published=published, entries=entries, fold=fold, newest_version=max(newest_version, fold.max_version)
+        published=published,
+        entries=entries,
+        fold=fold,
+        newest_version=max(newest_version, fold.max_version),
+        problems=tuple(passing.problems),
+        skipped=passing.skipped,
     )
 
 

@@ -4,7 +4,7 @@ import uuid
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from rollstream.bus.presence import GONE_AFTER_SECONDS, is_trainer_present
+from rollstream.bus.presence import require_no_trainer
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.read import History, read
@@ -23,11 +23,7 @@ def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsP
     Raises `ConfigurationError` if a trainer lives (unless `force`), if the files of `version` are deleted or if no
     trainer could go on from it, and `CorruptWeightsError` if its files are damaged. Nothing is changed then.
     """
-    if not force and is_trainer_present(settings.kafka, settings.run):
-        raise ConfigurationError(
-            f"a trainer of run {settings.run} lives, or was killed less than {GONE_AFTER_SECONDS} s ago: "
-            "stop it first, or fence it with --force (it exits with 75)"
-        )
+    require_no_trainer(settings.kafka, settings.run, force=force)
     run = Run(settings)
     # Before the trainer is fenced, so that a rollback that is refused stops nobody.
     _checked(settings, read(run), version)

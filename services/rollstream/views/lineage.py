@@ -15,6 +15,7 @@ from rollstream.history.lineage import (
     trace_rollout,
     trace_step,
 )
+from rollstream.history.passing import read_entries
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_of
 from rollstream.schemas.prompt import PromptSubmitted
@@ -25,7 +26,6 @@ from rollstream.schemas.topics import (
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
     EVAL_SCORED,
-    LEDGER,
     PROMPTS,
     ROLLOUTS,
     SCORED,
@@ -44,7 +44,7 @@ def read_rollout(run: Run, rollout_id: str) -> RolloutStory:
     with run.reader(*_OF_A_GROUP) as reader:
         # Compared by key first, because decoding costs much more: most records belong to other groups.
         found = list(_found(run, (message for message in reader.to_end() if message.key == key)))
-    entries = list(run.read(LEDGER))
+    entries = read_entries(run)
     story = trace_rollout(
         rollout_id, found=found, entries=entries, survivors=surviving(entries), versions=list(run.read(WEIGHTS))
     )
@@ -58,7 +58,7 @@ def read_rollout(run: Run, rollout_id: str) -> RolloutStory:
 
 def read_step(run: Run, number: int) -> StepStory:
     """All records about a step; raises `ConfigurationError` if the surviving branch has no such step."""
-    entries = list(run.read(LEDGER))
+    entries = read_entries(run)
     survivors = surviving(entries)
     step = surviving_step(number, survivors)
     if step is None:

@@ -146,9 +146,10 @@ def _(record: LedgerEntry) -> str:
     dropped = "".join(f", {count} dropped as {reason}" for reason, count in sorted(reasons.items()))
     reward = f" reward {record.metrics['reward_mean']:.3f}" if "reward_mean" in record.metrics else ""
     checkpoint = f" checkpoint {record.checkpoint}" if record.checkpoint else ""
+    skipped = f", {len(record.skipped)} records skipped" if record.skipped else ""
     return (
         f"{record.kind.value} {record.step} version {record.weight_version}{_parent(record.parent_version)} "
-        f"{len(record.trained)} rollouts, {len(record.closed)} groups closed{dropped}{reward}{checkpoint}"
+        f"{len(record.trained)} rollouts, {len(record.closed)} groups closed{dropped}{skipped}{reward}{checkpoint}"
     )
 
 

@@ -40,8 +40,8 @@ What happens when …
     closes their groups again, so that they do not end it too (`restart.py`).
   … it is asked to stop: the running step is committed, then a checkpoint is handed over to the next trainer
     (`commit.py`).
-  … a record of `ledger` or `weights` can't be read at the start: the process ends, non-zero. Only trainers and
-    `weights rollback` write there, and each record counts.
+  … a record of `ledger` or `weights` can't be read at the start, or contradicts others: the process ends, non-zero.
+    Each record there counts. `rollstream ledger check` shows them, `ledger repair` has readers pass over them.
   … another trainer takes the run over: this one is fenced at its next transaction and exits with 75.
 """
 

@@ -5,10 +5,11 @@ from datetime import datetime
 
 from rollstream.bus.message import Message
 from rollstream.bus.run import Run
+from rollstream.history.passing import read_entries
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import DEAD_LETTERS, LEDGER, PROMPTS, SCORED, WEIGHTS, WEIGHTS_APPLIED
+from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED, WEIGHTS, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome
 
 
@@ -51,7 +52,7 @@ def read_facts(run: Run) -> RunFacts:
         submitted=frozenset(prompt.group_id for prompt in prompts),
         started_at=min((prompt.submitted_at for prompt in prompts), default=None),
         samples=tuple(_sample(message, scored) for message, scored in run.read_with_messages(SCORED)),
-        ledger=tuple(run.read(LEDGER)),
+        ledger=tuple(read_entries(run)),
         published=frozenset(record.weight_version for record in run.read(WEIGHTS)),
         applied=frozenset(record.weight_version for record in applied),
         dead_letters=num_letters,

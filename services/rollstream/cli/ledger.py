@@ -1,0 +1,69 @@
+"""`rollstream ledger`: find the records of `weights` and `ledger` that stop a run, and repair it."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rollstream.cli.options import json_option, settings_option
+from rollstream.process.settings import StageSettings
+
+if TYPE_CHECKING:
+    from rollstream.history.passing import RecordPlace
+
+
+@click.group("ledger")
+def command() -> None:
+    """Check the ledger, or repair it where records stop every trainer."""
+
+
+@command.command("check")
+@json_option
+@settings_option
+def check_command(as_json: bool, settings: StageSettings) -> None:
+    """List the records of `weights` and `ledger` that can't be read or contradict others, each with its reason.
+
+    Exits with 1 if there are any: no trainer starts on such a run.
+    """
+    from rollstream.bus.run import Run
+    from rollstream.history.repair import check
+    from rollstream.views.rendering import json_text
+
+    problems = check(Run(settings))
+    for place, error in problems:
+        row = {"topic": place.topic, "offset": place.offset, "reason": str(error)}
+        click.echo(json_text(row) if as_json else f"{place}  {error}")
+    click.echo(f"{len(problems)} records of run {settings.run} can't be read or contradict others", err=True)
+    if problems:
+        raise SystemExit(1)
+
+
+@command.command("repair")
+@click.argument("records", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All that `check` lists.")
+@click.option("--force", is_flag=True, help="Also while a trainer runs: it is fenced and exits with 75.")
+@settings_option
+def repair_command(records: tuple[str, ...], everything: bool, force: bool, settings: StageSettings) -> None:
+    """Write that readers pass over RECORDS, as `check` prints them (`ledger@17`), or over --all that it lists.
+
+    Where a stranger's entry fits and the trainer's own contradict it, name the stranger's. Nothing is deleted.
+    """
+    from rollstream.bus.run import Run
+    from rollstream.history.repair import check, repair
+
+    if everything == bool(records):
+        raise click.UsageError("give records as `ledger check` prints them, or --all")
+    places = [place for place, _ in check(Run(settings))] if everything else [_place(text) for text in records]
+    if not places:
+        click.echo("nothing to repair")
+        return
+    repair(settings, places, force=force)
+    click.echo(f"readers of run {settings.run} pass over {', '.join(str(place) for place in places)}")
+
+
+def _place(text: str) -> "RecordPlace":
+    from rollstream.history.passing import RecordPlace
+
+    topic, at, offset = text.partition("@")
+    if not at or not offset.isdecimal():
+        raise click.BadParameter(f"{text!r} is no record: write topic@offset, e.g. ledger@17", param_hint="RECORDS")
+    return RecordPlace(topic, int(offset))

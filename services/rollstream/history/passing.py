@@ -1,0 +1,96 @@
+"""Reads `weights` and `ledger` past the records that do not count.
+
+A record that can't be read, or that contradicts earlier ones, changes nothing. It is a `Problem`, unless an entry of
+kind skip says to pass over it: `rollstream ledger check` shows problems, `repair` writes such an entry (`repair.py`).
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+from rollstream.bus.message import Message
+from rollstream.bus.run import Run
+from rollstream.schemas.errors import DecodeError, InconsistentLedgerError
+from rollstream.schemas.ledger import EntryKind, LedgerEntry
+from rollstream.schemas.record import Record
+from rollstream.schemas.topics import LEDGER, WEIGHTS, Topic
+from rollstream.schemas.weights import WeightsPublished
+
+R = TypeVar("R", bound=Record)
+
+
+class RecordPlace(NamedTuple):
+    """Where a record of `weights` or `ledger` lies; `topic` without the run's name. Written as `ledger@17`."""
+
+    topic: str
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}@{self.offset}"
+
+
+class Problem(NamedTuple):
+    """A record that changes nothing although it lies on a topic where every record counts."""
+
+    place: RecordPlace
+    error: DecodeError | InconsistentLedgerError
+
+
+@dataclass(slots=True, kw_only=True)
+class Passing:
+    """One pass over both topics, without the records at `skipped`. `named`: those that entries of kind skip name."""
+
+    run: Run
+    skipped: frozenset[RecordPlace]
+    named: set[RecordPlace] = field(default_factory=set)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that entries name was left out; if not, another pass is due that knows them."""
+        return self.named <= self.skipped
+
+    def weights(self) -> Iterator[tuple[Message, WeightsPublished]]:
+        """Every version that can be read, to the end."""
+        return self._records(WEIGHTS)
+
+    def entries(self, add: Callable[[LedgerEntry], object]) -> Iterator[tuple[Message, LedgerEntry]]:
+        """Every entry that `add` takes, to the end. It raises `InconsistentLedgerError` for one that contradicts."""
+        for message, entry in self._records(LEDGER):
+            try:
+                add(entry)
+            except InconsistentLedgerError as error:
+                self._note(LEDGER, message, error)
+            else:
+                self.named |= skipped_by(entry)
+                yield message, entry
+
+    def _records(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
+        codec = self.run.codec(topic)
+        with self.run.reader(topic) as reader:
+            for message in reader.to_end():
+                if RecordPlace(topic.name, message.offset) in self.skipped:
+                    continue
+                try:
+                    record = codec.decode(message.value)
+                except DecodeError as error:
+                    self._note(topic, message, error)
+                else:
+                    yield message, record
+
+    def _note(self, topic: Topic[Any], message: Message, error: DecodeError | InconsistentLedgerError) -> None:
+        self.problems.append(Problem(RecordPlace(topic.name, message.offset), error))
+
+
+def skipped_by(entry: LedgerEntry) -> set[RecordPlace]:
+    """The records that an entry of kind skip names; none for other kinds."""
+    if entry.kind is not EntryKind.SKIP:
+        return set()
+    return {RecordPlace(record.topic, record.offset) for record in entry.skipped}
+
+
+def read_entries(run: Run) -> list[LedgerEntry]:
+    """Every readable entry of the ledger but those that are to be passed over; for views, which show them whole."""
+    found = list(run.read_with_messages(LEDGER))
+    skipped = {place for _, entry in found for place in skipped_by(entry)}
+    return [entry for message, entry in found if RecordPlace(LEDGER.name, message.offset) not in skipped]

@@ -1,0 +1,101 @@
+"""Finds the records of `weights` and `ledger` that stop a run, and writes which ones readers pass over."""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from rollstream.bus.presence import require_no_trainer
+from rollstream.bus.run import Run
+from rollstream.bus.transaction import TransactionalPublisher
+from rollstream.history.passing import Problem, RecordPlace
+from rollstream.history.read import History, examine
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
+from rollstream.schemas.ledger import EntryKind, LedgerEntry, SkippedRecord
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.topics import LEDGER, WEIGHTS
+
+# Bounds the size of one record of the ledger.
+_MOST_PLACES_PER_ENTRY: Final = 10_000
+_MAX_REASON_CHARACTERS: Final = 200
+
+
+def check(run: Run) -> list[Problem]:
+    """Every record that can't be read, or that contradicts earlier ones. Raises `BrokerError`.
+
+    A version on `weights` that no entry of the ledger made, or that was there before, contradicts too: trainers publish
+    both or none, and a number once.
+    """
+    # Before the ledger is read: a trainer that lives publishes further versions.
+    published = {RecordPlace(WEIGHTS.name, m.offset): w.weight_version for m, w in run.read_with_messages(WEIGHTS)}
+    history = examine(run)
+    return [*history.problems, *_of_strangers(published, history)]
+
+
+def _of_strangers(published: Mapping[RecordPlace, int], history: History) -> Iterator[Problem]:
+    seen: set[int] = set()
+    for place, version in published.items():
+        if place in history.skipped:
+            continue
+        if version not in history.fold.versions:
+            yield Problem(place, InconsistentLedgerError(f"no entry of the ledger made version {version}"))
+        elif version in seen:
+            yield Problem(place, InconsistentLedgerError(f"version {version} was published before"))
+        seen.add(version)
+
+
+def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: bool) -> None:
+    """Write that readers pass over the records at `places`. A trainer that still runs is fenced.
+
+    Raises `ConfigurationError` if a trainer lives (unless `force`), if no record lies at one of the places, or if
+    problems would be left. Nothing is changed then.
+    """
+    require_no_trainer(settings.kafka, settings.run, force=force)
+    run = Run(settings)
+    # Before the trainer is fenced, so that a repair that is refused stops nobody.
+    reasons = {place: str(error)[:_MAX_REASON_CHARACTERS] for place, error in check(run)}
+    _checked(run, places)
+    publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
+    publisher.init()
+    # From here on no trainer can append. One may have committed a step since the check, so check again.
+    history = _checked(run, places)
+    entries = [
+        _entry(history, [_skipped(place, reasons) for place in places[first : first + _MOST_PLACES_PER_ENTRY]])
+        for first in range(0, len(places), _MOST_PLACES_PER_ENTRY)
+    ]
+    publisher.commit([run.out_record(LEDGER, entry) for entry in entries])
+
+
+def _checked(run: Run, places: Sequence[RecordPlace]) -> History:
+    """The history without these records; raises `ConfigurationError` if it still has problems."""
+    ends = {topic.name: max(run.ends(topic).values()) for topic in (WEIGHTS, LEDGER)}
+    for place in places:
+        if not 0 <= place.offset < ends.get(place.topic, 0):
+            raise ConfigurationError(f"no record lies at {place}: name records as `rollstream ledger check` lists")
+    history = examine(run, skipped=places)
+    if history.problems:
+        first = history.problems[0]
+        raise ConfigurationError(
+            f"nothing was written: without these records {len(history.problems)} others would still stop every "
+            f"trainer, the first is {first.place}: {first.error}; name them too, or others instead"
+        )
+    return history
+
+
+def _entry(history: History, skipped: Sequence[SkippedRecord]) -> LedgerEntry:
+    now = utc_now()
+    return LedgerEntry(
+        kind=EntryKind.SKIP,
+        incarnation=f"repair-{uuid.uuid4().hex[:12]}",
+        step=history.fold.step,
+        weight_version=history.fold.current_version or 0,
+        skipped=tuple(skipped),
+        started_at=now,
+        finished_at=now,
+    )
+
+
+def _skipped(place: RecordPlace, reasons: dict[RecordPlace, str]) -> SkippedRecord:
+    reason = reasons.get(place, "chosen by an operator")
+    # Both topics have one partition.
+    return SkippedRecord(topic=place.topic, partition=0, offset=place.offset, reason=reason)
