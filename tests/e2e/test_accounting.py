@@ -6,7 +6,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 
-from tests.harness.accounting import Account, Fields, Place
+from rollstream.local.chaos.accounting import Account, Fields, Place
 
 NUM_TOKENS = 3
 
@@ -121,5 +121,5 @@ def test_damage_is_found(damage: Callable[[Account], None]) -> None:
 def test_a_step_that_names_a_place_where_nothing_lies_is_found() -> None:
     account = an_account()
     places: dict[Place, Fields] = {place: record for place, record in account.scored.items() if place != (0, 1)}
-    with pytest.raises(KeyError):
+    with pytest.raises(AssertionError):
         Account(ledger=account.ledger, scored=places, rollouts=[], prompts=account.prompts).check()

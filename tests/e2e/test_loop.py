@@ -5,7 +5,7 @@ import uuid
 from functools import partial
 from pathlib import Path
 
-from tests.harness.accounting import OutsideClient, encoded_prompt
+from rollstream.local.chaos.accounting import OutsideClient, encoded_prompt
 from tests.harness.loops import GROUPS_PER_STEP, SHARE, STAGES, a_loop
 from tests.harness.running import Run
 

@@ -1,7 +1,7 @@
 """An outside client of a run: it reads the topics and adds up what became of every prompt.
 
-It knows Kafka, Avro and the packaged .avsc files, and shares no code with the stages. So a mistake of theirs is not
-repeated here, and shows.
+It knows Kafka, Avro and the packaged .avsc files, and imports nothing else of this project. So a mistake of the stages
+is not repeated here, and shows. Campaigns and tests share it.
 """
 
 import io
@@ -10,9 +10,10 @@ import struct
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property, partial
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any
@@ -26,10 +27,16 @@ Place = tuple[int, int]
 
 READ_SECONDS = 60.0
 _PROMPT_SCHEMA_ID = 1
+_MOST_BYTES = 2**27
+_LARGE_BYTES = 2**20
 _RECORDS = {
     "prompts": "PromptSubmitted",
+    "producers": "ProducerProgress",
     "rollouts": "RolloutGenerated",
     "scored": "RolloutScored",
+    "eval-prompts": "PromptSubmitted",
+    "eval-rollouts": "RolloutGenerated",
+    "eval-scored": "RolloutScored",
     "weights": "WeightsPublished",
     "weights-applied": "WeightsApplied",
     "ledger": "LedgerEntry",
@@ -48,9 +55,10 @@ def decoded(topic: str, value: bytes | None) -> Fields | None:
     if not value or value[0] != 0 or len(value) < 5:
         return None
     try:
-        return fastavro.schemaless_reader(io.BytesIO(value[5:]), _SCHEMAS[topic], None)
-    except (EOFError, ValueError, IndexError, struct.error):
+        fields: Fields = fastavro.schemaless_reader(io.BytesIO(value[5:]), _SCHEMAS[topic], None)
+    except (EOFError, ValueError, IndexError, OverflowError, struct.error):
         return None
+    return fields
 
 
 def encoded_prompt(content: str, **fields: Any) -> bytes:
@@ -127,40 +135,48 @@ class Account:
         return [record for record in self.scored.values() if record["rollout"]["group_id"] == group]
 
     def check(self) -> None:
-        """Assert what must hold at any time."""
-        for record in self.scored.values():
-            check_turns(record["rollout"])
-        for rollout in self.rollouts:
+        """Check what must hold at any time; raises `AssertionError` with the first thing that does not."""
+        for rollout in (*(record["rollout"] for record in self.scored.values()), *self.rollouts):
             check_turns(rollout)
         steps = [entry for entry in self.chain if entry["kind"] == "step"]
-        assert [entry["step"] for entry in steps] == list(range(1, len(steps) + 1))
+        numbers = [entry["step"] for entry in steps]
+        _require(numbers == list(range(1, len(steps) + 1)), f"the surviving steps are numbered {numbers}")
         for entry in steps:
             self._check_step(entry)
         trained = Counter(rollout["rollout_id"] for entry in steps for rollout in entry["trained"])
-        assert set(trained.values()) <= {1}, "trained twice"
+        _require(set(trained.values()) <= {1}, f"trained twice: {_repeated(trained)}")
         closings = Counter(group["group_id"] for entry in self.chain for group in entry["closed"])
-        assert set(closings.values()) <= {1}, "closed twice"
-        assert closings.keys() <= self.prompts.keys(), "closed, but never submitted"
-        assert len(self.prompts) == self.num_trained + sum(self.dropped.values()) + len(self.open_groups)
-        assert self.dropped["lost"] == 0
+        _require(set(closings.values()) <= {1}, f"closed twice: {_repeated(closings)}")
+        strangers = closings.keys() - self.prompts.keys()
+        _require(not strangers, f"closed, but never submitted: {sorted(strangers)[:5]}")
+        told = self.num_trained + sum(self.dropped.values()) + len(self.open_groups)
+        _require(len(self.prompts) == told, f"{len(self.prompts)} groups, of which {told} are accounted for")
+        _require(self.dropped["lost"] == 0, f"{self.dropped['lost']} groups lost")
 
     def _check_step(self, entry: Fields) -> None:
         """What a step names lies in `scored` at that place, and belongs to a training group that it closes."""
         closes = {group["group_id"] for group in entry["closed"] if group["outcome"] == "trained"}
         for named in entry["trained"]:
-            record = self.scored[named["partition"], named["offset"]]
+            what = f"step {entry['step']} names {named['rollout_id']}"
+            record = self.scored.get((named["partition"], named["offset"]))
+            if record is None:
+                raise AssertionError(f"{what} where nothing lies")
             rollout = record["rollout"]
-            assert (rollout["rollout_id"], rollout["attempt_id"]) == (named["rollout_id"], named["attempt_id"])
-            assert rollout["group_id"] in closes
-            assert rollout["status"] == "completed"
-            assert record["scoring"]["reward"] is not None
-            assert self.prompts[rollout["group_id"]]["purpose"] == "train"
+            ids = (rollout["rollout_id"], rollout["attempt_id"])
+            _require(ids == (named["rollout_id"], named["attempt_id"]), f"{what}, and {ids} lies there")
+            _require(rollout["group_id"] in closes, f"{what} and does not close its group")
+            _require(rollout["status"] == "completed", f"{what}, which is {rollout['status']}")
+            _require(record["scoring"]["reward"] is not None, f"{what}, which has no reward")
+            purpose = self.prompts.get(rollout["group_id"], {"purpose": "nothing"})["purpose"]
+            _require(purpose == "train", f"{what}, whose prompt is for {purpose}")
 
 
 def surviving_entries(ledger: Sequence[Fields]) -> list[Fields]:
-    """Each restart or rollback cuts what follows the entry that made its parent version."""
+    """Each restart or rollback cuts what follows the entry that made its parent version; a repair is on no branch."""
     chain: list[Fields] = []
     for entry in ledger:
+        if entry["kind"] == "skip":
+            continue
         if entry["kind"] in ("restart", "rollback") and entry["parent_version"] is not None:
             while chain[-1]["kind"] == "drops" or chain[-1]["weight_version"] != entry["parent_version"]:
                 chain.pop()
@@ -170,16 +186,36 @@ def surviving_entries(ledger: Sequence[Fields]) -> list[Fields]:
 
 def check_turns(rollout: Fields) -> None:
     """Token ids, logprobs and spans agree in length; spans cover the tokens without gap or overlap."""
-    assert (rollout["status"] == "completed") == bool(rollout["turns"])
+    what = f"rollout {rollout['rollout_id']}"
+    _require((rollout["status"] == "completed") == bool(rollout["turns"]), f"{what} is {rollout['status']}, its turns")
     for turn in rollout["turns"]:
         token_ids = np.frombuffer(turn["token_ids"], "<i4")
         logprobs = np.frombuffer(turn["behavior_logprobs"], "<f4")
-        assert len(token_ids) == len(logprobs) > 0
-        assert (logprobs <= 0).all()
+        _require(len(token_ids) == len(logprobs) > 0, f"{what}: {len(token_ids)} tokens, {len(logprobs)} logprobs")
+        _require(bool((logprobs <= 0).all()), f"{what}: a logprob is above 0")
         edges = [(span["start"], span["end"]) for span in turn["weight_spans"]]
-        assert [start for start, _ in edges] == [0, *(end for _, end in edges[:-1])]
-        assert all(start < end for start, end in edges)
-        assert edges[-1][1] == len(token_ids)
+        starts, ends = [start for start, _ in edges], [end for _, end in edges]
+        covers = starts == [0, *ends[:-1]] and ends[-1:] == [len(token_ids)] and all(np.subtract(ends, starts) > 0)
+        _require(covers, f"{what}: spans {edges} over {len(token_ids)} tokens")
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(otherwise)
+
+
+def _repeated(counts: Counter[str]) -> list[str]:
+    return [name for name, count in counts.items() if count > 1][:5]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """A record to write; without a key it gets one of its own."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 class OutsideClient:
@@ -193,7 +229,7 @@ class OutsideClient:
 
     def account(self) -> Account:
         """Read everything there is now."""
-        ledger = [fields for _, fields in self._records("ledger")]
+        ledger = self.ledger()
         scored = {(m.partition(), m.offset()): fields for m, fields in self._records("scored")}
         prompts: dict[str, Fields] = {}
         for _, fields in self._records("prompts"):
@@ -201,10 +237,16 @@ class OutsideClient:
         rollouts = [fields for _, fields in self._records("rollouts")]
         return Account(ledger=ledger, scored=scored, rollouts=rollouts, prompts=prompts)
 
+    def ledger(self) -> list[Fields]:
+        """Every readable entry but those that a repair names."""
+        found = self._records("ledger")
+        named = (record for _, entry in found for record in entry["skipped"])
+        skipped = {record["offset"] for record in named if record["topic"] == "ledger"}
+        return [entry for message, entry in found if message.offset() not in skipped]
+
     def steps(self) -> int:
         """Surviving optimizer steps so far."""
-        entries = surviving_entries([fields for _, fields in self._records("ledger")])
-        return sum(entry["kind"] == "step" for entry in entries)
+        return sum(entry["kind"] == "step" for entry in surviving_entries(self.ledger()))
 
     def records(self, topic: str) -> list[Fields]:
         """The readable records of a topic."""
@@ -215,21 +257,46 @@ class OutsideClient:
         marker = "replayed_at"
         return [m.value() for m in self._messages("dead-letters") if marker not in dict(m.headers() or ())]
 
-    def put(self, topic: str, *values: bytes | None, headers: Mapping[str, str] | None = None) -> list[Place]:
-        """Write bytes; where they lie."""
-        places: list[Place] = []
-        producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all"})
-        for value in values:
-            producer.produce(
-                f"{self._run}.{topic}",
-                value,
-                key=uuid.uuid4().hex,
-                headers=dict(headers or {}),
-                on_delivery=lambda error, m: places.append((m.partition(), m.offset())) if error is None else None,
+    def messages(self, topic: str) -> list[Message]:
+        """The readable messages of a topic."""
+        return [message for message, _ in self._records(topic)]
+
+    def put(
+        self, topic: str, *values: bytes | None, key: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> list[Place]:
+        """Write bytes, each with a key of its own or all with `key`; where they lie."""
+        return self.put_all(Sent(topic=topic, value=value, key=key, headers=headers or {}) for value in values)
+
+    def put_all(self, records: Iterable[Sent]) -> list[Place]:
+        """Write records; where they lie, in their order."""
+        places: dict[int, Place] = {}
+        count = 0
+
+        def note(number: int, error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                places[number] = (message.partition(), message.offset())
+
+        for number, sent in enumerate(records):
+            self._producer.produce(
+                f"{self._run}.{sent.topic}",
+                sent.value,
+                sent.key or uuid.uuid4().bytes,
+                headers=dict(sent.headers),
+                on_delivery=partial(note, number),
             )
-        producer.flush(READ_SECONDS)
-        assert len(places) == len(values)
-        return places
+            self._producer.poll(0)
+            if len(sent.value or b"") >= _LARGE_BYTES:
+                self._producer.flush(READ_SECONDS)  # few large ones wait at the same time
+            count = number + 1
+        self._producer.flush(READ_SECONDS)
+        _require(len(places) == count, f"{count - len(places)} of {count} records were not delivered")
+        return [places[number] for number in range(count)]
+
+    @cached_property
+    def _producer(self) -> Producer:
+        # The broker bounds what a record takes compressed: a stranger may send far more.
+        config = {"acks": "all", "log_level": 0, "compression.type": "zstd", "message.max.bytes": _MOST_BYTES}
+        return Producer({"bootstrap.servers": self._bootstrap, **config})
 
     def _records(self, topic: str) -> list[tuple[Message, Fields]]:
         """Every readable record; what was read before is remembered, since topics only grow."""
@@ -250,6 +317,7 @@ class OutsideClient:
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": 20,
+                "log_level": 0,
             }
         )
         try:
@@ -265,7 +333,7 @@ def _read_to_end(consumer: Consumer, open_partitions: set[int]) -> list[Message]
     found: list[Message] = []
     deadline = time.monotonic() + READ_SECONDS
     while open_partitions:
-        assert time.monotonic() < deadline, f"no end of partitions {open_partitions} within {READ_SECONDS} s"
+        _require(time.monotonic() < deadline, f"no end of partitions {open_partitions} within {READ_SECONDS} s")
         for message in consumer.consume(500, timeout=0.05):
             error = message.error()
             if error is None:
