@@ -1,24 +1,5 @@
-"""What the whole-loop tests share: the trainer's tiny model, and a run on the session's broker and Redis."""
+"""What the whole-loop tests share."""
 
-from collections.abc import Iterator
-from pathlib import Path
+from tests.harness.loop_fixtures import model, run
 
-import pytest
-
-from rollstream.local.tiny_model import write_tiny_model
-from tests.harness.running import Run, a_run
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model small enough for many optimizer steps a second."""
-    path = tmp_path_factory.mktemp("model")
-    write_tiny_model(path, seed=0, hidden=32, layers=1, heads=2, ffn=64)
-    return path
-
-
-@pytest.fixture
-def run(kafka: str, redis_url: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
-    """A fresh run on the shared broker."""
-    with a_run(kafka, topic_prefix, tmp_path, redis_url=redis_url) as fresh:
-        yield fresh
+__all__ = ["model", "run"]

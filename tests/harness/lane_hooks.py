@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-HEAVY = ("tests/engines/", "tests/e2e/")
+HEAVY = ("tests/engines/", "tests/e2e/", "tests/chaos/")
 LIGHT = ("tests/unit/", "tests/contract/")
 
 

@@ -50,6 +50,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "sft": "Train a model on an environment's demonstrations, as a start for a run.",
         "schemas": "Check, register or update the record schemas.",
         "bench": "Measure one part, mostly against the same work done without rollstream.",
+        "chaos": "Kill, suspend and deceive the stages of a run, and check that nothing is lost.",
     },
 }
 COMMANDS: Mapping[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}

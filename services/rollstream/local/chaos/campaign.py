@@ -1,0 +1,171 @@
+"""A campaign: faults upon a run that lives, then the accounting of everything that was ever submitted to it."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rollstream.local.chaos.accounting import Account
+from rollstream.local.chaos.faults import EVERY_KIND, Fault, FaultKind, faults
+from rollstream.local.chaos.leftovers import Leftovers
+from rollstream.local.chaos.strikes import Undo, World, strike
+from rollstream.schemas.errors import BrokenWorldError, RollstreamError
+
+PROGRESS_SECONDS: Final = 90.0
+"""A step must follow the last fault within this time."""
+_START_SECONDS: Final = 180.0
+_DRAIN_SECONDS: Final = 180.0
+_LOOK_EVERY_SECONDS: Final = 0.1
+_ASK_EVERY_SECONDS: Final = 0.5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What became of a campaign. It holds if `problems` is empty."""
+
+    seed: int
+    faults: Mapping[str, int]
+    seconds: float
+    recoveries_seconds: tuple[float, ...]
+    steps: int
+    groups: int
+    trained: int
+    dropped: Mapping[str, int]
+    ends: Mapping[str, int]
+    leftovers: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Campaign:
+    """One campaign. `faults_per_round`: so often the run is left alone until it goes on."""
+
+    world: World
+    seed: int
+    groups_per_step: int
+    leftovers: Leftovers
+    say: Say
+    kinds: Mapping[FaultKind, int] = field(default_factory=lambda: EVERY_KIND)
+    faults_per_round: int = 50
+    _undos: list[tuple[float, Undo]] = field(default_factory=list)
+    _recoveries: list[float] = field(default_factory=list)
+    _problems: list[str] = field(default_factory=list)
+
+    def run(self, num_faults: int) -> Report:
+        """Wait for a first step, make the faults, let the run recover and drain, and add up. Ends every process."""
+        began = time.monotonic()
+        made: Counter[str] = Counter()
+        account = Account(ledger=(), scored={}, rollouts=(), prompts={})
+        with self._ending():
+            self._until(lambda: self._num_steps() > 0, _START_SECONDS, "the first step")
+            self.say(f"the first step after {time.monotonic() - began:.0f} s")
+            for fault in faults(self.seed, self.kinds):
+                if made.total() == num_faults:
+                    break
+                if self._strike(fault, made.total() + 1):
+                    made[fault.kind.value] += 1
+                    if made.total() % self.faults_per_round == 0 or made.total() == num_faults:
+                        self._recover()
+            account = self._drained()
+            self.say(f"drained after {time.monotonic() - began:.0f} s")
+        return self._report(account, made, time.monotonic() - began)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Whatever happens, no process outlives the block; what went wrong is a problem of the report."""
+        try:
+            yield
+            self.world.fleet.stop()
+        except (AssertionError, RollstreamError) as error:
+            self._problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            self.world.fleet.kill_all()
+
+    def _strike(self, fault: Fault, number: int) -> bool:
+        """Make one fault, and let time pass; False if there was nothing to do it to."""
+        struck = strike(self.world, fault)
+        if struck is not None:
+            self.say(f"{number}: {struck.what}")
+            if struck.undo is not None:
+                self._undos.append((time.monotonic() + struck.undo.seconds, struck.undo))
+        self._pass(self.world.pace.pause_seconds * fault.random.uniform(0.5, 1.5))
+        return struck is not None
+
+    def _recover(self) -> None:
+        """Wait until every fault is undone, then until a step follows."""
+        longest = max(self.world.pace.suspend_seconds, self.world.pace.outage_seconds)
+        self._until(lambda: not self._undos, longest + 30.0, "every fault to be undone")
+        self.world.cluster.start()
+        self._until(self._is_repaired, PROGRESS_SECONDS, "the ledger to be repaired")
+        began, before = time.monotonic(), self._num_steps()
+        self._until(lambda: self._num_steps() > before, PROGRESS_SECONDS, f"a step after {before}")
+        self._recoveries.append(round(time.monotonic() - began, 1))
+        self.say(f"goes on {self._recoveries[-1]} s after the last fault was undone")
+
+    def _drained(self) -> Account:
+        """Submit nothing more, and wait until only groups are open that wait for a full step; the account, checked."""
+        self.world.fleet.stop("producer")
+        accounts: list[Account] = []
+
+        def is_drained() -> bool:
+            accounts[:] = [self.world.outside.account()]
+            return not accounts[0].unfinished and len(accounts[0].open_groups) < self.groups_per_step
+
+        self._until(is_drained, _DRAIN_SECONDS, "every group to close, so that all credit is back")
+        accounts[0].check()
+        return accounts[0]
+
+    def _num_steps(self) -> int:
+        """Optimizer steps ever committed, also those that were cut."""
+        return sum(entry["kind"] == "step" for entry in self.world.outside.ledger())
+
+    def _is_repaired(self) -> bool:
+        if self.world.is_damaged:
+            try:
+                self.world.repair()
+            except RollstreamError as error:
+                self.say(f"the repair failed: {error}")
+        return not self.world.is_damaged
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass: stages that ended are started again, faults whose time is over are undone."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._tick()
+            time.sleep(_LOOK_EVERY_SECONDS)
+
+    def _tick(self) -> None:
+        self.world.fleet.tick()
+        now = time.monotonic()
+        due = [undo for at, undo in self._undos if at <= now]
+        self._undos = [(at, undo) for at, undo in self._undos if at > now]
+        for undo in due:
+            undo.action()
+            self.say(f"   {undo.what}")
+
+    def _until(self, look: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not look():
+            if time.monotonic() > deadline:
+                raise BrokenWorldError(f"waited {seconds:g} s for {what}; unexpected: {self.world.fleet.unexpected}")
+            self._pass(_ASK_EVERY_SECONDS)
+
+    def _report(self, account: Account, made: Counter[str], seconds: float) -> Report:
+        left = self.leftovers.found()
+        return Report(
+            seed=self.seed,
+            faults=dict(made),
+            seconds=round(seconds, 1),
+            recoveries_seconds=tuple(self._recoveries),
+            steps=account.steps,
+            groups=len(account.prompts),
+            trained=account.num_trained,
+            dropped=dict(account.dropped),
+            ends=dict(self.world.fleet.ends),
+            leftovers=left.counts,
+            problems=(*self._problems, *self.world.fleet.unexpected, *left.problems),
+        )

@@ -1,0 +1,281 @@
+"""Does one fault to a run that lives, and says when to undo it."""
+
+import random
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rollstream.bus.run import Run
+from rollstream.history.read import read
+from rollstream.history.repair import check, repair
+from rollstream.history.rollback import roll_back
+from rollstream.local.chaos.accounting import OutsideClient
+from rollstream.local.chaos.faults import Fault, FaultKind
+from rollstream.local.chaos.fleet import Fleet
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.redis import RedisServer
+from rollstream.process.settings import Stage, StageSettings
+from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
+
+_REPLAYED: Final = ("prompts", "rollouts", "scored")
+_JOINERS: Final[tuple[Stage, ...]] = ("generator", "scorer")
+_EVERY_RECORD_COUNTS: Final = (LEDGER.name, WEIGHTS.name)
+# How long a broken world is explained: by a broker that was away, by garbage that no repair named yet.
+_BROKER_SECONDS: Final = 60.0
+_GARBAGE_SECONDS: Final = 15.0
+_VERSION_FILE: Final = "model.safetensors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """Seconds: between two faults, that a process is suspended (beyond every timeout), and that a server is away."""
+
+    pause_seconds: float = 2.0
+    suspend_seconds: float = 25.0
+    outage_seconds: float = 6.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Undo:
+    """What ends a fault, `seconds` after it began."""
+
+    seconds: float
+    what: str
+    action: Callable[[], None]
+
+
+@dataclass(slots=True, kw_only=True)
+class World:
+    """What faults are done to."""
+
+    settings: StageSettings
+    fleet: Fleet
+    outside: OutsideClient
+    cluster: KafkaCluster
+    redis: RedisServer
+    pace: Pace
+    away: set[str] = field(default_factory=set)
+    """Servers that do not run."""
+    is_damaged: bool = False
+    """Whether `ledger` or `weights` holds garbage that no repair has named yet."""
+    num_joined: int = 0
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the cluster answers."""
+        return "broker" not in self.away or len(self.cluster.plan.nodes) > 1
+
+    def repair(self) -> None:
+        """Have readers pass over garbage; raises `RollstreamError` if a trainer or a broker came in between."""
+        self.is_damaged = True
+        self.fleet.expect_broken_world(_GARBAGE_SECONDS, "trainer")
+        try:
+            repair(self.settings, [place for place, _ in check(Run(self.settings))], force=True)
+        finally:
+            self.fleet.expect_broken_world(_GARBAGE_SECONDS, "trainer")
+            self.fleet.expect_fencing()
+        self.is_damaged = False
+
+    def name(self, stage: str) -> str:
+        """A name for one more process."""
+        self.num_joined += 1
+        return f"{stage}-joined-{self.num_joined}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Struck:
+    """A fault that was made: what was done, and what undoes it."""
+
+    what: str
+    undo: Undo | None = None
+
+
+def strike(world: World, fault: Fault) -> Struck | None:
+    """Make the fault; None if there is nothing to do it to now."""
+    return _STRIKES[fault.kind](world, fault.random)
+
+
+def _kill(world: World, draw: random.Random) -> Struck | None:
+    if not (free := world.fleet.free()):
+        return None
+    member = draw.choice(free)
+    world.fleet.kill(member)
+    return Struck(what=f"kill -9 {member.name}")
+
+
+def _terminate(world: World, draw: random.Random) -> Struck | None:
+    if not (free := world.fleet.free()):
+        return None
+    member = draw.choice(free)
+    world.fleet.terminate(member)
+    return Struck(what=f"SIGTERM {member.name}")
+
+
+def _suspend(world: World, draw: random.Random) -> Struck | None:
+    free = world.fleet.free("trainer", "generator", "scorer")
+    if not free:
+        return None
+    member = draw.choice(free)
+    world.fleet.suspend(member)
+    heir = world.fleet.start(member.stage, world.name(member.stage))
+
+    def resume() -> None:
+        world.fleet.resume(member)
+        # A trainer is replaced for good; of the others there would be one more with every fault.
+        if member.stage != "trainer":
+            world.fleet.terminate(heir, leave=True)
+
+    undo = Undo(seconds=world.pace.suspend_seconds, what=f"SIGCONT {member.name}", action=resume)
+    return Struck(what=f"SIGSTOP {member.name} beside {heir.name}", undo=undo)
+
+
+def _take_over(world: World, draw: random.Random) -> Struck | None:
+    if not world.fleet.free("trainer"):
+        return None
+    heir = world.fleet.start("trainer", world.name("trainer"))
+    return Struck(what=f"{heir.name} takes over")
+
+
+def _join(world: World, draw: random.Random) -> Struck | None:
+    stage = draw.choice(_JOINERS)
+    member = world.fleet.start(stage, world.name(stage))
+
+    def leave() -> None:
+        world.fleet.terminate(member, leave=True)
+
+    undo = Undo(seconds=world.pace.suspend_seconds, what=f"{member.name} leaves", action=leave)
+    return Struck(what=f"{member.name} joins", undo=undo)
+
+
+def _roll_back(world: World, draw: random.Random) -> Struck | None:
+    if not world.is_reachable or world.is_damaged:
+        return None
+    versions = sorted(read(Run(world.settings)).surviving)
+    if not versions:
+        return None
+    version = draw.choice(versions[-10:])
+    try:
+        roll_back(world.settings, version, force=True)
+    except RollstreamError:
+        return None  # its files were damaged or pruned, or a trainer came in between
+    finally:
+        # Also a rollback that is refused at its second look has fenced the trainer.
+        world.fleet.expect_fencing()
+    return Struck(what=f"rollback to version {version}")
+
+
+def _kill_broker(world: World, draw: random.Random) -> Struck | None:
+    if world.away & {"broker"} or not (nodes := sorted(world.cluster.processes)):
+        return None
+    node = draw.choice(nodes)
+    world.cluster.kill_node(node)
+    world.away.add("broker")
+    world.fleet.expect_broken_world(_BROKER_SECONDS)
+
+    def bring_back() -> None:
+        world.cluster.launch()
+        world.away.discard("broker")
+        world.fleet.expect_broken_world(_BROKER_SECONDS)
+
+    undo = Undo(seconds=world.pace.outage_seconds, what=f"broker {node} comes back", action=bring_back)
+    return Struck(what=f"kill -9 broker {node}", undo=undo)
+
+
+def _kill_redis(world: World, draw: random.Random) -> Struck | None:
+    if "redis" in world.away:
+        return None
+    world.redis.kill()
+    world.away.add("redis")
+
+    def bring_back() -> None:
+        world.redis.start()
+        world.away.discard("redis")
+
+    undo = Undo(seconds=world.pace.outage_seconds, what="Redis comes back", action=bring_back)
+    return Struck(what="kill -9 Redis", undo=undo)
+
+
+def _tear_weights(world: World, draw: random.Random) -> Struck | None:
+    version = _newest_version(world.settings.weight_store)
+    if version is None or not (file := version / _VERSION_FILE).exists():
+        return None
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        if draw.random() < 0.5:
+            stream.truncate(draw.randrange(size))
+            return Struck(what=f"{version.name} is cut short")
+        stream.seek(draw.randrange(size))
+        stream.write(draw.randbytes(64))
+    return Struck(what=f"bytes of {version.name} are other ones")
+
+
+def _delete_weights(world: World, draw: random.Random) -> Struck | None:
+    version = _newest_version(world.settings.weight_store)
+    if version is None:
+        return None
+    shutil.rmtree(version, ignore_errors=True)
+    return Struck(what=f"{version.name} is deleted")
+
+
+def _put_garbage(world: World, draw: random.Random) -> Struck | None:
+    topic = draw.choice([topic.name for topic in TOPICS])
+    if not world.is_reachable:
+        return None
+    known = world.outside.messages(topic) if topic in _REPLAYED else []
+    value = garbage(draw, draw.choice(known).value() if known else None)
+    world.outside.put(topic, value, key=uuid.uuid4().bytes)
+    what = f"{'null' if value is None else f'{len(value)} bytes'} on {topic}"
+    if topic not in _EVERY_RECORD_COUNTS:
+        return Struck(what=f"garbage: {what}")
+    try:
+        world.repair()
+    except RollstreamError as error:
+        return Struck(what=f"garbage: {what}; the repair comes later: {error}")
+    return Struck(what=f"garbage: {what}, and the repair")
+
+
+def _replay(world: World, draw: random.Random) -> Struck | None:
+    topic = draw.choice(_REPLAYED)
+    if not world.is_reachable or not (known := world.outside.messages(topic)):
+        return None
+    message = draw.choice(known)
+    world.outside.put(topic, message.value(), key=message.key())
+    return Struck(what=f"{topic}/{message.partition()}@{message.offset()} once more")
+
+
+def garbage(draw: random.Random, record: bytes | None) -> bytes | None:
+    """Bytes that are no record of any topic; some are made of one."""
+    kinds: list[Callable[[], bytes | None]] = [
+        lambda: None,
+        lambda: b"",
+        lambda: b"\x01" + draw.randbytes(draw.randrange(200)),
+        lambda: b"\x00" + (2**31 + draw.randrange(2**30)).to_bytes(4, "big") + draw.randbytes(20),
+    ]
+    if record is not None:
+        kinds += [lambda: record[: draw.randrange(len(record))], lambda: record + draw.randbytes(3)]
+    return draw.choice(kinds)()
+
+
+def _newest_version(store: Path) -> Path | None:
+    versions = [path for path in store.glob("[0-9]*-*") if path.is_dir()]
+    return max(versions, key=lambda path: int(path.name.partition("-")[0]), default=None)
+
+
+_STRIKES: Final[dict[FaultKind, Callable[[World, random.Random], Struck | None]]] = {
+    FaultKind.KILL: _kill,
+    FaultKind.TERM: _terminate,
+    FaultKind.SUSPEND: _suspend,
+    FaultKind.TAKEOVER: _take_over,
+    FaultKind.JOIN: _join,
+    FaultKind.ROLLBACK: _roll_back,
+    FaultKind.BROKER: _kill_broker,
+    FaultKind.REDIS: _kill_redis,
+    FaultKind.TORN_WEIGHTS: _tear_weights,
+    FaultKind.DELETED_WEIGHTS: _delete_weights,
+    FaultKind.GARBAGE: _put_garbage,
+    FaultKind.REPLAY: _replay,
+}
