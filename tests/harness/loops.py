@@ -67,7 +67,7 @@ class Loop:
 
     def configure(self, stage: str, **settings: object) -> None:
         """Change settings of the stages that start from now on."""
-        self.run.tables[stage] = {**self.run.tables[stage], **settings}
+        self.run.tables[stage] = {**self.run.tables.get(stage, {}), **settings}
 
     def until(self, look: Callable[[], T], what: str, seconds: float = _WAIT_SECONDS) -> T:
         """Look until the answer is true; meanwhile stages that died are started again."""
