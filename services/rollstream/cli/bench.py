@@ -10,6 +10,7 @@ _BENCHES = {
     "scorer": "Rollouts per second of one scorer process.",
     "trainer": "Training steps that publish weights against a plain PyTorch loop.",
     "trainer-wait": "Share of the time that the trainer waits although its input is ready.",
+    "start": "Start of each stage after ten times the optimizer steps.",
     "reload": "How long a weight update stops the tokens, under load.",
 }
 
