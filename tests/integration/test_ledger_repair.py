@@ -97,7 +97,7 @@ def test_garbage_stops_a_trainers_start_until_a_repair_passes_over_it(written: W
     assert written.call("repair", "--all").exit_code == 0
     assert written.listed() == set()
     history = written.history()
-    assert [link.weight_version for link in history.fold.chain] == [0, 1, 2]
+    assert list(history.fold.surviving_versions()) == [2, 1, 0]
     assert (history.newest_version, list(history.published)) == (2, [0, 1, 2])
     assert "nothing to repair" in written.call("repair", "--all").stdout
     with pytest.raises(FencedError):

@@ -91,7 +91,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
     history = read(Run(trained.settings))
     assert history.published[4].files == history.published[2].files
     assert (history.published[4].parent_version, history.published[4].step) == (2, 2)
-    assert [link.weight_version for link in history.fold.chain] == [0, 1, 2, 4]
+    assert list(history.fold.surviving_versions()) == [4, 2, 1, 0]
     with pytest.raises(FencedError):
         trained.commit(NEWEST + 2)
     assert trained.fold().current_version == 4

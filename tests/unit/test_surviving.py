@@ -1,24 +1,16 @@
 """The fold of the ledger: restarts and rollbacks cut entries, their groups are open again, lag follows the parents."""
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollstream.history.ledger import LedgerFold, surviving
-from rollstream.history.versions import VersionTree
+from rollstream.history.ledger import FoldSnapshot, LedgerFold, surviving
 from rollstream.schemas.errors import InconsistentLedgerError
-from rollstream.schemas.ledger import (
-    ClosedGroup,
-    EntryKind,
-    GroupOutcome,
-    LedgerEntry,
-    SkippedRecord,
-    TrainedRollout,
-)
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord, TrainedRollout
 from rollstream.trainer.commits.restart import RestartPlan, plan_restart
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -197,26 +189,6 @@ def test_lag_counts_steps_on_the_path_and_not_restarts() -> None:
     assert versions.lag(6, 5) is None
 
 
-def test_the_lag_of_a_sample_is_that_of_its_farthest_version_not_of_its_smallest_number() -> None:
-    tree = VersionTree()
-    tree.add(3, None, is_step=False)
-    tree.add(4, 3, is_step=True)
-    tree.add(5, 4, is_step=True)
-    tree.add(6, 3, is_step=False)
-    assert tree.policy_lag([3], 6) == 0
-    assert tree.policy_lag([3, 5], 6) == 2
-    assert tree.policy_lag([3, 9], 6) is None
-    assert tree.policy_lag([], 6) is None
-
-
-def test_lag_of_a_long_ledger_needs_no_recursion() -> None:
-    tree = VersionTree()
-    tree.add(0, None, is_step=False)
-    for version in range(1, 20_000):
-        tree.add(version, version - 1, is_step=True)
-    assert tree.lag(0, 19_999) == 19_999
-
-
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
@@ -235,8 +207,61 @@ def test_an_entry_that_contradicts_the_ledger_is_refused_and_changes_nothing(wro
     fold.add(step(1, 0, trained=("a",)))
     with pytest.raises(InconsistentLedgerError, match=message):
         fold.add(wrong)
-    assert (fold.current_version, fold.max_version, fold.closed, len(fold.chain)) == (1, 1, {"a"}, 2)
+    assert (fold.current_version, fold.max_version, fold.closed) == (1, 1, {"a"})
+    assert list(fold.surviving_versions()) == [1, 0]
     assert fold.versions == surviving([START, step(1, 0)]).versions
+
+
+def stored(snapshot: FoldSnapshot) -> FoldSnapshot:
+    """The same, written to a file and read again."""
+    return FoldSnapshot.model_validate_json(snapshot.model_dump_json())
+
+
+def a_fold(*entries: LedgerEntry) -> LedgerFold:
+    fold = LedgerFold()
+    for item in entries:
+        fold.add(item)
+    return fold
+
+
+def test_a_snapshot_is_as_small_after_many_steps_as_after_few_once_their_groups_are_forgotten() -> None:
+    fold = a_fold(START)
+    for version in range(1, 3000):
+        fold.add(step(version, version - 1, step=version, trained=(f"g{version}",)))
+    fold.forget(NOW + timedelta(seconds=1))
+    assert fold.closed == set()
+    assert len(fold.snapshot().model_dump_json()) < 200
+
+
+def test_groups_are_forgotten_by_the_time_at_which_they_closed() -> None:
+    late = NOW + timedelta(days=8)
+    fold = a_fold(
+        START,
+        step(1, 0, trained=("a",)),
+        step(2, 1, trained=("b",)).model_copy(update={"finished_at": late}),
+    )
+    assert not fold.is_forgotten(NOW - timedelta(days=90)), "nothing was forgotten yet"
+    fold.forget(NOW + timedelta(days=1))
+    assert fold.closed == {"b"}
+    resumed = LedgerFold(stored(fold.snapshot()))
+    assert resumed.is_forgotten(NOW)
+    assert not resumed.is_forgotten(NOW + timedelta(seconds=1)), "no group closes before its prompt is submitted"
+    change = fold.add(entry(EntryKind.RESTART, 3, 0))
+    assert change.reopened == ("b",)
+
+
+def test_a_way_back_behind_the_checkpoints_of_a_snapshot_needs_the_whole_ledger() -> None:
+    entries = [START, *(step(v, v - 1, step=v, checkpoint=f"c{v}", trained=(f"g{v}",)) for v in range(1, 151))]
+    whole = a_fold(*entries)
+    resumed = LedgerFold(stored(whole.snapshot()))
+    assert resumed.checkpoint == whole.checkpoint
+    back = entry(EntryKind.ROLLBACK, 151, 50)
+    with pytest.raises(InconsistentLedgerError, match="version 50 is too old, 51 is remembered"):
+        resumed.add(back)
+    whole.add(back)
+    near = entry(EntryKind.ROLLBACK, 151, 51, step=51)
+    assert set(resumed.add(near).reopened) == {f"g{v}" for v in range(52, 151)}
+    assert resumed.checkpoint == (51, 51, "c51")
 
 
 class TrainersOverTime(RuleBasedStateMachine):
@@ -246,13 +271,19 @@ class TrainersOverTime(RuleBasedStateMachine):
         super().__init__()
         self.ledger: list[LedgerEntry] = []
         self.fold = LedgerFold()
+        self.resumed = LedgerFold()
         self.groups = 0
 
     def write(self, new: LedgerEntry) -> None:
         before = set(self.fold.closed)
         change = self.fold.add(new)
         assert set(self.fold.closed) == (before - set(change.reopened)) | set(change.closed)
+        assert self.resumed.add(new) == change
         self.ledger.append(new)
+
+    @rule()
+    def start_from_a_snapshot(self) -> None:
+        self.resumed = LedgerFold(stored(self.resumed.snapshot()))
 
     def open_groups(self, count: int, again: st.DataObject) -> tuple[str, ...]:
         """Some new groups, and some that were submitted before and are open now."""
@@ -293,7 +324,8 @@ class TrainersOverTime(RuleBasedStateMachine):
     @rule(draw=st.data())
     @precondition(lambda self: self.ledger)
     def roll_back(self, draw: st.DataObject) -> None:
-        older = draw.draw(st.sampled_from([item for item in self.fold.chain if item.kind is not EntryKind.DROPS]))
+        chain = surviving(self.ledger).chain
+        older = draw.draw(st.sampled_from([item for item in chain if item.kind is not EntryKind.DROPS]))
         self.write(entry(EntryKind.ROLLBACK, self.fold.max_version + 1, older.weight_version, step=older.step))
 
     @invariant()
@@ -314,26 +346,33 @@ class TrainersOverTime(RuleBasedStateMachine):
     @invariant()
     def incremental_and_whole_fold_agree(self) -> None:
         whole = surviving(self.ledger)
-        assert [link.weight_version for link in self.fold.chain] == [item.weight_version for item in whole.chain]
+        made = [item.weight_version for item in whole.chain if item.kind is not EntryKind.DROPS]
+        assert list(self.fold.surviving_versions()) == made[::-1]
+        assert all(self.fold.is_surviving(version) == (version in made) for version in range(whole.max_version + 2))
         assert (self.fold.closed, self.fold.versions) == (set(whole.closed), whole.versions)
         assert (self.fold.current_version, self.fold.step) == (whole.current_version, whole.step)
+
+    @invariant()
+    def a_snapshot_and_what_came_since_are_the_whole_fold(self) -> None:
+        assert self.resumed.snapshot() == self.fold.snapshot()
+        assert self.resumed.closed == self.fold.closed
 
     @invariant()
     def versions_only_grow_and_the_step_counts_the_steps(self) -> None:
         versions = [item.weight_version for item in self.ledger if item.kind is not EntryKind.DROPS]
         assert versions == sorted(set(versions))
-        assert self.fold.step == sum(item.kind is EntryKind.STEP for item in self.fold.chain)
+        assert self.fold.step == sum(item.kind is EntryKind.STEP for item in surviving(self.ledger).chain)
 
     @invariant()
     def the_checkpoint_is_the_newest_on_the_chain(self) -> None:
         survivors = surviving(self.ledger)
         named = [item for item in survivors.chain if item.checkpoint]
         assert survivors.checkpoint == (named[-1] if named else None)
-        assert (self.fold.checkpoint and self.fold.checkpoint.checkpoint) == (named[-1].checkpoint if named else None)
+        assert [known.uri for known in self.fold.checkpoints] == [item.checkpoint for item in named]
 
     @invariant()
     def lag_to_an_ancestor_is_the_difference_of_steps(self) -> None:
-        for item in self.fold.chain:
+        for item in surviving(self.ledger).chain:
             lag = self.fold.versions.lag(item.weight_version, self.fold.current_version or 0)
             assert lag == self.fold.step - item.step
 

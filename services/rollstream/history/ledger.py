@@ -10,11 +10,16 @@ Example, with versions in brackets; (c) means that the entry names a checkpoint:
     restart[0] step[1](c) restart[4 ← 1] step[5]    the chain after the next trainer's first step
 """
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
+from typing import Final, NamedTuple
 
-from rollstream.history.versions import VersionTree
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollstream.history.versions import VersionRange, VersionTree
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import (
     NON_FINITE_REASON,
@@ -25,6 +30,9 @@ from rollstream.schemas.ledger import (
     LedgerEntry,
     TrainedRollout,
 )
+
+# Checkpoints that old are deleted, so nobody restores them; a way back behind them needs the whole ledger.
+_CHECKPOINTS_IN_SNAPSHOT: Final = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,46 +58,66 @@ class Survivors:
         return {rollout.rollout_id: rollout for entry in self.chain for rollout in entry.trained}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SurvivingEntry:
-    """What `LedgerFold` keeps of a surviving entry.
+class NamedCheckpoint(NamedTuple):
+    """A checkpoint on the surviving branch: the version whose entry names it, that entry's step, and where it lies."""
 
-    `closed`: the groups that no surviving entry before it closed. `non_finite`: those of them of whose step an update
-    was skipped, since its loss or gradient was not finite.
-    """
-
-    kind: EntryKind
     weight_version: int
     step: int
-    checkpoint: str | None
-    closed: tuple[str, ...]
+    uri: str
+
+
+class Closing(NamedTuple):
+    """The groups that one surviving entry closed, and no surviving entry before it; `is_drops`: its kind.
+
+    `non_finite`: those of them of whose step an update was skipped, since its loss or gradient was not finite.
+    """
+
+    weight_version: int
+    is_drops: bool
+    closed_at: datetime
+    group_ids: tuple[str, ...]
     non_finite: tuple[str, ...]
+
+
+class FoldSnapshot(BaseModel):
+    """All that a `LedgerFold` knows at one entry."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    versions: tuple[VersionRange, ...]
+    current_version: int | None
+    step: int
+    checkpoints: tuple[NamedCheckpoint, ...]
+    closings: tuple[Closing, ...]
+    forgotten_until: datetime | None = Field(description="When the newest group closed that was forgotten")
+    cuts_from: int = Field(description="The oldest version that a later entry may go back to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerChange:
-    """What one entry changed: the groups that it closed, those that it opened again, and how many entries it cut."""
+    """What one entry changed: the groups that it closed, and those that it opened again."""
 
     closed: tuple[str, ...]
     reopened: tuple[str, ...]
-    num_cut: int
 
 
 class LedgerFold:
     """Computes the surviving branch one entry at a time, for processes that read the ledger for weeks.
 
-    An entry costs time for its own size, a cut for the size of what it cuts. Group ids and versions are kept, rollouts
-    and metrics are not.
+    An entry costs time for its own size, a cut for the size of what it cuts. Kept are ranges of versions, checkpoints,
+    and the ids of closed groups until `forget`. The surviving versions are the current one and its ancestors.
     """
 
-    def __init__(self) -> None:
-        self._chain: list[SurvivingEntry] = []
-        self._closed: set[str] = set()
-        # Positions in the chain: of the entry that made each surviving version, and of the entries with a checkpoint.
-        self._positions: dict[int, int] = {}
-        self._checkpoints: list[int] = []
-        self._versions = VersionTree()
-        self._max_version = -1
+    def __init__(self, snapshot: FoldSnapshot | None = None) -> None:
+        """Begin before the first entry, or where the snapshot was taken."""
+        self._versions = VersionTree(list(snapshot.versions) if snapshot else [])
+        self._current_version = snapshot.current_version if snapshot else None
+        self._step = snapshot.step if snapshot else 0
+        self._checkpoints = list(snapshot.checkpoints) if snapshot else []
+        self._closings = deque(snapshot.closings if snapshot else ())
+        self._closed = {group for closing in self._closings for group in closing.group_ids}
+        self._forgotten_until = snapshot.forgotten_until if snapshot else None
+        self._cuts_from = snapshot.cuts_from if snapshot else 0
 
     def add(self, entry: LedgerEntry) -> LedgerChange:
         """Add the next entry. If it contradicts earlier ones, raises `InconsistentLedgerError` and changes nothing.
@@ -98,36 +126,48 @@ class LedgerFold:
         """
         self._check(entry)
         if entry.kind is EntryKind.SKIP:
-            return LedgerChange(closed=(), reopened=(), num_cut=0)
-        cut: list[SurvivingEntry] = []
+            return LedgerChange(closed=(), reopened=())
+        version, is_drops = entry.weight_version, entry.kind is EntryKind.DROPS
+        reopened: tuple[str, ...] = ()
         if entry.kind in (EntryKind.RESTART, EntryKind.ROLLBACK) and entry.parent_version is not None:
-            cut = self._cut(self._positions[entry.parent_version] + 1)
-        if entry.kind is not EntryKind.DROPS:
-            self._versions.add(entry.weight_version, entry.parent_version, is_step=entry.kind is EntryKind.STEP)
-            self._positions[entry.weight_version] = len(self._chain)
-            self._max_version = entry.weight_version
+            reopened = self._cut(entry.parent_version)
+        if not is_drops:
+            self._versions.add(version, entry.parent_version, is_step=entry.kind is EntryKind.STEP)
         if entry.checkpoint is not None:
-            self._checkpoints.append(len(self._chain))
+            self._checkpoints.append(NamedCheckpoint(version, entry.step, entry.checkpoint))
         newly = {group.group_id: group for group in entry.closed if group.group_id not in self._closed}
         closed = tuple(newly)
-        self._closed.update(closed)
-        self._chain.append(
-            SurvivingEntry(
-                kind=entry.kind,
-                weight_version=entry.weight_version,
-                step=entry.step,
-                checkpoint=entry.checkpoint,
-                closed=closed,
-                non_finite=tuple(group_id for group_id, group in newly.items() if _was_non_finite(group, entry)),
-            )
-        )
-        reopened = tuple(group for entry_cut in cut for group in entry_cut.closed)
-        return LedgerChange(closed=closed, reopened=reopened, num_cut=len(cut))
+        if closed:
+            self._closed.update(closed)
+            non_finite = tuple(group_id for group_id, group in newly.items() if _was_non_finite(group, entry))
+            self._closings.append(Closing(version, is_drops, entry.finished_at, closed, non_finite))
+        self._current_version, self._step = version, entry.step
+        return LedgerChange(closed=closed, reopened=reopened)
 
-    @property
-    def chain(self) -> Sequence[SurvivingEntry]:
-        """The surviving entries in order; a view that later entries change."""
-        return self._chain
+    def forget(self, closed_before: datetime) -> None:
+        """Forget groups that closed before this moment, once none of their records can come any more."""
+        while self._closings and self._closings[0].closed_at < closed_before:
+            closing = self._closings.popleft()
+            self._closed.difference_update(closing.group_ids)
+            self._forgotten_until = max(closing.closed_at, self._forgotten_until or closing.closed_at)
+
+    def is_forgotten(self, submitted_at: datetime) -> bool:
+        """Whether a group whose prompt was submitted then may have closed and been forgotten."""
+        return self._forgotten_until is not None and submitted_at <= self._forgotten_until
+
+    def snapshot(self) -> FoldSnapshot:
+        """What a fold goes on from: with it and all later entries it is as if it had read every entry."""
+        checkpoints = tuple(self._checkpoints[-_CHECKPOINTS_IN_SNAPSHOT:])
+        is_whole = len(checkpoints) == len(self._checkpoints)
+        return FoldSnapshot(
+            versions=tuple(self._versions.ranges),
+            current_version=self._current_version,
+            step=self._step,
+            checkpoints=checkpoints,
+            closings=tuple(self._closings),
+            forgotten_until=self._forgotten_until,
+            cuts_from=self._cuts_from if is_whole else checkpoints[0].weight_version,
+        )
 
     @property
     def closed(self) -> Set[str]:
@@ -140,29 +180,50 @@ class LedgerFold:
         return self._versions
 
     @property
+    def first_version(self) -> int | None:
+        """The version that the first start published, an ancestor of all others; None before it."""
+        return self._versions.ranges[0].first if self._versions.ranges else None
+
+    @property
     def current_version(self) -> int | None:
         """Weight version at the end of the chain; None before the first start."""
-        return self._chain[-1].weight_version if self._chain else None
+        return self._current_version
 
     @property
     def max_version(self) -> int:
         """Largest weight version of all entries, those of cut entries too; -1 before the first start."""
-        return self._max_version
+        return self._versions.ranges[-1].last if self._versions.ranges else -1
 
     @property
     def step(self) -> int:
         """Optimizer steps on the chain."""
-        return self._chain[-1].step if self._chain else 0
+        return self._step
 
     @property
-    def checkpoint(self) -> SurvivingEntry | None:
-        """The newest surviving entry that names a checkpoint."""
-        return self._chain[self._checkpoints[-1]] if self._checkpoints else None
+    def checkpoints(self) -> Sequence[NamedCheckpoint]:
+        """Those that surviving entries name, oldest first; a view that later entries change."""
+        return self._checkpoints
+
+    @property
+    def checkpoint(self) -> NamedCheckpoint | None:
+        """The newest checkpoint that a surviving entry names."""
+        return self._checkpoints[-1] if self._checkpoints else None
+
+    def surviving_versions(self) -> Iterator[int]:
+        """The versions on the surviving branch, the newest first."""
+        if self._current_version is not None:
+            for versions in self._versions.branch(self._current_version):
+                yield from reversed(versions)
+
+    def is_surviving(self, version: int) -> bool:
+        """Whether the version is on the surviving branch."""
+        current = self._current_version
+        return current is not None and any(version in versions for versions in self._versions.branch(current))
 
     def non_finite_after(self, version: int) -> tuple[str, ...]:
         """Groups of non-finite steps, out of the surviving entries after the one that made `version`."""
-        later = self._chain[self._positions[version] + 1 :]
-        return tuple(group for entry in later for group in entry.non_finite)
+        later = (one for one in self._closings if _is_after(version, one.weight_version, one.is_drops))
+        return tuple(group for closing in later for group in closing.non_finite)
 
     def _check(self, entry: LedgerEntry) -> None:
         what = f"ledger entry {entry.kind.value} of version {entry.weight_version} by {entry.incarnation}"
@@ -180,31 +241,36 @@ class LedgerFold:
                 # groups would be open again, and nobody would close them.
                 raise InconsistentLedgerError(f"{what}: only an entry that makes a version can name a checkpoint")
             return
-        if entry.weight_version <= self._max_version:
-            raise InconsistentLedgerError(f"{what}: versions only grow, and {self._max_version} is there already")
+        if entry.weight_version <= self.max_version:
+            raise InconsistentLedgerError(f"{what}: versions only grow, and {self.max_version} is there already")
         self._check_parent(entry, what)
 
     def _check_parent(self, entry: LedgerEntry, what: str) -> None:
         parent = entry.parent_version
         if parent is None:
-            if self._chain or entry.kind is not EntryKind.RESTART:
+            if self._current_version is not None or entry.kind is not EntryKind.RESTART:
                 raise InconsistentLedgerError(f"{what}: only the first restart of a run has no parent version")
-        elif parent not in self._positions:
+        elif not self.is_surviving(parent):
             raise InconsistentLedgerError(f"{what}: its parent, version {parent}, is not on the surviving branch")
         elif entry.kind is EntryKind.STEP and parent != self.current_version:
             raise InconsistentLedgerError(f"{what}: a step's parent must be {self.current_version}, not {parent}")
+        elif parent < self._cuts_from:
+            raise InconsistentLedgerError(f"{what}: version {parent} is too old, {self._cuts_from} is remembered")
 
-    def _cut(self, length: int) -> list[SurvivingEntry]:
-        """Shorten the chain to `length` entries; returns the entries that were cut."""
-        cut = self._chain[length:]
-        del self._chain[length:]
-        for entry in cut:
-            self._closed.difference_update(entry.closed)
-            if entry.kind is not EntryKind.DROPS:
-                del self._positions[entry.weight_version]
-        while self._checkpoints and self._checkpoints[-1] >= length:
+    def _cut(self, parent: int) -> tuple[str, ...]:
+        """Go back to the entry that made version `parent`; returns the groups that are open again."""
+        reopened: list[str] = []
+        while self._closings and _is_after(parent, self._closings[-1].weight_version, self._closings[-1].is_drops):
+            reopened.extend(self._closings.pop().group_ids)
+        self._closed.difference_update(reopened)
+        while self._checkpoints and self._checkpoints[-1].weight_version > parent:
             self._checkpoints.pop()
-        return cut
+        return tuple(reopened)
+
+
+def _is_after(parent: int, version: int, is_drops: bool) -> bool:
+    """Whether an entry on the chain comes after the one that made version `parent`."""
+    return version > parent or (version == parent and is_drops)
 
 
 def _was_non_finite(group: ClosedGroup, entry: LedgerEntry) -> bool:
@@ -217,10 +283,13 @@ def surviving(entries: Iterable[LedgerEntry]) -> Survivors:
     fold = LedgerFold()
     chain: list[LedgerEntry] = []
     for entry in entries:
-        change = fold.add(entry)
-        del chain[len(chain) - change.num_cut :]
-        if entry.kind is not EntryKind.SKIP:
-            chain.append(entry)
+        fold.add(entry)
+        if entry.kind is EntryKind.SKIP:
+            continue
+        if entry.kind in (EntryKind.RESTART, EntryKind.ROLLBACK) and entry.parent_version is not None:
+            while _is_after(entry.parent_version, chain[-1].weight_version, chain[-1].kind is EntryKind.DROPS):
+                chain.pop()
+        chain.append(entry)
     closed: dict[str, ClosedGroup] = {}
     for entry in chain:
         for group in entry.closed:  # the first entry that closes a group counts

@@ -37,12 +37,12 @@ class History:
     @property
     def surviving(self) -> set[int]:
         """The versions on the surviving branch."""
-        return {link.weight_version for link in self.fold.chain}
+        return set(self.fold.surviving_versions())
 
     def checkpoint_at(self, version: int) -> str | None:
         """The checkpoint that a trainer restores after a rollback to a surviving `version`; None: the initial model."""
-        older = [link.checkpoint for link in self.fold.chain if link.weight_version <= version]
-        return next((checkpoint for checkpoint in reversed(older) if checkpoint is not None), None)
+        older = (named.uri for named in reversed(self.fold.checkpoints) if named.weight_version <= version)
+        return next(older, None)
 
 
 def read(run: Run, *, newest: int | None = None, strict: bool = False) -> History:

@@ -69,7 +69,7 @@ def roll_back_and_show(settings: StageSettings, version: int, *, force: bool) ->
     click.echo(f"version {published.weight_version} is published with the files of version {version}")
     checkpoint = read(Run(settings)).fold.checkpoint
     start = "the initial model" if checkpoint is None else f"the checkpoint of version {checkpoint.weight_version}"
-    say(f"the next trainer goes on from {start}: {checkpoint.checkpoint if checkpoint else 'no checkpoint is older'}")
+    say(f"the next trainer goes on from {start}: {checkpoint.uri if checkpoint else 'no checkpoint is older'}")
 
 
 def _row(history: History, published: WeightsPublished) -> dict[str, Any]:

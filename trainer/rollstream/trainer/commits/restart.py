@@ -40,10 +40,10 @@ def plan_restart(fold: LedgerFold, newest_version: int) -> RestartPlan:
     newest = fold.checkpoint
     if newest is not None:
         return RestartPlan(
-            version=version, parent=newest.weight_version, step=newest.step, checkpoint=newest.checkpoint,
+            version=version, parent=newest.weight_version, step=newest.step, checkpoint=newest.uri,
             non_finite=fold.non_finite_after(newest.weight_version),
         )  # fmt: skip
-    parent = fold.chain[0].weight_version if fold.chain else None
+    parent = fold.first_version
     non_finite = () if parent is None else fold.non_finite_after(parent)
     return RestartPlan(version=version, parent=parent, step=0, checkpoint=None, non_finite=non_finite)
 
