@@ -14,7 +14,7 @@
     ├── BrokenWorldError                  70  broker, disk, GPU: the process exits, its supervisor restarts it
     │   ├── BrokerError                   70  the Kafka client gave up
     │   │   ├── NoLeaderError             70  a partition has no leader, or another one than was asked
-    │   │   └── ExpiredTransactionError   70  a transaction was open for too long
+    │   │   └── ExpiredTransactionError   70  a transaction was open, or its id idle, for too long
     │   ├── RegistryError                 70  the schema registry did not answer, or with an error
     │   ├── StuckRecordError              70  a record is unfinished beyond its bound
     │   ├── TooManyFailuresError          70  too many handlers failed within a minute
@@ -94,7 +94,7 @@ class NoLeaderError(BrokerError):
 
 
 class ExpiredTransactionError(BrokerError):
-    """The broker refuses a transaction that was open for too long. It aborted it, or another process took over."""
+    """The broker gave up a transaction that was open, or an id that was idle, for too long; or another took over."""
 
 
 class RegistryError(BrokenWorldError):
