@@ -12,10 +12,10 @@ from rollstream.schemas.ledger import ClosedGroup
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules
-from rollstream.trainer.intake.aging import Aging, Upstream
+from rollstream.trainer.intake.aging import Aging
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import Group, Place, PlacedSample
-from rollstream.trainer.intake.intake import Intake
+from rollstream.trainer.intake.intake import Intake, LagByLength
 from tests.harness.builders import a_group, a_prompt, a_rollout, a_turn
 
 TOPICS = {PromptSubmitted: "demo.prompts", RolloutScored: "demo.scored"}
@@ -126,74 +126,6 @@ def test_every_group_closes_exactly_once_and_checkpoints_never_pass_an_open_one(
     assert len(waiting) < GROUPS_PER_STEP
 
 
-def aged(intake: Intake, upstream: Upstream, seconds: float, *, at_end: bool) -> list[str]:
-    """Reasons of the groups that are dropped after so many seconds of polling every second."""
-    for second in range(int(seconds) + 1):
-        intake.tick(float(second), at_end=at_end)
-        intake.give_up_lost(upstream, prompts_read=at_end)
-    return [drop.reason.value for drop in intake.assembler.take_drops(100)]
-
-
-def an_intake_that_lacks_a_sample(*, expired_before: dict[Partition, int] | None = None) -> Intake:
-    prompt = a_prompt(group_size=2)
-    assembler = Assembler(closed=(), offsets={}, incomplete_bytes=10**9)
-    intake = Intake(assembler, Aging(60.0), AdmissionRules(max_policy_lag=4), expired_before=expired_before or {})
-    assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))
-    assembler.add_sample(a_group([0.0, 1.0], prompt=prompt)[0], Place(("demo.scored", 0), 0), 10)
-    return intake
-
-
-ALL_DONE = Upstream(prompts_done={0: 8}, rollouts_end={0: 5}, rollouts_done={0: 5})
-
-
-def test_a_group_is_lost_once_every_stage_is_done_with_it_and_scored_was_read_to_its_end_for_the_bound() -> None:
-    intake = an_intake_that_lacks_a_sample()
-    assert aged(intake, ALL_DONE, 59, at_end=True) == []
-    assert aged(intake, ALL_DONE, 61, at_end=True) == ["lost"]
-
-
-def test_a_group_does_not_age_while_the_generators_have_not_committed_its_prompt() -> None:
-    upstream = Upstream(prompts_done={0: 7}, rollouts_end={0: 5}, rollouts_done={0: 5})
-    assert aged(an_intake_that_lacks_a_sample(), upstream, 600, at_end=True) == []
-
-
-def test_a_group_does_not_age_while_the_scorers_are_behind() -> None:
-    upstream = Upstream(prompts_done={0: 8}, rollouts_end={0: 5}, rollouts_done={0: 4})
-    assert aged(an_intake_that_lacks_a_sample(), upstream, 600, at_end=True) == []
-
-
-def test_a_group_does_not_age_while_scored_is_not_read_to_its_end() -> None:
-    assert aged(an_intake_that_lacks_a_sample(), ALL_DONE, 600, at_end=False) == []
-
-
-def test_a_trainer_that_was_stopped_for_an_hour_drops_nothing() -> None:
-    intake = an_intake_that_lacks_a_sample()
-    for moment in (0.0, 1.0, 3600.0, 3601.0):
-        intake.tick(moment, at_end=True)
-        intake.give_up_lost(ALL_DONE, prompts_read=True)
-    assert intake.assembler.take_drops(100) == ()
-
-
-def test_a_complete_group_has_no_deadline() -> None:
-    prompt = a_prompt(group_size=2)
-    intake = Intake(
-        Assembler(closed=(), offsets={}, incomplete_bytes=10**9), Aging(60.0), AdmissionRules(max_policy_lag=4),
-        expired_before={},
-    )  # fmt: skip
-    intake.assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))
-    for offset, sample in enumerate(a_group([0.0, 1.0], prompt=prompt)):
-        intake.assembler.add_sample(sample, Place(("demo.scored", 0), offset), 10)
-    intake.settle(lambda version: 0)
-    assert aged(intake, ALL_DONE, 3600, at_end=True) == []
-    assert intake.batch(1, lambda version: 0) is not None
-
-
-def test_after_an_accepted_loss_the_groups_of_before_close_as_expired() -> None:
-    intake = an_intake_that_lacks_a_sample(expired_before={("demo.prompts", 0): 8})
-    intake.assembler.expect(["a-group-whose-prompt-expired"])
-    assert aged(intake, ALL_DONE, 61, at_end=True) == ["expired", "expired"]
-
-
 def a_group_of_length(num_tokens: int) -> Group:
     turn = a_turn(range(num_tokens))
     sample = PlacedSample(scored=a_rollout(turns=(turn,)), place=Place(("demo.scored", 0), 0), num_bytes=10)
@@ -201,15 +133,15 @@ def a_group_of_length(num_tokens: int) -> Group:
 
 
 def test_groups_too_old_are_counted_by_quartile_of_length() -> None:
-    intake = an_intake_that_lacks_a_sample()
+    lengths = LagByLength()
     for length in (4, 5, 6, 7, 8, 9, 10, 11):
-        intake.lag_by_length.note(a_group_of_length(length))
-    intake.lag_by_length.note_too_old(a_group_of_length(4))
-    intake.lag_by_length.note_too_old(a_group_of_length(40))
-    assert intake.lag_by_length.take() == {
+        lengths.note(a_group_of_length(length))
+    lengths.note_too_old(a_group_of_length(4))
+    lengths.note_too_old(a_group_of_length(40))
+    assert lengths.take() == {
         "too_old_length_quartile/1": 1.0,
         "too_old_length_quartile/2": 0.0,
         "too_old_length_quartile/3": 0.0,
         "too_old_length_quartile/4": 1.0,
     }
-    assert intake.lag_by_length.take() == {}
+    assert lengths.take() == {}

@@ -2,12 +2,13 @@
 
 import time
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from rollstream.bus.clients import made
@@ -81,9 +82,8 @@ class KafkaAdmin:
     """Administration of one run's topics."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        # The client prints hundreds of lines about a broker that is gone; the error that we raise says it in one.
-        self._config = {**kafka.client_config(), "log_level": 0}
         self._kafka = kafka
+        self._config = _quiet(kafka)
         self._client = made(AdminClient, self._config, kafka)
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
@@ -126,19 +126,23 @@ class KafkaAdmin:
         ids = {name: str(description.topic_id) for name, description in self._descriptions(topics).items()}
         return ClusterIdentity(cluster_id=str(self._cluster().cluster_id), topic_ids=ids)
 
+    def kept_seconds(self, topics: list[str]) -> float | None:
+        """How long these topics keep a record at most; None: for ever. A size that they may have is not looked at.
+
+        A segment is deleted as a whole, when its newest record is old enough.
+        """
+        asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
+        futures = self._client.describe_configs(asked, request_timeout=_TIMEOUT_SECONDS)
+        found = [_result(future, "asking how long topics keep records") for future in futures.values()]
+        times = [(int(config["retention.ms"].value), int(config["segment.ms"].value)) for config in found]
+        if any(retention_ms < 0 for retention_ms, _ in times):
+            return None
+        return max(sum(both) for both in times) / 1000
+
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """The offset that `group` has committed for each partition; partitions without a commit are absent."""
-        # Not the admin client: librdkafka 2.16 crashes the process if the group's coordinator moves or loads meanwhile.
-        config = {**self._config, "group.id": group, "enable.auto.commit": False}
-        client = made(confluent_kafka.Consumer, config, self._kafka)
-        try:
-            numbers = client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
-            found = _committed(client, [TopicPartition(topic, number) for number in numbers])
-        except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"offsets of group {group}: {what_it_says(error)}") from error
-        finally:
-            client.close()
-        return {part.partition: part.offset for part in found if part.offset >= 0}
+        """The same as `CommittedOffsets.of`, asked once."""
+        with closing(CommittedOffsets(self._kafka, group)) as committed:
+            return committed.of(topic)
 
     def end_offsets(self, topic: str, num_partitions: int) -> dict[int, int]:
         """End of each partition as a read_committed reader sees it."""
@@ -206,6 +210,35 @@ class KafkaAdmin:
 
     def _cluster(self) -> Any:
         return _result(self._client.describe_cluster(request_timeout=_TIMEOUT_SECONDS), "describing the cluster")
+
+
+class CommittedOffsets:
+    """What one consumer group has committed. Its client stays open until `close`, for those who ask again and again."""
+
+    def __init__(self, kafka: KafkaSettings, group: str) -> None:
+        self._group = group
+        # Not the admin client: librdkafka 2.16 crashes the process if the group's coordinator moves or loads meanwhile.
+        config = {**_quiet(kafka), "group.id": group, "enable.auto.commit": False}
+        self._client = made(confluent_kafka.Consumer, config, kafka)
+
+    def of(self, topic: str) -> dict[int, int]:
+        """The offset that the group has committed for each partition; partitions without a commit are absent."""
+        self._client.poll(0)  # takes what the client reports about its connections: it would pile up
+        try:
+            numbers = self._client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
+            found = _committed(self._client, [TopicPartition(topic, number) for number in numbers])
+        except confluent_kafka.KafkaException as error:
+            raise BrokerError(f"offsets of group {self._group}: {what_it_says(error)}") from error
+        return {part.partition: part.offset for part in found if part.offset >= 0}
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
+
+
+def _quiet(kafka: KafkaSettings) -> dict[str, Any]:
+    # The client prints hundreds of lines about a broker that is gone; the error that we raise says it in one.
+    return {**kafka.client_config(), "log_level": 0}
 
 
 def _is_new(name: str, future: "Future[Any]") -> bool:

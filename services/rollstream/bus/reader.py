@@ -87,7 +87,7 @@ class TopicReader:
         return len(self._at_end) == len(self._partitions)
 
     def positions(self) -> dict[Partition, int]:
-        """The next offset of each partition from which something was read."""
+        """The next offset of each partition of which anything is known: a record was read, or its end was seen."""
         return dict(self._positions)
 
     def pause(self, partitions: Iterable[Partition]) -> None:
@@ -127,7 +127,8 @@ class TopicReader:
         partition = (message.topic(), message.partition())
         if error.code() == KafkaError._PARTITION_EOF:
             self._at_end.add(partition)
-            self._positions.setdefault(partition, message.offset())
+            # Transaction markers have offsets too, and only this event says that they are passed.
+            self._positions[partition] = max(self._positions.get(partition, 0), message.offset())
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             raise ConfigurationError(
                 f"{partition[0]}/{partition[1]}: the wanted offset is not in the log: {error.str()}"

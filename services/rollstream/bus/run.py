@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any, Final, Self, TypeVar
 
-from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.clients import BROKER_ANSWERS_SECONDS, cluster_topics
 from rollstream.bus.message import Message, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
@@ -120,6 +120,10 @@ class Run:
     def ends(self, topic: Topic[Any]) -> dict[Partition, int]:
         """The next offset of each partition at this moment. A reader that starts there sees only later records."""
         return {partition: end for partition, (_, end) in self.bounds(topic).items()}
+
+    def committed_by(self, members: str) -> CommittedOffsets:
+        """What a consumer group of this run has committed, for those who ask again and again; the caller closes it."""
+        return CommittedOffsets(self.kafka, self.group(members))
 
     def require_topics(self, *topics: Topic[Any]) -> None:
         """Raise `ConfigurationError` naming the topics that are missing, `BrokerError` if no broker answers in 30 s.

@@ -6,7 +6,7 @@ Waits for  groups_per_step admitted groups.
 Unblocked  by scorers, which publish samples; before them by producers, whose credit returns when groups close here.
 
 The parts that the loop works with (`Parts`), and what each answers:
-  RolloutReader    intake/reading.py              Which records came? Is everything read?
+  RolloutReader    intake/reading.py              Which records came? How far are the topics read?
   Assembler        intake/assembler.py            Which group does a record belong to? Which groups are complete?
   Intake           intake/intake.py               Which groups make the next step?
   Aging            intake/aging.py                Which groups will never be complete?
@@ -33,8 +33,8 @@ What happens when …
     reason). No starts are counted here, so a poison record is never given up.
   … a sample is late, i.e. its policy lag exceeds max_policy_lag: its group closes as `too_old` (`admission.py`). With
     lag_scope = "token" its old tokens are masked instead.
-  … samples never come: their group closes as `lost` once generators and scorers are done with it. Time in which any
-    stage stands still does not count.
+  … samples never come: their group closes as `lost` once generators and scorers are done with it and what `scored`
+    held then is read (`aging.py`). So no stage that stands still loses a group.
   … a loss or gradient is not finite: the rest of the step is skipped. If no update was applied before, the step's
     groups close as `non_finite`. Three steps in a row with a skip end the process; the next trainer's first entry
     closes their groups again, so that they do not end it too (`restart.py`).
@@ -164,17 +164,14 @@ class Trainer:
     def _age(self) -> None:
         """Give up groups that will never be complete, whenever there is a new answer about the other stages."""
         parts = self._parts
-        # The reader keeps saying that it is at the end while the broker is away; only a fresh answer makes it true.
-        at_end = parts.reader.at_end() and parts.upstream.is_fresh
-        parts.intake.tick(parts.clock(), at_end=at_end)
+        parts.intake.tick(parts.clock(), is_fresh=parts.upstream.is_fresh)
         if parts.upstream.latest is not self._upstream:
             self._upstream = parts.upstream.latest
-            parts.intake.give_up_lost(self._upstream, prompts_read=at_end)
+            parts.intake.give_up_lost(self._upstream, parts.reader.read_up_to())
 
     def _train(self, batch: Sequence[Admitted], stop: Stop) -> None:
         """One optimizer step, and its commit."""
         parts = self._parts
-        parts.intake.interrupt()
         samples = [sample for admitted in batch for sample in admitted.training]
         report = parts.backend.train_step(samples, step=parts.commits.step + 1)
         if report.num_updates == 0:

@@ -29,8 +29,8 @@ class TrainerSettings(StageSettings):
     lost_after_seconds: float = Field(
         default=60.0,
         gt=0,
-        description="Seconds to wait for missing samples once generators and scorers are done with a group; counted "
-        "only while `scored` is read to its end",
+        description="Seconds to wait for missing samples once generators and scorers are done with a group; hardly "
+        "counted while the trainer stands still, and not while no broker answers",
     )
     buffer_groups: int | None = Field(
         default=None, ge=1, description="Complete groups above which reading stops; default: 4 x groups_per_step"

@@ -1,14 +1,16 @@
 """Which incomplete groups will never be complete: those that every stage before the trainer is done with. Pure.
 
-A group ages once three facts hold, one after the other. The generators committed its prompt, so its samples are in
-`rollouts`. The scorers committed what `rollouts` held then, so its samples are in `scored`, or in dead-letters. The
-trainer has read `scored` to its end since. Time in which the trainer trains, is behind or stands still does not
-count, so no group is lost because a stage stood still. Example, a group whose prompt is `prompts`/0 @ 7, bound 60 s:
+A group is lost once four facts hold, one after the other. The generators committed its prompt, so its samples are in
+`rollouts`. The scorers committed what `rollouts` held then, so its samples are in `scored`, or in dead-letters. A time
+of grace passed. The trainer read what `scored` held after it. Each fact compares a position with an end that was noted
+before, so none of them needs a topic without traffic. Time in which the trainer stands still hardly counts. Example, a
+group whose prompt is `prompts`/0 @ 7, grace 60 s:
 
-    generators committed 7 of `prompts`/0                   it may still be generated: no clock runs
+    generators committed 7 of `prompts`/0                   it may still be generated
     generators committed 8, `rollouts`/0 ends at 40         its samples lie below 40, or nowhere
-    scorers committed 40 of `rollouts`/0                    they lie in `scored`, or in dead-letters: the clock starts
-    60 s of polls that found `scored` read to its end       what is missing now never comes: lost
+    scorers committed 40 of `rollouts`/0                    they lie in `scored`, or in dead-letters: the grace begins
+    60 s later, `scored`/0 ends at 90                       what came late, e.g. replayed dead letters, lies below 90
+    the trainer is at 90 of `scored`/0                      what is missing now never comes: lost
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,83 +18,99 @@ from dataclasses import dataclass, field
 
 from rollstream.trainer.intake.groups import Group
 
-# Far above the time between two polls of a process that runs.
+# Far above the time between two polls of a process that runs and does not train.
 _LONGEST_TICK_SECONDS = 2.0
+
+Offsets = Mapping[int, int]
+"""Partition number → next offset."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """How far the stages before the trainer are: partition number → next offset. The broker was asked in this order."""
+    """How far the stages before the trainer are. The broker was asked in this order, `prompts_end` aside."""
 
-    prompts_done: Mapping[int, int] = field(default_factory=dict)
+    prompts_end: Offsets = field(default_factory=dict)
+    prompts_done: Offsets = field(default_factory=dict)
     """Of `prompts`, committed by the generators."""
-    rollouts_end: Mapping[int, int] = field(default_factory=dict)
-    """The end of `rollouts`."""
-    rollouts_done: Mapping[int, int] = field(default_factory=dict)
+    rollouts_end: Offsets = field(default_factory=dict)
+    rollouts_done: Offsets = field(default_factory=dict)
     """Of `rollouts`, committed by the scorers."""
+    scored_end: Offsets = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadUpTo:
+    """How far the trainer has read."""
+
+    prompts: Offsets = field(default_factory=dict)
+    scored: Offsets = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Waiting:
-    """A group that the generators are done with."""
+    """An incomplete group, and what must be reached next; None: not noted yet."""
 
-    rollouts_end: Mapping[int, int]
-    """What the scorers must reach, by partition number."""
-    ages_from: float | None = None
-    """When they were first seen to have reached it, on the clock of `Aging`."""
+    prompts_end: Offsets
+    """By the trainer, if it does not know the group's prompt."""
+    rollouts_end: Offsets | None = None
+    """By the scorers. It is noted once the generators are done with the group."""
+    scored_from: float | None = None
+    """When the scorers were first seen there, on the clock of `Aging`."""
+    scored_end: Offsets | None = None
+    """By the trainer."""
 
 
 class Aging:
-    """Ages incomplete groups, on a clock that runs only while the trainer is at the end of `scored`."""
+    """Finds the groups that are lost; its clock runs while the trainer does and the broker answers."""
 
-    def __init__(self, bound_seconds: float) -> None:
-        self._bound = bound_seconds
+    def __init__(self, grace_seconds: float) -> None:
+        self._grace = grace_seconds
+        # A trainer that trains all the time polls once a step, so longer steps than a poll must count a little.
+        self._longest_tick = max(_LONGEST_TICK_SECONDS, grace_seconds / 10)
         self._clock = 0.0
         self._last: float | None = None
         self._waiting: dict[str, _Waiting] = {}
 
-    def tick(self, now: float, *, at_end: bool) -> None:
-        """Note after each poll whether everything was read; the time between two polls counts if both say so."""
-        if at_end and self._last is not None:
+    def tick(self, now: float, *, is_fresh: bool) -> None:
+        """Note after each poll whether the broker answered lately; the time since the poll before counts if it did."""
+        if is_fresh and self._last is not None:
             # If this process was suspended between the two polls, that time must not age groups.
-            self._clock += min(now - self._last, _LONGEST_TICK_SECONDS)
-        self._last = now if at_end else None
+            self._clock += min(now - self._last, self._longest_tick)
+        self._last = now if is_fresh else None
 
-    def interrupt(self) -> None:
-        """Note that the trainer stops reading for now: the time until its next poll does not count."""
-        self._last = None
-
-    def observe(self, upstream: Upstream, incomplete: Iterable[Group], *, prompts_read: bool) -> None:
-        """Take in how far the other stages are; `prompts_read`: `prompts` is read to its end.
-
-        Once `prompts` is read, a group without a prompt also counts as generated: its prompt has expired.
-        """
+    def observe(self, upstream: Upstream, incomplete: Iterable[Group], read: ReadUpTo) -> None:
+        """Take in a new answer about the other stages; `read`: how far the trainer is now."""
         waiting: dict[str, _Waiting] = {}
         for group in incomplete:
-            known = self._waiting.get(group.group_id)
-            if known is None and _is_generated(group, upstream, prompts_read):
-                known = _Waiting(rollouts_end=upstream.rollouts_end)
-            if known is not None:
-                waiting[group.group_id] = known
-                if known.ages_from is None and _reached(upstream.rollouts_done, known.rollouts_end):
-                    known.ages_from = self._clock
+            known = self._waiting.get(group.group_id) or _Waiting(prompts_end=upstream.prompts_end)
+            waiting[group.group_id] = known
+            if known.rollouts_end is None and _is_generated(group, known, upstream, read):
+                known.rollouts_end = upstream.rollouts_end
+            if known.scored_from is None and _reached(upstream.rollouts_done, known.rollouts_end):
+                known.scored_from = self._clock
+            if known.scored_end is None and self._is_grace_over(known):
+                known.scored_end = upstream.scored_end
         self._waiting = waiting
 
-    def lost(self, incomplete: Iterable[Group]) -> list[Group]:
-        """The groups that aged for longer than the bound."""
-        return [group for group in incomplete if self._is_past(group.group_id)]
+    def lost(self, incomplete: Iterable[Group], read: ReadUpTo) -> list[Group]:
+        """The groups for which all four facts hold."""
+        return [
+            group
+            for group in incomplete
+            if (known := self._waiting.get(group.group_id)) is not None and _reached(read.scored, known.scored_end)
+        ]
 
-    def _is_past(self, group_id: str) -> bool:
-        known = self._waiting.get(group_id)
-        return known is not None and known.ages_from is not None and self._clock - known.ages_from >= self._bound
+    def _is_grace_over(self, known: _Waiting) -> bool:
+        return known.scored_from is not None and self._clock - known.scored_from >= self._grace
 
 
-def _is_generated(group: Group, upstream: Upstream, prompts_read: bool) -> bool:
+def _is_generated(group: Group, known: _Waiting, upstream: Upstream, read: ReadUpTo) -> bool:
+    """Whether the generators are done with it. A prompt that does not come up to the noted end has expired."""
     if group.prompt_place is None:
-        return prompts_read
+        return _reached(read.prompts, known.prompts_end)
     (_, number), offset = group.prompt_place
     return upstream.prompts_done.get(number, 0) > offset
 
 
-def _reached(done: Mapping[int, int], end: Mapping[int, int]) -> bool:
-    return all(done.get(number, 0) >= offset for number, offset in end.items())
+def _reached(done: Offsets, end: Offsets | None) -> bool:
+    return end is not None and all(done.get(number, 0) >= offset for number, offset in end.items())

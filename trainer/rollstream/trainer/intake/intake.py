@@ -9,7 +9,7 @@ import numpy as np
 
 from rollstream.bus.message import Partition
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
-from rollstream.trainer.intake.aging import Aging, Upstream
+from rollstream.trainer.intake.aging import Aging, ReadUpTo, Upstream
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import DropReason, Group
 
@@ -98,18 +98,14 @@ class Intake:
         self._ready.extendleft(verdict.group for verdict in reversed(admitted))
         return None
 
-    def tick(self, now: float, *, at_end: bool) -> None:
+    def tick(self, now: float, *, is_fresh: bool) -> None:
         """See `Aging.tick`."""
-        self._aging.tick(now, at_end=at_end)
+        self._aging.tick(now, is_fresh=is_fresh)
 
-    def interrupt(self) -> None:
-        """See `Aging.interrupt`."""
-        self._aging.interrupt()
-
-    def give_up_lost(self, upstream: Upstream, *, prompts_read: bool) -> None:
-        """Drop the incomplete groups that will never be complete."""
-        self._aging.observe(upstream, self.assembler.incomplete, prompts_read=prompts_read)
-        for group in self._aging.lost(self.assembler.incomplete):
+    def give_up_lost(self, upstream: Upstream, read: ReadUpTo) -> None:
+        """Drop the incomplete groups that will never be complete; see `Aging.observe`."""
+        self._aging.observe(upstream, self.assembler.incomplete, read)
+        for group in self._aging.lost(self.assembler.incomplete, read):
             self.assembler.drop(group.group_id, DropReason.EXPIRED if self._is_expired(group) else DropReason.LOST)
 
     def _admit(self, group: Group, lag: LagOf) -> Admitted | None:

@@ -14,6 +14,7 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
 from rollstream.stage.dead_letters import dead_letter
 from rollstream.trainer import metrics
+from rollstream.trainer.intake.aging import ReadUpTo
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import Place
 from rollstream.trainer.settings import TrainerSettings
@@ -50,9 +51,13 @@ class RolloutReader:
         """The next messages, at most 64; waits at most `timeout_seconds` for the first, empty if none came."""
         return self._reader.poll(_MOST_AT_ONCE, timeout_seconds)
 
-    def at_end(self) -> bool:
-        """Whether both topics are read to their end."""
-        return self._reader.at_end()
+    def read_up_to(self) -> ReadUpTo:
+        """How far both topics are read."""
+        positions = self._reader.positions()
+        return ReadUpTo(
+            prompts={number: offset for (topic, number), offset in positions.items() if topic == self._prompts_topic},
+            scored={number: offset for (topic, number), offset in positions.items() if topic != self._prompts_topic},
+        )
 
     def assemble(self, messages: list[Message], assembler: Assembler) -> None:
         """Decode and assemble; a sample that can't be read goes to dead-letters, and its group lacks it."""

@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from typing import Final
 
-from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import RollstreamError
-from rollstream.schemas.topics import PROMPTS, ROLLOUTS
+from rollstream.schemas.topics import PROMPTS, ROLLOUTS, SCORED
 from rollstream.trainer.intake.aging import Upstream
 
 Clock = Callable[[], float]
@@ -41,7 +42,7 @@ class UpstreamWatcher:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether the broker answered lately; if not, topics may have grown beyond the ends that were seen."""
+        """Whether the broker answered lately."""
         return self._asked_at is not None and self._clock() - self._asked_at < _FRESH_SECONDS
 
     def close(self) -> None:
@@ -50,21 +51,42 @@ class UpstreamWatcher:
         self._thread.join(timeout=_JOIN_SECONDS)
 
     def _ask_for_ever(self) -> None:
-        admin = self._run.admin()
-        while not self._closing.wait(ASK_EVERY_SECONDS):
-            asked_at = self._clock()
-            try:
-                self._latest = _ask(admin, self._run)
-            except RollstreamError as error:
-                _LOG.warning("cannot tell how far the other stages are, no group is given up meanwhile: %s", error)
-            else:
-                self._asked_at = asked_at
+        run, admin = self._run, self._run.admin()
+        # Both stay open: a client takes threads and connections to every broker.
+        with closing(run.committed_by("generators")) as generators, closing(run.committed_by("scorers")) as scorers:
+            while not self._closing.wait(ASK_EVERY_SECONDS):
+                asked_at = self._clock()
+                try:
+                    self._latest = _ask(run, admin, generators, scorers)
+                except RollstreamError as error:
+                    _LOG.warning("cannot tell how far the other stages are, no group is given up meanwhile: %s", error)
+                else:
+                    self._asked_at = asked_at
 
 
-def _ask(admin: KafkaAdmin, run: Run) -> Upstream:
-    """The order of the questions matters: samples of a prompt that is committed lie below an end asked for after it."""
-    rollouts = run.topic(ROLLOUTS)
-    prompts_done = admin.committed_offsets(run.group("generators"), run.topic(PROMPTS))
-    rollouts_end = {number: end for number, (_, end) in admin.bounds(rollouts).items()}
-    rollouts_done = admin.committed_offsets(run.group("scorers"), rollouts)
-    return Upstream(prompts_done=prompts_done, rollouts_end=rollouts_end, rollouts_done=rollouts_done)
+def _ask(run: Run, admin: KafkaAdmin, generators: CommittedOffsets, scorers: CommittedOffsets) -> Upstream:
+    """The order of the questions matters: an end covers the effects of whatever was committed before it was asked for.
+
+    So samples of a committed prompt lie below the end of `rollouts`, and those of committed rollouts below that of
+    `scored`.
+    """
+    prompts, rollouts, scored = run.topic(PROMPTS), run.topic(ROLLOUTS), run.topic(SCORED)
+    prompts_done, prompts_bounds = generators.of(prompts), admin.bounds(prompts)
+    rollouts_bounds = admin.bounds(rollouts)
+    rollouts_done = scorers.of(rollouts)
+    return Upstream(
+        prompts_end=_ends(prompts_bounds),
+        prompts_done=_done(prompts_done, prompts_bounds),
+        rollouts_end=_ends(rollouts_bounds),
+        rollouts_done=_done(rollouts_done, rollouts_bounds),
+        scored_end=_ends(admin.bounds(scored)),
+    )
+
+
+def _ends(bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    return {number: end for number, (_, end) in bounds.items()}
+
+
+def _done(committed: Mapping[int, int], bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    """What a group committed; what expired before it did is done as well, since nobody can read it any more."""
+    return {number: max(committed.get(number, 0), start) for number, (start, _) in bounds.items()}
