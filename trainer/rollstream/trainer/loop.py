@@ -58,7 +58,7 @@ from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import Position, as_next_offsets
-from rollstream.trainer.commits.commit import CheckpointRequest, Commits, StepRecord
+from rollstream.trainer.commits.commit import MOST_CLOSED_PER_ENTRY, CheckpointRequest, Commits, StepRecord
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason
 from rollstream.trainer.intake.intake import Intake
@@ -73,8 +73,6 @@ _LOG = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.2
 # Drops made in this time share an entry, and credit still comes back within a second.
 _HOLD_DROPS_SECONDS: Final = 0.5
-# Bounds the size of one record of the ledger.
-_MOST_DROPS_PER_ENTRY: Final = 10_000
 _MONITOR_EVERY_SECONDS: Final = 5.0
 _MAX_SKIPS_IN_A_ROW: Final = 3
 # No heartbeat is given while a step runs, so this must exceed the longest step.
@@ -184,7 +182,7 @@ class Trainer:
             self._count_skip(report)
             return
         # What is left fits into the step's own entry.
-        self._publish_drops(leave=_MOST_DROPS_PER_ENTRY)
+        self._publish_drops(leave=MOST_CLOSED_PER_ENTRY)
         closed = self._assembler.close_trained(admitted.group.group_id for admitted in batch)
         drops = self._take_drops()
         record = StepRecord(
@@ -256,7 +254,7 @@ class Trainer:
             return
         now = time.monotonic()
         self._oldest_drop = now if self._oldest_drop is None else self._oldest_drop
-        if now - self._oldest_drop >= _HOLD_DROPS_SECONDS or self._assembler.num_drops >= _MOST_DROPS_PER_ENTRY:
+        if now - self._oldest_drop >= _HOLD_DROPS_SECONDS or self._assembler.num_drops >= MOST_CLOSED_PER_ENTRY:
             self._publish_drops()
 
     def _publish_drops(self, leave: int = 0) -> None:
@@ -268,7 +266,7 @@ class Trainer:
 
     def _take_drops(self) -> tuple[DroppedGroup, ...]:
         self._oldest_drop = None
-        drops = self._assembler.take_drops(_MOST_DROPS_PER_ENTRY)
+        drops = self._assembler.take_drops(MOST_CLOSED_PER_ENTRY)
         for drop in drops:
             level = logging.ERROR if drop.reason is DropReason.TOKENIZER_MISMATCH else logging.DEBUG
             _LOG.log(level, "group dropped: %s", drop.reason.value, extra={"group_id": drop.group.group_id})

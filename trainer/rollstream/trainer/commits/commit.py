@@ -6,10 +6,11 @@ restart from an older checkpoint or a rollback cuts it. A step's version is the 
 rollback is above every version ever published, those of cut branches too (`restart.py`, `history/rollback.py`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
@@ -29,6 +30,11 @@ from rollstream.schemas.weights import WeightsPublished
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
 
 Save = Callable[[Path], None]
+Made = tuple[LedgerEntry, WeightsPublished | None]
+"""An entry, and the version that it makes."""
+
+# Bounds the size of one record of the ledger: ids have at most 128 characters.
+MOST_CLOSED_PER_ENTRY: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +104,7 @@ class Commits:
             ClosedGroup(group_id=group_id, outcome=GroupOutcome.DROPPED, reason=NON_FINITE_REASON)
             for group_id in non_finite
         )
-        return self._commit(self._entry(EntryKind.RESTART, published, closed=closed, started_at=started), published)
+        return self._commit((self._entry(EntryKind.RESTART, published, closed=closed, started_at=started), published))
 
     def optimizer_step(
         self, record: StepRecord, save_weights: Save, checkpoint: CheckpointRequest | None
@@ -115,7 +121,7 @@ class Commits:
             metrics=dict(record.metrics),
             started_at=record.started_at,
         )
-        return self._commit(entry, published)
+        return self._commit((entry, published))
 
     def drops(self, closed: Sequence[ClosedGroup], metrics: Mapping[str, float]) -> LedgerEntry:
         """Close groups while no step is due, so that their credit comes back."""
@@ -131,13 +137,14 @@ class Commits:
             finished_at=now,
         )
         self._drops_since_version.extend(closed)
-        return self._commit(entry, None)
+        return self._commit((entry, None))
 
     def hand_over(self, checkpoint: CheckpointRequest) -> LedgerEntry:
         """Write a checkpoint of the current weights before the process ends, so that the next trainer repeats nothing.
 
         Only an entry that makes a version can name a checkpoint. So this one makes a version, with the current weights.
-        It is a restart: it cuts the drops after the current version's entry. So it closes their groups once more.
+        It is a restart: it cuts the drops after the current version's entry. So it closes their groups once more. If
+        they are too many for one entry, several restarts share them; all are in one transaction.
         Versions in brackets, (c) names a checkpoint:
 
             step[7](c) step[8] drops{g}                              asked to stop
@@ -147,13 +154,17 @@ class Commits:
         if self._published is None:
             raise RuntimeError("hand_over comes after restart")
         started = utc_now()
-        newer = {"weight_version": self.weight_version + 1, "parent_version": self.weight_version}
-        published = self._published.model_copy(update={**newer, "created_at": started})
-        uri = self._checkpoint(checkpoint, published)
-        entry = self._entry(
-            EntryKind.RESTART, published, checkpoint=uri, closed=tuple(self._drops_since_version), started_at=started
-        )
-        return self._commit(entry, published)
+        shares = list(_shares(self._drops_since_version))
+        made: list[Made] = []
+        for number, closed in enumerate(shares, start=1):
+            version = self.weight_version + number
+            published = self._published.model_copy(
+                update={"weight_version": version, "parent_version": version - 1, "created_at": started}
+            )
+            uri = self._checkpoint(checkpoint, published) if number == len(shares) else None
+            entry = self._entry(EntryKind.RESTART, published, checkpoint=uri, closed=tuple(closed), started_at=started)
+            made.append((entry, published))
+        return self._commit(*made)
 
     def _store(self, version: int, parent: int | None, step: int, save_weights: Save) -> WeightsPublished:
         stored = self._weights.write(version, self._settings.incarnation, save_weights)
@@ -187,9 +198,12 @@ class Commits:
         }
         return LedgerEntry.model_validate({"kind": kind, **known, **fields})
 
-    def _commit(self, entry: LedgerEntry, published: WeightsPublished | None) -> LedgerEntry:
-        records = [] if published is None else [self._run.out_record(WEIGHTS, published)]
-        self._publisher.commit([*records, self._run.out_record(LEDGER, entry)])
+    def _commit(self, *made: Made) -> LedgerEntry:
+        """Commit all of them in one transaction; returns the last entry."""
+        records = [self._run.out_record(WEIGHTS, published) for _, published in made if published is not None]
+        records += [self._run.out_record(LEDGER, entry) for entry, _ in made]
+        self._publisher.commit(records)
+        entry, published = made[-1]
         if published is not None:
             self._published = published
             self._drops_since_version.clear()
@@ -202,3 +216,9 @@ class Commits:
         while len(self._own_uris) > self._settings.keep_versions:
             self._weights.delete(self._own_uris.pop(0), self._settings.incarnation)
         self._checkpoints.prune(self._settings.keep_checkpoints)
+
+
+def _shares(closed: Sequence[ClosedGroup]) -> Iterator[Sequence[ClosedGroup]]:
+    """The groups, divided so that one entry takes each part; one empty part if there are none."""
+    for start in range(0, max(1, len(closed)), MOST_CLOSED_PER_ENTRY):
+        yield closed[start : start + MOST_CLOSED_PER_ENTRY]
