@@ -55,6 +55,16 @@ def test_topics_can_be_read_by_anybody_as_soon_as_they_are_created(kafka: str, t
         KafkaAdmin(settings).delete_topics(name)
 
 
+def test_how_long_topics_keep_a_record_is_their_retention_and_the_span_of_a_segment(
+    kafka: str, topic_prefix: str
+) -> None:
+    admin = KafkaAdmin(KafkaSettings(bootstrap_servers=kafka))
+    admin.create_topics(topic_prefix, partitions=1)
+    prompts, scored, ledger = (f"{topic_prefix}.{name}" for name in ("prompts", "scored", "ledger"))
+    assert admin.kept_seconds([prompts, scored]) == 14 * 24 * 3600.0
+    assert admin.kept_seconds([prompts, ledger]) is None
+
+
 @pytest.mark.slow
 def test_a_leader_that_was_away_for_a_while_is_asked_again(tmp_path: Path, topic_prefix: str) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(3))

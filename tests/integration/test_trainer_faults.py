@@ -85,7 +85,7 @@ def test_a_trainer_killed_at_each_crash_point_loses_nothing_and_trains_nothing_t
     assert published[-1] == found.current_version
 
 
-def test_a_trainer_that_was_stopped_while_another_took_over_is_fenced_and_its_version_counts_for_nothing(
+def test_a_trainer_that_was_stopped_while_another_took_over_is_fenced_and_its_version_is_deleted(
     run: Run, start: Start
 ) -> None:
     configure(run, checkpoint_every=1, num_steps=3)
@@ -98,9 +98,7 @@ def test_a_trainer_that_was_stopped_while_another_took_over_is_fenced_and_its_ve
     assert stopped.wait() == 75
     found = check_nothing_lost_or_twice(run, prompts)
     assert found.step == 3
-    named = {Path(record.uri).name for record in run.records(WEIGHTS)}
-    (orphan,) = weight_directories(run) - named
-    assert orphan.startswith("2-")
+    assert weight_directories(run) <= {Path(record.uri).name for record in run.records(WEIGHTS)}
 
 
 def test_groups_of_a_cut_branch_train_again_once_and_late_duplicates_change_nothing(run: Run, start: Start) -> None:

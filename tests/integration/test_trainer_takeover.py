@@ -85,14 +85,10 @@ def checkpoints(run: Run) -> set[str]:
     return {path.name for path in (run.directory / "checkpoints").glob("[0-9]*")}
 
 
-def check_orphans(run: Run, incarnation: str) -> None:
-    """One version and one checkpoint of its are on the disk that nothing on the topics names."""
-    named = {Path(record.uri).name for record in run.records(WEIGHTS)}
-    (orphan,) = weight_directories(run) - named
-    assert orphan == f"2-{incarnation}"
-    named = {Path(entry.checkpoint).name for entry in ledger(run) if entry.checkpoint}
-    (orphan,) = checkpoints(run) - named
-    assert incarnation in orphan
+def check_no_orphans(run: Run) -> None:
+    """Every version and every checkpoint on the disk is named on the topics."""
+    assert weight_directories(run) <= {Path(record.uri).name for record in run.records(WEIGHTS)}
+    assert checkpoints(run) <= {Path(entry.checkpoint).name for entry in ledger(run) if entry.checkpoint}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +121,7 @@ def finish(takeover: Takeover) -> None:
     account = account_of(run)
     assert (account.steps, account.open_groups, account.dropped.total()) == (4, set(), 0)
     assert account.closed.keys() == {prompt.group_id for prompt in [*takeover.prompts, *more]}
-    check_orphans(run, ledger(run)[0].incarnation)
+    check_no_orphans(run)
 
 
 def take_over_from_stopped_trainers(
@@ -147,7 +143,7 @@ def take_over_from_stopped_trainers(
             finish(takeover)
 
 
-def test_a_trainer_stopped_past_every_timeout_of_the_broker_is_fenced_and_its_directories_count_for_nothing(
+def test_a_trainer_stopped_past_every_timeout_of_the_broker_is_fenced_and_its_directories_are_deleted(
     kafka: str, topic_prefix: str, tmp_path: Path, model: Path
 ) -> None:
     take_over_from_stopped_trainers(kafka, topic_prefix, tmp_path, model)

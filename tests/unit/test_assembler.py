@@ -1,5 +1,6 @@
 """Groups are put together from prompts and scored samples, in whatever order these arrive."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import DropReason, Place
-from tests.harness.builders import a_group, a_prompt, a_rollout
+from tests.harness.builders import NOON, a_group, a_prompt, a_rollout
 
 PROMPTS: Partition = ("demo.prompts", 0)
 SCORED: Partition = ("demo.scored", 0)
@@ -105,6 +106,31 @@ def test_records_of_a_group_that_is_closed_on_the_surviving_branch_are_duplicate
     assert assembler.num_duplicates == 3
     assert assembler.take_completed() == []
     assert assembler.offsets() == {PROMPTS: 1, SCORED: 3}
+
+
+def test_a_record_as_old_as_groups_that_are_forgotten_closes_as_expired_unless_its_group_is_open() -> None:
+    old, young = a_prompt(1, group_size=2), a_prompt(2, group_size=2, submitted_at=NOON + timedelta(seconds=1))
+    assembler = Assembler(
+        closed=(), offsets={}, incomplete_bytes=10**9, is_forgotten=lambda submitted_at: submitted_at <= NOON
+    )
+    expected = a_prompt(3, group_size=2)
+    assembler.expect([expected.group_id])
+    feed(assembler, *a_group([0.0, 1.0], prompt=old), old, young, *a_group([0.0, 1.0], prompt=expected))
+    assert dropped(assembler) == {old.group_id: DropReason.EXPIRED}
+    assert assembler.open_group_ids() == (expected.group_id, young.group_id)
+
+
+def test_a_group_that_the_ledger_names_needs_no_memory_of_its_own() -> None:
+    prompt, ledger = a_prompt(group_size=2), set[str]()
+    assembler = Assembler(closed=ledger, offsets={}, incomplete_bytes=10**9)
+    feed(assembler, *a_group([0.0, 1.0], prompt=prompt))
+    assembler.drop(prompt.group_id, DropReason.NO_SPREAD)
+    assert assembler.is_closed(prompt.group_id)
+    ledger.add(prompt.group_id)
+    assembler.committed([prompt.group_id])
+    assert assembler.is_closed(prompt.group_id)
+    ledger.clear()  # as after a long time
+    assert not assembler.is_closed(prompt.group_id)
 
 
 def test_the_oldest_incomplete_group_goes_when_incomplete_samples_take_too_much_memory() -> None:

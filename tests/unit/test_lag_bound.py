@@ -1,16 +1,15 @@
 """At its start the trainer warns if max_policy_lag is too low for the run's longest rollouts."""
 
-from rollstream.schemas.ledger import LedgerEntry
 from rollstream.trainer.intake.admission import narrow_lag_bound
 from rollstream.trainer.reporting import rollout_metrics
-from tests.harness.builders import a_rollout, an_entry
+from tests.harness.builders import a_rollout
 
 
-def steps_that_took(rollout_seconds: float, step_seconds: float) -> list[LedgerEntry]:
+def steps_that_took(rollout_seconds: float, step_seconds: float) -> list[dict[str, float]]:
     metrics = {"rollout_seconds_p99": rollout_seconds, "step_seconds": step_seconds}
     # One step after a pause must not decide.
     pause = {"rollout_seconds_p99": rollout_seconds, "step_seconds": 3600.0}
-    return [an_entry(metrics=one) for one in (metrics, metrics, pause)]
+    return [metrics, metrics, pause]
 
 
 def test_rollouts_of_five_steps_need_a_lag_bound_of_five() -> None:
@@ -23,7 +22,7 @@ def test_rollouts_of_five_steps_need_a_lag_bound_of_five() -> None:
 
 def test_a_run_without_steps_says_nothing() -> None:
     assert narrow_lag_bound([], 0) is None
-    assert narrow_lag_bound([an_entry(metrics={})], 0) is None
+    assert narrow_lag_bound([{}], 0) is None
 
 
 def test_a_step_reports_how_long_its_rollouts_took() -> None:

@@ -1,4 +1,4 @@
-"""Weight versions on disk: written whole or not at all, verified when read, deleted only by their writer."""
+"""Weight versions on disk: written whole or not at all, verified when read, deleted at once."""
 
 import os
 import shutil
@@ -230,21 +230,21 @@ def test_the_same_version_is_not_written_twice(store: DirectoryWeightStore, stor
     store.fetch(stored.uri, stored.files)
 
 
-def test_only_the_writer_deletes(store: DirectoryWeightStore, stored: StoredWeights) -> None:
-    with pytest.raises(WeightStoreError, match="only its writer"):
-        store.delete(stored.uri, "other")
-    store.fetch(stored.uri, stored.files)
-    store.delete(stored.uri, "abc")
+def test_a_deleted_version_is_gone_and_may_be_deleted_again(store: DirectoryWeightStore, stored: StoredWeights) -> None:
+    store.delete("3-abc")
     with pytest.raises(CorruptWeightsError):
         store.fetch(stored.uri, stored.files)
-    store.delete(stored.uri, "abc")
+    store.delete("3-abc")  # a trainer that took over did it first
 
 
-def test_nothing_outside_the_store_is_deleted(store: DirectoryWeightStore, tmp_path: Path) -> None:
-    (tmp_path / "3-abc").mkdir()
-    with pytest.raises(WeightStoreError):
-        store.delete((tmp_path / "3-abc").as_uri(), "abc")
-    assert (tmp_path / "3-abc").exists()
+def test_versions_are_found_by_how_their_writers_incarnation_begins(
+    store: DirectoryWeightStore, tmp_path: Path
+) -> None:
+    for version, incarnation in ((3, "ab01"), (4, "ab02"), (4, "cd01")):
+        store.write(version, incarnation, save_small)
+    for other in ("ab-notes", "x-ab01", ".writing-5-ab01-0"):
+        (tmp_path / "weights" / other).mkdir()
+    assert store.names("ab") == {"3-ab01", "4-ab02"}
 
 
 def test_an_unknown_scheme_is_refused() -> None:

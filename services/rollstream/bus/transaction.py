@@ -74,6 +74,7 @@ class TransactionalPublisher:
             self._producer.flush(TRANSACTION_TIMEOUT_SECONDS)
             crash_point("transaction_sent")
             until_answered(COMMIT_PATIENCE_SECONDS)(self._producer.commit_transaction, TRANSACTION_TIMEOUT_SECONDS)
+            self._producer.poll(0)  # calls `note` for what was delivered during the commit
         except confluent_kafka.KafkaException as error:
             raise transaction_error(self._id, error, "committing", time.monotonic() - began) from error
         crash_point("transaction_committed")

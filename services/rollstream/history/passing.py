@@ -4,7 +4,7 @@ A record that can't be read, or that contradicts earlier ones, changes nothing. 
 kind skip says to pass over it: `rollstream ledger check` shows problems, `repair` writes such an entry (`repair.py`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,10 +38,15 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Passing:
-    """One pass over both topics, without the records at `skipped`. `named`: those that entries of kind skip name."""
+    """One pass over both topics, without the records at `skipped`. `named`: those that entries of kind skip name.
+
+    `starts`: the offset to begin with, by topic; absent: from its start. `ends`: the next offset of what was read.
+    """
 
     run: Run
     skipped: frozenset[RecordPlace]
+    starts: Mapping[str, int] = field(default_factory=dict)
+    ends: dict[str, int] = field(default_factory=dict)
     named: set[RecordPlace] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
@@ -66,8 +71,9 @@ class Passing:
                 yield message, entry
 
     def _records(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
-        codec = self.run.codec(topic)
-        with self.run.reader(topic) as reader:
+        codec, partition = self.run.codec(topic), (self.run.topic(topic), 0)
+        start = {partition: self.starts[topic.name]} if topic.name in self.starts else None
+        with self.run.reader(topic, start=start) as reader:
             for message in reader.to_end():
                 if RecordPlace(topic.name, message.offset) in self.skipped:
                     continue
@@ -77,9 +83,18 @@ class Passing:
                     self._note(topic, message, error)
                 else:
                     yield message, record
+            self.ends[topic.name] = reader.positions()[partition]
 
     def _note(self, topic: Topic[Any], message: Message, error: DecodeError | InconsistentLedgerError) -> None:
         self.problems.append(Problem(RecordPlace(topic.name, message.offset), error))
+
+
+def refused(run: Run, problem: Problem, num_problems: int) -> InconsistentLedgerError:
+    """The error that ends who cannot pass over a record that nobody said to pass over."""
+    return InconsistentLedgerError(
+        f"run {run.name}, {problem.place}: {problem.error}. Every record there counts, and {num_problems} can't be "
+        "read or contradict others: see `rollstream ledger check`, then `rollstream ledger repair`"
+    )
 
 
 def skipped_by(entry: LedgerEntry) -> set[RecordPlace]:

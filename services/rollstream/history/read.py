@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import LedgerFold
-from rollstream.history.passing import Passing, Problem, RecordPlace
+from rollstream.history.passing import Passing, Problem, RecordPlace, refused
 from rollstream.history.versions import LARGEST_VERSION
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
@@ -53,13 +53,10 @@ def read(run: Run, *, newest: int | None = None, strict: bool = False) -> Histor
     `LARGEST_VERSION` is always passed over.
     """
     history = examine(run, newest=newest)
-    for place, error in history.problems:
-        if strict or isinstance(error, InconsistentLedgerError):
-            raise InconsistentLedgerError(
-                f"run {run.name}, {place}: {error}. Every record there counts, and {len(history.problems)} can't be "
-                "read or contradict others: see `rollstream ledger check`, then `rollstream ledger repair`"
-            ) from error
-        _LOG.warning("passed over %s: %s", place, error)
+    for problem in history.problems:
+        if strict or isinstance(problem.error, InconsistentLedgerError):
+            raise refused(run, problem, len(history.problems)) from problem.error
+        _LOG.warning("passed over %s: %s", problem.place, problem.error)
     return history
 
 

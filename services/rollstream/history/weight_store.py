@@ -5,6 +5,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import re
 import shutil
 import stat
 import uuid
@@ -57,8 +58,12 @@ class WeightStore(Protocol):
         """Whether the version's files are here, unread; None if the store itself can't be seen from this machine."""
         ...
 
-    def delete(self, uri: str, incarnation: str) -> None:
-        """Delete a version, if it exists; raises `WeightStoreError` if another incarnation wrote it."""
+    def names(self, mark: str) -> set[str]:
+        """Names of the complete versions whose writers' incarnations begin with `mark`."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Delete the version of this name, if it exists."""
         ...
 
     def sweep(self) -> None:
@@ -75,10 +80,15 @@ class DirectoryWeightStore:
     def write(self, version: int, incarnation: str, save: Callable[[Path], None]) -> StoredWeights:
         """See `WeightStore.write`."""
         final = self._root / f"{version}-{incarnation}"
-        write_durably(final, save)
-        with _raising_weight_store_error(self._root):
-            files = tuple(_described(final, path) for path in sorted(final.rglob("*")) if path.is_file())
-        return StoredWeights(uri=final.as_uri(), files=files)
+        files: list[WeightFile] = []
+
+        def save_and_describe(directory: Path) -> None:
+            save(directory)
+            # Before it has its final name: a trainer that took over may delete it from then on.
+            files.extend(_described(directory, path) for path in sorted(directory.rglob("*")) if path.is_file())
+
+        write_durably(final, save_and_describe)
+        return StoredWeights(uri=final.as_uri(), files=tuple(files))
 
     def fetch(self, uri: str, files: Sequence[WeightFile]) -> Path:
         """See `WeightStore.fetch`."""
@@ -101,19 +111,13 @@ class DirectoryWeightStore:
         except (ValueError, OSError):
             return False
 
-    def delete(self, uri: str, incarnation: str) -> None:
+    def names(self, mark: str) -> set[str]:
+        """See `WeightStore.names`."""
+        return names_below(self._root, mark)
+
+    def delete(self, name: str) -> None:
         """See `WeightStore.delete`."""
-        try:
-            directory = directory_below(self._root, uri)
-        except ValueError as error:
-            raise WeightStoreError(f"{error}: nothing is deleted elsewhere") from error
-        _, _, writer = directory.name.partition("-")
-        if directory.parent != self._root or writer != incarnation:
-            raise WeightStoreError(
-                f"{directory} was not written below {self._root} by {incarnation}: only its writer deletes it"
-            )
-        if directory.exists():
-            delete_atomically(directory)
+        delete_atomically(self._root / name)
 
     def sweep(self) -> None:
         """See `WeightStore.sweep`."""
@@ -171,10 +175,21 @@ def write_durably(final: Path, save: Callable[[Path], None]) -> None:
         _fsync(final.parent)  # the rename itself is a change of the parent directory
 
 
+def names_below(root: Path, mark: str) -> set[str]:
+    """Names of the directories `<version>-<incarnation>` below `root` whose incarnation begins with `mark`."""
+    return {path.name for path in root.glob(f"*-{mark}*") if re.fullmatch(r"\d+-\w+", path.name) and path.is_dir()}
+
+
+def directory_name(uri: str) -> str:
+    """The name of a version's or a checkpoint's directory; the same wherever its root is mounted."""
+    return PurePosixPath(unquote(urlsplit(uri).path)).name
+
+
 def delete_atomically(directory: Path) -> None:
-    """Delete `directory`. A reader sees all of it or nothing, even if this process dies meanwhile."""
+    """Delete `directory`, if it exists. A reader sees all of it or nothing, even if this process dies meanwhile."""
     hidden = directory.parent / f".deleted-{directory.name}-{uuid.uuid4().hex[:8]}"
-    directory.rename(hidden)
+    with suppress(FileNotFoundError):  # a trainer that took over deletes what this process wrote
+        directory.rename(hidden)
     shutil.rmtree(hidden, ignore_errors=True)  # `sweep` removes what cannot be deleted now
 
 

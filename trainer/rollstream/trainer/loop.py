@@ -83,7 +83,7 @@ _HUNG_AFTER_SECONDS: Final = 1800.0
 class Parts:
     """What the loop works with. `restored`: the checkpoint's position; without one, the start of every topic.
 
-    `clock` gives the seconds by which groups age.
+    `versions` are kept up to date by `commits`. `clock` gives the seconds by which groups age.
     """
 
     backend: TrainingBackend
@@ -213,10 +213,9 @@ class Trainer:
             )
 
     def _committed(self, entry: LedgerEntry) -> None:
-        self._parts.versions.add(entry.weight_version, entry.parent_version, is_step=True)
         if entry.checkpoint is not None:
             self._checkpointed_step = entry.step
-        metrics.export(entry)
+        self._note(entry)
         _LOG.info(
             "step %d: loss %.4g, reward %.3f, %d groups trained, %d dropped",
             entry.step,
@@ -227,6 +226,11 @@ class Trainer:
             extra={"weight_version": entry.weight_version, "policy_lag": entry.metrics.get("policy_lag_max", 0.0)},
         )
         self._show()
+
+    def _note(self, entry: LedgerEntry) -> None:
+        """Take in an entry that is committed."""
+        self._assembler.committed(group.group_id for group in entry.closed)
+        metrics.export(entry)
 
     def _is_checkpoint_due(self, stop: Stop) -> bool:
         step = self._parts.commits.step + 1
@@ -262,7 +266,7 @@ class Trainer:
         while self._assembler.num_drops > leave:
             drops = self._take_drops()
             values = {**metrics_of_drops(drops), **self._parts.intake.lag_by_length.take()}
-            metrics.export(self._parts.commits.drops([drop.closed() for drop in drops], values))
+            self._note(self._parts.commits.drops([drop.closed() for drop in drops], values))
 
     def _take_drops(self) -> tuple[DroppedGroup, ...]:
         self._oldest_drop = None

@@ -43,8 +43,12 @@ class TrainerSettings(StageSettings):
     checkpoint_every: int = Field(
         default=10, ge=1, json_schema_extra={"unit": "steps"}, description="Optimizer steps between checkpoints"
     )
-    keep_checkpoints: int = Field(default=2, ge=1, description="Newest own checkpoints that are not deleted")
-    keep_versions: int = Field(default=20, ge=1, description="Newest own weight versions that are not deleted")
+    keep_checkpoints: int = Field(
+        default=2, ge=1, description="Newest checkpoints that are kept; the run's older ones and cut ones are deleted"
+    )
+    keep_versions: int = Field(
+        default=20, ge=1, description="Newest weight versions whose files are kept; older and cut ones are deleted"
+    )
     accept_loss: bool = Field(
         default=False, description="Start although records expired unread; their groups close as `expired`"
     )

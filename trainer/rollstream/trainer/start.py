@@ -2,25 +2,24 @@
 
 import logging
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.engines.model_directory import read_config
-from rollstream.history.ledger import LedgerFold
-from rollstream.history.read import read
+from rollstream.history.known import KnownHistory, read_known
+from rollstream.history.passing import Passing
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
-from rollstream.schemas.errors import ExpiredTransactionError, FencedError
-from rollstream.schemas.ledger import EntryKind
+from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import (
@@ -30,7 +29,7 @@ from rollstream.trainer.commits.checkpoint import (
     read_position,
     state_directory,
 )
-from rollstream.trainer.commits.commit import Commits, CommitSettings
+from rollstream.trainer.commits.commit import Commits, CommitSettings, Stores, new_incarnation, run_mark
 from rollstream.trainer.commits.restart import (
     ReadingStart,
     RestartPlan,
@@ -49,8 +48,8 @@ from rollstream.trainer.loop import Parts, Trainer
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
-# Only the newest steps say how long rollouts and steps take now.
-_LATEST_VERSIONS = 20
+# The broker deletes a little later than it may, and clocks differ.
+_MARGIN_SECONDS: Final = 24 * 3600.0
 
 
 def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monotonic) -> None:
@@ -62,6 +61,8 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
     health.serve(settings.health_port)
     try:
         _refuse_what_is_missing(settings)
+        if _is_told_to_end(stop):
+            return
         # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
         backend = _load_backend(settings)
         hide_loaded_objects()
@@ -90,17 +91,19 @@ def train(
     if 0 < settings.num_steps <= found.plan.step:
         _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
         return
-    commits = _commits(settings, run, publisher)
-    _restart(found, backend, commits)
+    if found.checkpoint is not None:
+        backend.load_state(state_directory(found.checkpoint))
+    commits = _commits(settings, run, publisher, found)
+    _restart(found.plan, backend, commits)
     with ExitStack() as stack:
-        stack.enter_context(_fenced_if_taken_over(run, commits))
+        stack.enter_context(_fenced_if_taken_over(run, commits, found.known))
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
         upstream = UpstreamWatcher(run.sibling(settings.rollouts_run), clock)
         stack.callback(upstream.close)
         reader = stack.enter_context(RolloutReader(settings, found.start.offsets))
         parts = Parts(
             backend=backend, commits=commits, intake=_intake(settings, backend, found), reader=reader,
-            upstream=upstream, versions=found.fold.versions, restored=found.restored, health=health, clock=clock,
+            upstream=upstream, versions=found.known.fold.versions, restored=found.restored, health=health, clock=clock,
         )  # fmt: skip
         Trainer(settings, parts).run(stop)
 
@@ -109,49 +112,54 @@ def train(
 class _Found:
     """The run as the trainers before this one left it.
 
-    `fold`: its ledger. `plan`, `checkpoint` and `restored`: what to restore. `start`: where to read on. `ends`: where
-    each partition of `prompts` and `scored` ended at that moment.
+    `known`: its history. `plan`, `checkpoint` and `restored`: what to restore.
+    `start`: where to read on. `ends`: where each partition of `prompts` and `scored` ended at that moment.
+    `remember_seconds`: how long a record of these two may come after its group closed; None: for ever.
     """
 
-    fold: LedgerFold
+    known: KnownHistory
     plan: RestartPlan
     checkpoint: Path | None
     restored: Position
     start: ReadingStart
     ends: dict[Partition, int]
+    remember_seconds: float | None
 
 
 def _look_up(settings: TrainerSettings, run: Run) -> _Found:
     """Read what the trainers before this one left; nobody may append to the ledger any more."""
-    history = read(run, newest=_LATEST_VERSIONS, strict=True)
-    steps = [entry for entry in history.entries.values() if entry.kind is EntryKind.STEP]
-    if said := narrow_lag_bound(steps, settings.max_policy_lag):
+    ledger_topic_id = run.admin().identity([run.topic(LEDGER)]).topic_ids[run.topic(LEDGER)]
+    snapshot = CheckpointStore(settings.checkpoints).newest_history(run_mark(ledger_topic_id), ledger_topic_id)
+    known = read_known(run, ledger_topic_id, snapshot)
+    if said := narrow_lag_bound(known.step_times, settings.max_policy_lag):
         _LOG.warning(said)
-    plan = plan_restart(history.fold, history.newest_version)
+    plan = plan_restart(known.fold, known.newest_version)
     source = run.sibling(settings.rollouts_run)
     checkpoint = None if plan.checkpoint is None else checkpoint_directory(plan.checkpoint, settings.checkpoints)
     restored = _restored_position(run, source, plan, checkpoint)
     start, ends = _where_to_read(settings, source, restored)
-    return _Found(fold=history.fold, plan=plan, checkpoint=checkpoint, restored=restored, start=start, ends=ends)
+    return _Found(
+        known=known, plan=plan, checkpoint=checkpoint, restored=restored, start=start, ends=ends,
+        remember_seconds=_remember_seconds(source),
+    )  # fmt: skip
 
 
-def _restart(found: _Found, backend: TrainingBackend, commits: Commits) -> None:
-    """Restore the newest checkpoint, and publish its weights as a new version: the first ledger entry."""
-    plan = found.plan
-    if found.checkpoint is not None:
-        backend.load_state(state_directory(found.checkpoint))
+def _restart(plan: RestartPlan, backend: TrainingBackend, commits: Commits) -> None:
+    """Publish the restored weights as a new version: the first ledger entry."""
     entry = commits.restart(
         version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights,
         non_finite=plan.non_finite,
     )  # fmt: skip
-    found.fold.add(entry)
     metrics.export(entry)
     _LOG.info("goes on at step %d", plan.step, extra={"weight_version": entry.weight_version})
 
 
 def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) -> Intake:
-    start = found.start
-    assembler = Assembler(closed=found.fold.closed, offsets=start.offsets, incomplete_bytes=settings.incomplete_bytes)
+    start, fold = found.start, found.known.fold
+    assembler = Assembler(
+        closed=fold.closed, is_forgotten=fold.is_forgotten, offsets=start.offsets,
+        incomplete_bytes=settings.incomplete_bytes,
+    )  # fmt: skip
     if start.is_loss_accepted:
         assembler.expect(found.restored.open_groups)
     return Intake(
@@ -163,31 +171,34 @@ def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) 
 
 
 @contextmanager
-def _fenced_if_taken_over(run: Run, commits: Commits) -> Iterator[None]:
-    """Tell an expired transaction from a takeover: the broker answers both alike.
+def _fenced_if_taken_over(run: Run, commits: Commits, known: KnownHistory) -> Iterator[None]:
+    """Tell an expired transaction or id from a takeover: the broker answers alike.
 
-    Whether another trainer took over shows on the ledger: then it has a newer version.
+    Whether another process took over shows on the ledger: then it has a newer version, and not of this process.
     """
     try:
         yield
     except ExpiredTransactionError as error:
-        newest = read(run, newest=1, strict=True).fold.max_version
-        if newest > commits.weight_version:
-            raise FencedError(f"another process took over: the ledger is at version {newest}") from error
+        later = Passing(run=run, skipped=frozenset(), starts={LEDGER.name: known.ledger_offset})
+        for _, entry in later.entries(lambda entry: None):
+            if entry.incarnation != commits.incarnation and entry.weight_version > commits.weight_version:
+                raise FencedError(
+                    f"another process took over: {entry.incarnation} wrote version {entry.weight_version}"
+                ) from error
         raise
 
 
-def _commits(settings: TrainerSettings, run: Run, publisher: TransactionalPublisher) -> Commits:
-    incarnation = uuid.uuid4().hex[:12]
-    _LOG.info("incarnation %s of the trainer of run %s", incarnation, settings.run)
+def _commits(settings: TrainerSettings, run: Run, publisher: TransactionalPublisher, found: _Found) -> Commits:
     common = CommitSettings(
-        incarnation=incarnation,
+        incarnation=new_incarnation(found.known.ledger_topic_id),
         dtype=settings.learning.dtype,
         keep_versions=settings.keep_versions,
         keep_checkpoints=settings.keep_checkpoints,
+        remember_seconds=found.remember_seconds,
     )
-    checkpoints = CheckpointStore(settings.checkpoints, incarnation)
-    return Commits(common, publisher, open_weight_store(settings.weight_store), checkpoints, run)
+    _LOG.info("incarnation %s of the trainer of run %s", common.incarnation, settings.run)
+    stores = Stores(weights=open_weight_store(settings.weight_store), checkpoints=CheckpointStore(settings.checkpoints))
+    return Commits(common, publisher, stores, run, found.known)
 
 
 def _load_backend(settings: TrainerSettings) -> TrainingBackend:
@@ -219,6 +230,16 @@ def _where_to_read(
     start = reading_start(restored.offsets(), log_starts, accept_loss=settings.accept_loss)
     ends = {partition: end for partition, (_, end) in bounds.items()}
     return start, ends
+
+
+def _remember_seconds(source: Run) -> float | None:
+    """How long after its group closed a record may come, at most: as long as `prompts` and `scored` keep any."""
+    try:
+        kept = source.admin().kept_seconds([source.topic(PROMPTS), source.topic(SCORED)])
+    except BrokerError as error:
+        _LOG.warning("closed groups stay remembered: how long topics keep records is unknown: %s", error)
+        return None
+    return None if kept is None else kept + _MARGIN_SECONDS
 
 
 def _rules(settings: TrainerSettings, backend: TrainingBackend) -> AdmissionRules:

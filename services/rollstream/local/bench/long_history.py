@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.bus.run import Run
+from rollstream.history.known import read_known
 from rollstream.history.weight_store import StoredWeights, open_weight_store
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts
 from rollstream.schemas.ids import new_attempt_id, rollout_id
@@ -19,6 +21,7 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, as_next_offsets
+from rollstream.trainer.commits.commit import new_incarnation
 from rollstream.trainer.learning.backends.protocol import TrainingBackend
 from rollstream.trainer.settings import TrainerSettings
 
@@ -51,8 +54,9 @@ def write_history(config: Path, shape: HistoryShape) -> None:
     stored = open_weight_store(settings.weight_store).write(0, _INCARNATION, backend.save_weights)
     prompts = _prompts(run.name, shape)
     _publish(run, (run.out_record(PROMPTS, prompt) for prompt in prompts))
-    checkpoint = CheckpointStore(settings.checkpoints, _INCARNATION).write(_position(run, shape), backend.save_state)
-    _publish(run, _records(run, shape, stored, checkpoint))
+    _publish(run, _records(run, shape, stored, range(shape.steps)))
+    checkpoint = _checkpoint(settings, run, shape, backend)
+    _publish(run, _records(run, shape, stored, range(shape.steps, shape.steps + 1), checkpoint))
 
 
 def _backend(settings: TrainerSettings) -> TrainingBackend:
@@ -69,6 +73,14 @@ def _prompts(run: str, shape: HistoryShape) -> Iterator[PromptSubmitted]:
         yield prompt.model_copy(update={"producer": shape.producer, "sequence": sequence})
 
 
+def _checkpoint(settings: TrainerSettings, run: Run, shape: HistoryShape, backend: TrainingBackend) -> str:
+    """The uri of a checkpoint as a trainer writes it before its last step is on the ledger."""
+    ledger_topic_id = run.admin().identity([run.topic(LEDGER)]).topic_ids[run.topic(LEDGER)]
+    history = read_known(run, ledger_topic_id, None).snapshot()
+    name = f"{shape.steps}-{new_incarnation(ledger_topic_id)}"
+    return CheckpointStore(settings.checkpoints).write(name, _position(run, shape), history, backend.save_state)
+
+
 def _position(run: Run, shape: HistoryShape) -> Position:
     identity = run.admin().identity([run.topic(PROMPTS), run.topic(SCORED)])
     return Position(
@@ -82,11 +94,14 @@ def _position(run: Run, shape: HistoryShape) -> Position:
     )
 
 
-def _records(run: Run, shape: HistoryShape, stored: StoredWeights, checkpoint: str) -> Iterator[OutRecord]:
+def _records(
+    run: Run, shape: HistoryShape, stored: StoredWeights, versions: range, checkpoint: str | None = None
+) -> Iterator[OutRecord]:
     """What a trainer's transactions put on `weights` and `ledger`, in their order."""
     random = np.random.default_rng(0)
-    groups = (prompt.group_id for prompt in _prompts(run.name, shape))
-    for version in range(shape.steps + 1):
+    earlier = shape.groups_per_step * max(0, versions.start - 1)
+    groups = islice((prompt.group_id for prompt in _prompts(run.name, shape)), earlier, None)
+    for version in versions:
         parent = version - 1 if version else None
         weights = WeightsPublished(
             model=run.model, weight_version=version, parent_version=parent, uri=stored.uri, files=stored.files,
@@ -101,7 +116,7 @@ def _records(run: Run, shape: HistoryShape, stored: StoredWeights, checkpoint: s
             step=version,
             weight_version=version,
             parent_version=parent,
-            checkpoint=checkpoint if version == shape.steps else None,
+            checkpoint=checkpoint,
             trained=tuple(_trained(of_step, shape)),
             closed=tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in of_step),
             metrics=metrics if version else {},

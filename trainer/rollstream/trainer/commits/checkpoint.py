@@ -1,8 +1,10 @@
-"""Checkpoints: what a trainer restarts from. Each is a directory, written once, with two parts.
+"""Checkpoints: what a trainer restarts from. Each is a directory, written once, with three parts.
 
-The state of the training backend (model, optimizer), and the trainer's position in the topics that it reads.
+The state of the training backend (model, optimizer), the trainer's position in the topics that it reads, and what it
+knew of the run's history, so that the next trainer reads only what came since.
 """
 
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
@@ -10,10 +12,13 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollstream.bus.message import Partition
-from rollstream.history.weight_store import delete_atomically, directory_below, sweep, write_durably
+from rollstream.history.known import HistorySnapshot
+from rollstream.history.weight_store import delete_atomically, directory_below, names_below, sweep, write_durably
 from rollstream.schemas.errors import ConfigurationError
 
+_LOG = logging.getLogger(__name__)
 _POSITION: Final = "position.json"
+_HISTORY: Final = "history.json"
 _STATE: Final = "state"
 
 
@@ -61,32 +66,47 @@ class CheckpointStore:
     One that no surviving ledger entry names counts as absent.
     """
 
-    def __init__(self, root: Path, incarnation: str) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        self._incarnation = incarnation
-        self._written: list[Path] = []
 
-    def write(self, position: Position, save_state: Callable[[Path], None]) -> str:
+    def write(self, name: str, position: Position, history: HistorySnapshot, save_state: Callable[[Path], None]) -> str:
         """Write a new checkpoint, all or nothing, and fsync it; returns its uri. Raises `WeightStoreError`."""
-        final = self._root / f"{position.weight_version}-{self._incarnation}"
+        final = self._root / name
 
         def save(directory: Path) -> None:
             (directory / _STATE).mkdir()
             save_state(directory / _STATE)
             (directory / _POSITION).write_text(position.model_dump_json(indent=2))
+            (directory / _HISTORY).write_text(history.model_dump_json())
 
         write_durably(final, save)
-        self._written.append(final)
         return final.as_uri()
 
-    def prune(self, keep: int) -> None:
-        """Delete all but the newest `keep` of those that this process wrote; it never touches others."""
-        while len(self._written) > keep:
-            delete_atomically(self._written.pop(0))
+    def names(self, mark: str) -> set[str]:
+        """Names of the checkpoints whose writers' incarnations begin with `mark`."""
+        return names_below(self._root, mark)
+
+    def delete(self, name: str) -> None:
+        """Delete a checkpoint, if it exists."""
+        delete_atomically(self._root / name)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written."""
         sweep(self._root)
+
+    def newest_history(self, mark: str, ledger_topic_id: str) -> HistorySnapshot | None:
+        """The newest snapshot of this ledger; None if there is none that can be read."""
+        newest_first = sorted(self.names(mark), key=lambda name: int(name.partition("-")[0]), reverse=True)
+        for name in newest_first:
+            path = self._root / name / _HISTORY
+            try:
+                found = HistorySnapshot.model_validate_json(path.read_text())
+            except (OSError, ValidationError) as error:
+                _LOG.warning("%s can't be read, an older one has to do: %s", path, str(error).partition("\n")[0])
+                continue
+            if found.ledger_topic_id == ledger_topic_id:
+                return found
+        return None
 
 
 def checkpoint_directory(uri: str, root: Path) -> Path:

@@ -4,17 +4,25 @@ One step, in this order: weights to a new path, checkpoint if due, one transacti
 A crash before the transaction leaves directories that no surviving entry names. After it the step counts, until a
 restart from an older checkpoint or a rollback cuts it. A step's version is the one before + 1. That of a restart or
 rollback is above every version ever published, those of cut branches too (`restart.py`, `history/rollback.py`).
+
+Directories that retention does not keep are deleted, those of earlier trainers too. A trainer may delete what lay there
+before its first commit: whoever wrote that was fenced by then. It never lists directories again, since what comes later
+may be of a trainer that took over.
 """
 
+import hashlib
+import logging
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final
 
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.history.weight_store import WeightStore
+from rollstream.history.known import KnownHistory, Made
+from rollstream.history.weight_store import WeightStore, directory_name
 from rollstream.process.crash_points import crash_point
 from rollstream.schemas.ledger import (
     NON_FINITE_REASON,
@@ -30,21 +38,47 @@ from rollstream.schemas.weights import WeightsPublished
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
 
 Save = Callable[[Path], None]
-Made = tuple[LedgerEntry, WeightsPublished | None]
-"""An entry, and the version that it makes."""
 
+_LOG = logging.getLogger(__name__)
 # Bounds the size of one record of the ledger: ids have at most 128 characters.
 MOST_CLOSED_PER_ENTRY: Final = 10_000
+_MARK_CHARACTERS: Final = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitSettings:
-    """What is the same for every commit of one process; `dtype` of the published weights."""
+    """What is the same for every commit of one process.
+
+    `dtype` is that of the published weights. `remember_seconds`: how long after a group closed one of its records may
+    still come; None: for ever.
+    """
 
     incarnation: str
     dtype: str
     keep_versions: int
     keep_checkpoints: int
+    remember_seconds: float | None
+
+
+def run_mark(ledger_topic_id: str) -> str:
+    """What the incarnations of all trainers of a run begin with, so that their directories are known by their names.
+
+    Several runs may share a directory. The id of its ledger tells a run from all others, on any cluster.
+    """
+    return hashlib.sha256(ledger_topic_id.encode()).hexdigest()[:_MARK_CHARACTERS]
+
+
+def new_incarnation(ledger_topic_id: str) -> str:
+    """An incarnation for a new trainer of the run with this ledger."""
+    return run_mark(ledger_topic_id) + uuid.uuid4().hex[:_MARK_CHARACTERS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stores:
+    """Where directories go."""
+
+    weights: WeightStore
+    checkpoints: CheckpointStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,21 +110,28 @@ class Commits:
         self,
         settings: CommitSettings,
         publisher: TransactionalPublisher,
-        weights: WeightStore,
-        checkpoints: CheckpointStore,
+        stores: Stores,
         run: Run,
+        known: KnownHistory,
     ) -> None:
+        """`known`: the run as the trainers before this one left it; it takes in what is committed here."""
         self._settings = settings
         self._publisher = publisher
-        self._weights = weights
-        self._checkpoints = checkpoints
+        self._weights, self._checkpoints = stores.weights, stores.checkpoints
         self._run = run
         run.make_codecs(WEIGHTS, LEDGER)
+        self._known = known
         self._published: WeightsPublished | None = None
-        self._own_uris: list[str] = []
+        self._versions_there: set[str] = set()
+        self._checkpoints_there: set[str] = set()
         self._drops_since_version: list[ClosedGroup] = []
         self.weight_version = -1
         self.step = 0
+
+    @property
+    def incarnation(self) -> str:
+        """The id of this process in its entries."""
+        return self._settings.incarnation
 
     def restart(
         self, *, version: int, parent: int | None, step: int, save_weights: Save, non_finite: Sequence[str] = ()
@@ -99,6 +140,8 @@ class Commits:
         started = utc_now()
         self._weights.sweep()
         self._checkpoints.sweep()
+        mark = run_mark(self._known.ledger_topic_id)
+        self._versions_there, self._checkpoints_there = self._weights.names(mark), self._checkpoints.names(mark)
         published = self._store(version, parent, step, save_weights)
         closed = tuple(
             ClosedGroup(group_id=group_id, outcome=GroupOutcome.DROPPED, reason=NON_FINITE_REASON)
@@ -169,7 +212,7 @@ class Commits:
     def _store(self, version: int, parent: int | None, step: int, save_weights: Save) -> WeightsPublished:
         stored = self._weights.write(version, self._settings.incarnation, save_weights)
         crash_point("weights_written")
-        self._own_uris.append(stored.uri)
+        self._versions_there.add(directory_name(stored.uri))
         return WeightsPublished(
             model=self._run.model,
             weight_version=version,
@@ -184,8 +227,13 @@ class Commits:
     def _checkpoint(self, request: CheckpointRequest | None, published: WeightsPublished) -> str | None:
         if request is None:
             return None
-        uri = self._checkpoints.write(request.position(published.weight_version, published.step), request.save_state)
+        if self._settings.remember_seconds is not None:
+            self._known.fold.forget(utc_now() - timedelta(seconds=self._settings.remember_seconds))
+        name = f"{published.weight_version}-{self._settings.incarnation}"
+        position = request.position(published.weight_version, published.step)
+        uri = self._checkpoints.write(name, position, self._known.snapshot(), request.save_state)
         crash_point("checkpoint_written")
+        self._checkpoints_there.add(name)
         return uri
 
     def _entry(self, kind: EntryKind, published: WeightsPublished, **fields: object) -> LedgerEntry:
@@ -202,20 +250,39 @@ class Commits:
         """Commit all of them in one transaction; returns the last entry."""
         records = [self._run.out_record(WEIGHTS, published) for _, published in made if published is not None]
         records += [self._run.out_record(LEDGER, entry) for entry, _ in made]
-        self._publisher.commit(records)
+        delivered = self._publisher.commit(records)
+        self._known.add_committed(
+            made,
+            model=self._run.model,
+            ledger_offsets=[one.offset for one in delivered if one.topic == self._run.topic(LEDGER)],
+            weights_offsets=[one.offset for one in delivered if one.topic == self._run.topic(WEIGHTS)],
+        )
         entry, published = made[-1]
         if published is not None:
             self._published = published
             self._drops_since_version.clear()
-            self.weight_version, self.step = entry.weight_version, entry.step
-            self._delete_old()
+        self.weight_version, self.step = entry.weight_version, entry.step
+        self._delete_old()
         return entry
 
     def _delete_old(self) -> None:
-        """Delete versions and checkpoints beyond what is kept: only own ones, and only after a newer one counts."""
-        while len(self._own_uris) > self._settings.keep_versions:
-            self._weights.delete(self._own_uris.pop(0), self._settings.incarnation)
-        self._checkpoints.prune(self._settings.keep_checkpoints)
+        """Delete the versions and checkpoints that are not kept, once a newer entry counts."""
+        self._known.keep_newest(self._settings.keep_versions)
+        versions = {directory_name(uri) for uri in self._known.uris.values()}
+        _delete_all_but(versions, self._versions_there, self._weights.delete)
+        newest = self._known.fold.checkpoints[-self._settings.keep_checkpoints :]
+        checkpoints = {directory_name(named.uri) for named in newest}
+        _delete_all_but(checkpoints, self._checkpoints_there, self._checkpoints.delete)
+
+
+def _delete_all_but(kept: set[str], there: set[str], delete: Callable[[str], None]) -> None:
+    for name in there - kept:
+        there.remove(name)
+        try:
+            delete(name)
+        except OSError as error:
+            # Training goes on; the next trainer tries again.
+            _LOG.warning("directory %s is not needed any more and can't be deleted: %s", name, error.strerror)
 
 
 def _shares(closed: Sequence[ClosedGroup]) -> Iterator[Sequence[ClosedGroup]]:

@@ -5,7 +5,7 @@ the baseline alone.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Literal
@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.failure import FailureCode
-from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.rollout import Status, Turn
 from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
 from rollstream.trainer.learning.advantages import group_advantages, has_spread
@@ -150,16 +149,16 @@ def _refused_by_rewards(completed: Sequence[PlacedSample]) -> DropReason | None:
     return None if has_spread(rewards) else DropReason.NO_SPREAD
 
 
-def narrow_lag_bound(steps: Sequence[LedgerEntry], max_policy_lag: int) -> str | None:
+def narrow_lag_bound(steps: Iterable[Mapping[str, float]], max_policy_lag: int) -> str | None:
     """A warning if the slowest percent of rollouts takes longer than `max_policy_lag` optimizer steps; else None.
 
-    `steps`: the run's latest step entries, with their `rollout_seconds_p99` and `step_seconds`. Their medians are
-    compared, so that one step after a pause does not decide.
+    `steps`: the metrics `rollout_seconds_p99` and `step_seconds` of the run's latest steps. Their medians are compared,
+    so that one step after a pause does not decide.
     """
     pairs = [
-        (step.metrics["rollout_seconds_p99"], step.metrics["step_seconds"])
+        (step["rollout_seconds_p99"], step["step_seconds"])
         for step in steps
-        if "rollout_seconds_p99" in step.metrics and step.metrics.get("step_seconds", 0.0) > 0
+        if "rollout_seconds_p99" in step and step.get("step_seconds", 0.0) > 0
     ]
     if not pairs:
         return None

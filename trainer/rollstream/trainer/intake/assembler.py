@@ -4,7 +4,8 @@ A group opens with its prompt or with its first sample. It is complete when all 
 until it is trained on or dropped. What arrives for a closed group is a duplicate.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from datetime import datetime
 
 from rollstream.bus.message import Partition
 from rollstream.bus.offsets import OffsetTracker
@@ -25,9 +26,22 @@ class Assembler:
     read its records again.
     """
 
-    def __init__(self, *, closed: Iterable[str], offsets: Mapping[Partition, int], incomplete_bytes: int) -> None:
-        self._closed = set(closed)
-        self._not_for_training: set[str] = set()
+    def __init__(
+        self,
+        *,
+        closed: Container[str],
+        offsets: Mapping[Partition, int],
+        incomplete_bytes: int,
+        is_forgotten: Callable[[datetime], bool] | None = None,
+    ) -> None:
+        """`closed`: the groups that the ledger names as closed; a view that changes as entries are committed.
+
+        `is_forgotten`: whether the ledger may have closed a group that is not in `closed` any more, by the time at
+        which its prompt was submitted; without it no group was forgotten.
+        """
+        self._closed_in_ledger = closed
+        self._is_forgotten = is_forgotten
+        self._closed: set[str] = set()
         self._open: dict[str, Group] = {}
         self._completed: list[Group] = []
         self._drops: list[DroppedGroup] = []
@@ -54,7 +68,7 @@ class Assembler:
 
     def is_closed(self, group_id: str) -> bool:
         """Whether the group is trained on or dropped, on the surviving branch or since."""
-        return group_id in self._closed
+        return group_id in self._closed or group_id in self._closed_in_ledger
 
     def expect(self, group_ids: Iterable[str]) -> None:
         """Open groups whose prompts have expired, so that they are closed too; their samples tell their size."""
@@ -67,6 +81,10 @@ class Assembler:
         tracker = self._tracker(place.partition)
         tracker.start(place.offset, now=0.0)
         tracker.finish(place.offset)
+
+    def committed(self, group_ids: Iterable[str]) -> None:
+        """Note that the ledger names these groups as closed."""
+        self._closed.difference_update(group_ids)
 
     def add_prompt(self, prompt: PromptSubmitted, place: Place) -> None:
         """Open the prompt's group."""
@@ -113,8 +131,6 @@ class Assembler:
 
     def drop(self, group_id: str, reason: DropReason) -> None:
         """Close an open group without training on it."""
-        if reason is DropReason.NOT_FOR_TRAINING:
-            self._not_for_training.add(group_id)
         self._drops.append(DroppedGroup(group=self._close(group_id), reason=reason))
 
     def close_trained(self, group_ids: Iterable[str]) -> tuple[ClosedGroup, ...]:
@@ -138,11 +154,12 @@ class Assembler:
         """The open group that this record belongs to, opened if it is new; None if the record changes nothing."""
         if self.is_closed(group_id):
             # A group that is not for training closes at its first record, so its later samples are no duplicates.
-            self.num_duplicates += group_id not in self._not_for_training
+            self.num_duplicates += prompt.purpose is Purpose.TRAIN
             self.skip(place)
             return None
         content_hash = prompt.content_hash()
         group = self._open.get(group_id)
+        is_new = group is None
         if group is None:
             group = Group(group_id=group_id, content_hash=content_hash, group_size=group_size)
             self._open[group_id] = group
@@ -156,6 +173,10 @@ class Assembler:
             return None
         if prompt.purpose is not Purpose.TRAIN:
             self.drop(group_id, DropReason.NOT_FOR_TRAINING)
+            return None
+        if is_new and self._is_forgotten is not None and self._is_forgotten(prompt.submitted_at):
+            # It may have been trained on, and must not be trained on twice.
+            self.drop(group_id, DropReason.EXPIRED)
             return None
         refused = out_of_bounds(prompt)
         if refused is not None:

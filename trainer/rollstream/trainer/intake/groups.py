@@ -46,7 +46,8 @@ class DropReason(StrEnum):
     LOST = "lost"
     """Every stage before this one is done with it, and samples are missing."""
     EXPIRED = "expired"
-    """Its records expired on their topic before they were read, and a person accepted the loss."""
+    """Its records expired on their topic before they were read, and a person accepted the loss. Or its prompt is so old
+    that groups of its time are forgotten: it may have closed before."""
     FAILED = "failed"
     """More than half of its samples are not completed, at least half of these failed; or a number of its prompt is out
     of bounds."""
