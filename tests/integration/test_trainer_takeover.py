@@ -172,6 +172,19 @@ def test_a_trainer_stopped_for_too_long_without_a_successor_is_started_again_and
     assert (account.steps, account.open_groups, account.dropped.total()) == (3, set(), 0)
 
 
+def test_a_trainer_that_is_told_to_end_while_it_starts_changes_nothing(run: Run, start: Start) -> None:
+    scored(run, submitted(run, GROUPS_PER_STEP))
+    living = start()
+    wait_until(lambda: len(ledger(run)) == 2, "the trainer's first step")
+    assert start(**{CRASH_AT: "model_loaded:1:SIGTERM"}).wait() == 0
+    scored(run, submitted(run, GROUPS_PER_STEP, first=100), version=1)
+    wait_until(lambda: len(ledger(run)) == 3, "the trainer's second step: nobody fenced it")
+    assert living.terminate() == 0
+    before = len(ledger(run))
+    assert start(**{CRASH_AT: "taken_over:1:SIGTERM"}).wait() == 0
+    assert len(ledger(run)) == before
+
+
 def mirror(run: Run, copy: Run) -> None:
     """Every record of the run in the copy's cluster, as a mirroring tool would leave it there."""
     for topic in (PROMPTS, SCORED, WEIGHTS, LEDGER):

@@ -16,6 +16,7 @@ from rollstream.engines.model_directory import read_config
 from rollstream.history.known import KnownHistory, read_known
 from rollstream.history.passing import Passing
 from rollstream.history.weight_store import open_weight_store
+from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
@@ -82,17 +83,26 @@ def _refuse_what_is_missing(settings: TrainerSettings) -> None:
 def train(
     settings: TrainerSettings, backend: TrainingBackend, stop: Stop, health: Health, clock: Clock = time.monotonic
 ) -> None:
-    """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over."""
+    """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over.
+
+    `stop` is looked at between the phases of the start: a trainer that is told to end changes nothing any more.
+    """
     run = Run(settings)
+    crash_point("model_loaded")
+    if _is_told_to_end(stop):
+        return
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     # Before the ledger is read: from here on nobody else can append, and a predecessor's open transaction is aborted.
     publisher.init()
+    crash_point("taken_over")
     found = _look_up(settings, run)
     if 0 < settings.num_steps <= found.plan.step:
         _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
         return
-    if found.checkpoint is not None:
+    if found.checkpoint is not None and not stop.is_asked:
         backend.load_state(state_directory(found.checkpoint))
+    if _is_told_to_end(stop):
+        return
     commits = _commits(settings, run, publisher, found)
     _restart(found.plan, backend, commits)
     with ExitStack() as stack:
@@ -106,6 +116,12 @@ def train(
             upstream=upstream, versions=found.known.fold.versions, restored=found.restored, health=health, clock=clock,
         )  # fmt: skip
         Trainer(settings, parts).run(stop)
+
+
+def _is_told_to_end(stop: Stop) -> bool:
+    if stop.is_asked:
+        _LOG.info("told to end before the first ledger entry: nothing is changed")
+    return stop.is_asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
