@@ -10,9 +10,10 @@ from confluent_kafka.admin import AdminClient
 from rollstream.history.rollback import roll_back
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.settings import StageSettings
+from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import Purpose
-from rollstream.schemas.topics import WEIGHTS
-from tests.harness.builders import a_prompt
+from rollstream.schemas.topics import PRODUCERS, WEIGHTS
+from tests.harness.builders import a_progress, a_prompt
 from tests.harness.running import Run
 from tests.harness.trainer_process import start_trainer
 from tests.harness.trainer_runs import (
@@ -218,6 +219,9 @@ def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run
     scored(run, submitted(run, GROUPS_PER_STEP))
     assert trainer.wait() == 0
     commit_all(run, "generators", "prompts")
+    (unread,) = submitted(run, 1, first=200)
+    progress = a_progress(open_groups=(unread.group_id,), recently_closed=tuple(p.group_id for p in serve))
+    run.publish("producers", [(progress.producer, AvroCodec(PRODUCERS).encode(progress))])
     truncate(run, "prompts")
     truncate(run, "scored")
     scored(run, [open_group])
@@ -226,9 +230,12 @@ def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run
     assert "--accept-loss" in refused.said()
     configure(run, num_steps=2)
     start("--accept-loss")
-    wait_until(lambda: expired.group_id in survivors(run).closed, "the expired group to close")
-    assert survivors(run).closed[expired.group_id].reason == "expired"
-    assert open_group.group_id not in survivors(run).closed
+    gone = {expired.group_id, unread.group_id}
+    wait_until(lambda: gone <= survivors(run).closed.keys(), "the expired groups to close")
+    found = survivors(run)
+    assert {found.closed[group].reason for group in gone} == {"expired"}
+    assert open_group.group_id not in found.closed
+    assert {found.closed[prompt.group_id].reason for prompt in serve} == {"not_for_training"}
 
 
 def test_a_trainer_goes_on_from_the_version_that_an_operator_rolled_back_to(run: Run, start: Start) -> None:

@@ -63,7 +63,7 @@ PROMPTS: Final = Topic(
 )  # fmt: skip
 PRODUCERS: Final = Topic(
     name="producers", record=ProducerProgress, key="producer", retention="compacted", single_partition=True,
-    written_by="producers", read_by="producers, `status`",
+    written_by="producers", read_by="producers, `status`; trainer with --accept-loss",
     key_of=lambda progress: progress.producer,
 )  # fmt: skip
 ROLLOUTS: Final = Topic(

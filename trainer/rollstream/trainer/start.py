@@ -21,7 +21,7 @@ from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError
-from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
+from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHTS
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import (
     CheckpointStore,
@@ -128,9 +128,10 @@ def _is_told_to_end(stop: Stop) -> bool:
 class _Found:
     """The run as the trainers before this one left it.
 
-    `known`: its history. `plan`, `checkpoint` and `restored`: what to restore.
-    `start`: where to read on. `ends`: where each partition of `prompts` and `scored` ended at that moment.
-    `remember_seconds`: how long a record of these two may come after its group closed; None: for ever.
+    `known`: its history. `plan`, `checkpoint` and `restored`: what to restore. `start`: where to read on. `expected`:
+    after an accepted loss, the groups that may be open without a prompt to read. `ends`: where each partition of
+    `prompts` and `scored` ended at that moment. `remember_seconds`: how long a record of these two may come after its
+    group closed; None: for ever.
     """
 
     known: KnownHistory
@@ -138,6 +139,7 @@ class _Found:
     checkpoint: Path | None
     restored: Position
     start: ReadingStart
+    expected: tuple[str, ...]
     ends: dict[Partition, int]
     remember_seconds: float | None
 
@@ -154,10 +156,21 @@ def _look_up(settings: TrainerSettings, run: Run) -> _Found:
     checkpoint = None if plan.checkpoint is None else checkpoint_directory(plan.checkpoint, settings.checkpoints)
     restored = _restored_position(run, source, plan, checkpoint)
     start, ends = _where_to_read(settings, source, restored)
+    expected: tuple[str, ...] = ()
+    if start.is_loss_accepted:
+        # Of the groups that producers name, some may have closed long ago: so here the whole ledger is remembered.
+        known = read_known(run, ledger_topic_id, None)
+        expected = (*restored.open_groups, *_groups_of_producers(source))
     return _Found(
-        known=known, plan=plan, checkpoint=checkpoint, restored=restored, start=start, ends=ends,
+        known=known, plan=plan, checkpoint=checkpoint, restored=restored, start=start, expected=expected, ends=ends,
         remember_seconds=_remember_seconds(source),
     )  # fmt: skip
+
+
+def _groups_of_producers(source: Run) -> list[str]:
+    """Groups that were open when their producers last wrote; no trainer may have read their prompts."""
+    newest = {progress.producer: progress for progress in source.read(PRODUCERS)}
+    return [group for progress in newest.values() for group in (*progress.open_groups, *progress.recently_closed)]
 
 
 def _restart(plan: RestartPlan, backend: TrainingBackend, commits: Commits) -> None:
@@ -176,8 +189,7 @@ def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) 
         closed=fold.closed, is_forgotten=fold.is_forgotten, offsets=start.offsets,
         incomplete_bytes=settings.incomplete_bytes,
     )  # fmt: skip
-    if start.is_loss_accepted:
-        assembler.expect(found.restored.open_groups)
+    assembler.expect(found.expected)
     return Intake(
         assembler,
         Aging(settings.lost_after_seconds),

@@ -71,7 +71,7 @@ class Assembler:
         return group_id in self._closed or group_id in self._closed_in_ledger
 
     def expect(self, group_ids: Iterable[str]) -> None:
-        """Open groups whose prompts have expired, so that they are closed too; their samples tell their size."""
+        """Open groups whose prompts may have expired, so that they close too; what comes of them tells their size."""
         for group_id in group_ids:
             if not self.is_closed(group_id):
                 self._open.setdefault(group_id, Group(group_id=group_id, content_hash="", group_size=0))
