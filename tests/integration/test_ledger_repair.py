@@ -13,6 +13,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.ledger import command
+from rollstream.history.known import HistorySnapshot, KnownHistory, read_known
 from rollstream.history.passing import read_entries
 from rollstream.history.read import History, read
 from rollstream.process.settings import KafkaSettings, StageSettings
@@ -24,6 +25,7 @@ from tests.harness.builders import an_entry, published
 from tests.harness.waits import wait_until
 
 STRANGER = "stranger"
+TOPIC_ID = "4Tzq0h1yQ7y"
 
 
 class Written:
@@ -68,8 +70,12 @@ class Written:
         return str(error)
 
     def history(self) -> History:
-        """As a trainer reads it at its start."""
-        return read(self.run, strict=True)
+        """As `weights` and `status` read it."""
+        return read(self.run)
+
+    def known(self, snapshot: HistorySnapshot | None = None) -> KnownHistory:
+        """As a trainer reads it at its start, which goes on from a checkpoint's snapshot."""
+        return read_known(self.run, TOPIC_ID, snapshot)
 
 
 def step(version: int, incarnation: str = "trainer-1", **fields: object) -> LedgerEntry:
@@ -86,19 +92,23 @@ def written(kafka: str, topic_prefix: str, tmp_path: Path) -> Written:
 
 def test_garbage_stops_a_trainers_start_until_a_repair_passes_over_it(written: Written) -> None:
     assert written.listed() == set()
+    snapshot = written.known().snapshot()
     garbage = {written.put(topic, value) for topic in (LEDGER, WEIGHTS) for value in (b"garbage", None)}
     forged = written.put(WEIGHTS, AvroCodec(WEIGHTS).encode(published(2**40)))
     written.commit(2)
-    with pytest.raises(InconsistentLedgerError, match="`rollstream ledger check`"):
-        written.history()
+    for start in (None, snapshot):
+        with pytest.raises(InconsistentLedgerError, match="`rollstream ledger check`"):
+            written.known(start)
     assert written.listed() == {*garbage, forged}
     assert "no entry of the ledger made version 1099511627776" in written.call("check").stdout
 
     assert written.call("repair", "--all").exit_code == 0
     assert written.listed() == set()
-    history = written.history()
-    assert list(history.fold.surviving_versions()) == [2, 1, 0]
-    assert (history.newest_version, list(history.published)) == (2, [0, 1, 2])
+    for start in (None, snapshot, written.known().snapshot()):
+        known = written.known(start)
+        assert list(known.fold.surviving_versions()) == [2, 1, 0]
+        assert (known.newest_version, list(known.uris)) == (2, [0, 1, 2])
+    assert list(written.history().published) == [0, 1, 2]
     assert "nothing to repair" in written.call("repair", "--all").stdout
     with pytest.raises(FencedError):
         written.commit(3)

@@ -169,11 +169,13 @@ def _read_on(run: Run, ledger_topic_id: str, snapshot: HistorySnapshot | None) -
         _take_in(known, passing)
         if any(place.offset < starts.get(place.topic, 0) for place in passing.named):
             raise InconsistentLedgerError("an entry says to pass over records that are part of the snapshot")
-        if passing.problems:
+        if not passing.is_over:
+            # An entry names records that lie before it and were taken in: once more, without them.
+            skipped |= passing.named
+        elif passing.problems:
             raise refused(run, passing.problems[0], len(passing.problems))
-        if passing.is_over:
+        else:
             return known
-        skipped |= passing.named
 
 
 def _take_in(known: KnownHistory, passing: Passing) -> None:

@@ -45,16 +45,15 @@ class History:
         return next(older, None)
 
 
-def read(run: Run, *, newest: int | None = None, strict: bool = False) -> History:
+def read(run: Run, *, newest: int | None = None) -> History:
     """Read both topics to their ends. Records are kept for the `newest` versions (None: for all).
 
-    Raises `BrokerError`, and `InconsistentLedgerError` if an entry contradicts earlier ones or, with `strict`, if a
-    record can't be read. Without `strict` such a record is logged and passed over. A version on `weights` above
-    `LARGEST_VERSION` is always passed over.
+    Raises `BrokerError`, and `InconsistentLedgerError` if an entry contradicts earlier ones. A record that can't be
+    read is logged and passed over; so is a version on `weights` above `LARGEST_VERSION`.
     """
     history = examine(run, newest=newest)
     for problem in history.problems:
-        if strict or isinstance(problem.error, InconsistentLedgerError):
+        if isinstance(problem.error, InconsistentLedgerError):
             raise refused(run, problem, len(history.problems)) from problem.error
         _LOG.warning("passed over %s: %s", problem.place, problem.error)
     return history
