@@ -2,7 +2,7 @@
 
 import io
 import struct
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -93,7 +93,7 @@ class AvroCodec(Generic[R]):
             raise DecodeError(f"{self._name}: {error}") from error
         except _UNREADABLE as error:
             raise DecodeError(
-                f"{self._name}: schema {schema_id} does not fit: {type(error).__name__}: {error}"
+                f"{self._name}: schema {schema_id} does not fit: {type(error).__name__}: {str(error)[:_MOST_SHOWN]}"
             ) from error
         # fastavro stops at the end of a record and ignores what follows; here that shows damage or another schema.
         if body.tell() != len(value):
@@ -136,6 +136,10 @@ def schema_id_of(value: bytes | None) -> int | None:
         return None
     magic, schema_id = _HEADER.unpack_from(value)
     return int(schema_id) if magic == 0 else None
+
+
+_MOST_SHOWN: Final = 120
+"""Characters of another library's error. Of a record of another kind fastavro shows both schemas, 30,000 characters."""
 
 
 def _if_short(value: Any) -> str:
