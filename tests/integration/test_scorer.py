@@ -173,8 +173,8 @@ def test_a_scorer_that_is_asked_to_end_while_no_broker_answers_ends_at_once(tmp_
         scorer = start_forked(partial(broken_scorer.main, config, "raise"), log=tmp_path / "scorer.log")
         try:
             silent.settimeout(DEADLINE_SECONDS)
-            silent.accept()  # by now Faust starts
-            assert scorer.terminate(5.0) == 0
+            with silent.accept()[0]:  # by now Faust starts
+                assert scorer.terminate(5.0) == 0
         finally:
             scorer.kill()
 

@@ -131,7 +131,7 @@ async def _start(app: Any, stop: Stop) -> None:
     starting = asyncio.ensure_future(app.start())
     while not starting.done() and not stop.is_asked:
         await asyncio.wait({starting}, timeout=0.1)
-    if not starting.done():
+    if stop.is_asked and not (starting.done() and starting.exception() is None):
         # Faust waits for a broker that is away without any bound, and can't be cancelled meanwhile.
         leave_at_once()
     starting.result()
