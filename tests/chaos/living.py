@@ -30,7 +30,7 @@ from tests.harness.loops import Loop, a_loop
 from tests.harness.running import a_run
 
 SECRET: Final = "kX7-hostile-secret-Qz"
-_SECRET_BYTES: Final = 7919
+_SECRET_BYTES: Final = 7_919_337
 ANSWER_SECONDS: Final = 60.0
 _MOST_RESTARTS: Final = 5
 """A record that kills a process is given up after so many starts."""
@@ -215,7 +215,7 @@ def a_living_loop(kafka: str, name: str, directory: Path, redis_url: str, model:
     """All four stages, which have made a first step; groups that lack samples close soon."""
     outside = directory / "outside"
     outside.mkdir(parents=True)
-    (outside / "secret.txt").write_text((SECRET * 400)[:_SECRET_BYTES])
+    (outside / "secret.txt").write_text((SECRET * 400_000)[:_SECRET_BYTES])
     os.mkfifo(outside / "fifo")
     inside = directory / "inside"
     inside.mkdir()
