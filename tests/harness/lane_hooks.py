@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-HEAVY = ("tests/engines/", "tests/e2e/", "tests/chaos/")
+HEAVY = ("tests/engines/", "tests/e2e/")
 LIGHT = ("tests/unit/", "tests/contract/")
 
 
