@@ -89,6 +89,10 @@ class Fleet:
         """The same without those that are suspended."""
         return [member for member in self.members(*stages) if not member.is_suspended]
 
+    def count(self, stage: Stage) -> int:
+        """How many there are of a stage, with those that wait to be started again."""
+        return sum(member.stage == stage for member in self._members.values())
+
     def start(self, stage: Stage, name: str) -> Member:
         """Start one more process."""
         process, log = self._launched(stage, name)

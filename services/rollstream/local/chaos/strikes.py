@@ -22,6 +22,8 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
 
 _REPLAYED: Final = ("prompts", "rollouts", "scored")
+# One, its standby, and one that is suspended. More only take the run from each other while they start.
+_MOST_TRAINERS: Final = 3
 _JOINERS: Final[tuple[Stage, ...]] = ("generator", "scorer")
 _EVERY_RECORD_COUNTS: Final = (LEDGER.name, WEIGHTS.name)
 # How long a broken world is explained: by a broker that was away, by garbage that no repair named yet.
@@ -116,8 +118,10 @@ def _terminate(world: World, draw: random.Random) -> Struck | None:
 
 
 def _suspend(world: World, draw: random.Random) -> Struck | None:
-    free = world.fleet.free("trainer", "generator", "scorer")
-    if not free:
+    stages: list[Stage] = ["generator", "scorer"]
+    if _has_room_for_a_trainer(world):
+        stages.append("trainer")
+    if not (free := world.fleet.free(*stages)):
         return None
     member = draw.choice(free)
     world.fleet.suspend(member)
@@ -134,10 +138,14 @@ def _suspend(world: World, draw: random.Random) -> Struck | None:
 
 
 def _take_over(world: World, draw: random.Random) -> Struck | None:
-    if not world.fleet.free("trainer"):
+    if not (world.fleet.free("trainer") and _has_room_for_a_trainer(world)):
         return None
     heir = world.fleet.start("trainer", world.name("trainer"))
     return Struck(what=f"{heir.name} takes over")
+
+
+def _has_room_for_a_trainer(world: World) -> bool:
+    return world.fleet.count("trainer") < _MOST_TRAINERS
 
 
 def _join(world: World, draw: random.Random) -> Struck | None:
