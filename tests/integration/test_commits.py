@@ -226,7 +226,7 @@ def test_a_record_of_somebody_else_is_part_of_no_snapshot_so_that_the_next_train
             fresh.known(known)
 
 
-def test_a_snapshot_that_the_ledger_contradicts_is_not_used(fresh: FreshRun) -> None:
+def test_a_snapshot_that_the_ledger_contradicts_or_that_is_ahead_of_it_is_not_used(fresh: FreshRun) -> None:
     commits = fresh.trainer()
     a_step(commits, 1, checkpoint=True)
     a_step(commits, 2, checkpoint=True)
@@ -234,6 +234,8 @@ def test_a_snapshot_that_the_ledger_contradicts_is_not_used(fresh: FreshRun) -> 
     assert snapshot is not None
     wrong = snapshot.fold.model_copy(update={"current_version": 0})
     assert newest(fresh.known(snapshot.model_copy(update={"fold": wrong}))) == newest(fresh.known())
+    for ahead in ({"ledger_offset": 1000}, {"weights_offset": 1000}):
+        assert newest(fresh.known(snapshot.model_copy(update=ahead))) == newest(fresh.known())
 
 
 def test_drops_beyond_one_entry_are_handed_over_in_several_that_the_next_trainer_does_not_cut(fresh: FreshRun) -> None:

@@ -18,7 +18,7 @@ from rollstream.bus.run import Run
 from rollstream.history.ledger import FoldSnapshot, LedgerFold
 from rollstream.history.passing import Passing, RecordPlace, refused
 from rollstream.history.versions import LARGEST_VERSION
-from rollstream.schemas.errors import InconsistentLedgerError
+from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
@@ -155,7 +155,8 @@ def read_known(run: Run, ledger_topic_id: str, snapshot: HistorySnapshot | None)
     if snapshot is not None:
         try:
             return _read_on(run, ledger_topic_id, snapshot)
-        except InconsistentLedgerError as error:
+        except (InconsistentLedgerError, ConfigurationError) as error:
+            # A broker that lost the newest records, e.g. in a power failure, has no offset to read on from.
             _LOG.warning("the ledger is read from its start, since a checkpoint's snapshot does not do: %s", error)
     return _read_on(run, ledger_topic_id, None)
 
