@@ -1,6 +1,7 @@
 """Administration of a run's topics: create, describe, delete, and ask for their offsets."""
 
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from rollstream.schemas.topics import DEAD_LETTERS, TOPIC_BYTES, TOPICS, Retenti
 
 _TIMEOUT_SECONDS = 30.0
 _DAY_MS: Final = 24 * 3600 * 1000
+# Operators also write the largest number for "for ever"; no date lies that far back.
+_FOR_EVER_MS: Final = 100 * 365 * _DAY_MS
 _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "time_and_size": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": str(50 * 2**30)},
     # Weights and ledger: the surviving branch is computed from the first entry on.
@@ -134,10 +137,7 @@ class KafkaAdmin:
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
         futures = self._client.describe_configs(asked, request_timeout=_TIMEOUT_SECONDS)
         found = [_result(future, "asking how long topics keep records") for future in futures.values()]
-        times = [(int(config["retention.ms"].value), int(config["segment.ms"].value)) for config in found]
-        if any(retention_ms < 0 for retention_ms, _ in times):
-            return None
-        return max(sum(both) for both in times) / 1000
+        return longest_kept_seconds((int(one["retention.ms"].value), int(one["segment.ms"].value)) for one in found)
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The same as `CommittedOffsets.of`, asked once."""
@@ -210,6 +210,12 @@ class KafkaAdmin:
 
     def _cluster(self) -> Any:
         return _result(self._client.describe_cluster(request_timeout=_TIMEOUT_SECONDS), "describing the cluster")
+
+
+def longest_kept_seconds(times: Iterable[tuple[int, int]]) -> float | None:
+    """How long records are kept, by (retention.ms, segment.ms) of their topics; None: for ever."""
+    kept_ms = max(_FOR_EVER_MS if retention_ms < 0 else retention_ms + segment_ms for retention_ms, segment_ms in times)
+    return None if kept_ms >= _FOR_EVER_MS else kept_ms / 1000
 
 
 class CommittedOffsets:
