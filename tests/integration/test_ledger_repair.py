@@ -142,3 +142,9 @@ def test_a_repair_is_refused_while_a_trainer_lives_or_if_problems_would_be_left(
     with pytest.raises(FencedError):
         written.commit(3)
     assert written.listed() == set()
+
+
+def test_a_repair_cannot_be_taken_back(written: Written) -> None:
+    assert written.call("repair", written.put(LEDGER, b"garbage")).exit_code == 0
+    (repair,) = (message for message, entry in written.run.read_with_messages(LEDGER) if entry.kind is EntryKind.SKIP)
+    assert "is a repair itself" in written.refused(f"ledger@{repair.offset}")

@@ -47,12 +47,13 @@ def _of_strangers(published: Mapping[RecordPlace, int], history: History) -> Ite
 def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: bool) -> None:
     """Write that readers pass over the records at `places`. A trainer that still runs is fenced.
 
-    Raises `ConfigurationError` if a trainer lives (unless `force`), if no record lies at one of the places, or if
-    problems would be left. Nothing is changed then.
+    Raises `ConfigurationError` if a trainer lives (unless `force`), if no record lies at one of the places, if one is
+    a repair itself, or if problems would be left. Nothing is changed then.
     """
     require_no_trainer(settings.kafka, settings.run, force=force)
     run = Run(settings)
     # Before the trainer is fenced, so that a repair that is refused stops nobody.
+    _refuse_repairs(run, places)
     reasons = {place: str(error)[:_MAX_REASON_CHARACTERS] for place, error in check(run)}
     _checked(run, places)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
@@ -64,6 +65,13 @@ def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: boo
         for first in range(0, len(places), _MOST_PLACES_PER_ENTRY)
     ]
     publisher.commit([run.out_record(LEDGER, entry) for entry in entries])
+
+
+def _refuse_repairs(run: Run, places: Sequence[RecordPlace]) -> None:
+    for message, entry in run.read_with_messages(LEDGER):
+        place = RecordPlace(LEDGER.name, message.offset)
+        if entry.kind is EntryKind.SKIP and place in places:
+            raise ConfigurationError(f"{place} is a repair itself: what readers pass over stays so, name other records")
 
 
 def _checked(run: Run, places: Sequence[RecordPlace]) -> History:
