@@ -78,7 +78,7 @@ class Passing:
                 if RecordPlace(topic.name, message.offset) in self.skipped:
                     continue
                 try:
-                    record = codec.decode(message.value)
+                    record = codec.decode(message.checked_value())
                 except DecodeError as error:
                     self._note(topic, message, error)
                 else:
@@ -106,6 +106,6 @@ def skipped_by(entry: LedgerEntry) -> set[RecordPlace]:
 
 def read_entries(run: Run) -> list[LedgerEntry]:
     """Every readable entry of the ledger but those that are to be passed over; for views, which show them whole."""
-    found = list(run.read_with_messages(LEDGER))
-    skipped = {place for _, entry in found for place in skipped_by(entry)}
-    return [entry for message, entry in found if RecordPlace(LEDGER.name, message.offset) not in skipped]
+    found = [(RecordPlace(LEDGER.name, message.offset), entry) for message, entry in run.read_with_messages(LEDGER)]
+    skipped = {named for _, entry in found for named in skipped_by(entry)}
+    return [entry for place, entry in found if place not in skipped]
