@@ -154,7 +154,9 @@ def test_damaged_files_and_lost_checkpoints_are_shown_and_refused(trained: Train
     (trained.settings.weight_store / "2-abc" / "model.safetensors").write_bytes(b"x" * 99)
     assert "damaged or gone" in trained.call("show", "2").output
     assert "expected sha256" in error_of(trained.call("rollback", "2"), CorruptWeightsError)
+    assert "pruned" not in trained.call("list").output
     trained.checkpoint.rmdir()
+    assert "pruned" in trained.call("list").output
     assert "which is gone" in error_of(trained.call("rollback", "1"), ConfigurationError)
     assert trained.call("rollback", "0").exit_code == 0
     assert "no version 9; the newest is 4" in error_of(trained.call("show", "9"), ConfigurationError)

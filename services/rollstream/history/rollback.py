@@ -65,15 +65,17 @@ def _checked(settings: StageSettings, history: History, version: int) -> Weights
         )
     store.fetch(older.uri, older.files)
     checkpoint = history.checkpoint_at(version)
-    if checkpoint is not None and not _exists(checkpoint):
+    if checkpoint is not None and not checkpoint_exists(checkpoint):
         raise ConfigurationError(
             f"the newest checkpoint at or before version {version} is {checkpoint}, which is gone: "
-            "no trainer could go on from there; choose a version whose checkpoint is kept (`rollstream weights list`)"
+            "no trainer could go on from there; choose a version at or after a checkpoint that "
+            "`rollstream weights list` does not mark as pruned"
         )
     return older
 
 
-def _exists(uri: str) -> bool:
+def checkpoint_exists(uri: str) -> bool:
+    """Whether the checkpoint that an entry names is still there."""
     parts = urlsplit(uri)
     # Only directories can be checked from here.
     return parts.scheme != "file" or Path(unquote(parts.path)).is_dir()

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from rollstream.bus.run import Run
 from rollstream.history.read import History, read
-from rollstream.history.rollback import roll_back
+from rollstream.history.rollback import checkpoint_exists, roll_back
 from rollstream.history.weight_store import WeightStore, open_weight_store
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
@@ -33,6 +33,8 @@ def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
         cells = {**row, "created_at": row["created_at"][11:19], "checkpoint": row["checkpoint"] is not None}
         if cells.pop("pruned"):
             cells["megabytes"] = "pruned"
+        if cells.pop("checkpoint_pruned"):
+            cells["checkpoint"] = "pruned"
         table.add_row(*(cell(_word(value)) for value in cells.values()), style=None if row["surviving"] else "dim")
     say(f"run {settings.run}: {len(history.published)} versions of {settings.model}")
     Console().print(table)
@@ -74,6 +76,7 @@ def roll_back_and_show(settings: StageSettings, version: int, *, force: bool) ->
 
 def _row(history: History, published: WeightsPublished) -> dict[str, Any]:
     entry = history.entries.get(published.weight_version)
+    checkpoint = entry.checkpoint if entry else None
     return {
         "version": published.weight_version,
         "parent": published.parent_version,
@@ -82,7 +85,8 @@ def _row(history: History, published: WeightsPublished) -> dict[str, Any]:
         "surviving": published.weight_version in history.surviving,
         "megabytes": round(sum(file.num_bytes for file in published.files) / 1e6, 1),
         "created_at": published.created_at.isoformat(timespec="seconds"),
-        "checkpoint": entry.checkpoint if entry else None,
+        "checkpoint": checkpoint,
+        "checkpoint_pruned": checkpoint is not None and not checkpoint_exists(checkpoint),
     }
 
 
