@@ -50,6 +50,13 @@ def test_only_recent_records_are_kept_but_every_distance_is_known() -> None:
     assert versions.behind(0) == 999
 
 
+def test_memory_does_not_grow_with_the_age_of_a_run() -> None:
+    count = 60_000
+    versions = known(*(a_version(number, number - 1 if number else None, number) for number in range(count)))
+    assert not versions.knows(0)
+    assert versions.behind(count - 10_000) == 9_999
+
+
 def test_what_is_read_backwards_gives_the_same_distances() -> None:
     # 0 → 1 → 2, then a restart restores 1 as version 3, from which 4 is trained.
     records = [a_version(0, None, 0), a_version(1, 0, 1), a_version(2, 1, 2), a_version(3, 1, 1), a_version(4, 3, 2)]

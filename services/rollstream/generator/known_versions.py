@@ -2,11 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from rollstream.schemas.weights import WeightsPublished
 
 # A generator loads the newest version or one of its near ancestors: older records are hardly ever asked for.
-_RECENT = 256
+_RECENT: Final = 256
+# A generator goes on for months. It is never that far behind, and no rollback goes back that far.
+_MOST_LINKS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,13 @@ class KnownVersions:
     def note(self, published: WeightsPublished) -> None:
         """Add the next record."""
         version = published.weight_version
-        self._links[version] = _link(published)
-        self._records.pop(version, None)  # a version that comes again is the last one now
-        self._records[version] = published
+        for known in (self._links, self._records):
+            known.pop(version, None)  # a version that comes again is the last one now
+        self._links[version], self._records[version] = _link(published), published
         while len(self._records) > _RECENT:
             del self._records[next(iter(self._records))]
+        while len(self._links) > _MOST_LINKS:
+            del self._links[next(iter(self._links))]
         self.newest = version
 
     def note_older(self, records: Sequence[WeightsPublished]) -> None:
