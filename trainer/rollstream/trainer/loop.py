@@ -24,8 +24,9 @@ What happens when …
   … this process is killed: only what a transaction put on `weights` and `ledger` counts (`commit.py`). The next
     trainer restores the newest checkpoint that the ledger names. Steps after it are cut, their groups are open again.
   … a record comes twice: if its group is open, a completed attempt replaces one that is not, else the first one stays.
-    If its group is closed, no matter since when, the record is discarded (`assembler.py`). So no rollout counts in
-    two surviving steps.
+    If its group is closed, the record is discarded (`assembler.py`). Groups that closed so long ago that topics hold
+    none of their records are forgotten: a prompt from before that closes as `expired`. So no rollout counts in two
+    surviving steps.
   … a sample can't be read: it goes to dead-letters. Its group lacks it and closes as `lost` (`aging.py`). A prompt
     that can't be read opens no group; the generators put it into dead-letters.
   … samples are failed, unresolved or truncated: the others of their group train, if at least half completed. One
@@ -75,6 +76,8 @@ _POLL_SECONDS: Final = 0.2
 _HOLD_DROPS_SECONDS: Final = 0.5
 _MONITOR_EVERY_SECONDS: Final = 5.0
 _MAX_SKIPS_IN_A_ROW: Final = 3
+# What people have to look at: all groups may be dropped so, and training stands still.
+_LEVELS: Final = {DropReason.TOKENIZER_MISMATCH: logging.ERROR, DropReason.EXPIRED: logging.WARNING}
 # No heartbeat is given while a step runs, so this must exceed the longest step.
 _HUNG_AFTER_SECONDS: Final = 1800.0
 
@@ -272,7 +275,7 @@ class Trainer:
         self._oldest_drop = None
         drops = self._assembler.take_drops(MOST_CLOSED_PER_ENTRY)
         for drop in drops:
-            level = logging.ERROR if drop.reason is DropReason.TOKENIZER_MISMATCH else logging.DEBUG
+            level = _LEVELS.get(drop.reason, logging.DEBUG)
             _LOG.log(level, "group dropped: %s", drop.reason.value, extra={"group_id": drop.group.group_id})
         return drops
 

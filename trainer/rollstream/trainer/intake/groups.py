@@ -47,7 +47,8 @@ class DropReason(StrEnum):
     """Every stage before this one is done with it, and samples are missing."""
     EXPIRED = "expired"
     """Its records expired on their topic before they were read, and a person accepted the loss. Or its prompt is so old
-    that groups of its time are forgotten: it may have closed before."""
+    that groups of its time are forgotten: it may have closed before. A producer whose clock is weeks behind gets this
+    for all of its groups."""
     FAILED = "failed"
     """More than half of its samples are not completed, at least half of these failed; or a number of its prompt is out
     of bounds."""
