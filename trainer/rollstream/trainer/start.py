@@ -85,7 +85,7 @@ def train(
 ) -> None:
     """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over.
 
-    `stop` is looked at between the phases of the start: a trainer that is told to end changes nothing any more.
+    `stop` is looked at between the phases of the start: a trainer that is told to end writes nothing any more.
     """
     run = Run(settings)
     crash_point("model_loaded")
@@ -120,7 +120,7 @@ def train(
 
 def _is_told_to_end(stop: Stop) -> bool:
     if stop.is_asked:
-        _LOG.info("told to end before the first ledger entry: nothing is changed")
+        _LOG.info("told to end before the first ledger entry: nothing is written")
     return stop.is_asked
 
 

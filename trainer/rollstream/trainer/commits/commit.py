@@ -101,7 +101,8 @@ class CheckpointRequest:
 
 
 class Commits:
-    """Appends to the ledger. Nobody else does but `history/rollback.py`, which fences a trainer that still runs.
+    """Appends to the ledger. Nobody else does but an operator, who fences a trainer that still runs
+    (`history/rollback.py`, `history/repair.py`).
 
     Every error ends the process.
     """
