@@ -14,6 +14,7 @@ from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerErro
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, SkippedRecord
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER, WEIGHTS
+from rollstream.schemas.weights import WeightsPublished
 
 # Bounds the size of one record of the ledger.
 _MOST_PLACES_PER_ENTRY: Final = 10_000
@@ -23,25 +24,35 @@ _MAX_REASON_CHARACTERS: Final = 200
 def check(run: Run) -> list[Problem]:
     """Every record that can't be read, or that contradicts earlier ones. Raises `BrokerError`.
 
-    A version on `weights` that no entry of the ledger made, or that was there before, contradicts too: trainers publish
+    A version on `weights` that no entry of the ledger made, or that is there twice, contradicts too: trainers publish
     both or none, and a number once.
     """
     # Before the ledger is read: a trainer that lives publishes further versions.
-    published = {RecordPlace(WEIGHTS.name, m.offset): w.weight_version for m, w in run.read_with_messages(WEIGHTS)}
+    published = {RecordPlace(WEIGHTS.name, message.offset): one for message, one in run.read_with_messages(WEIGHTS)}
     history = examine(run)
-    return [*history.problems, *_of_strangers(published, history)]
+    return [*history.problems, *of_strangers(published, history)]
 
 
-def _of_strangers(published: Mapping[RecordPlace, int], history: History) -> Iterator[Problem]:
-    seen: set[int] = set()
-    for place, version in published.items():
-        if place in history.skipped:
-            continue
-        if version not in history.fold.versions:
-            yield Problem(place, InconsistentLedgerError(f"no entry of the ledger made version {version}"))
-        elif version in seen:
-            yield Problem(place, InconsistentLedgerError(f"version {version} was published before"))
-        seen.add(version)
+def of_strangers(published: Mapping[RecordPlace, WeightsPublished], history: History) -> Iterator[Problem]:
+    """The versions on `weights` that no trainer published. Of several with one number, one is the trainer's. Pure."""
+    by_version: dict[int, dict[RecordPlace, WeightsPublished]] = {}
+    for place, weights in published.items():
+        if place not in history.skipped:
+            by_version.setdefault(weights.weight_version, {})[place] = weights
+    for version, found in by_version.items():
+        entry = history.entries.get(version)
+        # A stranger may have been the first to use the number.
+        own = next((place for place, weights in found.items() if entry and _is_of(weights, entry)), next(iter(found)))
+        for place in found:
+            if entry is None:
+                yield Problem(place, InconsistentLedgerError(f"no entry of the ledger made version {version}"))
+            elif place != own:
+                yield Problem(place, InconsistentLedgerError(f"version {version} is published at {own}"))
+
+
+def _is_of(weights: WeightsPublished, entry: LedgerEntry) -> bool:
+    is_alike = (weights.parent_version, weights.step) == (entry.parent_version, entry.step)
+    return is_alike and entry.started_at <= weights.created_at <= entry.finished_at
 
 
 def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: bool) -> None:
