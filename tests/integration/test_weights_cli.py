@@ -128,14 +128,6 @@ def test_a_version_number_that_no_trainer_reaches_takes_none_from_the_next_one(t
     assert trained.fold().current_version == NEWEST + 1
 
 
-def test_the_newest_versions_alone_can_be_kept_while_everything_is_folded(trained: Trained) -> None:
-    everything, newest = read(Run(trained.settings)), read(Run(trained.settings), newest=2)
-    assert list(everything.published) == list(everything.entries) == [0, 1, 2, NEWEST]
-    assert list(newest.published) == list(newest.entries) == [2, NEWEST]
-    assert newest.newest_version == everything.newest_version == NEWEST
-    assert newest.surviving == everything.surviving == {0, 1, 2, NEWEST}
-
-
 def test_a_living_trainer_is_not_fenced_unless_forced(trained: Trained) -> None:
     with TrainerPresence(trained.settings.kafka, trained.settings.run):
         settings = trained.settings

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import LedgerFold
@@ -14,8 +13,6 @@ from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.weights import WeightsPublished
 
 _LOG = logging.getLogger(__name__)
-
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +42,13 @@ class History:
         return next(older, None)
 
 
-def read(run: Run, *, newest: int | None = None) -> History:
-    """Read both topics to their ends. Records are kept for the `newest` versions (None: for all).
+def read(run: Run) -> History:
+    """Read both topics to their ends.
 
     Raises `BrokerError`, and `InconsistentLedgerError` if an entry contradicts earlier ones. A record that can't be
     read is logged and passed over; so is a version on `weights` above `LARGEST_VERSION`.
     """
-    history = examine(run, newest=newest)
+    history = examine(run)
     for problem in history.problems:
         if isinstance(problem.error, InconsistentLedgerError):
             raise refused(run, problem, len(history.problems)) from problem.error
@@ -59,19 +56,19 @@ def read(run: Run, *, newest: int | None = None) -> History:
     return history
 
 
-def examine(run: Run, *, newest: int | None = None, skipped: Iterable[RecordPlace] = ()) -> History:
+def examine(run: Run, *, skipped: Iterable[RecordPlace] = ()) -> History:
     """The same, with every problem in `problems` instead of an error; `skipped` are passed over besides."""
     known = frozenset(skipped)
     while True:
         passing = Passing(run=run, skipped=known)
-        history = _history(passing, newest)
+        history = _history(passing)
         if passing.is_over:
             return history
         # An entry names records that lie before it and were taken in: once more, without them.
         known |= passing.named
 
 
-def _history(passing: Passing, newest: int | None) -> History:
+def _history(passing: Passing) -> History:
     published: dict[int, WeightsPublished] = {}
     entries: dict[int, LedgerEntry] = {}
     fold = LedgerFold()
@@ -82,10 +79,10 @@ def _history(passing: Passing, newest: int | None) -> History:
             continue
         newest_version = max(newest_version, weights.weight_version)
         if weights.model == passing.run.model:
-            _keep(published, weights.weight_version, weights, newest)
+            published[weights.weight_version] = weights
     for _, entry in passing.entries(fold.add):
         if entry.kind not in (EntryKind.DROPS, EntryKind.SKIP):
-            _keep(entries, entry.weight_version, entry.model_copy(update={"trained": (), "closed": ()}), newest)
+            entries[entry.weight_version] = entry.model_copy(update={"trained": (), "closed": ()})
     return History(
         published=published,
         entries=entries,
@@ -94,9 +91,3 @@ def _history(passing: Passing, newest: int | None) -> History:
         problems=tuple(passing.problems),
         skipped=passing.skipped,
     )
-
-
-def _keep(kept: dict[int, V], version: int, value: V, newest: int | None) -> None:
-    kept[version] = value
-    if newest is not None and len(kept) > newest:
-        del kept[next(iter(kept))]  # the first key is the oldest version
