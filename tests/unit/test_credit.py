@@ -178,3 +178,13 @@ def test_outstanding_is_submitted_minus_closed_however_cuts_and_later_processes_
             assert not credit.is_whole
             credit = ledger.fold_into(credit_of(4, *submitted))
         assert credit.num_outstanding == len(set(submitted) - set(surviving(ledger.entries).closed))
+
+
+def test_a_group_that_only_an_entry_without_effect_closed_counts_again_although_its_prompt_is_gone() -> None:
+    ledger = Ledger()
+    ledger.step("a")
+    ledger.drops("b")
+    credit = ledger.fold_into(credit_of(4, "a", "b", "c"))
+    assert credit.num_outstanding == 1
+    del ledger.entries[-1]  # a repair says that it does not count
+    assert ledger.fold_into(credit.anew()).mark().open_groups == ("b", "c")

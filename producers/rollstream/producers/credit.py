@@ -122,6 +122,12 @@ class Credit:
             del self._chain[:count]
             self._is_whole = False
 
+    def anew(self) -> "Credit":
+        """A credit of the same groups, all open, that takes in the ledger from its first entry on."""
+        credit = Credit(self._share)
+        credit._outstanding.update(self._outstanding, *(link.closed for link in self._chain))
+        return credit
+
     def mark(self) -> CreditMark:
         """The mark to go on from later."""
         recent = (group_id for link in self._chain[self._base + 1 :] for group_id in link.closed)

@@ -116,10 +116,7 @@ class Producer:
 
     def _forget_marks(self) -> None:
         """Read everything again, from the beginning. Prompts of groups that are open may be gone from the topic."""
-        still_open = self._credit.mark().open_groups
-        self._credit = Credit(self._settings.share)
-        for group_id in still_open:
-            self._credit.submitted(group_id)
+        self._credit = self._credit.anew()
         self._prompts_offsets = {}
 
     def _go_on(self, claims_read_to: Mapping[Partition, int], publisher: Publisher, stop: Stop) -> None:
