@@ -45,7 +45,8 @@ def check_command(as_json: bool, settings: StageSettings) -> None:
 def repair_command(records: tuple[str, ...], everything: bool, force: bool, settings: StageSettings) -> None:
     """Write that readers pass over RECORDS, as `check` prints them (`ledger@17`), or over --all that it lists.
 
-    Where a stranger's entry fits and the trainer's own contradict it, name the stranger's. Nothing is deleted.
+    Where a stranger's entry fits and the trainer's own contradict it, name the stranger's. Nothing is deleted,
+    and no repair can be taken back.
     """
     from rollstream.bus.run import Run
     from rollstream.history.repair import check, repair
