@@ -9,7 +9,6 @@ from typing import Final
 
 from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.run import Run
-from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS, SCORED
 from rollstream.trainer.intake.aging import Upstream
 
@@ -58,7 +57,8 @@ class UpstreamWatcher:
                 asked_at = self._clock()
                 try:
                     self._latest = _ask(run, admin, generators, scorers)
-                except RollstreamError as error:
+                # Whatever it is: without this thread no group would be given up any more, and nobody would know why.
+                except Exception as error:  # noqa: BLE001
                     _LOG.warning("cannot tell how far the other stages are, no group is given up meanwhile: %s", error)
                 else:
                     self._asked_at = asked_at
