@@ -14,11 +14,14 @@ from rollstream.bus.run import Run
 from rollstream.history.known import read_known
 from rollstream.history.weight_store import StoredWeights, open_weight_store
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts
+from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.sources.build import build_source
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
+from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
+from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, as_next_offsets
 from rollstream.trainer.commits.commit import new_incarnation
@@ -56,6 +59,7 @@ def write_history(config: Path, shape: HistoryShape) -> None:
     _publish(run, (run.out_record(PROMPTS, prompt) for prompt in prompts))
     _publish(run, _records(run, shape, stored, range(shape.steps)))
     checkpoint = _checkpoint(settings, run, shape, backend)
+    _publish(run, iter([run.out_record(PRODUCERS, _progress(config, run, shape))]))
     _publish(run, _records(run, shape, stored, range(shape.steps, shape.steps + 1), checkpoint))
 
 
@@ -79,6 +83,26 @@ def _checkpoint(settings: TrainerSettings, run: Run, shape: HistoryShape, backen
     history = read_known(run, ledger_topic_id, None).snapshot()
     name = f"{shape.steps}-{new_incarnation(ledger_topic_id)}"
     return CheckpointStore(settings.checkpoints).write(name, _position(run, shape), history, backend.save_state)
+
+
+def _progress(config: Path, run: Run, shape: HistoryShape) -> ProducerProgress:
+    """What the producer has left before the last step: all of its groups are closed but those of that step."""
+    now = utc_now()
+    num_prompts = shape.steps * shape.groups_per_step
+    last = islice(_prompts(run.name, shape), num_prompts - shape.groups_per_step, None)
+    (ledger_end,) = run.ends(LEDGER).values()
+    return ProducerProgress(
+        producer=shape.producer,
+        incarnation=1,
+        source=build_source(ProducerSettings.load(config)).dataset,
+        claimed_at=now,
+        mark=str(num_prompts),
+        next_sequence=num_prompts,
+        open_groups=tuple(prompt.group_id for prompt in last),
+        ledger_offset=ledger_end,
+        prompts_offsets={str(number): end for (_, number), end in run.ends(PROMPTS).items()},
+        written_at=now,
+    )
 
 
 def _position(run: Run, shape: HistoryShape) -> Position:

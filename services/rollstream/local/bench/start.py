@@ -49,7 +49,8 @@ class Start:
 def command(steps: int, rounds: int, groups_per_step: int, group_size: int) -> None:
     """Start time and peak memory of each stage after ten times the steps ÷ after the steps. The worst ratio counts.
 
-    Fills `prompts`, `weights` and `ledger`, with a checkpoint at the end; no stage reads other topics from their start.
+    Fills `prompts`, `producers`, `weights` and `ledger`, with a checkpoint at the end; no stage reads other topics from
+    their start.
     Target: at most 1.2.
     """
     shape = HistoryShape(steps=steps, groups_per_step=groups_per_step, group_size=group_size)
