@@ -1,5 +1,6 @@
 """Agents by name: a prompt chooses among those that the run's settings declare, and no record imports anything."""
 
+import traceback
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ class Debate(SingleTurn):
 
     def __init__(self, rounds: str = "1", judge: str = "nobody") -> None:
         if not rounds.isdecimal():
-            raise ValueError(f"rounds {rounds!r} is no number")
+            raise ValueError(f"rounds {rounds!r} is no number; the judge is {judge}")
         self.settings = (rounds, judge)
 
 
@@ -60,7 +61,7 @@ def test_a_record_that_names_code_imports_and_runs_nothing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"size": "3"}, "does not take {'size': '3'}"),
+        ({"size": "3"}, "does not take the prompt's options size as they are: "),
         ({"rounds": "many"}, "rounds 'many' is no number"),
         ({"judge": "you"}, "a prompt cannot set judge of agent 'debate': the run's settings set it"),
     ],
@@ -72,6 +73,14 @@ def test_options_that_an_agent_does_not_take_or_the_settings_fix_fail_the_sample
     assert error.code == FailureCode.BAD_AGENT_OPTIONS
     assert why in str(error)
     assert refused(Agents(), "single_turn", size="3").code == FailureCode.BAD_AGENT_OPTIONS
+
+
+@pytest.mark.parametrize("options", [{"rounds": "many"}, {}])
+def test_what_the_settings_give_an_agent_is_in_no_error(options: dict[str, str]) -> None:
+    fixed = {"judge": "hunter2"} if options else {"judge": "hunter2", "rounds": "many"}
+    error = refused(Agents(declared("Debate", **fixed)), "debate", **options)
+    assert "is no number; the judge is ***" in str(error)
+    assert "hunter2" not in "".join(traceback.format_exception(error))
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Environments by name: only what the settings declare is loaded, and a message says what is wrong with it."""
 
+import builtins
+import traceback
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,17 @@ class Colors(Unruly):
 
     def __init__(self, favorite: str = "blue") -> None:
         self.favorite = favorite
+
+
+class Keyed(Colors):
+    """An environment whose making shows its key."""
+
+    def __init__(self, raised: str, api_key: str, exact: str) -> None:
+        kind: type[BaseException] = getattr(builtins, raised)
+        try:
+            raise LookupError(f"no account of {api_key}")
+        except LookupError as error:
+            raise kind(f"key {api_key!r}: https://host/{api_key} refused it, exact={exact}, 410") from error
 
 
 class Colorless:
@@ -66,8 +79,21 @@ def test_a_built_in_name_takes_no_path_and_every_other_one_needs_it(
 
 
 def test_options_that_an_environment_does_not_take_are_refused() -> None:
-    with pytest.raises(UnknownEnvironmentError, match="does not take"):
+    with pytest.raises(UnknownEnvironmentError, match=r"does not take its options size as .* takes no arguments"):
         load_environment("sort_digits", {"sort_digits": Declaration(options={"size": "3"})})
+
+
+@pytest.mark.parametrize("raised", ["ValueError", "TypeError", "RuntimeError", "KeyError", "SystemExit"])
+@pytest.mark.parametrize("secret", ["hunter2", 'it\'s a \\\\ "secret"\n', "x1"])
+def test_the_values_of_options_are_in_no_error_of_a_users_code(raised: str, secret: str) -> None:
+    options = {"raised": raised, "api_key": secret, "exact": "1"}
+    with pytest.raises((UnknownEnvironmentError, BrokenEnvironmentError)) as refused:
+        load_environment("colors", declared(f"{__name__}.Keyed", **options))
+    shown = "".join(traceback.format_exception(refused.value))
+    assert "https://host/*** refused it, exact=***, 410" in str(refused.value)
+    for written in (secret, repr(secret), repr(repr(secret)), secret.strip("\n")):
+        assert written not in shown
+    assert "in __init__" in shown, "the place in the user's code is lost"
 
 
 def test_what_is_no_environment_is_told_what_it_lacks() -> None:

@@ -58,6 +58,11 @@ WRONG_FILES = {
     "a file that is no TOML": f'[kafka.security]\n"sasl.password" = {SECRET}',
     "a password in a wrong list of brokers": f'[kafka]\nbootstrap_servers = ["SASL_SSL://me:{SECRET}@broker"]',
     "options of an environment that are no text": f'[environments.sort_digits]\nkey = ["{SECRET}"]',
+    "a list for an option": f'[environments.sort_digits.options]\nkey = ["{SECRET}"]',
+    "a table for an option": f'[agents.debate.options]\nkey = {{value = "{SECRET}"}}',
+    "a text for the options": f'[agents.debate]\noptions = "{SECRET}"',
+    "a mistyped table of options": f'[agents.debate]\noption = {{key = "{SECRET}"}}',
+    "a text for an environment": f'[environments]\nsort_digits = "{SECRET}"',
 }  # fmt: skip
 WRONG_VARIABLES = {
     "broken JSON": ("ROLLSTREAM_KAFKA", f'{{"security": {{"sasl.password": "{SECRET}"'),
@@ -119,7 +124,9 @@ def test_the_values_that_apply_are_shown_and_logged_without_secrets(
     config = tmp_path / "rollstream.toml"
     config.write_text(
         f'run = "demo"\nredis_url = "redis://me:p@{SECRET}@host:6379/0?password={SECRET}"\n'
-        f'registry_url = "https://me:{SECRET}@registry"\n[kafka.security]\n"sasl.password" = "{SECRET}"\n{TABLES}'
+        f'registry_url = "https://me:{SECRET}@registry"\n[kafka.security]\n"sasl.password" = "{SECRET}"\n'
+        f'[environments.judged.options]\napi_key = "{SECRET}"\n'
+        f'[agents.debate]\npath = "a.Debate"\noptions = {{key = "{SECRET}"}}\n{TABLES}'
     )
     with caplog.at_level(logging.INFO):
         settings_class("producer").load(config).log_resolved()
@@ -128,6 +135,8 @@ def test_the_values_that_apply_are_shown_and_logged_without_secrets(
     values = {(row["table"], row["name"]): row["value"] for row in json.loads(result.stdout)}
     assert values[("shared", "redis_url")] == "redis://***@host:6379/0?***"
     assert values[("kafka", "security")] == {"sasl.password": "**********"}
+    assert values[("shared", "environments")] == {"judged": {"path": None, "options": {"api_key": "**********"}}}
+    assert values[("shared", "agents")] == {"debate": {"path": "a.Debate", "options": {"key": "**********"}}}
 
 
 def test_servers_that_do_not_answer_are_named_without_the_password(

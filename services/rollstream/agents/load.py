@@ -49,8 +49,9 @@ class Agents:
         except (KeyboardInterrupt, FailedSampleError):
             raise
         # BaseException: code of a user may also call sys.exit, which must not end this process.
-        except BaseException as error:
-            raise _not_made(choice, error) from error
+        except BaseException as error:  # noqa: BLE001
+            settings = self._declared.get(choice.name, Declaration())
+            raise _not_made(choice, error, settings.told(error)) from settings.cause(error)
         if not hasattr(agent, "run"):
             raise FailedSampleError(
                 FailureCode.UNKNOWN_AGENT,
@@ -61,7 +62,7 @@ class Agents:
 
     def _options(self, choice: AgentChoice) -> dict[str, str]:
         """Both options together. What the settings say is not for a record to change."""
-        fixed = self._declared[choice.name].options if choice.name in self._declared else {}
+        fixed = self._declared.get(choice.name, Declaration()).plain_options
         doubled = sorted(fixed.keys() & choice.options.keys())
         if doubled:
             raise FailedSampleError(
@@ -87,11 +88,12 @@ def _imported(name: str, path: str) -> Callable[..., Agent]:
     return found
 
 
-def _not_made(choice: AgentChoice, error: BaseException) -> FailedSampleError:
+def _not_made(choice: AgentChoice, error: BaseException, told: str) -> FailedSampleError:
     if choice.options and isinstance(error, TypeError | ValueError):
         return FailedSampleError(
-            FailureCode.BAD_AGENT_OPTIONS, f"agent {choice.name!r} does not take {choice.options}: {error}"
+            FailureCode.BAD_AGENT_OPTIONS,
+            f"agent {choice.name!r} does not take the prompt's options {', '.join(choice.options)} as they are: {told}",
         )
     return FailedSampleError(
-        FailureCode.UNKNOWN_AGENT, f"agent {choice.name!r} raised {type(error).__name__} when it was made: {error}"
+        FailureCode.UNKNOWN_AGENT, f"agent {choice.name!r} raised {type(error).__name__} when it was made: {told}"
     )

@@ -31,17 +31,21 @@ def load_environment(name: str, declared: Mapping[str, Declaration] | None = Non
     refuse_unknown_environment(name, known)
     declaration = known.get(name, Declaration())
     make = _imported(name, declaration.path) if declaration.path else _BUILT_IN[name]
-    options = declaration.options
     try:
-        made = make(**options)
+        made = make(**declaration.plain_options)
         missing = [part for part in _PARTS if not hasattr(made, part)]
     except KeyboardInterrupt:
         raise
     # BaseException: code of a user may also call sys.exit, which must not end this process.
-    except BaseException as error:
-        if options and isinstance(error, TypeError | ValueError):
-            raise UnknownEnvironmentError(f"environment {name!r} does not take {options}: {error}") from error
-        raise _broken(name, error) from error
+    except BaseException as error:  # noqa: BLE001
+        told, cause = declaration.told(error), declaration.cause(error)
+        if declaration.options and isinstance(error, TypeError | ValueError):
+            names = ", ".join(declaration.options)
+            raise UnknownEnvironmentError(
+                f"environment {name!r} does not take its options {names} as they are: {told}; "
+                f"correct them in [environments.{name}]"
+            ) from cause
+        raise _broken(name, error, told) from cause
     if missing:
         raise UnknownEnvironmentError(
             f"environment {name!r} is a {type(made).__name__} without {', '.join(missing)}; "
@@ -60,7 +64,7 @@ def _imported(name: str, path: str) -> Callable[..., Environment]:
         # The missing module may be the environment's own, or one that the environment imports.
         if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
             raise _unknown(name, path, str(error)) from error
-        raise _broken(name, error) from error
+        raise _broken(name, error, str(error)) from error
     if not hasattr(loaded, attribute):
         raise _unknown(name, path, f"module {module!r} has no {attribute!r}")
     found: Callable[..., Environment] = getattr(loaded, attribute)
@@ -71,7 +75,7 @@ def _unknown(name: str, path: str, why: str) -> UnknownEnvironmentError:
     return UnknownEnvironmentError(f"[environments.{name}] path = {path!r} names nothing that can be imported: {why}")
 
 
-def _broken(name: str, error: BaseException) -> BrokenEnvironmentError:
+def _broken(name: str, error: BaseException, told: str) -> BrokenEnvironmentError:
     return BrokenEnvironmentError(
-        f"environment {name!r} raised {type(error).__name__} while loading: {error}; mend its code, or name another one"
+        f"environment {name!r} raised {type(error).__name__} while loading: {told}; mend its code, or name another one"
     )
