@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 
 from rollstream.local.cores import divide_cores, thread_environment
 from rollstream.local.java import find_java
-from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka import KafkaCluster, finish_formats
 from rollstream.local.kafka_properties import kafka_id, plan_cluster, server_properties
 from rollstream.local.ports import HOST, free_ports, is_free, require_free
 from rollstream.local.processes import ChildProcess, Placement, ProcessRecord, failed_start
 from rollstream.local.run_file import run_name
-from rollstream.schemas.errors import DiskFullError, PortTakenError
+from rollstream.schemas.errors import DiskFullError, PortTakenError, StartFailedError
 from rollstream.schemas.ids import checked_run
 
 ROOT = Path(__file__).parents[2]
@@ -185,3 +185,21 @@ def test_the_committed_lock_pins_every_jar_of_the_specification() -> None:
     assert all(len(jar.sha256) == 64 for jar in locked_jars())
     kafka_versions = {jar.version for jar in locked_jars() if jar.artifact.startswith("kafka")}
     assert len(kafka_versions) == 1
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("import time; time.sleep(600)", "took longer than 0.5 s: the machine or its disk is too busy; end other work"),
+        ("raise SystemExit('no room')", "failed:\nno room"),
+    ],
+)
+def test_a_format_that_hangs_or_fails_is_a_plain_error_and_leaves_no_tool_behind(program: str, why: str) -> None:
+    def tool(code: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    tools = {Path("runs/x/node-1"): tool(program), Path("runs/x/node-2"): tool("import time; time.sleep(600)")}
+    with pytest.raises(StartFailedError, match=f"the broker's directory runs/x/node-1 {why}"):
+        finish_formats(tools, timeout_seconds=0.5 if "sleep" in program else 60.0)
+    assert all(one.returncode is not None for one in tools.values())

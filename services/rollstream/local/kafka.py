@@ -155,11 +155,7 @@ class KafkaCluster:
     def _format(self, nodes: list[NodePlan]) -> None:
         """Format the data directories of new nodes, all at the same time. Nodes that have data stay as they are."""
         new = [node for node in nodes if not (self._home(node) / "log" / "meta.properties").exists()]
-        started = {node.node_id: self._start_format(node) for node in new}
-        for node in new:
-            output, _ = started[node.node_id].communicate(timeout=FORMAT_SECONDS)
-            if started[node.node_id].returncode != 0:
-                raise StartFailedError(f"formatting broker {node.node_id} under {self._home(node)} failed:\n{output}")
+        finish_formats({self._home(node): self._start_format(node) for node in new}, FORMAT_SECONDS)
 
     def _start_format(self, node: NodePlan) -> subprocess.Popen[str]:
         home = self._home(node)
@@ -186,3 +182,25 @@ class KafkaCluster:
                 node = self._node(node_id)
                 log = self._log(node) if self._log(node).exists() else self._home(node) / "kafka.out"
                 raise failed_start(f"broker {node_id} ended with exit code {code}", log)
+
+
+def finish_formats(tools: Mapping[Path, subprocess.Popen[str]], timeout_seconds: float) -> None:
+    """Wait for the tools that format brokers, by the brokers' directories. None is left behind.
+
+    Raises `StartFailedError` if one fails or takes longer.
+    """
+    deadline = time.monotonic() + timeout_seconds
+    try:
+        for home, tool in tools.items():
+            output, _ = tool.communicate(timeout=max(0.0, deadline - time.monotonic()))
+            if tool.returncode != 0:
+                raise StartFailedError(f"formatting the broker's directory {home} failed:\n{output}")
+    except subprocess.TimeoutExpired as error:
+        raise StartFailedError(
+            f"formatting the broker's directory {home} took longer than {timeout_seconds:g} s: the machine or its disk "
+            "is too busy; end other work on it, or choose a --run-dir on a faster disk, and start again"
+        ) from error
+    finally:
+        for tool in tools.values():
+            with tool:
+                tool.kill()
