@@ -59,7 +59,7 @@ class Written:
     def listed(self) -> set[str]:
         """What `check` lists."""
         result = self.call("check", "--json")
-        rows = [json.loads(line) for line in result.stdout.splitlines()]
+        rows = json.loads(result.stdout)
         assert result.exit_code == (1 if rows else 0)
         return {f"{row['topic']}@{row['offset']}" for row in rows}
 

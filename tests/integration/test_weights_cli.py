@@ -97,7 +97,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
     assert trained.fold().current_version == 4
 
     shutil.rmtree(trained.settings.weight_store / "1-abc")  # as a trainer does with old versions
-    rows = [json.loads(line) for line in trained.call("list", "--json").output.splitlines()]
+    rows = json.loads(trained.call("list", "--json").output)
     assert [(row["version"], row["parent"], row["surviving"], row["pruned"]) for row in rows] == [
         (4, 2, True, False), (3, 2, False, False), (2, 1, True, False), (1, 0, True, True), (0, None, True, False),
     ]  # fmt: skip
@@ -106,7 +106,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
     assert "rollback" in table
     assert "pruned" in table
     trained.settings.weight_store.rename(trained.settings.weight_store.with_name("elsewhere"))
-    assert json.loads(trained.call("list", "--json", "--last", "1").output)["pruned"] is None
+    assert json.loads(trained.call("list", "--json", "--last", "1").output)[0]["pruned"] is None
 
     refused = error_of(trained.call("rollback", "3"), ConfigurationError)
     assert "version 3 is not on the surviving branch" in refused

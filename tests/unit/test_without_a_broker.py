@@ -38,6 +38,8 @@ def test_a_command_says_within_5_s_where_it_looked_and_why_nobody_answered(nowhe
     assert "Connection refused" in said
     assert "`rollstream up` starts one; kafka.bootstrap_servers says where it is" in said
     assert seconds < 15
+    said, _ = refused("ledger", "check", "--config", str(config))
+    assert f"no broker answered at {nowhere} within 5 s" in said
     said, seconds = refused("prompt", "x", "--timeout", "1", "--config", str(config))
     assert f"no broker answered at {nowhere} within 1 s" in said
     assert seconds < 5

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollstream.cli.options import json_option, settings_option
+from rollstream.cli.options import connected, json_option, settings_option
 from rollstream.process.settings import StageSettings
 
 if TYPE_CHECKING:
@@ -24,14 +24,15 @@ def check_command(as_json: bool, settings: StageSettings) -> None:
 
     Exits with 1 if there are any: no trainer starts on such a run.
     """
-    from rollstream.bus.run import Run
     from rollstream.history.repair import check
-    from rollstream.views.rendering import json_text
+    from rollstream.views.rendering import json_text, say
 
-    problems = check(Run(settings))
-    for place, error in problems:
-        row = {"topic": place.topic, "offset": place.offset, "reason": str(error)}
-        click.echo(json_text(row) if as_json else f"{place}  {error}")
+    problems = check(connected(settings))
+    if as_json:
+        rows = [{"topic": place.topic, "offset": place.offset, "reason": str(error)} for place, error in problems]
+        click.echo(json_text(rows))
+    for place, error in () if as_json else problems:
+        say(f"{place}  {error}")
     click.echo(f"{len(problems)} records of run {settings.run} can't be read or contradict others", err=True)
     if problems:
         raise SystemExit(1)
@@ -48,12 +49,13 @@ def repair_command(records: tuple[str, ...], everything: bool, force: bool, sett
     Where a stranger's entry fits and the trainer's own contradict it, name the stranger's. Nothing is deleted,
     and no repair can be taken back.
     """
-    from rollstream.bus.run import Run
     from rollstream.history.repair import check, repair
 
     if everything == bool(records):
         raise click.UsageError("give records as `ledger check` prints them, or --all")
-    places = [place for place, _ in check(Run(settings))] if everything else [_place(text) for text in records]
+    named = [_place(text) for text in records]
+    run = connected(settings)
+    places = [place for place, _ in check(run)] if everything else named
     if not places:
         click.echo("nothing to repair")
         return

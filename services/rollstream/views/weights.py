@@ -18,13 +18,12 @@ from rollstream.views.rendering import cell, json_text, say
 
 
 def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
-    """Print the newest `last` versions, the newest first. As JSON: one object on each line."""
+    """Print the newest `last` versions, the newest first."""
     history, store = read(Run(settings)), open_weight_store(settings.weight_store)
     newest = [history.published[version] for version in sorted(history.published)[-last:][::-1]]
     rows = [_row(history, published) | {"pruned": _is_pruned(store, published)} for published in newest]
     if as_json:
-        for row in rows:
-            click.echo(json_text(row))
+        click.echo(json_text(rows))
         return
     table = Table()
     for column in ("version", "parent", "step", "made by", "surviving", "MB", "created", "checkpoint"):
