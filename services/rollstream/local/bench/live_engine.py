@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.build import build_engine
-from rollstream.engines.protocol import Engine, GenerationRequest
+from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.cores import CoreDivision, divide_cores, thread_environment
@@ -115,6 +115,29 @@ class Answered:
     began: float
     ended: float
     num_tokens: int
+
+
+class Watched:
+    """An engine, and since when its requests run."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._began: dict[str, float] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """See `Engine.generate`."""
+        self._began[request.request_id] = time.time()
+        try:
+            return await self._engine.generate(request)
+        finally:
+            self._began.pop(request.request_id, None)
+
+    def runs_since_before(self, unix_seconds: float) -> bool:
+        """Whether a request runs that began before this moment."""
+        return any(began < unix_seconds for began in self._began.values())
 
 
 @dataclass(slots=True, kw_only=True)
