@@ -19,10 +19,13 @@ def test_a_directory_that_cannot_be_written_is_refused(command: str, tmp_path: P
     assert "Not a directory; choose another directory" in str(result.exception)
 
 
-def test_a_demo_in_the_directory_of_a_run_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["demo", "chaos"])
+def test_a_demo_or_campaign_in_the_directory_of_a_run_is_refused_and_changes_nothing(
+    command: str, tmp_path: Path
+) -> None:
     settings = tmp_path / "rollstream.toml"
     settings.write_text('run = "mine"\n')
-    result = CliRunner().invoke(cli, ["demo", "--run-dir", str(tmp_path)])
+    result = CliRunner().invoke(cli, [command, "--run-dir", str(tmp_path)])
     assert isinstance(result.exception, ConfigurationError), result.output
     assert f"{settings} exists: " in str(result.exception)
     assert list(tmp_path.iterdir()) == [settings]

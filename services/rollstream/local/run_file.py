@@ -10,6 +10,7 @@ import tomli_w
 
 from rollstream.local.stack import LocalStack
 from rollstream.process.settings import RUN_FILE
+from rollstream.schemas.errors import ConfigurationError
 
 
 def ensure_run_file(run_dir: Path, stack: LocalStack) -> Path:
@@ -28,6 +29,16 @@ def shared_settings(run_dir: Path, stack: LocalStack) -> dict[str, Any]:
         "weight_store": str(run_dir.resolve() / "weights"),
         "kafka": {"bootstrap_servers": stack.kafka.bootstrap_servers},
     }
+
+
+def refuse_used(run_dir: Path) -> None:
+    """Raise ConfigurationError if the directory is that of a run already: its settings and figures must stay."""
+    path = run_dir / RUN_FILE
+    if path.exists():
+        raise ConfigurationError(
+            f"{path} exists: {run_dir} is the directory of a run, and its settings would be overwritten; choose a new "
+            "--run-dir, or leave it out"
+        )
 
 
 def run_name(run_dir: Path) -> str:

@@ -23,7 +23,7 @@ from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import ChildProcess
 from rollstream.local.redis import RedisServer
-from rollstream.local.run_file import run_name
+from rollstream.local.run_file import refuse_used, run_name
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.settings import RUN_FILE, Stage, StageSettings
 
@@ -52,7 +52,11 @@ class ChaosOptions:
 
 
 def run_chaos(options: ChaosOptions, say: Say) -> Report:
-    """A whole campaign on brokers and a Redis of its own; the run's directory keeps logs and settings."""
+    """A whole campaign on brokers and a Redis of its own; the run's directory keeps logs and settings.
+
+    Raises `ConfigurationError` if the directory is that of another run.
+    """
+    refuse_used(options.run_dir)
     cluster = KafkaCluster(options.run_dir / "kafka", plan_cluster(options.brokers))
     redis = RedisServer(options.run_dir / "redis", free_ports(1)[0])
     try:

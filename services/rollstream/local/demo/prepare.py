@@ -14,7 +14,7 @@ from rollstream.local.demo.options import DemoOptions
 from rollstream.local.run_file import run_name, shared_settings
 from rollstream.local.stack import LocalStack
 from rollstream.process.settings import RUN_FILE, KafkaSettings
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+from rollstream.schemas.errors import BrokenWorldError
 
 _LOG = logging.getLogger(__name__)
 _WARM_UP_DEADLINE_SECONDS = 300
@@ -24,16 +24,6 @@ _HEADER: Final = """\
 # scorer.session_timeout_seconds: a killed scorer's partitions wait for its session to end
 # trainer.learning.old: r = current / behavior; with one minibatch the clip then bounds what policy lag does
 """
-
-
-def refuse_used(run_dir: Path) -> None:
-    """Raise ConfigurationError if the directory is that of a run already: its settings and figures must stay."""
-    path = run_dir / RUN_FILE
-    if path.exists():
-        raise ConfigurationError(
-            f"{path} exists: {run_dir} is the directory of a run, and the demo would overwrite its settings; choose a "
-            "new --run-dir, or leave it out"
-        )
 
 
 def warm_up(demo: DemoOptions) -> Path:

@@ -9,9 +9,9 @@ from rich.table import Table
 from rollstream.environments import sort_digits
 from rollstream.local.demo.conduct import DemoResult, run_demo
 from rollstream.local.demo.options import DemoOptions
-from rollstream.local.demo.prepare import refuse_used
 from rollstream.local.demo.summary import Summary
 from rollstream.local.doctor import list_gpus
+from rollstream.local.run_file import refuse_used
 
 
 def show_demo(demo: DemoOptions) -> None:
