@@ -253,6 +253,19 @@ def test_status_shows_topics_lag_fleet_and_versions(run: Run, redis_url: str) ->
         assert expected in shown, shown
 
 
+def test_status_shows_the_newest_records_that_can_be_read_and_is_silent_about_others(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    run.put(WEIGHTS, published(2), key="policy")
+    run.put(PRODUCERS, a_progress(), key="producer-0")
+    for topic in (WEIGHTS, PRODUCERS, WEIGHTS_APPLIED, LEDGER):
+        run.put_bytes(topic, b"garbage", key="producer-0")
+    status = json.loads(run.command("status", "--json"))
+    assert status["newest_version"]["weight_version"] == 2
+    assert [record["producer"] for record in status["producers"]] == ["producer-0"]
+    assert "unreadable" not in caplog.text
+
+
 def test_status_on_a_terminal_is_live_and_ends_with_0_on_ctrl_c(run: Run) -> None:
     terminal, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
@@ -288,8 +301,12 @@ def test_status_counts_what_a_group_has_not_committed(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("status", "--once"), ("topics", "describe"), ("tail", "prompts"), ("weights", "list"), ("lineage", "3")]
-)
+    "words",
+    [
+        ("status", "--once"), ("topics", "describe"), ("tail", "prompts"), ("weights", "list"), ("lineage", "3"),
+        ("ledger", "check"), ("ledger", "repair", "--all"), ("dead-letters", "list"),
+    ],
+)  # fmt: skip
 def test_a_command_on_a_run_without_topics_says_how_to_make_them(
     words: tuple[str, ...], kafka: str, topic_prefix: str, tmp_path: Path
 ) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from rollstream.bus.admin import TopicDescription
 from rollstream.bus.clients import cluster_topics
@@ -12,7 +12,6 @@ from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
-from rollstream.schemas.record import Record
 from rollstream.schemas.topics import (
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
@@ -29,8 +28,6 @@ from rollstream.schemas.weights import WeightsApplied, WeightsPublished
 from rollstream.views.reading import Decoder, last_messages
 from rollstream.views.rendering import plain
 
-R = TypeVar("R", bound=Record)
-
 _CONSUMERS: Final[tuple[tuple[str, Topic[Any]], ...]] = (
     ("generators", PROMPTS),
     ("scorers", ROLLOUTS),
@@ -38,7 +35,8 @@ _CONSUMERS: Final[tuple[tuple[str, Topic[Any]], ...]] = (
     ("generators", EVAL_PROMPTS),
     ("scorers", EVAL_ROLLOUTS),
 )
-# The newest step is among the last entries unless nothing but drops came after it.
+# The newest step is among the last entries unless nothing but drops came after it. Records that can't be read may have
+# come after it too, and after the newest version.
 _NEWEST_ENTRIES: Final = 50
 
 
@@ -108,7 +106,7 @@ class StatusSource:
                 f"run {run} has no topics on this cluster; make them with `rollstream topics create`"
             )
         entries = self._newest(LEDGER, _NEWEST_ENTRIES)
-        published = self._newest(WEIGHTS, 1)
+        published = self._newest(WEIGHTS, _NEWEST_ENTRIES)
         return Snapshot(
             run=run,
             taken_at=datetime.now(UTC),
@@ -126,10 +124,13 @@ class StatusSource:
         messages = last_messages(self._run, topic, count)
         return [decoded.record for decoded in map(self._decoder.decode, messages) if decoded.record is not None]
 
-    def _newest_by_key(self, topic: Topic[R]) -> tuple[R, ...]:
-        """The newest record of each key of a compacted topic."""
-        newest = {message.key: record for message, record in self._run.read_with_messages(topic)}
-        return tuple(record for _, record in sorted(newest.items(), key=lambda pair: pair[0] or b""))
+    def _newest_by_key(self, topic: Topic[Any]) -> tuple[Any, ...]:
+        """The newest readable record of each key of a compacted topic."""
+        # `Run.read` logs each unreadable one: every two seconds, over what is shown.
+        with self._run.reader(topic) as reader:
+            decoded = [self._decoder.decode(message) for message in reader.to_end()]
+        newest = {one.message.key or b"": one.record for one in decoded if one.record is not None}
+        return tuple(record for _, record in sorted(newest.items()))
 
     def _lag(self, group: str, topic: Topic[Any], topics: tuple[TopicDescription, ...]) -> GroupLag:
         name = self._run.topic(topic)
