@@ -90,7 +90,9 @@ def written(kafka: str, topic_prefix: str, tmp_path: Path) -> Written:
     return Written(kafka, topic_prefix, tmp_path)
 
 
-def test_garbage_stops_a_trainers_start_until_a_repair_passes_over_it(written: Written) -> None:
+def test_garbage_stops_a_trainers_start_until_a_repair_passes_over_it(
+    written: Written, caplog: pytest.LogCaptureFixture
+) -> None:
     assert written.listed() == set()
     snapshot = written.known().snapshot()
     garbage = {written.put(topic, value) for topic in (LEDGER, WEIGHTS) for value in (b"garbage", None)}
@@ -100,6 +102,7 @@ def test_garbage_stops_a_trainers_start_until_a_repair_passes_over_it(written: W
         with pytest.raises(InconsistentLedgerError, match="`rollstream ledger check`"):
             written.known(start)
     assert written.listed() == {*garbage, forged}
+    assert "unreadable" not in caplog.text, "what is listed is logged besides"
     assert "no entry of the ledger made version 1099511627776" in written.call("check").stdout
 
     assert written.call("repair", "--all").exit_code == 0
@@ -132,7 +135,8 @@ def test_a_strangers_entry_that_fits_is_passed_over_and_the_trainers_own_count_a
 
 def test_a_repair_is_refused_while_a_trainer_lives_or_if_problems_would_be_left(written: Written) -> None:
     one, other = written.put(LEDGER, b"garbage"), written.put(WEIGHTS, b"garbage")
-    assert "no record lies at ledger@99" in written.refused("ledger@99")
+    for absent in ("ledger@99", "prompts@0"):
+        assert f"no record of ledger or weights lies at {absent}" in written.refused(absent)
     assert f"the first is {other}" in written.refused(one)
     with TrainerPresence(written.settings.kafka, written.settings.run):
         wait_until(lambda: is_trainer_present(written.settings.kafka, written.settings.run), "it to be seen", 20.0)

@@ -7,7 +7,7 @@ from typing import Final
 from rollstream.bus.presence import require_no_trainer
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.history.passing import Problem, RecordPlace
+from rollstream.history.passing import Passing, Problem, RecordPlace
 from rollstream.history.read import History, examine
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
@@ -28,7 +28,8 @@ def check(run: Run) -> list[Problem]:
     both or none, and a number once.
     """
     # Before the ledger is read: a trainer that lives publishes further versions.
-    published = {RecordPlace(WEIGHTS.name, message.offset): one for message, one in run.read_with_messages(WEIGHTS)}
+    readable = Passing(run=run, skipped=frozenset()).weights()
+    published = {RecordPlace(WEIGHTS.name, message.offset): weights for message, weights in readable}
     history = examine(run)
     return [*history.problems, *of_strangers(published, history)]
 
@@ -90,7 +91,10 @@ def _checked(run: Run, places: Sequence[RecordPlace]) -> History:
     ends = {topic.name: max(run.ends(topic).values()) for topic in (WEIGHTS, LEDGER)}
     for place in places:
         if not 0 <= place.offset < ends.get(place.topic, 0):
-            raise ConfigurationError(f"no record lies at {place}: name records as `rollstream ledger check` lists")
+            raise ConfigurationError(
+                f"no record of {LEDGER.name} or {WEIGHTS.name} lies at {place}: name records as `rollstream ledger "
+                "check` lists them"
+            )
     history = examine(run, skipped=places)
     if history.problems:
         first = history.problems[0]
