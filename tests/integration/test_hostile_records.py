@@ -6,6 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+import redis
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.publisher import Publisher
@@ -18,6 +19,7 @@ from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import MAX_RECORD_BYTES, PROMPTS, ROLLOUTS
 from rollstream.stage.dead_letters import KEPT_BYTES, list_dead_letters
 from rollstream.stage.loop import MAX_FAILURES_A_MINUTE
+from rollstream.stage.starts import ALONE_AFTER
 from tests.harness.builders import a_generated, a_prompt
 from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.running import run_on
@@ -121,3 +123,18 @@ def test_a_header_whose_name_is_not_utf_8_changes_nothing(bus: Bus) -> None:
     run(scenario())
     assert bus.rows() == Counter({1: 4, 2: 4})
     assert [message.headers for message in bus.read(PROMPTS)] == [(), ()]
+
+
+def test_what_a_record_waits_before_it_runs_alone_does_not_count_against_its_bound(bus: Bus, redis_url: str) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        client.set(f"{{{bus.run}.generators}}:starts:{PROMPTS.of(bus.run)}:0:1", ALONE_AFTER)
+
+    async def scenario() -> None:
+        bus.submit([1, 2], "sleep 1.3")
+        bus.submit([3])
+        stage = bus.stage(redis_url=redis_url, bounds={"record_deadline_seconds": 2.0})
+        async with running(stage) as task:
+            await until(lambda: bus.committed() == 3, "all to be committed", task=task)
+
+    run(scenario())
+    assert bus.rows() == Counter({1: 4, 2: 4, 3: 4})

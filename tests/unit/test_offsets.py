@@ -21,26 +21,39 @@ def test_nothing_is_committable_before_the_first_record() -> None:
 def test_a_gap_is_committed_only_when_it_closes() -> None:
     tracker = OffsetTracker()
     for offset in (10, 11, 13):  # 12 is a transaction marker
-        tracker.start(offset, now=float(offset))
+        tracker.start(offset)
     tracker.finish(11)
     tracker.finish(13)
     assert tracker.committable() == 10
-    assert tracker.oldest_started() == 10.0
     tracker.finish(10)
     assert tracker.committable() == 14
-    assert tracker.oldest_started() is None
+
+
+def test_the_time_of_a_record_counts_from_when_its_handling_begins() -> None:
+    assignment = Assignment()
+    assignment.add(PARTITIONS[:2])
+    epochs = [assignment.start(partition, offset) or 0 for partition in PARTITIONS[:2] for offset in (0, 1)]
+    assert assignment.oldest_begun() is None
+    assignment.begin(PARTITIONS[0], 1, epochs[1], now=5.0)
+    assignment.begin(PARTITIONS[1], 0, epochs[2], now=7.0)
+    assert assignment.oldest_begun() == 5.0
+    assignment.begin(PARTITIONS[0], 0, epochs[0] - 1, now=1.0)  # of an earlier epoch
+    assignment.finish(PARTITIONS[0], 1, epochs[1])
+    assert assignment.oldest_begun() == 7.0
+    assignment.finish(PARTITIONS[1], 0, epochs[2])
+    assert assignment.oldest_begun() is None
 
 
 def test_offsets_that_go_back_are_refused() -> None:
     tracker = OffsetTracker()
-    tracker.start(5, now=0)
+    tracker.start(5)
     with pytest.raises(ValueError, match="offset 5 came after 5"):
-        tracker.start(5, now=0)
+        tracker.start(5)
 
 
 def test_a_record_finishes_once() -> None:
     tracker = OffsetTracker()
-    tracker.start(5, now=0)
+    tracker.start(5)
     tracker.finish(5)
     with pytest.raises(KeyError):
         tracker.finish(5)
@@ -50,7 +63,7 @@ def test_weights_add_up_over_what_is_unfinished() -> None:
     assignment = Assignment()
     assignment.add(PARTITIONS)
     for partition in PARTITIONS:
-        assert assignment.start(partition, 0, now=0, weight=7) is not None
+        assert assignment.start(partition, 0, weight=7) is not None
     assignment.remove(PARTITIONS[:1])
     assert (assignment.num_unfinished, assignment.weight) == (2, 14)
 
@@ -58,11 +71,11 @@ def test_weights_add_up_over_what_is_unfinished() -> None:
 def test_a_result_from_before_a_loss_does_not_count_after_the_partition_came_back() -> None:
     assignment = Assignment()
     assignment.add(PARTITIONS)
-    old = assignment.start(PARTITIONS[0], 0, now=0)
+    old = assignment.start(PARTITIONS[0], 0)
     assert old is not None
     assignment.remove(PARTITIONS)
     assignment.add(PARTITIONS)
-    new = assignment.start(PARTITIONS[0], 0, now=0)
+    new = assignment.start(PARTITIONS[0], 0)
     assert new is not None
     assert not assignment.finish(PARTITIONS[0], 0, old)
     assert assignment.committable(PARTITIONS[0]) == 0
@@ -73,7 +86,7 @@ def test_a_result_from_before_a_loss_does_not_count_after_the_partition_came_bac
 def test_a_confirmed_commit_is_not_repeated() -> None:
     assignment = Assignment()
     assignment.add(PARTITIONS[:1])
-    assignment.start(PARTITIONS[0], 4, now=0)
+    assignment.start(PARTITIONS[0], 4)
     assert assignment.to_commit() == {PARTITIONS[0]: 4}
     assignment.committed(PARTITIONS[0], 4)
     assert assignment.to_commit() == {}
@@ -108,7 +121,7 @@ class Member(RuleBasedStateMachine):
         partition = choice.choice(sorted(self.positions))
         offset = next((one for one in self.log[partition] if one >= self.positions[partition]), None)
         if offset is not None:
-            epoch = self.assignment.start(partition, offset, now=0.0, weight=WEIGHTS[partition])
+            epoch = self.assignment.start(partition, offset, weight=WEIGHTS[partition])
             assert epoch is not None
             self.taken.append((partition, offset, epoch))
             self.positions[partition] = offset + 1

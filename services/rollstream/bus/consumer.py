@@ -68,6 +68,10 @@ class InFlight:
         """Whether its partition is still owned in that epoch. If not, its results must not be published."""
         return self.consumer.is_current(self)
 
+    def begin(self) -> None:
+        """Note that its handling begins: from here on its bound counts, not while it waits for other records."""
+        self.consumer.begin(self)
+
     def done(self) -> None:
         """Note that all its effects are confirmed, so that its offset may be committed."""
         self.consumer.finish(self)
@@ -159,6 +163,11 @@ class GroupConsumer:
         """See `InFlight.is_current`."""
         return self._assignment.is_current(_partition(taken.message), taken.epoch)
 
+    def begin(self, taken: InFlight) -> None:
+        """See `InFlight.begin`."""
+        with self._lock:
+            self._assignment.begin(_partition(taken.message), taken.message.offset, taken.epoch, now=time.monotonic())
+
     def finish(self, taken: InFlight) -> None:
         """See `InFlight.done`."""
         with self._lock:
@@ -170,9 +179,8 @@ class GroupConsumer:
         with self._lock:
             while self._backlog and self._has_room():
                 message = self._backlog.popleft()
-                epoch = self._assignment.start(
-                    _partition(message), message.offset, now=time.monotonic(), weight=self._weight_of(message)
-                )
+                weight = self._weight_of(message)
+                epoch = self._assignment.start(_partition(message), message.offset, weight=weight)
                 if epoch is not None:
                     self._consumed[message.topic].inc()
                     self._taken.append(InFlight(message=message, epoch=epoch, consumer=self))
@@ -265,7 +273,7 @@ class GroupConsumer:
 
     def _check_stuck(self) -> None:
         with self._lock:
-            oldest = self._assignment.oldest_started()
+            oldest = self._assignment.oldest_begun()
         bound = self.record_deadline_seconds
         if oldest is not None and time.monotonic() - oldest > bound:
             raise StuckRecordError(
@@ -366,7 +374,7 @@ class GroupConsumer:
     def _measure(self) -> None:
         with self._lock:
             records, weight = self._assignment.num_unfinished, self._assignment.weight
-            oldest = self._assignment.oldest_started()
+            oldest = self._assignment.oldest_begun()
             next_offsets = {one: self._assignment.committable(one) for one in self._assignment.partitions}
         metrics.IN_FLIGHT.labels(self.group_id).set(records)
         metrics.IN_FLIGHT_WEIGHT.labels(self.group_id).set(weight)

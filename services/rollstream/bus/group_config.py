@@ -21,7 +21,7 @@ class ConsumerSettings(BaseModel):
     max_in_flight: int = Field(default=64, ge=1, description="Most records taken and not finished")
     max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: tokens)")
     record_deadline_seconds: float = Field(
-        default=1800.0, gt=0, description="A record unfinished for longer ends the process: its handler hangs"
+        default=1800.0, gt=0, description="A record that is handled for longer ends the process: its handler hangs"
     )
     commit_interval_seconds: float = Field(default=1.0, gt=0, description="Time between commits")
     max_poll_interval_seconds: float = Field(

@@ -18,7 +18,7 @@ IN_FLIGHT_WEIGHT: Final = Gauge(
 )
 OLDEST_UNFINISHED: Final = Gauge(
     "rollstream_bus_oldest_unfinished_timestamp_seconds",
-    "When the record that is unfinished for longest was taken, Unix time; 0 if none is",
+    "Since when the record is handled that takes longest, Unix time; 0 if none is",
     ["group"],
 )
 COMMITS: Final = Counter("rollstream_bus_commits_total", "Offset commits, by how they ended", ["group", "outcome"])

@@ -11,7 +11,9 @@ from rollstream.bus.message import Partition
 
 
 class _Unfinished(NamedTuple):
-    started: float
+    """`began`: when its handling began; None while it waits for that."""
+
+    began: float | None
     weight: int
 
 
@@ -28,13 +30,17 @@ class OffsetTracker:
         self._next: int | None = None
         self._weight = 0
 
-    def start(self, offset: int, *, now: float, weight: int = 1) -> None:
+    def start(self, offset: int, *, weight: int = 1) -> None:
         """Note that the record at `offset` was taken; raises ValueError if offsets went back: records would be lost."""
         if self._next is not None and offset < self._next:
             raise ValueError(f"offset {offset} came after {self._next - 1}: the log was truncated or read again")
-        self._unfinished[offset] = _Unfinished(now, weight)
+        self._unfinished[offset] = _Unfinished(None, weight)
         self._next = offset + 1
         self._weight += weight
+
+    def begin(self, offset: int, *, now: float) -> None:
+        """Note that the handling of `offset` began, which was taken before."""
+        self._unfinished[offset] = self._unfinished[offset]._replace(began=now)
 
     def finish(self, offset: int) -> int:
         """Note that the effects of `offset` are confirmed; returns its weight, raises KeyError if not unfinished."""
@@ -56,10 +62,10 @@ class OffsetTracker:
         """Sum of the unfinished records' weights."""
         return self._weight
 
-    def oldest_started(self) -> float | None:
-        """When the oldest unfinished record was taken; None if all are finished."""
-        first = next(iter(self._unfinished.values()), None)
-        return None if first is None else first.started
+    def oldest_begun(self) -> float | None:
+        """Since when the handling of an unfinished record lasts, the longest; None if none is handled."""
+        begun = (unfinished.began for unfinished in self._unfinished.values() if unfinished.began is not None)
+        return min(begun, default=None)
 
 
 class Assignment:
@@ -104,15 +110,20 @@ class Assignment:
             self._epochs.pop(partition, None)
             self._committed.pop(partition, None)
 
-    def start(self, partition: Partition, offset: int, *, now: float, weight: int = 1) -> int | None:
+    def start(self, partition: Partition, offset: int, *, weight: int = 1) -> int | None:
         """Note that a record was taken. Returns the partition's epoch; None if the partition is not owned."""
         tracker = self._trackers.get(partition)
         if tracker is None:
             return None
-        tracker.start(offset, now=now, weight=weight)
+        tracker.start(offset, weight=weight)
         self.num_unfinished += 1
         self.weight += weight
         return self._epochs[partition]
+
+    def begin(self, partition: Partition, offset: int, epoch: int, *, now: float) -> None:
+        """Note that the handling of a record began, unless it was taken in an earlier epoch."""
+        if self.is_current(partition, epoch):
+            self._trackers[partition].begin(offset, now=now)
 
     def finish(self, partition: Partition, offset: int, epoch: int) -> bool:
         """Finish a record, unless it was taken in an earlier epoch. Returns whether it counted."""
@@ -150,7 +161,7 @@ class Assignment:
         """Unfinished records in these partitions."""
         return sum(self._trackers[one].num_unfinished for one in partitions if one in self._trackers)
 
-    def oldest_started(self) -> float | None:
-        """When the oldest unfinished record of all partitions was taken; None if all are finished."""
-        started = [tracker.oldest_started() for tracker in self._trackers.values()]
-        return min((moment for moment in started if moment is not None), default=None)
+    def oldest_begun(self) -> float | None:
+        """The same as `OffsetTracker.oldest_begun`, over all partitions."""
+        begun = [tracker.oldest_begun() for tracker in self._trackers.values()]
+        return min((moment for moment in begun if moment is not None), default=None)

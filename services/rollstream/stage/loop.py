@@ -22,7 +22,8 @@ What happens when …
     weighed is never given up: that comes before the count.
   … partitions are revoked, or the process is asked to stop: handlers may finish for a bounded time, then they are
     cancelled. When partitions are lost, they are cancelled at once. A cancelled handler publishes nothing more.
-  … a record is unfinished for longer than its bound: the process exits with an error.
+  … a record is handled for longer than its bound: the process exits with an error. What a record waits before, because
+    it or another one runs alone, does not count.
   … a handler blocks the event loop for 120 s: the process exits with the stacks of its threads (`process/beat.py`).
 """
 
@@ -203,8 +204,10 @@ class _Work:
     async def _work_on(self, taken: InFlight) -> None:
         # In this task and those of the handler, every log line says which message it is about.
         bind_contextvars(**taken.message.place())
-        deadline = time.monotonic() + self._stage.consumer.record_deadline_seconds
         async with self._stage.poison.start(taken.message) as start:
+            # It may have waited for others, or they for one that runs alone: that does not count against its bound.
+            taken.begin()
+            deadline = time.monotonic() + self._stage.consumer.record_deadline_seconds
             try:
                 await self._decode_and_handle(taken, start)
             except asyncio.CancelledError:

@@ -79,7 +79,7 @@ class Assembler:
     def skip(self, place: Place) -> None:
         """Pass over a record that belongs to no group."""
         tracker = self._tracker(place.partition)
-        tracker.start(place.offset, now=0.0)
+        tracker.start(place.offset)
         tracker.finish(place.offset)
 
     def committed(self, group_ids: Iterable[str]) -> None:
@@ -166,7 +166,7 @@ class Assembler:
         elif not group.content_hash:
             # The group was only expected (`expect`).
             group.content_hash, group.group_size = content_hash, group_size
-        self._tracker(place.partition).start(place.offset, now=0.0)
+        self._tracker(place.partition).start(place.offset)
         group.places.append(place)
         if (group.content_hash, group.group_size) != (content_hash, group_size):
             self.drop(group_id, DropReason.CONFLICT)
