@@ -224,6 +224,11 @@ def test_the_largest_prompt_fits_into_a_failed_sample_and_the_largest_rollout_in
     [
         ({"group_size": 10**6}, FailureCode.BAD_PROMPT, "group_size 1000000 is above 1024"),
         ({"group_size": 10**12}, FailureCode.BAD_PROMPT, "group_size 1000000000000 is above 1024"),
+        (
+            {"group_size": 1024, "reference_answer": "x" * 2**18},
+            FailureCode.BAD_PROMPT,
+            r"bytes of the prompt, which each sample carries, is above 268435456 bytes: lower group_size to 1021",
+        ),
         ({"sampling": Sampling(max_tokens=2**62)}, FailureCode.BAD_PROMPT, "is above 1048576"),
         ({"sampling": Sampling(temperature=1e-300)}, FailureCode.UNSUPPORTED_SAMPLING, "1e-300 is neither 0 nor in"),
         ({"sampling": Sampling(temperature=1e308)}, FailureCode.UNSUPPORTED_SAMPLING, r"nor in [0.01, 100]"),
@@ -243,6 +248,8 @@ def test_a_prompt_with_a_number_out_of_bounds_can_be_read_and_says_why_it_never_
     "fields",
     [
         {"group_size": MAX_GROUP_SIZE},
+        {"group_size": MAX_GROUP_SIZE, "reference_answer": "x" * (2**18 - 2000)},
+        {"group_size": 32, "reference_answer": "x" * 6_000_000},
         {"sampling": Sampling(max_tokens=2**20)},
         {"sampling": Sampling(temperature=0.0)},
         {"sampling": Sampling(temperature=0.01)},

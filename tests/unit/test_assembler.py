@@ -165,6 +165,7 @@ def test_a_failed_sample_does_not_replace_an_unresolved_one() -> None:
     ("fields", "reason"),
     [
         ({"group_size": 10**12}, "failed"),
+        ({"group_size": 1024, "reference_answer": "x" * 5_900_000}, "failed"),
         ({"sampling": Sampling(max_tokens=2**62)}, "failed"),
         ({"sampling": Sampling(temperature=1e-300)}, "unsupported_sampling"),
     ],

@@ -130,11 +130,18 @@ def test_a_number_out_of_bounds_fails_every_sample_and_names_the_bound(
     assert all(str(sample.failure).startswith(why) for sample in samples)
 
 
-def test_a_group_beyond_its_bound_is_answered_by_one_sample_that_says_so(tmp_path: Path) -> None:
-    prompt = a_prompt(group_size=10**12)
+@pytest.mark.parametrize(
+    ("group_size", "answer", "why"),
+    [(10**12, "", "group_size 1000000000000 is above 1024"), (1024, "x" * 5_900_000, "group_size 1024 x 59")],
+    ids=["number", "bytes"],
+)
+def test_a_group_beyond_its_bound_is_answered_by_one_sample_that_says_so(
+    tmp_path: Path, group_size: int, answer: str, why: str
+) -> None:
+    prompt = a_prompt(group_size=group_size, reference_answer=answer)
     (sample,) = handled(ScriptedEngine(settings(tmp_path)), prompt)
-    assert (sample.status, sample.group_size) == (Status.FAILED, 10**12)
-    assert str(sample.failure).startswith("bad_prompt: group_size 1000000000000 is above 1024")
+    assert (sample.status, sample.group_size) == (Status.FAILED, group_size)
+    assert str(sample.failure).startswith(f"bad_prompt: {why}")
     assert len(list(idle_handler(tmp_path).give_up(prompt, RuntimeError("died")))) == 1
 
 

@@ -1,22 +1,36 @@
 """Where a producer goes on, and the prompt of a row: the same whoever submits it, with an id and a seed of its own."""
 
+import pytest
+
 from rollstream.producers.numbering import NumberedRow, Place, place_after, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
 from tests.harness.builders import a_progress
 
 
-def prompt_of(row: int, *, epoch: int = 0, name: str = "one", seed: int | None = 7) -> PromptSubmitted:
-    settings = ProducerSettings(run="demo", name=name, environment="sort_digits", group_size=4)
-    messages = (Message(role="user", content=f"{row}="),)
+def prompt_of(
+    row: int,
+    *,
+    epoch: int = 0,
+    name: str = "one",
+    seed: int | None = 7,
+    group_size: int = 4,
+    max_tokens: int = 12,
+    text: str = "",
+) -> PromptSubmitted:
+    settings = ProducerSettings(run="demo", name=name, environment="sort_digits", group_size=group_size)
+    messages = (Message(role="user", content=f"{row}={text}"),)
     numbered = NumberedRow(
         place=Place(position=row, sequence=row),
         epoch=epoch,
         row=PromptRow(prompt_id=f"digits/{row}", row=row, messages=messages),
     )
-    return prompt_of_row(numbered, settings=settings, dataset="digits", sampling=Sampling(max_tokens=12, seed=seed))
+    return prompt_of_row(
+        numbered, settings=settings, dataset="digits", sampling=Sampling(max_tokens=max_tokens, seed=seed)
+    )
 
 
 def test_a_prompt_submitted_again_asks_the_same() -> None:
@@ -32,6 +46,15 @@ def test_each_prompt_draws_noise_of_its_own() -> None:
     seeds = [prompt_of(row).sampling.seed for row in range(20)] + [prompt_of(3, epoch=1).sampling.seed]
     assert len(set(seeds)) == 21
     assert prompt_of(3, seed=None).sampling.seed is None
+
+
+def test_a_row_whose_samples_would_all_fail_is_refused_with_its_bound() -> None:
+    with pytest.raises(ConfigurationError, match=r"digits/3 can't be submitted: max_tokens .* is above 1048576"):
+        prompt_of(3, max_tokens=2**40)
+    with pytest.raises(
+        ConfigurationError, match=r"group_size 1024 x 59\d+ bytes .* lower group_size to 45, or shorten"
+    ):
+        prompt_of(3, group_size=1024, text="x" * 5_900_000)
 
 
 def test_a_producer_goes_on_where_its_record_says() -> None:

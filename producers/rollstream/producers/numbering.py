@@ -14,7 +14,7 @@ from rollstream.producers.sources.protocol import PromptRow, Source
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.producer import ProducerProgress
-from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling, refuse_out_of_bounds
 from rollstream.schemas.record import utc_now
 
 _LOG = logging.getLogger(__name__)
@@ -87,13 +87,21 @@ def numbered_rows(source: Source, first: Place, *, stop_before: int | None) -> I
         epoch, start = epoch + 1, 0
 
 
+def group_of_row(numbered: NumberedRow, run: str) -> str:
+    """The group of a row's prompt."""
+    return group_id(run, numbered.row.prompt_id, numbered.epoch)
+
+
 def prompt_of_row(
     numbered: NumberedRow, *, settings: ProducerSettings, dataset: str, sampling: Sampling
 ) -> PromptSubmitted:
-    """The prompt of a row. Same row, epoch and settings: same prompt, but for who submits it and when."""
+    """The prompt of a row. Same row, epoch and settings: same prompt, but for who submits it and when.
+
+    Raises `ConfigurationError` if all its samples would fail, since a number of it is out of its bounds.
+    """
     row = numbered.row
-    group = group_id(settings.run, row.prompt_id, numbered.epoch)
-    return PromptSubmitted(
+    group = group_of_row(numbered, settings.run)
+    prompt = PromptSubmitted(
         prompt_id=row.prompt_id,
         group_id=group,
         purpose=Purpose(settings.purpose),
@@ -110,6 +118,8 @@ def prompt_of_row(
         sequence=numbered.place.sequence,
         submitted_at=utc_now(),
     )
+    refuse_out_of_bounds(prompt)
+    return prompt
 
 
 def _seeded(sampling: Sampling, group: str) -> Sampling:

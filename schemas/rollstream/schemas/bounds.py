@@ -1,6 +1,6 @@
 """How large what a record holds may be. Anybody may write records: without a bound, a single one could end a stage.
 
-A record beyond a bound can't be read: it becomes a dead letter. Only a prompt beyond one of the last four can be read:
+A record beyond a bound can't be read: it becomes a dead letter. Only a prompt beyond one of the last five can be read:
 its samples fail and its group closes (`prompt.out_of_bounds`).
 """
 
@@ -27,6 +27,9 @@ MAX_LOGPROB: Final = 1e-3
 
 MAX_GROUP_SIZE: Final = 1024
 """Samples of a prompt: each runs at the same time as the others, and a group is trained on as a whole."""
+MAX_GROUP_BYTES: Final = 2**28
+"""Group size x bytes of the prompt as JSON: each sample's record holds the prompt, on `rollouts` and again on `scored`,
+and the trainer keeps the samples in memory until the group is complete."""
 MAX_SAMPLE_TOKENS: Final = 2**20
 """Tokens of one model call: at 8 bytes a token no record holds more."""
 MIN_TEMPERATURE: Final = 0.01

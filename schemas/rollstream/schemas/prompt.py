@@ -2,12 +2,23 @@
 
 import hashlib
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
-from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
+from rollstream.schemas.bounds import (
+    MAX_GROUP_BYTES,
+    MAX_GROUP_SIZE,
+    MAX_SAMPLE_TOKENS,
+    MAX_TEMPERATURE,
+    MIN_TEMPERATURE,
+)
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.record import Count, Id, Map, Name, Record, ShortSequence, Symbol, Text, Timestamp
+
+# No record has 8 MiB, so groups up to this size are within their bound, and their prompt need not be measured.
+_ALWAYS_FITTING_SIZE: Final = MAX_GROUP_BYTES // 2**23
 
 
 class Purpose(StrEnum):
@@ -133,15 +144,37 @@ def out_of_bounds(prompt: PromptSubmitted) -> Failure | None:
     Generators answer such a prompt with failed samples, and the trainer closes its group.
     """
     sampling = prompt.sampling
-    if prompt.group_size > MAX_GROUP_SIZE:
-        bounds = f"group_size {prompt.group_size} is above {MAX_GROUP_SIZE}: submit several prompts"
-    elif sampling.max_tokens > MAX_SAMPLE_TOKENS:
+    bounds = group_out_of_bounds(prompt)
+    if bounds is None and sampling.max_tokens > MAX_SAMPLE_TOKENS:
         bounds = f"max_tokens {sampling.max_tokens} is above {MAX_SAMPLE_TOKENS}: lower it"
-    elif sampling.temperature and not MIN_TEMPERATURE <= sampling.temperature <= MAX_TEMPERATURE:
+    if bounds is not None:
+        return Failure(code=FailureCode.BAD_PROMPT, message=bounds)
+    if sampling.temperature and not MIN_TEMPERATURE <= sampling.temperature <= MAX_TEMPERATURE:
         return Failure(
             code=FailureCode.UNSUPPORTED_SAMPLING,
             message=f"temperature {sampling.temperature} is neither 0 nor in [{MIN_TEMPERATURE}, {MAX_TEMPERATURE:g}]",
         )
-    else:
+    return None
+
+
+def group_out_of_bounds(prompt: PromptSubmitted) -> str | None:
+    """Why a prompt asks for too many samples; None if it does not. Such a prompt is answered by one sample alone."""
+    size = prompt.group_size
+    if size > MAX_GROUP_SIZE:
+        return f"group_size {size} is above {MAX_GROUP_SIZE}: submit several prompts"
+    if size <= _ALWAYS_FITTING_SIZE:
         return None
-    return Failure(code=FailureCode.BAD_PROMPT, message=bounds)
+    num_bytes = len(prompt.model_dump_json().encode())
+    if size * num_bytes <= MAX_GROUP_BYTES:
+        return None
+    return (
+        f"group_size {size} x {num_bytes} bytes of the prompt, which each sample carries, is above {MAX_GROUP_BYTES} "
+        f"bytes: lower group_size to {max(MAX_GROUP_BYTES // num_bytes, _ALWAYS_FITTING_SIZE)}, or shorten the prompt"
+    )
+
+
+def refuse_out_of_bounds(prompt: PromptSubmitted) -> None:
+    """Raise `ConfigurationError` for a prompt whose samples would all fail; for those who are about to submit it."""
+    refused = out_of_bounds(prompt)
+    if refused is not None:
+        raise ConfigurationError(f"prompt {prompt.prompt_id} can't be submitted: {refused.message}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rollstream.bus.message import Partition
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import BrokerError
-from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.prompt import PromptSubmitted, refuse_out_of_bounds
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import PROMPTS, SCORED
 
@@ -27,7 +27,11 @@ class Patience:
 
 
 def submit(run: Run, prompt: PromptSubmitted, patience: Patience) -> None:
-    """Publish the prompt on `prompts`; returns when the broker has confirmed it, or raises `BrokerError`."""
+    """Publish the prompt on `prompts`; returns when the broker has confirmed it, or raises `BrokerError`.
+
+    Raises `ConfigurationError` for a prompt whose samples would all fail.
+    """
+    refuse_out_of_bounds(prompt)
     with run.publisher(f"prompt-{os.getpid()}") as publisher:
         delivery = publisher.publish_soon(run.out_record(PROMPTS, prompt))
         try:

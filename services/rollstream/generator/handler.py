@@ -15,11 +15,11 @@ from rollstream.agents.load import Agents
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.schemas.bounds import MAX_GROUP_SIZE, MIN_TEMPERATURE
+from rollstream.schemas.bounds import MIN_TEMPERATURE
 from rollstream.schemas.errors import EngineDeadError, EngineError, FailedSampleError, RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
-from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling, out_of_bounds
+from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling, group_out_of_bounds, out_of_bounds
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status, Turn
 
@@ -150,7 +150,7 @@ class GeneratorHandler:
 
 def _indices(prompt: PromptSubmitted) -> range:
     """Which samples of a prompt are answered: all; of a group beyond its bound only one, which says so."""
-    return range(prompt.group_size if prompt.group_size <= MAX_GROUP_SIZE else 1)
+    return range(prompt.group_size if group_out_of_bounds(prompt) is None else 1)
 
 
 def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
