@@ -216,8 +216,32 @@ def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None
     run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(theirs))
     with producing(settings) as producer:
         producer.wait()
-    run.wait_for(6)
-    assert len({prompt.group_id for prompt in run.prompts}) == 6
+    run.wait_for(7)
+    assert len(set(run.groups())) == 6
+
+
+def test_a_strangers_prompt_in_its_name_leaves_no_row_out_and_uses_no_credit(run: Run) -> None:
+    settings = run.settings(rows=8, share=2)
+    with producing(settings):
+        run.wait_for(2)
+        first = run.groups()
+        run.step(*first, checkpoint="checkpoint-0")
+        run.wait_for(4)
+        for number in range(2):
+            run.step(*run.groups()[2 + number : 3 + number], checkpoint=f"checkpoint-{number + 1}")
+        run.wait_for(6)
+    submitted = run.groups()
+    replayed = next(prompt for prompt in run.prompts if prompt.group_id == first[0])
+    strangers = [a_prompt(run=run.name, producer="producer", prompt_id=f"x/{n}", sequence=n) for n in (6, 2**40)]
+    for prompt in (replayed, *strangers):
+        run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(prompt))
+    with producing(settings):
+        run.wait_for(9)
+        run.step(*submitted[4:])
+        run.wait_for(11)
+    own = {prompt.sequence: prompt for prompt in run.prompts if prompt not in strangers}
+    assert sorted(own) == list(range(8))
+    assert {prompt.source.row for prompt in own.values()} == set(range(8))
 
 
 def test_a_contradicting_entry_ends_no_producer_and_a_repair_gives_its_credit_back(run: Run) -> None:

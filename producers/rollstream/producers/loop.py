@@ -14,6 +14,8 @@ What happens when …
     same source already: this one refuses to start (`claims.py`).
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
+  … somebody else submits a prompt in its name: it is passed over, with a warning, unless it is what the source gives at
+    that place. No row is left out for it (`found.py`).
   … a record of `prompts`, `ledger` or `producers` can't be read: it is passed over. Generators put the prompt into
     dead-letters. The same holds for an entry of the ledger that contradicts those before it. This producer is not ready
     then, since credit may not come back. `rollstream ledger repair` writes which entries do not count: then the credit
@@ -41,7 +43,16 @@ from rollstream.process.stop import Stop
 from rollstream.producers import metrics
 from rollstream.producers.claims import Claims
 from rollstream.producers.credit import Credit, CreditMark
-from rollstream.producers.numbering import Place, last_position, numbered_rows, place_after, prompt_of_row
+from rollstream.producers.found import FoundPrompts
+from rollstream.producers.numbering import (
+    NumberedRow,
+    Place,
+    group_of_row,
+    last_position,
+    numbered_rows,
+    place_after,
+    prompt_of_row,
+)
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
@@ -140,14 +151,33 @@ class Producer:
         )  # fmt: skip
 
     def _read_prompts(self) -> None:
+        found = FoundPrompts(self._settings.name, self._place.sequence)
         with self._run.reader(PROMPTS, start=self._start_in(PROMPTS, self._prompts_offsets)) as reader:
             for message in reader.to_end():
                 prompt = self._run.decoded(PROMPTS, message)
                 if prompt is not None:
-                    self._known.add(prompt.group_id)
-                    if self._needs_credit and prompt.producer == self._settings.name:
-                        self._credit.submitted(prompt.group_id)
+                    found.note(prompt)
             self._prompts_offsets = {number: offset for (_, number), offset in reader.positions().items()}
+        rows = ((row.place.sequence, group_of_row(row, self._run.name)) for row in self._rows())
+        own = {*found.take_own(rows, longest_gap=_MOST_AT_ONCE)}
+        if self._credit.is_whole:
+            # A mark would name those that are open. Here the whole ledger follows, which closes the others.
+            own |= found.earlier
+        self._known |= own
+        for group_id in own if self._needs_credit else ():
+            self._credit.submitted(group_id)
+        self._report_strangers(found)
+
+    def _report_strangers(self, found: FoundPrompts) -> None:
+        if not found.strangers:
+            return
+        metrics.STRANGERS.inc(len(found.strangers))
+        sequence, group_id = min(found.strangers)
+        _LOG.warning(
+            "passed over %d prompts that somebody else submitted in the name of producer %s, the first with sequence "
+            "%d where %d comes next: give each producer a name of its own",
+            len(found.strangers), self._settings.name, sequence, self._place.sequence, extra={"group_id": group_id},
+        )  # fmt: skip
 
     def _start_in(self, topic: Topic[Any], offsets: Mapping[int, int]) -> dict[Partition, int]:
         """The wanted offsets, as far as the topic has them: records of `prompts` are deleted when they are old."""
@@ -219,8 +249,7 @@ class Producer:
 
     def _new_prompts(self) -> Iterator[PromptSubmitted]:
         """The prompts that are still to be submitted, each counted against credit as it is handed out."""
-        stop_before = last_position(self._source, epochs=self._settings.epochs, num_prompts=self._settings.num_prompts)
-        for row in numbered_rows(self._source, self._place, stop_before=stop_before):
+        for row in self._rows():
             self._place = row.place.next
             prompt = prompt_of_row(row, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling)
             if prompt.group_id in self._known:
@@ -228,6 +257,11 @@ class Producer:
             if self._needs_credit:
                 self._credit.submitted(prompt.group_id)
             yield prompt
+
+    def _rows(self) -> Iterator[NumberedRow]:
+        """The rows from here on."""
+        stop_before = last_position(self._source, epochs=self._settings.epochs, num_prompts=self._settings.num_prompts)
+        return numbered_rows(self._source, self._place, stop_before=stop_before)
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
         for delivery in _confirmed(publisher, [self._run.out_record(PROMPTS, prompt) for prompt in batch]):
