@@ -3,7 +3,7 @@
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -37,10 +37,11 @@ def start_forked(main: Callable[[], None], *, log: Path, env: Mapping[str, str] 
 
 def start_command(*words: str, log: Path, env: Mapping[str, str] | None = None) -> StartedProcess:
     """Start `rollstream WORDS`, forked as `start_forked` does it."""
-    return start_forked(partial(_rollstream, words), log=log, env=env)
+    return start_forked(partial(run_words, *words), log=log, env=env)
 
 
-def _rollstream(words: Sequence[str]) -> None:
+def run_words(*words: str) -> None:
+    """Be `rollstream WORDS` in this process."""
     from rollstream.cli.main import main
 
     sys.argv = ["rollstream", *words]

@@ -1,9 +1,12 @@
 """Trainers of a run, started as `rollstream trainer` or with a clock that a test moves."""
 
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from tests.harness.forking import start_command, start_forked
+from tests.harness.forking import run_words, start_command, start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
 
@@ -20,3 +23,18 @@ def _later(config: Path, clock: Path) -> None:
     from tests.harness.later_trainer import main
 
     main(config, clock)
+
+
+@contextmanager
+def on_a_full_disk(run: Run, *, file_bytes: int) -> Iterator[StartedProcess]:
+    """`rollstream trainer` where no file may be larger: its writes fail as those without room on the disk do."""
+    trainer = start_forked(partial(_limited, run.config, file_bytes), log=run.directory / "trainer.log")
+    try:
+        yield trainer
+    finally:
+        trainer.kill()
+
+
+def _limited(config: Path, file_bytes: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    run_words("trainer", "--config", str(config))

@@ -11,11 +11,12 @@ from rollstream.history.rollback import roll_back
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import WeightStoreError
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.topics import PRODUCERS, WEIGHTS
 from tests.harness.builders import a_progress, a_prompt
 from tests.harness.running import Run
-from tests.harness.trainer_process import start_trainer
+from tests.harness.trainer_process import on_a_full_disk, start_trainer
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
@@ -84,6 +85,28 @@ def test_a_trainer_killed_at_each_crash_point_loses_nothing_and_trains_nothing_t
     published = [record.weight_version for record in run.records(WEIGHTS)]
     assert published == sorted(set(published)), "versions only grow"
     assert published[-1] == found.current_version
+
+
+def test_a_full_disk_ends_a_trainer_with_70_and_costs_nothing_but_time(run: Run, model: Path) -> None:
+    configure(run, checkpoint_every=2, num_steps=4)
+    prompts = submitted(run, 4 * GROUPS_PER_STEP)
+    scored(run, prompts)
+    # A checkpoint holds the model and two moments of it.
+    largest = max(file.stat().st_size for file in model.iterdir())
+    for file_bytes, steps, root in ((largest // 2, 0, "weights"), (2 * largest, 1, "checkpoints")):
+        with on_a_full_disk(run, file_bytes=file_bytes) as trainer:
+            assert trainer.wait() == WeightStoreError.exit_code
+        said = trainer.log.read_text()
+        assert f"WeightStoreError: cannot write below {run.directory / root}: " in said
+        assert "free space or move it" in said
+        assert not list((run.directory / root).glob(".*"))
+        assert len(ledger(run)) == (steps + 1 if steps else 0)
+        trainer.log.unlink()
+    with trainers(run) as start:
+        assert start().wait() == 0
+    found = check_nothing_lost_or_twice(run, prompts)
+    assert found.step == 4
+    assert weight_directories(run) <= {Path(record.uri).name for record in run.records(WEIGHTS)}
 
 
 def test_a_trainer_that_was_stopped_while_another_took_over_is_fenced_and_its_version_is_deleted(

@@ -7,6 +7,7 @@ import pty
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -89,6 +90,13 @@ def test_the_exit_code_says_what_kind_of_end_it_was(main: str, code: int) -> Non
     assert {line["stage"] for line in lines} <= {"trainer"}
     # A traceback only where a person has to look into the code.
     assert any("exception" in line for line in lines) == (code in (1, 70))
+
+
+@pytest.mark.parametrize(("main", "code"), [("logging_odd_things", 0), ("in_the_loop", 75)])
+def test_a_log_that_cannot_be_written_changes_neither_the_work_nor_the_exit_code(main: str, code: int) -> None:
+    command = [sys.executable, "-c", _PROGRAM.replace("{main}", main)]
+    with Path("/dev/full").open("w") as full:
+        assert subprocess.run(command, stderr=full, timeout=60, check=False).returncode == code
 
 
 def test_a_signal_asks_for_an_end_and_a_second_one_ends_at_once() -> None:

@@ -1,15 +1,18 @@
 """Weight versions on disk: written whole or not at all, verified when read, deleted at once."""
 
 import os
+import resource
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from rollstream.history.weight_store import DirectoryWeightStore, StoredWeights, open_weight_store
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
@@ -153,7 +156,7 @@ def test_a_save_that_fails_leaves_nothing(store: DirectoryWeightStore, stored: S
         save_small(directory)
         raise ValueError("no tensors")
 
-    with pytest.raises(ValueError, match="no tensors"):
+    with pytest.raises(WeightStoreError, match="ValueError: no tensors"):
         store.write(4, "abc", fail)
     assert [path.name for path in (tmp_path / "weights").iterdir()] == ["3-abc"]
 
@@ -209,6 +212,25 @@ def a_writer_in_mid_write(root: Path) -> Iterator["subprocess.Popen[bytes]"]:
             writer.kill()
 
 
+def torch_save(directory: Path) -> None:
+    torch.save(torch.zeros(100_000), directory / "state.pt")
+
+
+def safetensors_save(directory: Path) -> None:
+    save_file({"weights": torch.zeros(100_000)}, directory / "model.safetensors")
+
+
+@contextmanager
+def no_file_above(num_bytes: int) -> Iterator[None]:
+    """This process fails to write larger files, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
 def test_a_full_disk_says_where_and_what_to_do(store: DirectoryWeightStore) -> None:
     def save_to_full_disk(directory: Path) -> None:
         (directory / "model.safetensors").symlink_to("/dev/full")
@@ -216,6 +238,15 @@ def test_a_full_disk_says_where_and_what_to_do(store: DirectoryWeightStore) -> N
 
     with pytest.raises(WeightStoreError, match=r"No space left on device; \d+ MiB are free; free space or move"):
         store.write(6, "abc", save_to_full_disk)
+
+
+@pytest.mark.parametrize("save", [torch_save, safetensors_save])
+def test_a_full_disk_is_known_in_the_words_of_every_library(
+    store: DirectoryWeightStore, tmp_path: Path, save: Callable[[Path], None]
+) -> None:
+    with no_file_above(4096), pytest.raises(WeightStoreError, match=r"cannot write below .*MiB are free; free space"):
+        store.write(6, "abc", save)
+    assert not list((tmp_path / "weights").iterdir())
 
 
 def test_a_root_that_cannot_be_written_is_a_clear_error(tmp_path: Path) -> None:

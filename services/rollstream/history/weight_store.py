@@ -19,13 +19,13 @@ from urllib.parse import unquote, urlsplit
 from rollstream.schemas.errors import (
     ConfigurationError,
     CorruptWeightsError,
+    RollstreamError,
     WeightStoreError,
 )
 from rollstream.schemas.weights import WeightFile
 
 _LOG = logging.getLogger(__name__)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NEARLY_FULL_BYTES = 2**20
 # Uris and names come from a topic that others may write: one of some megabytes would not fit into any report.
 _LONGEST_SHOWN = 200
 _LONGEST_PATH = 4096  # Linux's bound
@@ -155,13 +155,14 @@ def _normal(path: Path) -> Path:
 def write_durably(final: Path, save: Callable[[Path], None]) -> None:
     """Make the directory `final` from what `save` writes. It has a hidden name until every file is on disk.
 
-    Raises `WeightStoreError` if the disk is full or `final` exists.
+    Raises `WeightStoreError` if the disk is full, or `save` fails for another reason, or `final` exists.
     """
     hidden = final.parent / f".writing-{final.name}-{uuid.uuid4().hex[:8]}"
-    with _raising_weight_store_error(final.parent):
-        hidden.mkdir(parents=True)
-        with _locked(hidden):
-            try:
+    try:
+        # Inside: the error says how much room was left, which is more once the files are removed.
+        with _raising_weight_store_error(final.parent):
+            hidden.mkdir(parents=True)
+            with _locked(hidden):
                 save(hidden)
                 # Before the rename: after a power failure a version with its final name must be complete.
                 for path in (hidden, *hidden.rglob("*")):
@@ -169,10 +170,10 @@ def write_durably(final: Path, save: Callable[[Path], None]) -> None:
                 if final.exists():
                     raise WeightStoreError(f"{final} exists already: a version is written once by an incarnation")
                 hidden.rename(final)
-            except BaseException:
-                shutil.rmtree(hidden, ignore_errors=True)
-                raise
-        _fsync(final.parent)  # the rename itself is a change of the parent directory
+            _fsync(final.parent)  # the rename itself is a change of the parent directory
+    except BaseException:
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
 
 
 def names_below(root: Path, mark: str) -> set[str]:
@@ -224,17 +225,23 @@ def _locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def _raising_weight_store_error(root: Path) -> Iterator[None]:
-    """Turn errors of the disk into `WeightStoreError`. Tensor libraries raise `RuntimeError` when it is full."""
+    """Turn whatever fails while files are written into `WeightStoreError`.
+
+    Libraries of tensors have errors of their own for a full disk, which do not even name it.
+    """
     try:
         yield
+    except RollstreamError:
+        raise
     except OSError as error:
-        fix = "free space or move weight_store" if error.errno in _FULL else "check the directory and its permissions"
-        raise WeightStoreError(f"cannot write weights below {root}: {error.strerror}; {_room(root)}; {fix}") from error
-    except RuntimeError as error:
-        # A RuntimeError may be anything: only where no room is left it is taken for a full disk.
-        if shutil.disk_usage(root).free >= _NEARLY_FULL_BYTES:
-            raise
-        raise WeightStoreError(f"cannot write weights below {root}: the disk is full; {_room(root)}") from error
+        fix = "free space or move it" if error.errno in _FULL else "check the directory and its permissions"
+        raise WeightStoreError(f"cannot write below {root}: {error.strerror}; {_room(root)}; {fix}") from error
+    except Exception as error:
+        said = str(error).partition("\n")[0]  # torch adds a stack of its own
+        raise WeightStoreError(
+            f"cannot write below {root}: {type(error).__name__}: {said}; {_room(root)}; free space or move it if the "
+            "disk is full"
+        ) from error
 
 
 def _room(root: Path) -> str:
