@@ -58,14 +58,20 @@ def test_a_row_whose_samples_would_all_fail_is_refused_with_its_bound() -> None:
 
 
 def test_a_producer_goes_on_where_its_record_says() -> None:
-    assert place_after(None, "digits") == Place(position=0, sequence=0)
-    left = a_progress(source="digits", mark="4", next_sequence=9)
-    assert place_after(left, "digits") == Place(position=4, sequence=9)
+    assert place_after(None, "digits", 7) == Place(position=0, sequence=0)
+    left = a_progress(source="digits", mark=Place(position=4).mark(7), next_sequence=9)
+    assert place_after(left, "digits", 7) == Place(position=4, sequence=9)
+
+
+def test_another_seed_of_the_same_source_is_refused_since_its_rows_come_in_another_order() -> None:
+    left = a_progress(source="digits", mark=Place(position=4).mark(7), next_sequence=9)
+    with pytest.raises(ConfigurationError, match=r"at row 4 of digits in the order of seed 7: .* set seed = 7"):
+        place_after(left, "digits", 8)
 
 
 def test_another_data_set_starts_at_its_first_row_and_its_prompts_get_new_numbers() -> None:
-    assert place_after(a_progress(source="digits", mark="4", next_sequence=9), "letters") == Place(sequence=9)
+    assert place_after(a_progress(source="digits", mark="4/7", next_sequence=9), "letters", 7) == Place(sequence=9)
 
 
 def test_a_mark_that_is_no_position_does_not_stop_the_producer() -> None:
-    assert place_after(a_progress(source="digits", mark="-1", next_sequence=9), "digits") == Place(sequence=9)
+    assert place_after(a_progress(source="digits", mark="-1", next_sequence=9), "digits", 7) == Place(sequence=9)

@@ -151,12 +151,21 @@ def test_any_position_of_an_epoch_is_found_again(ten_rows: Source) -> None:
     assert list(islice(ten_rows.rows(2, 0), 3)) != whole[:3]
 
 
-def test_an_endless_environment_goes_on_at_any_row_and_names_its_seed() -> None:
+def test_an_environment_that_gives_the_same_tasks_with_another_seed_is_the_same_source() -> None:
+    def names(environment: str) -> set[str]:
+        loaded = load_environment(environment)
+        return {EnvironmentSource(loaded, split="train", seed=seed).dataset for seed in (0, 1)}
+
+    assert len(names("word_count")) == 1
+    assert len(names("sort_digits")) == 2
+
+
+def test_an_endless_environment_goes_on_at_any_row() -> None:
     source = EnvironmentSource(load_environment("sort_digits"), split="train", seed=7)
     assert source.num_rows is None
     whole = list(islice(source.rows(0, 0), 30))
     assert list(islice(source.rows(0, 20), 10)) == whole[20:]
-    assert source.dataset.startswith("sort_digits/train/7@")
+    assert source.dataset.startswith("sort_digits/train@")
     assert whole[3].prompt_id == f"{source.dataset}/3"
     assert len({row.prompt_id for row in whole}) == 30
 

@@ -67,7 +67,7 @@ class Claims:
                 raise ConfigurationError(
                     f"producer {other.producer!r} has had the source {self._source!r} since {other.claimed_at}: a "
                     f"second producer would submit every prompt again. Set name = {other.producer!r} to go on where it "
-                    "is, or another source (path, split, an environment's seed)"
+                    "is, or another source: a path, a split, or a seed with which the environment gives other tasks"
                 )
 
     def _is_before(self, other: ProducerProgress) -> bool:

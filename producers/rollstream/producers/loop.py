@@ -111,7 +111,7 @@ class Producer:
             read_to = reader.positions()
         own = self._claims.own
         self._claims.claim(utc_now())
-        self._place = place_after(own, self._source.dataset)
+        self._place = place_after(own, self._source.dataset, self._settings.seed)
         if own is not None:
             self._go_on_from(own)
         self._save(publisher)
@@ -279,7 +279,7 @@ class Producer:
             incarnation=self._claims.incarnation,
             source=self._source.dataset,
             claimed_at=self._claims.claimed_at,
-            mark=self._place.mark,
+            mark=self._place.mark(self._settings.seed),
             next_sequence=self._place.sequence,
             open_groups=mark.open_groups,
             recently_closed=mark.recently_closed,

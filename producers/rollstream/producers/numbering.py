@@ -32,23 +32,32 @@ class Place:
         """The place of the row after it."""
         return Place(position=self.position + 1, sequence=self.sequence + 1)
 
-    @property
-    def mark(self) -> str:
-        """The position, as `ProducerProgress` holds it."""
-        return str(self.position)
+    def mark(self, seed: int) -> str:
+        """The position in the order of this seed, as `ProducerProgress` holds it."""
+        return f"{self.position}/{seed}"
 
 
-def place_after(progress: ProducerProgress | None, dataset: str) -> Place:
-    """Where a producer goes on that has left `progress`; None: it has left nothing. Another data set starts anew."""
+def place_after(progress: ProducerProgress | None, dataset: str, seed: int) -> Place:
+    """Where a producer goes on that has left `progress`; None: it has left nothing. Another data set starts anew.
+
+    Raises `ConfigurationError` if the rows of the same data set would come in the order of another seed: the position
+    would leave some out, and repeat others whose groups are closed.
+    """
     if progress is None:
         return Place()
-    if progress.source != dataset or not progress.mark.isdecimal():
+    position, _, of_seed = progress.mark.partition("/")
+    if progress.source != dataset or not position.isdecimal():
         _LOG.warning(
             "producer %s was at %r of %s: it starts at the first row of %s",
             progress.producer, progress.mark, progress.source, dataset,
         )  # fmt: skip
         return Place(sequence=progress.next_sequence)
-    return Place(position=int(progress.mark), sequence=progress.next_sequence)
+    if of_seed not in ("", str(seed)):
+        raise ConfigurationError(
+            f"producer {progress.producer} is at row {position} of {dataset} in the order of seed {of_seed}: with seed "
+            f"{seed} it would leave rows out and repeat others; set seed = {of_seed}, or start another run"
+        )
+    return Place(position=int(position), sequence=progress.next_sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,12 @@ class ProducerSettings(StageSettings):
     )
     split: Split = Field(default="train", description="Split of the environment")
     path: Path | None = Field(default=None, description="The file of source=jsonl or source=parquet")
-    seed: int = Field(default=0, ge=0, description="Seed of the environment's tasks and of the order in each epoch")
+    seed: int = Field(
+        default=0,
+        ge=0,
+        description="Seed of the environment's tasks and of the order in each epoch, kept for restarts; another one is "
+        "another source only if the environment gives other tasks then",
+    )
     epochs: int | None = Field(default=None, ge=1, description="End after this many passes over a finite source")
     num_prompts: int | None = Field(default=None, ge=1, description="End after this many prompts")
     purpose: Literal["train", "serve"] = Field(

@@ -18,7 +18,7 @@ class ProducerProgress(Record):
             incarnation=1_772_366_400_250_000,
             source="train.jsonl@5891b5b522d5",
             claimed_at=utc_now(),
-            mark="18",
+            mark="18/0",
             next_sequence=18,
             open_groups=(group_id("demo", "sort_digits/17", 0),),
             ledger_offset=40,

@@ -24,7 +24,8 @@ class EnvironmentSource:
         first = _first_tasks(environment, split, seed)
         if not first:
             raise ConfigurationError(f"environment {environment.name} has no task in its split {split!r}")
-        self._identity = tasks_identity(f"{environment.name}/{split}/{seed}", first)
+        # Not named by the seed: some environments give the same tasks with any, and their prompts would come twice.
+        self._identity = tasks_identity(f"{environment.name}/{split}", first)
         self._all = first if len(first) <= MOST_SHUFFLED_TASKS else None
 
     @property
