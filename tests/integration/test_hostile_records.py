@@ -1,5 +1,6 @@
 """Records that would end a stage, each time that it starts: it ends them, and its partition moves on."""
 
+import random
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import closing
@@ -10,17 +11,18 @@ import redis
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.publisher import Publisher
+from rollstream.generator.handler import without_tokens
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RegistryError
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.registry_url import ConfluentRegistry
-from rollstream.schemas.rollout import RolloutGenerated
-from rollstream.schemas.topics import MAX_RECORD_BYTES, PROMPTS, ROLLOUTS
+from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.topics import MAX_RECORD_BYTES, PROMPTS, ROLLOUTS, SCORED
 from rollstream.stage.dead_letters import KEPT_BYTES, list_dead_letters
 from rollstream.stage.loop import MAX_FAILURES_A_MINUTE
 from rollstream.stage.starts import ALONE_AFTER
-from tests.harness.builders import a_generated, a_prompt
+from tests.harness.builders import a_generated, a_prompt, a_turn
 from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.running import run_on
 from tests.harness.small_registry import SmallRegistry, a_small_registry
@@ -94,6 +96,24 @@ def test_what_cannot_even_say_that_it_failed_becomes_a_dead_letter(bus: Bus) -> 
     letters = list_dead_letters(run_on(bus.kafka, bus.run))
     assert len(letters) == MAX_FAILURES_A_MINUTE + 5
     assert {letter.error_class for letter in letters} == {"RecordTooLargeError"}
+
+
+def test_a_completed_sample_too_large_for_its_topic_ends_as_failed_and_the_largest_records_are_taken(bus: Bus) -> None:
+    async def long(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        yield a_generated(0, prompt=prompt, turns=(a_turn(text="x" * MAX_RECORD_BYTES),))
+        yield a_generated(1, prompt=prompt)
+
+    async def scenario() -> None:
+        bus.submit([1])
+        async with running(bus.stage(long, if_too_large=without_tokens)) as task:
+            await until(lambda: bus.committed() == 1, "the prompt to be committed", task=task)
+
+    run(scenario())
+    ends = {sample.sample_index: (sample.status, len(sample.turns)) for sample in bus.samples()}
+    assert ends == {0: (Status.FAILED, 0), 1: (Status.COMPLETED, 1)}
+    for topic in (PROMPTS, ROLLOUTS, SCORED):
+        # Not compressible: the broker bounds the compressed size.
+        bus.put(random.Random(0).randbytes(topic.max_bytes), topic=topic)
 
 
 def test_what_the_client_cannot_decompress_ends_as_a_dead_letter_and_readers_go_on(bus: Bus) -> None:
