@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
+from rollstream.bus.admin import what_it_says
 from rollstream.bus.clients import CLIENT_LOG, made
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.receiving import Receiver
@@ -44,9 +45,8 @@ class TopicReader:
         self._partitions = self._discover(topics)
         self._positions: dict[Partition, int] = {}
         self._at_end: set[Partition] = set()
-        wanted = start or {}
-        assignment = [TopicPartition(t, p, wanted.get((t, p), FROM_START)) for t, p in self._partitions]
-        self._consumer.assign(assignment)
+        self._start = start or {}
+        self._consumer.assign([self._next(partition) for partition in self._partitions])
 
     def __enter__(self) -> Self:
         return self
@@ -130,13 +130,34 @@ class TopicReader:
             # Transaction markers have offsets too, and only this event says that they are passed.
             self._positions[partition] = max(self._positions.get(partition, 0), message.offset())
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-            raise ConfigurationError(
-                f"{partition[0]}/{partition[1]}: the wanted offset is not in the log: {error.str()}"
-            )
+            self._read_on(partition, error)
         elif error.fatal() or error.code() not in _TRANSIENT:
             raise BrokerError(f"reading {partition[0]}: {error.str()} ({error.name()})")
         else:
             _LOG.warning("kafka reader: %s", error.str())
+
+    def _next(self, partition: Partition) -> TopicPartition:
+        """Where a partition is to be read next."""
+        return TopicPartition(*partition, self._positions.get(partition, self._start.get(partition, FROM_START)))
+
+    def _read_on(self, partition: Partition, error: KafkaError) -> None:
+        """Go on where this partition was; raises `ConfigurationError` if the log does not hold that offset.
+
+        librdkafka 2.16 also reports it ("no offset stored") when a broker is lost while a reader begins.
+        """
+        wanted = self._next(partition)
+        try:
+            first, end = self._consumer.get_watermark_offsets(wanted, timeout=_METADATA_TIMEOUT_SECONDS)
+        except confluent_kafka.KafkaException as failed:
+            raise BrokerError(f"asking for the offsets of {partition[0]}: {what_it_says(failed)}") from failed
+        if wanted.offset != FROM_START and not first <= wanted.offset <= end:
+            raise ConfigurationError(
+                f"{partition[0]}/{partition[1]}: offset {wanted.offset} is not in the log, which holds {first} to "
+                f"{end}: {error.str()}"
+            )
+        _LOG.warning("%s/%d is read on from offset %d: %s", *partition, wanted.offset, error.str())
+        self._consumer.incremental_unassign([wanted])
+        self._consumer.incremental_assign([wanted])
 
     def _unread(self) -> list[str]:
         return [f"{topic}/{number}" for topic, number in self._partitions if (topic, number) not in self._at_end]

@@ -1,0 +1,37 @@
+"""Reading topics without a group, on a real broker: where a reader goes on that the client stops."""
+
+import pytest
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.process.settings import KafkaSettings
+from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.topics import LEDGER
+from tests.harness.waits import wait_until
+
+REFUSED = "offset 5 is not in the log, which holds 0 to 3"
+
+
+def put(settings: KafkaSettings, topic: str, *values: bytes) -> None:
+    with Publisher(settings, client_id="test") as publisher:
+        for delivery in [publisher.publish_soon(OutRecord(topic=topic, value=value)) for value in values]:
+            delivery.result(20)
+
+
+def test_an_offset_that_the_log_does_not_hold_is_refused_and_one_that_it_holds_meanwhile_is_read(
+    kafka: str, topic_prefix: str
+) -> None:
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    put(settings, topic, b"0", b"1", b"2")
+    start = {(topic, 0): 5}
+    with TopicReader(settings, [topic], start=start) as early:
+        # Once this one was refused, the client of `early` has been refused by the broker too.
+        with TopicReader(settings, [topic], start=start) as late, pytest.raises(ConfigurationError, match=REFUSED):
+            wait_until(lambda: late.poll(timeout_seconds=0.1), "an error")
+        put(settings, topic, b"3", b"4", b"5", b"6")
+        read = wait_until(lambda: early.poll(timeout_seconds=0.1), "the records from offset 5 on")
+        assert [message.offset for message in read] == [5, 6]
+        wait_until(lambda: early.poll(timeout_seconds=0.1) or early.at_end(), "the end")
