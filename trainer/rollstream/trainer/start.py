@@ -19,7 +19,7 @@ from rollstream.history.weight_store import open_weight_store
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
-from rollstream.process.stop import Stop
+from rollstream.process.stop import Stop, ending_within
 from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHTS
 from rollstream.trainer import metrics
@@ -51,6 +51,8 @@ from rollstream.trainer.settings import TrainerSettings
 _LOG = logging.getLogger(__name__)
 # The broker deletes a little later than it may, and clocks differ.
 _MARGIN_SECONDS: Final = 24 * 3600.0
+# Imports, models and brokers that are away can't be told to end.
+_START_ENDS_SECONDS: Final = 10.0
 
 
 def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monotonic) -> None:
@@ -65,7 +67,8 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
         if _is_told_to_end(stop):
             return
         # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
-        backend = _load_backend(settings)
+        with ending_within(stop, _START_ENDS_SECONDS):
+            backend = _load_backend(settings)
         hide_loaded_objects()
         train(settings, backend, stop, health, clock)
     finally:
@@ -92,15 +95,16 @@ def train(
     if _is_told_to_end(stop):
         return
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
-    # Before the ledger is read: from here on nobody else can append, and a predecessor's open transaction is aborted.
-    publisher.init()
-    crash_point("taken_over")
-    found = _look_up(settings, run)
-    if 0 < settings.num_steps <= found.plan.step:
-        _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
-        return
-    if found.checkpoint is not None and not stop.is_asked:
-        backend.load_state(state_directory(found.checkpoint))
+    with ending_within(stop, _START_ENDS_SECONDS):
+        # Before the ledger is read: from here on nobody else can append, a predecessor's open transaction is aborted.
+        publisher.init()
+        crash_point("taken_over")
+        found = _look_up(settings, run)
+        if 0 < settings.num_steps <= found.plan.step:
+            _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
+            return
+        if found.checkpoint is not None and not stop.is_asked:
+            backend.load_state(state_directory(found.checkpoint))
     if _is_told_to_end(stop):
         return
     commits = _commits(settings, run, publisher, found)
