@@ -183,7 +183,9 @@ class Fleet:
         is_explained = self._is_explained(member, code, now)
         if not is_explained:
             self.unexpected.append(f"{member.name} ended with {code}: {member.log}")
-        if code != _BROKEN_WORLD and _TRACEBACK in member.log.read_bytes():
+        # An end that no fault explains has its line already; else a broken world may have been logged before the end.
+        is_broken = code == _BROKEN_WORLD or now <= self._broken_until.get(member.stage, 0.0)
+        if not is_broken and _TRACEBACK in member.log.read_bytes():
             self.unexpected.append(f"{member.name} wrote a traceback: {member.log}")
         _LOG.info("%s ended with %d%s", member.name, code, "" if is_explained else ", which no fault explains")
         if member.is_leaving or code in NOT_HEALED_BY_RESTART or (code == FENCED and self._has_another(member)):
