@@ -152,3 +152,6 @@ def test_a_repair_cannot_be_taken_back(written: Written) -> None:
     assert written.call("repair", written.put(LEDGER, b"garbage")).exit_code == 0
     (repair,) = (message for message, entry in written.run.read_with_messages(LEDGER) if entry.kind is EntryKind.SKIP)
     assert "is a repair itself" in written.refused(f"ledger@{repair.offset}")
+    without_records = written.put(LEDGER, AvroCodec(LEDGER).encode(an_entry(EntryKind.SKIP, parent_version=None)))
+    assert written.listed() == {without_records}
+    assert written.call("repair", "--all").exit_code == 0

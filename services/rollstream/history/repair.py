@@ -65,8 +65,8 @@ def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: boo
     require_no_trainer(settings.kafka, settings.run, force=force)
     run = Run(settings)
     # Before the trainer is fenced, so that a repair that is refused stops nobody.
-    _refuse_repairs(run, places)
     reasons = {place: str(error)[:_MAX_REASON_CHARACTERS] for place, error in check(run)}
+    _refuse_repairs(run, [place for place in places if place not in reasons])
     _checked(run, places)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     publisher.init()
