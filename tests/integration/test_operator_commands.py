@@ -12,7 +12,6 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Delivery, Message, OutRecord
+from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.transaction import TransactionalPublisher
@@ -29,7 +28,7 @@ from rollstream.cli.main import cli
 from rollstream.process.fleet import Fleet
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import ConfigurationError, DecodeError, RollstreamError
+from rollstream.schemas.errors import ConfigurationError, DecodeError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.record import Record
@@ -48,53 +47,25 @@ from rollstream.schemas.topics import (
 )
 from rollstream.stage.dead_letters import dead_letter
 from tests.harness.builders import a_progress, a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
+from tests.harness.command_runs import CommandRun
 from tests.harness.waits import wait_until
 
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """One run on the shared broker: puts records on its topics, runs commands against it."""
-
-    name: str
-    kafka: KafkaSettings
-    config: Path
-    publisher: Publisher
-
-    def put(self, topic: Topic[Any], record: Record, *, key: str) -> Delivery:
-        return self.put_bytes(topic, AvroCodec(topic).encode(record), key=key)
-
-    def put_bytes(self, topic: Topic[Any], value: bytes, *, key: str) -> Delivery:
-        record = OutRecord(topic=topic.of(self.name), key=key.encode(), value=value)
-        return self.publisher.publish_soon(record).result(30)
-
-    def command(self, *words: str) -> str:
-        """Standard output of a command that must succeed."""
-        result = CliRunner().invoke(cli, [*words, "--config", str(self.config)], catch_exceptions=False)
-        assert result.exit_code == 0, result.output
-        return result.stdout
-
-    def refusal(self, *words: str) -> RollstreamError:
-        """The error of a command that must fail with one of ours."""
-        result = CliRunner().invoke(cli, [*words, "--config", str(self.config)])
-        assert isinstance(result.exception, RollstreamError), result.output
-        return result.exception
-
-
 @pytest.fixture
-def run(kafka: str, redis_url: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
+def run(kafka: str, redis_url: str, topic_prefix: str, tmp_path: Path) -> Iterator[CommandRun]:
     """A run with empty topics."""
     config = tmp_path / "rollstream.toml"
     config.write_text(f'run = "{topic_prefix}"\nredis_url = "{redis_url}"\n[kafka]\nbootstrap_servers = "{kafka}"\n')
     settings = KafkaSettings(bootstrap_servers=kafka)
     KafkaAdmin(settings).create_topics(topic_prefix, partitions=2)
     publisher = Publisher(settings, client_id="test")
-    yield Run(name=topic_prefix, kafka=settings, config=config, publisher=publisher)
+    yield CommandRun(name=topic_prefix, kafka=settings, config=config, publisher=publisher)
     publisher.close()
 
 
-def test_tail_prints_one_line_a_record_and_unreadable_ones_too(run: Run) -> None:
+def test_tail_prints_one_line_a_record_and_unreadable_ones_too(run: CommandRun) -> None:
     rollout = a_rollout(0.5)
     run.put(SCORED, rollout, key="g")
     run.put_bytes(SCORED, b"garbage", key="g")
@@ -117,19 +88,21 @@ def test_tail_prints_one_line_a_record_and_unreadable_ones_too(run: Run) -> None
     ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_tail_shows_what_is_in_each_kind_of_record(run: Run, topic: Topic[Any], record: Record, shown: str) -> None:
+def test_tail_shows_what_is_in_each_kind_of_record(
+    run: CommandRun, topic: Topic[Any], record: Record, shown: str
+) -> None:
     run.put(topic, record, key="k")
     assert shown in run.command("tail", topic.name)
 
 
-def test_tail_shows_the_newest_records_over_all_partitions(run: Run) -> None:
+def test_tail_shows_the_newest_records_over_all_partitions(run: CommandRun) -> None:
     for row in range(12):
         run.put(PROMPTS, a_prompt(row), key=f"key-{row}")
     lines = run.command("tail", "prompts", "-n", "3").splitlines()
     assert [a_prompt(row).group_id in line for row, line in zip((9, 10, 11), lines, strict=True)] == [True] * 3
 
 
-def test_tail_as_json_gives_token_ids_as_numbers(run: Run) -> None:
+def test_tail_as_json_gives_token_ids_as_numbers(run: CommandRun) -> None:
     run.put(SCORED, a_rollout(0.5), key="g")
     row = json.loads(run.command("tail", "scored", "--json"))
     turn = row["value"]["rollout"]["turns"][0]
@@ -140,7 +113,7 @@ def test_tail_as_json_gives_token_ids_as_numbers(run: Run) -> None:
     assert row["offset"] == 0
 
 
-def test_tail_follow_prints_what_comes_and_ends_cleanly_on_ctrl_c(run: Run) -> None:
+def test_tail_follow_prints_what_comes_and_ends_cleanly_on_ctrl_c(run: CommandRun) -> None:
     run.put(PROMPTS, a_prompt(1), key="a")
     command = [sys.executable, "-m", "rollstream.cli.main", "tail", "prompts", "-f", "--config", str(run.config)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -180,7 +153,7 @@ def test_topics_are_created_once_described_and_deleted_after_asking(
     wait_until(lambda: names.isdisjoint(admin.topic_names()), "every topic to be gone", 15.0)
 
 
-def test_dead_letters_are_listed_once_replayed_once_and_refused_after(run: Run) -> None:
+def test_dead_letters_are_listed_once_replayed_once_and_refused_after(run: CommandRun) -> None:
     letter = _dead_letter(run)
     for _ in range(2):  # the same one twice: a crash between publishing and committing
         run.publisher.publish_soon(letter).result(30)
@@ -199,11 +172,11 @@ def test_dead_letters_are_listed_once_replayed_once_and_refused_after(run: Run) 
     assert len(_read(run, PROMPTS)) == 1
 
 
-def test_replaying_what_is_not_there_names_the_command_that_lists(run: Run) -> None:
+def test_replaying_what_is_not_there_names_the_command_that_lists(run: CommandRun) -> None:
     assert "dead-letters list" in str(run.refusal("dead-letters", "replay", "group/topic/0/0"))
 
 
-def test_lineage_leads_from_a_rollout_to_its_version_from_the_topics_alone(run: Run) -> None:
+def test_lineage_leads_from_a_rollout_to_its_version_from_the_topics_alone(run: CommandRun) -> None:
     rollout, entry = _a_trained_run(run)
     text = run.command("lineage", rollout.rollout.rollout_id)
     for station in (
@@ -220,7 +193,7 @@ def test_lineage_leads_from_a_rollout_to_its_version_from_the_topics_alone(run: 
     assert story["policy_lag"] == 0
 
 
-def test_lineage_of_a_step_lists_the_rollouts_that_it_trained_on(run: Run) -> None:
+def test_lineage_of_a_step_lists_the_rollouts_that_it_trained_on(run: CommandRun) -> None:
     rollout, _ = _a_trained_run(run)
     text = run.command("lineage", "1")
     assert text.startswith("step 1 version 1 ← 0")
@@ -228,12 +201,12 @@ def test_lineage_of_a_step_lists_the_rollouts_that_it_trained_on(run: Run) -> No
     assert "lag 0" in text
 
 
-def test_lineage_of_what_no_topic_knows_says_where_ids_are_found(run: Run) -> None:
+def test_lineage_of_what_no_topic_knows_says_where_ids_are_found(run: CommandRun) -> None:
     assert "tail scored" in str(run.refusal("lineage", "0123-4"))
     assert "no surviving step 7" in str(run.refusal("lineage", "7"))
 
 
-def test_status_shows_topics_lag_fleet_and_versions(run: Run, redis_url: str) -> None:
+def test_status_shows_topics_lag_fleet_and_versions(run: CommandRun, redis_url: str) -> None:
     _a_trained_run(run)
     run.put(WEIGHTS_APPLIED, applied(0), key="generator-1")
     run.put(WEIGHTS_APPLIED, applied(1), key="generator-1")
@@ -254,7 +227,7 @@ def test_status_shows_topics_lag_fleet_and_versions(run: Run, redis_url: str) ->
 
 
 def test_status_shows_the_newest_records_that_can_be_read_and_is_silent_about_others(
-    run: Run, caplog: pytest.LogCaptureFixture
+    run: CommandRun, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.put(WEIGHTS, published(2), key="policy")
     run.put(PRODUCERS, a_progress(), key="producer-0")
@@ -266,7 +239,7 @@ def test_status_shows_the_newest_records_that_can_be_read_and_is_silent_about_ot
     assert "unreadable" not in caplog.text
 
 
-def test_status_on_a_terminal_is_live_and_ends_with_0_on_ctrl_c(run: Run) -> None:
+def test_status_on_a_terminal_is_live_and_ends_with_0_on_ctrl_c(run: CommandRun) -> None:
     terminal, inside = pty.openpty()
     fcntl.ioctl(inside, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     command = [sys.executable, "-m", "rollstream.cli.main", "status", "--config", str(run.config)]
@@ -288,7 +261,7 @@ def test_status_on_a_terminal_is_live_and_ends_with_0_on_ctrl_c(run: Run) -> Non
     assert b"Aborted" not in shown
 
 
-def test_status_counts_what_a_group_has_not_committed(run: Run) -> None:
+def test_status_counts_what_a_group_has_not_committed(run: CommandRun) -> None:
     import confluent_kafka
 
     deliveries = [run.put(PROMPTS, a_prompt(row), key="same") for row in range(5)]
@@ -334,7 +307,7 @@ def test_a_stage_without_topics_ends_before_torch_is_imported(kafka: str, topic_
         assert "make them with `rollstream topics create`" in done.stderr
 
 
-def test_prompt_submits_and_prints_each_answer_with_its_versions(run: Run) -> None:
+def test_prompt_submits_and_prints_each_answer_with_its_versions(run: CommandRun) -> None:
     submitted: list[PromptSubmitted] = []
     answering = threading.Thread(target=_answer, args=(run, submitted), daemon=True)
     answering.start()
@@ -347,12 +320,12 @@ def test_prompt_submits_and_prints_each_answer_with_its_versions(run: Run) -> No
     assert "version 3" in text
 
 
-def test_prompt_says_how_many_answers_are_missing_at_the_deadline(run: Run) -> None:
+def test_prompt_says_how_many_answers_are_missing_at_the_deadline(run: CommandRun) -> None:
     said = str(run.refusal("prompt", "x", "--samples", "2", "--timeout", "3"))
     assert "2 of 2 answers did not come within 3 s" in said
 
 
-def _answer(run: Run, submitted: list[PromptSubmitted]) -> None:
+def _answer(run: CommandRun, submitted: list[PromptSubmitted]) -> None:
     """Play generator and scorer for one prompt: one sample with a reward, a duplicate of it, one without."""
     with TopicReader(run.kafka, [PROMPTS.of(run.name)]) as reader:
         while not submitted:
@@ -366,7 +339,7 @@ def _answer(run: Run, submitted: list[PromptSubmitted]) -> None:
         run.put(SCORED, answer, key=prompt.group_id)
 
 
-def _a_trained_run(run: Run) -> tuple[RolloutScored, Any]:
+def _a_trained_run(run: CommandRun) -> tuple[RolloutScored, Any]:
     """A run in which one rollout was generated, scored and trained on in step 1."""
     prompt = a_prompt(run=run.name, group_size=1)
     rollout = a_rollout(1.0, prompt=prompt, turns=(a_turn(spans=((0, 0, 6),)),))
@@ -385,11 +358,11 @@ def _a_trained_run(run: Run) -> tuple[RolloutScored, Any]:
     return rollout, entry
 
 
-def _out(run: Run, topic: Topic[Any], record: Record, key: str) -> OutRecord:
+def _out(run: CommandRun, topic: Topic[Any], record: Record, key: str) -> OutRecord:
     return OutRecord(topic=topic.of(run.name), key=key.encode(), value=AvroCodec(topic).encode(record))
 
 
-def _dead_letter(run: Run) -> OutRecord:
+def _dead_letter(run: CommandRun) -> OutRecord:
     original = Message(topic=PROMPTS.of(run.name), partition=0, offset=4, key=b"g", value=b"garbage")
     return dead_letter(
         original,
@@ -401,7 +374,7 @@ def _dead_letter(run: Run) -> OutRecord:
     )
 
 
-def _read(run: Run, topic: Topic[Any]) -> list[Message]:
+def _read(run: CommandRun, topic: Topic[Any]) -> list[Message]:
     with TopicReader(run.kafka, [topic.of(run.name)]) as reader:
         return list(reader.to_end())
 
