@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import count
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import ROLLOUTS, SCORED
+from tests.harness import rewinding_stream
 from tests.harness.builders import a_generated, a_prompt
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
@@ -19,11 +21,12 @@ from tests.harness.unruly_environment import NAME, TABLE
 from tests.harness.waits import wait_until
 
 BATCH = 16
+PARTITIONS = 4
 
 
 @pytest.fixture
 def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
-    with a_run(kafka, topic_prefix, tmp_path, partitions=4) as made:
+    with a_run(kafka, topic_prefix, tmp_path, partitions=PARTITIONS) as made:
         made.tables |= TABLE
         made.tables["scorer"] = {
             "batch_size": BATCH,
@@ -79,6 +82,17 @@ def start(run: Run, name: str, **environment: str) -> StartedProcess:
 
 def scored_by(run: Run, name: str) -> int:
     return sum(record.scoring.scorer == name for record in run.records(SCORED))
+
+
+def test_what_was_polled_in_a_rebalance_is_read_again_although_nothing_was_committed_yet(
+    run: Run, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    Load(run).grow()
+    run.start_forked(partial(rewinding_stream.main, run.config, seen))
+    wait_until(
+        lambda: seen.exists() and seen.read_text().splitlines().count("0") >= 2 * 4, "offset 0 of each once more"
+    )
 
 
 def test_a_second_scorer_joins_a_busy_one_and_takes_over_and_no_rollout_is_skipped(run: Run) -> None:

@@ -12,6 +12,9 @@ What Faust 0.15.3 does, and what is done about it:
   none.
 - It asks every five minutes who leads which partition. aiokafka asks earlier after most errors, but not when it looks
   for the first offset of a partition: it asks the old leader ten times a second. So it asks every few seconds.
+- After a rebalance it drops what it has polled, and seeks to the committed offset. aiokafka does not seek a partition
+  of which nothing is committed: what was polled and dropped would never be read. So such a partition is read again from
+  its start.
 - It says nowhere whether records are fetched. `fetched` looks into its consumer.
 """
 
@@ -21,6 +24,8 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
+
+from faust.transport.drivers.aiokafka import Consumer as AiokafkaConsumer
 
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
@@ -61,7 +66,21 @@ class StreamSettings:
     session_timeout_seconds: float
 
 
+class _SeekingConsumer(AiokafkaConsumer):  # type: ignore[misc]  # the library is not typed here
+    async def seek_to_committed(self) -> Mapping[Any, int]:
+        """Also seek partitions of which nothing is committed, see the module."""
+        committed: Mapping[Any, int] = await super().seek_to_committed()
+        if never := [partition for partition in self.assignment() if not committed.get(partition)]:
+            # Where the log begins later, aiokafka goes to its start.
+            await self.seek_wait(dict.fromkeys(never, 0))
+        return committed
+
+
 class _App(BoundedApp):
+    def _new_consumer(self) -> Any:
+        self.transport.Consumer = _SeekingConsumer
+        return super()._new_consumer()
+
     def _create_directories(self) -> None:
         """None, see the module."""
 

@@ -1,0 +1,36 @@
+"""The scorer's real stream in the moment after a rebalance: what was polled is dropped, nothing is committed yet."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rollstream.bus.message import Message
+from rollstream.process.entry import run_process
+from rollstream.process.stop import Stop
+from rollstream.schemas.topics import ROLLOUTS
+from rollstream.scorer.app import StreamSettings, build_app
+from rollstream.scorer.settings import ScorerSettings
+
+
+def main(config: Path, seen: Path) -> None:
+    """The process. It writes each offset that it is given as a line of `seen`."""
+    settings = ScorerSettings.load(config)
+    topics = [ROLLOUTS.of(settings.run)]
+    stream = StreamSettings(
+        group=f"{settings.run}.scorers", topics=topics, batch_size=100, session_timeout_seconds=10.0
+    )
+
+    async def read(stop: Stop) -> None:
+        async def note(messages: Sequence[Message], _must_end: Callable[[], bool]) -> None:
+            is_first = not seen.exists()
+            with seen.open("a") as file:
+                file.writelines(f"{message.offset}\n" for message in messages)
+            if is_first:
+                # As Faust does once partitions are handed out. The batch is not acknowledged before this ends.
+                await app.consumer.perform_seek()
+
+        app = build_app(settings.kafka, stream, note, lambda count: None)
+        await app.start()
+        await stop.asked()
+        await app.stop()
+
+    run_process("scorer", read)
