@@ -31,6 +31,8 @@ from rollstream.trainer.settings import TrainerSettings
 _INCARNATION: Final = "bench"
 _METRICS: Final = 40
 _DELIVERY_SECONDS: Final = 300.0
+_AT_ONCE: Final = 64
+"""Records that may share a batch. A client unpacks a batch as a whole, and those of a trainer are small."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,8 +163,10 @@ def _trained(groups: list[str], shape: HistoryShape) -> Iterator[TrainedRollout]
 def _publish(run: Run, records: Iterator[OutRecord]) -> None:
     publisher = run.publisher("bench")
     last: Future[Delivery] | None = None
-    for record in records:
+    for number, record in enumerate(records, start=1):
         last = publisher.publish_soon(record)
+        if number % _AT_ONCE == 0:
+            last.result(_DELIVERY_SECONDS)
     if last is not None:
         last.result(_DELIVERY_SECONDS)
     publisher.close(_DELIVERY_SECONDS)
