@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import FoldSnapshot, LedgerFold
-from rollstream.history.passing import Passing, RecordPlace, refused
+from rollstream.history.passing import Passing, passed_over, refused
 from rollstream.history.versions import LARGEST_VERSION
 from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
@@ -162,26 +162,18 @@ def read_known(run: Run, ledger_topic_id: str, snapshot: HistorySnapshot | None)
 
 
 def _read_on(run: Run, ledger_topic_id: str, snapshot: HistorySnapshot | None) -> KnownHistory:
-    starts = snapshot.offsets if snapshot else {}
-    skipped: frozenset[RecordPlace] = frozenset()
-    while True:
+    def take_in(passing: Passing) -> KnownHistory:
         known = KnownHistory(ledger_topic_id, snapshot)
-        passing = Passing(run=run, skipped=skipped, starts=starts)
-        _take_in(known, passing)
-        if any(place.offset < starts.get(place.topic, 0) for place in passing.named):
+        for _, weights in passing.weights():
+            known.add_weights(weights, model=run.model)
+        for _ in passing.entries(known.add_entry):
+            pass
+        known.is_read_up_to(passing.ends)
+        if any(place.offset < passing.starts.get(place.topic, 0) for place in passing.named):
             raise InconsistentLedgerError("an entry says to pass over records that are part of the snapshot")
-        if not passing.is_over:
-            # An entry names records that lie before it and were taken in: once more, without them.
-            skipped |= passing.named
-        elif passing.problems:
-            raise refused(run, passing.problems[0], len(passing.problems))
-        else:
-            return known
+        return known
 
-
-def _take_in(known: KnownHistory, passing: Passing) -> None:
-    for _, weights in passing.weights():
-        known.add_weights(weights, model=passing.run.model)
-    for _ in passing.entries(known.add_entry):
-        pass
-    known.is_read_up_to(passing.ends)
+    known, passing = passed_over(run, take_in, starts=snapshot.offsets if snapshot else None)
+    if passing.problems:
+        raise refused(run, passing.problems[0], len(passing.problems))
+    return known

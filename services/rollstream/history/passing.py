@@ -17,6 +17,7 @@ from rollstream.schemas.topics import LEDGER, WEIGHTS, Topic
 from rollstream.schemas.weights import WeightsPublished
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 
 class RecordPlace(NamedTuple):
@@ -50,11 +51,6 @@ class Passing:
     named: set[RecordPlace] = field(default_factory=set)
     problems: list[Problem] = field(default_factory=list)
 
-    @property
-    def is_over(self) -> bool:
-        """Whether all that entries name was left out; if not, another pass is due that knows them."""
-        return self.named <= self.skipped
-
     def weights(self) -> Iterator[tuple[Message, WeightsPublished]]:
         """Every version that can be read, to the end."""
         return self._records(WEIGHTS)
@@ -87,6 +83,25 @@ class Passing:
 
     def _note(self, topic: Topic[Any], message: Message, error: DecodeError | InconsistentLedgerError) -> None:
         self.problems.append(Problem(RecordPlace(topic.name, message.offset), error))
+
+
+def passed_over(
+    run: Run,
+    take_in: Callable[[Passing], T],
+    *,
+    skipped: frozenset[RecordPlace] = frozenset(),
+    starts: Mapping[str, int] | None = None,
+) -> tuple[T, Passing]:
+    """What `take_in` makes of both topics without the records that entries name; and the last pass, with its problems.
+
+    An entry names records that lie before it and were taken in. So `take_in` is called again, without them.
+    """
+    while True:
+        passing = Passing(run=run, skipped=skipped, starts=starts or {})
+        taken = take_in(passing)
+        if passing.named <= skipped:
+            return taken, passing
+        skipped |= passing.named
 
 
 def refused(run: Run, problem: Problem, num_problems: int) -> InconsistentLedgerError:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import LedgerFold
-from rollstream.history.passing import Passing, Problem, RecordPlace, refused
+from rollstream.history.passing import Passing, Problem, RecordPlace, passed_over, refused
 from rollstream.history.versions import LARGEST_VERSION
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
@@ -58,14 +58,8 @@ def read(run: Run) -> History:
 
 def examine(run: Run, *, skipped: Iterable[RecordPlace] = ()) -> History:
     """The same, with every problem in `problems` instead of an error; `skipped` are passed over besides."""
-    known = frozenset(skipped)
-    while True:
-        passing = Passing(run=run, skipped=known)
-        history = _history(passing)
-        if passing.is_over:
-            return history
-        # An entry names records that lie before it and were taken in: once more, without them.
-        known |= passing.named
+    history, _ = passed_over(run, _history, skipped=frozenset(skipped))
+    return history
 
 
 def _history(passing: Passing) -> History:

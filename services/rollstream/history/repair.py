@@ -66,7 +66,8 @@ def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: boo
     run = Run(settings)
     # Before the trainer is fenced, so that a repair that is refused stops nobody.
     reasons = {place: str(error)[:_MAX_REASON_CHARACTERS] for place, error in check(run)}
-    _refuse_repairs(run, [place for place in places if place not in reasons])
+    if chosen := [place for place in places if place not in reasons]:
+        _refuse_repairs(run, chosen)
     _checked(run, places)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     publisher.init()
