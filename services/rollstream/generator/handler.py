@@ -52,7 +52,8 @@ class GeneratorHandler:
 
     async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         """Give out each sample as it ends. Closing the iterator cancels the samples that still run."""
-        tasks = [asyncio.create_task(self._sample(prompt, index)) for index in _indices(prompt)]
+        refused = out_of_bounds(prompt)  # of a large group the whole prompt is measured: once, not for each sample
+        tasks = [asyncio.create_task(self._sample(prompt, index, refused)) for index in _indices(prompt)]
         try:
             for ended in asyncio.as_completed(tasks):
                 yield await ended
@@ -71,9 +72,11 @@ class GeneratorHandler:
         """The largest number of tokens that the samples of a prompt can generate together."""
         return len(_indices(prompt)) * min(prompt.sampling.max_tokens, self._engine.max_model_len)
 
-    async def _sample(self, prompt: PromptSubmitted, index: int) -> RolloutGenerated:
+    async def _sample(self, prompt: PromptSubmitted, index: int, refused: Failure | None) -> RolloutGenerated:
         started, attempt_id = utc_now(), new_attempt_id()
-        status, failure, turns = await self._outcome(prompt, index, attempt_id)
+        status, failure, turns = (
+            (Status.FAILED, refused, ()) if refused is not None else await self._outcome(prompt, index, attempt_id)
+        )
         record = self._record(prompt, index, attempt_id, started, status=status, failure=failure, turns=turns)
         metrics.SAMPLES.labels(status=record.status.value).inc()
         if failure is not None:
@@ -85,7 +88,6 @@ class GeneratorHandler:
         self, prompt: PromptSubmitted, index: int, attempt_id: str
     ) -> tuple[Status, Failure | None, tuple[Turn, ...]]:
         try:
-            _refuse_out_of_bounds(prompt)
             _refuse_truncated_distribution(prompt)
             async with asyncio.timeout(self._bounds.deadline_seconds):
                 turns = await self._turns_with_retries(prompt, index, attempt_id)
@@ -160,12 +162,6 @@ def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
     digest = hashlib.sha256(f"{sampling.seed}/{sample_index}".encode()).digest()
     # 63 bits, because engines take the seed as a signed integer of 64 bits.
     return int.from_bytes(digest[:8], "little") >> 1
-
-
-def _refuse_out_of_bounds(prompt: PromptSubmitted) -> None:
-    refused = out_of_bounds(prompt)
-    if refused is not None:
-        raise FailedSampleError(refused.code, refused.message)
 
 
 def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
