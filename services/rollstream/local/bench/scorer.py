@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from rollstream.environments.load import load_environment
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
+from rollstream.local.supervisor import stage_process
 from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
@@ -88,11 +88,7 @@ def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[Message], f
     config.write_text(f'run = "{run.name}"\n[kafka]\nbootstrap_servers = "{run.kafka.bootstrap_servers}"\n')
     log = directory / f"{run.name}.log"
     with log.open("w") as output:
-        scorer = subprocess.Popen(
-            [sys.executable, "-m", "rollstream.cli.main", "scorer", "--config", str(config)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )
+        scorer = subprocess.Popen(stage_process("scorer", config).command, stdout=output, stderr=subprocess.STDOUT)
     try:
         deadline = time.monotonic() + _DEADLINE_SECONDS
         while _committed(run) < count:

@@ -3,7 +3,6 @@
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 import urllib.error
@@ -22,6 +21,7 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import ChildProcess, stop_all
+from rollstream.local.supervisor import stage_process
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.settings import STAGES, KafkaSettings, Stage
 from rollstream.schemas.errors import BrokenWorldError
@@ -99,7 +99,7 @@ def _start(stage: Stage, config: Path) -> Start:
     """Start a stage, wait until it is ready, and end it."""
     port = free_ports(1)[0]
     log = config.with_name(f"{config.stem}-{stage}.log")
-    command = (sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(config))
+    command = stage_process(stage, config).command
     began = time.monotonic()
     process = ChildProcess.start(command, log, env={**os.environ, "ROLLSTREAM_HEALTH_PORT": str(port)})
     try:

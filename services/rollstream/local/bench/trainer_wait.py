@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from rollstream.bus.run import Run
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
+from rollstream.local.supervisor import stage_process
 from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
 from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.errors import BrokenWorldError
@@ -56,11 +56,10 @@ def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, mod
     _fill(run, num_steps * shape["groups_per_step"], shape)
     # The trainer drops samples that are longer than what its model takes.
     write_tiny_model(directory / "model", seed=0, max_length=max(512, 2 * shape["tokens"]), **MODEL_SIZES[model])
-    command = [sys.executable, "-m", "rollstream.cli.main", "trainer", "--config"]
     log = directory / "trainer.log"
     with log.open("w") as output:
         ended = subprocess.run(
-            [*command, str(_config(kafka, directory, num_steps, shape))],
+            stage_process("trainer", _config(kafka, directory, num_steps, shape)).command,
             stdout=output, stderr=subprocess.STDOUT, check=False, timeout=_DEADLINE_SECONDS,
         )  # fmt: skip
     if ended.returncode != 0:

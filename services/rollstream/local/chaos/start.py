@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from rollstream.local.ports import free_ports
 from rollstream.local.processes import ChildProcess
 from rollstream.local.redis import RedisServer
 from rollstream.local.run_file import refuse_used, run_name
+from rollstream.local.supervisor import stage_process
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.settings import RUN_FILE, Stage, StageSettings
 
@@ -120,8 +120,7 @@ def _launch(config: Path, environment: Mapping[str, str], launching: Launching) 
 
 
 def _as_people_do(stage: Stage, config: Path, log: Path, environment: Mapping[str, str]) -> Process:
-    command = (sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(config))
-    return ChildProcess.start(command, log, env={**os.environ, **environment})
+    return ChildProcess.start(stage_process(stage, config).command, log, env={**os.environ, **environment})
 
 
 def _write_run_file(options: ChaosOptions, cluster: KafkaCluster, redis: RedisServer) -> Path:
