@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from rollstream.bus.clients import made
+from rollstream.bus.clients import made, quiet_config
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError, NoLeaderError
@@ -86,7 +86,7 @@ class KafkaAdmin:
 
     def __init__(self, kafka: KafkaSettings) -> None:
         self._kafka = kafka
-        self._config = _quiet(kafka)
+        self._config = quiet_config(kafka)
         self._client = made(AdminClient, self._config, kafka)
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
@@ -224,7 +224,7 @@ class CommittedOffsets:
     def __init__(self, kafka: KafkaSettings, group: str) -> None:
         self._group = group
         # Not the admin client: librdkafka 2.16 crashes the process if the group's coordinator moves or loads meanwhile.
-        config = {**_quiet(kafka), "group.id": group, "enable.auto.commit": False}
+        config = {**quiet_config(kafka), "group.id": group, "enable.auto.commit": False}
         self._client = made(confluent_kafka.Consumer, config, kafka)
 
     def of(self, topic: str) -> dict[int, int]:
@@ -240,11 +240,6 @@ class CommittedOffsets:
     def close(self) -> None:
         """Close the client."""
         self._client.close()
-
-
-def _quiet(kafka: KafkaSettings) -> dict[str, Any]:
-    # The client prints hundreds of lines about a broker that is gone; the error that we raise says it in one.
-    return {**kafka.client_config(), "log_level": 0}
 
 
 def _is_new(name: str, future: "Future[Any]") -> bool:

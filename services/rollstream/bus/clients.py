@@ -20,6 +20,11 @@ BROKER_ANSWERS_SECONDS: Final = 5.0
 C = TypeVar("C")
 
 
+def quiet_config(kafka: KafkaSettings) -> dict[str, Any]:
+    """For clients whose errors are raised here: of a broker that is gone they would print hundreds of lines besides."""
+    return {**kafka.client_config(), "log_level": 0}
+
+
 def made(kind: Callable[[dict[str, Any]], C], config: dict[str, Any], kafka: KafkaSettings) -> C:
     """`kind(config)`. Raises `ConfigurationError` if the client refuses a setting of `[kafka]`."""
     try:
@@ -34,7 +39,7 @@ def cluster_topics(kafka: KafkaSettings, timeout_seconds: float = BROKER_ANSWERS
     """The names of all topics. Raises `BrokerError`, with address and reason, if no broker answers in time."""
     reasons: list[str] = []
     # Without its log: what it would print many times is said once in the error.
-    config = {**kafka.client_config(), "log_level": 0, "error_cb": lambda error: reasons.append(error.str())}
+    config = {**quiet_config(kafka), "error_cb": lambda error: reasons.append(error.str())}
     client = made(AdminClient, config, kafka)
     try:
         return set(client.list_topics(timeout=timeout_seconds).topics)

@@ -1,5 +1,6 @@
-"""Tells whether a run's trainer lives, without Redis and from any machine, for what an
-operator writes beside it: `weights rollback` and `ledger repair`.
+"""Tells whether a run's trainer lives, without Redis and from any machine.
+
+`weights rollback` and `ledger repair` ask, since they write beside it.
 
 A living trainer is a member of a consumer group that reads nothing; the broker knows whether the group has a member.
 This only warns people. What protects the ledger is fencing: whoever takes over the transactional id fences the trainer
@@ -15,7 +16,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import until_settled, what_it_says
-from rollstream.bus.clients import CLIENT_LOG, made
+from rollstream.bus.clients import CLIENT_LOG, made, quiet_config
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import LEDGER
@@ -74,7 +75,7 @@ def require_no_trainer(kafka: KafkaSettings, run: str, *, force: bool) -> None:
 
 def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
     """Whether the run's trainer lives, or died less than `GONE_AFTER_SECONDS` ago; raises `BrokerError`."""
-    config = {**kafka.client_config(), "log_level": 0}  # its errors say what it would print
+    config = quiet_config(kafka)
     admin = made(AdminClient, config, kafka)
     try:
         return _has_members(admin, _group(run))
