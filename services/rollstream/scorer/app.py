@@ -138,19 +138,21 @@ def fetched(app: Any) -> Mapping[Partition, Fetched]:
 def end_process(error: BaseException) -> NoReturn:
     """End the process at once, so that Faust can't commit the batch that `error` left unfinished. Logs are flushed."""
     _LOG.critical("%s: %s; nothing of the batch is committed", type(error).__name__, error, exc_info=error)
-    logging.shutdown()
-    sys.stderr.flush()
     if isinstance(error, KeyboardInterrupt):
-        os._exit(_INTERRUPTED)
-    os._exit(error.exit_code if isinstance(error, RollstreamError) else BrokenWorldError.exit_code)
+        _exit(_INTERRUPTED)
+    _exit(error.exit_code if isinstance(error, RollstreamError) else BrokenWorldError.exit_code)
 
 
 def leave_at_once() -> NoReturn:
     """End the process in order, with nothing handled. Logs are flushed."""
     _LOG.info("ended before it had started")
+    _exit(0)
+
+
+def _exit(code: int) -> NoReturn:
     logging.shutdown()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(code)
 
 
 def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
