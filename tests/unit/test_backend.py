@@ -14,6 +14,7 @@ from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.trainer.learning import policy_forward
 from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
 from rollstream.trainer.learning.bounds import ModelBounds
+from rollstream.trainer.learning.hidden_states import can_share_prompts
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings
 
@@ -74,6 +75,41 @@ def test_the_step_does_not_depend_on_how_samples_are_split_into_micro_batches(mo
         assert report.grad_norm == pytest.approx(reports[0].grad_norm, rel=1e-4)
         assert report.metrics == pytest.approx(dict(reports[0].metrics), rel=1e-4, abs=1e-6)
         torch.testing.assert_close(after, weights[0], atol=2e-5, rtol=0)
+
+
+def three_groups():
+    """Samples of 3 groups, whose prompts and completions differ in length; one completion is a single token."""
+    prompts = [np.arange(3, 3 + length, dtype=np.int32) for length in (9, 4, 6)]
+    return [
+        a_sample(index, prompt_token_ids=prompts[index % 3], completion=1 + index % 5, group_id=f"group-{index % 3}")
+        for index in range(18)
+    ]
+
+
+@pytest.mark.parametrize("budget", [1, 40, 10_000])
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_prompt_that_is_computed_once_for_its_group_gives_the_same_step(model_path, tmp_path, budget, minibatches):
+    settings = {"minibatches": minibatches, "tokens_per_microbatch": budget, "learning_rate": 1e-4}
+    samples = three_groups()
+    reports, weights = [], []
+    for share in (True, False):
+        backend = a_backend(model_path, share_prompts=share, **settings)
+        reports.append(backend.train_step(samples, step=0))
+        weights.append(weights_of(backend, tmp_path / f"{share}"))
+    assert reports[0].loss == pytest.approx(reports[1].loss, abs=1e-6)
+    assert reports[0].grad_norm == pytest.approx(reports[1].grad_norm, rel=1e-5)
+    assert reports[0].metrics == pytest.approx(dict(reports[1].metrics), rel=1e-5, abs=1e-6)
+    torch.testing.assert_close(weights[0], weights[1], atol=1e-5, rtol=0)
+
+
+def test_a_model_that_keeps_a_sliding_window_of_its_tokens_shares_no_prompts(model_path):
+    device = torch.device("cpu")
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    assert can_share_prompts(model, device)
+    config = model.config
+    config.sliding_window, config.use_sliding_window = 4, True
+    config.layer_types = ["sliding_attention"] * config.num_hidden_layers
+    assert not can_share_prompts(AutoModelForCausalLM.from_config(config), device)
 
 
 def test_the_loss_of_one_minibatch_is_the_weighted_policy_gradient_at_ratio_one(model_path):

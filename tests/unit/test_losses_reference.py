@@ -21,11 +21,12 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import Group, Place, PlacedSample
 from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
+from rollstream.trainer.learning.hidden_states import DeviceBatch
 from rollstream.trainer.learning.losses import SURROGATES
 from rollstream.trainer.learning.model_files import load_model
 from rollstream.trainer.learning.objective import objective
 from rollstream.trainer.learning.packing import microbatches
-from rollstream.trainer.learning.policy_forward import DeviceBatch, token_statistics
+from rollstream.trainer.learning.policy_forward import token_statistics
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings
 from tests.harness.builders import a_prompt, a_rollout, a_turn

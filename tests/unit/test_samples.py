@@ -93,22 +93,66 @@ def a_sample(index, prompt, completion, trained):
     )
 
 
-lengths = st.tuples(st.integers(1, 9), st.integers(1, 9)).flatmap(
+shapes = st.tuples(st.integers(0, 3), st.integers(1, 9)).flatmap(
     lambda pair: st.tuples(st.just(pair[0]), st.just(pair[1]), st.integers(1, pair[1]))
 )
+"""Which prompt, tokens of the completion, how many of them train."""
 
 
-@given(st.lists(lengths, min_size=1, max_size=12), st.integers(1, 60))
-def test_micro_batches_hold_every_training_token_once_within_the_budget(shapes, budget):
-    samples = [a_sample(index, *shape) for index, shape in enumerate(shapes)]
-    batches = microbatches(samples, tokens=budget, normalization="dapo")
+def a_sample_of(index, shape):
+    prompt, completion, trained = shape
+    sample = a_sample(index, 1, completion, trained)
+    return replace(sample, prompt_token_ids=np.arange(3, 5 + 2 * prompt, dtype=np.int32) + prompt)
+
+
+def context_of(batch, place):
+    """The tokens that the model sees before it predicts the token at `place`."""
+    num_prompts, width = len(batch.prompt_ids), batch.input_ids.shape[1]
+
+    def prompt(index):
+        return batch.prompt_ids[index, : batch.prompt_lengths[index]].tolist()
+
+    source, row = batch.sources[place], batch.rows[place]
+    if source < num_prompts:
+        assert source == batch.prompts[row]
+        return prompt(source)
+    assert (source - num_prompts) // width == row
+    seen = batch.input_ids[row, : (source - num_prompts) % width + 1].tolist()
+    return (prompt(batch.prompts[row]) if num_prompts else []) + seen
+
+
+def padded_tokens(batches):
+    return sum(batch.prompt_ids.size + batch.input_ids.size for batch in batches)
+
+
+@given(st.lists(shapes, min_size=1, max_size=24), st.integers(1, 90), st.booleans())
+def test_micro_batches_hold_every_training_token_once_after_its_context_and_within_the_budget(given, budget, share):
+    samples = [a_sample_of(index, shape) for index, shape in enumerate(given)]
+    batches = microbatches(samples, tokens=budget, normalization="dapo", share_prompts=share)
     for batch in batches:
-        assert batch.input_ids.size <= budget or len(batch.input_ids) == 1
-        assert (batch.input_ids[batch.rows, batch.columns + 1] == batch.targets).all()
-    found = sorted((a, t) for batch in batches for a, t in zip(batch.advantages, batch.targets, strict=True))
-    expected = sorted((s.advantage, t) for s in samples for t in s.token_ids[s.loss_mask])
-    assert found == expected
+        assert padded_tokens([batch]) <= budget or len(batch.input_ids) == 1
+    found = sorted(
+        (batch.advantages[place], context_of(batch, place), batch.targets[place])
+        for batch in batches
+        for place in range(batch.num_tokens)
+    )
+    assert found == sorted(
+        (sample.advantage, [*sample.prompt_token_ids, *sample.token_ids[:place]], sample.token_ids[place])
+        for sample in samples
+        for place in np.flatnonzero(sample.loss_mask)
+    )
     assert sum(batch.token_weights.sum() for batch in batches) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_prompt_is_in_a_micro_batch_once_if_that_leaves_clearly_fewer_tokens():
+    group = [a_sample_of(index, (3, 9, 9)) for index in range(8)]  # prompts of 8 tokens
+    (shared,) = microbatches(group, tokens=1000, normalization="dapo", share_prompts=True)
+    (repeated,) = microbatches(group, tokens=1000, normalization="dapo")
+    assert padded_tokens([shared]) == 8 + 8 * 8
+    assert padded_tokens([repeated]) == 8 * (8 + 8)
+    long = [a_sample(index, 1, 9, 9) for index in range(8)]
+    (alone,) = microbatches(long, tokens=1000, normalization="dapo", share_prompts=True)
+    assert not len(alone.prompts)
 
 
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 3))
@@ -135,7 +179,7 @@ def test_minibatches_share_out_the_samples_without_a_training_token_too(num_trai
 def test_a_sample_without_a_training_token_is_in_no_micro_batch_and_takes_its_share_of_the_weight():
     kept, empty = a_sample(1, 2, 2, 2), a_sample(2, 2, 2, 0)
     (batch,) = microbatches([empty, kept], tokens=100, normalization="grpo")
-    assert batch.input_ids.tolist() == [[*kept.prompt_token_ids, *kept.token_ids]]
+    assert batch.input_ids.tolist() == [[*kept.prompt_token_ids, *kept.token_ids[:-1]]]
     assert batch.token_weights.tolist() == [0.25, 0.25]  # half of a mean over two tokens
 
 

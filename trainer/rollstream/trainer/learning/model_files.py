@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.learning.policy_forward import CausalModel
+from rollstream.trainer.learning.hidden_states import CausalModel
 
 _TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model")
 _CHAT_TEMPLATES = ("chat_template*",)

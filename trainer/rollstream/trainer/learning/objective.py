@@ -5,6 +5,7 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
+from rollstream.trainer.learning.hidden_states import DeviceBatch
 from rollstream.trainer.learning.losses import (
     MAX_LOG_RATIO,
     SURROGATES,
@@ -13,7 +14,7 @@ from rollstream.trainer.learning.losses import (
     TokenLoss,
     importance_weights,
 )
-from rollstream.trainer.learning.policy_forward import DeviceBatch, TokenStatistics
+from rollstream.trainer.learning.policy_forward import TokenStatistics
 from rollstream.trainer.learning.settings import LearningSettings
 from rollstream.trainer.learning.step_metrics import LearningTotals
 

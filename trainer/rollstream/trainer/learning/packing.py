@@ -1,11 +1,16 @@
 """Packs samples into padded micro-batches under a token budget, as numpy.
 
-Rows are padded on the right. Attention is causal, so no real token sees the padding and no attention mask is needed.
-Shapes: `B` rows, `L` length of the longest row, `N` tokens of the micro-batch that train.
+The samples of a group have the same prompt. Where it pays, a micro-batch holds each prompt once: the model computes
+its keys and values once, and the rows of all its samples go on from them. Such a step takes half the time where
+prompts are as long as answers.
+Rows are padded on the right. Attention is causal, so no real token sees the padding behind it.
+Shapes: `G` prompts that rows share, `P` length of the longest of them, `B` rows, `L` length of the longest row, `N`
+tokens of the micro-batch that train.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +19,27 @@ from rollstream.trainer.learning.normalization import token_weights
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import Normalization
 
+_SHARING_PAYS: Final = 0.8
+"""Prompts are shared if at most this part of the tokens is left: a second pass and its attention mask cost too."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
     """What one forward and backward pass needs; arrays [N] hold only the tokens that train."""
 
+    prompt_ids: npt.NDArray[np.int64]
+    """[G, P] prompts that rows share, padded with 0. Without such prompts G is 0."""
+    prompt_lengths: npt.NDArray[np.int64]
+    """[G]"""
+    prompts: npt.NDArray[np.int64]
+    """[B] which of these prompts each row continues; [0] if G is 0."""
     input_ids: npt.NDArray[np.int64]
-    """[B, L] padded with 0."""
+    """[B, L] padded with 0: a sample's tokens without the last one, which predicts nothing. Its prompt comes first if
+    it is not among `prompt_ids`."""
     rows: npt.NDArray[np.int64]
     """[N] row of each token's sample."""
-    columns: npt.NDArray[np.int64]
-    """[N] position whose hidden state predicts the token, i.e. the one before it."""
+    sources: npt.NDArray[np.int64]
+    """[N] which position predicts the token: below G the end of that prompt, else G + row · L + column."""
     targets: npt.NDArray[np.int64]
     """[N] the tokens."""
     behavior_logprobs: npt.NDArray[np.float32]
@@ -63,50 +78,125 @@ def split_minibatches(
     return [dealt[part::num_parts] for part in range(num_parts)]
 
 
-def microbatches(samples: Sequence[TrainingSample], *, tokens: int, normalization: Normalization) -> list[MicroBatch]:
+def microbatches(
+    samples: Sequence[TrainingSample], *, tokens: int, normalization: Normalization, share_prompts: bool = False
+) -> list[MicroBatch]:
     """Split one optimizer minibatch into micro-batches of at most `tokens` tokens, padding included.
 
-    A longer sample is a micro-batch of its own. Samples are sorted by length, so that there is little padding. Those
-    without a token to train are in no micro-batch: they only count in the weights of the others' tokens.
+    A longer sample is a micro-batch of its own. Samples are sorted so that there is little padding. Those without a
+    token to train are in no micro-batch: they only count in the weights of the others' tokens. With `share_prompts`
+    prompts are shared if that leaves clearly fewer tokens to compute.
     """
     num_tokens = np.array([sample.num_trained_tokens for sample in samples], dtype=np.int64)
     max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)
     weights = token_weights(num_tokens, max_tokens, normalization)
-    order = sorted(np.flatnonzero(num_tokens), key=lambda index: samples[index].num_tokens, reverse=True)
-    batches = []
-    start = 0
-    while start < len(order):
-        longest = samples[order[start]].num_tokens
-        rows = order[start : start + max(1, tokens // longest)]
-        batches.append(_microbatch([samples[row] for row in rows], weights[rows]))
-        start += len(rows)
-    return batches
+    weighted = [(sample, weight) for sample, weight in zip(samples, weights, strict=True) if sample.num_trained_tokens]
+    parts = _split(sorted((_whole(*pair) for pair in weighted), key=lambda row: -row.length), tokens)
+    if share_prompts:
+        shared = _split(_beside_each_other([_continuing(*pair) for pair in weighted]), tokens)
+        if _num_padded(shared) <= _SHARING_PAYS * _num_padded(parts):
+            parts = shared
+    return [_microbatch(part) for part in parts]
 
 
-def _microbatch(samples: Sequence[TrainingSample], weights: npt.NDArray[np.float64]) -> MicroBatch:
-    """`samples` [B], longest first; `weights` [B]."""
-    input_ids = np.zeros((len(samples), samples[0].num_tokens), dtype=np.int64)
-    columns = []
-    for row, sample in enumerate(samples):
-        given = len(sample.prompt_token_ids)
-        input_ids[row, :given] = sample.prompt_token_ids
-        input_ids[row, given : sample.num_tokens] = sample.token_ids
-        columns.append(np.flatnonzero(sample.loss_mask) + given - 1)
-    counts = [len(column) for column in columns]
-    rows = np.repeat(np.arange(len(samples)), counts)
-    positions = np.concatenate(columns)
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A sample as it lies in a micro-batch."""
+
+    sample: TrainingSample
+    weight: float
+    prompt: bytes
+    """Key of the prompt that the row shares; empty if the row holds its own prompt."""
+    num_given: int
+    """Tokens of the prompt that the row shares."""
+    num_held: int
+    """Tokens of the prompt that the row holds itself."""
+
+    @property
+    def length(self) -> int:
+        """Tokens in the row."""
+        return self.num_held + len(self.sample.token_ids) - 1
+
+
+def _whole(sample: TrainingSample, weight: float) -> _Row:
+    return _Row(sample, weight, prompt=b"", num_given=0, num_held=len(sample.prompt_token_ids))
+
+
+def _continuing(sample: TrainingSample, weight: float) -> _Row:
+    prompt = sample.prompt_token_ids
+    return _Row(sample, weight, prompt=prompt.tobytes(), num_given=len(prompt), num_held=0)
+
+
+def _beside_each_other(rows: Sequence[_Row]) -> list[_Row]:
+    """The rows of a prompt one after another, and prompts with long rows first."""
+    longest: dict[bytes, int] = {}
+    for row in rows:
+        longest[row.prompt] = max(longest.get(row.prompt, 0), row.length)
+    return sorted(rows, key=lambda row: (-longest[row.prompt], -row.num_given, row.prompt, -row.length))
+
+
+def _split(rows: Sequence[_Row], tokens: int) -> list[list[_Row]]:
+    parts: list[list[_Row]] = []
+    prompts: set[bytes] = set()
+    given = length = 0
+    for row in rows:
+        prompts.add(row.prompt)
+        given, length = max(given, row.num_given), max(length, row.length)
+        if not parts or len(prompts) * given + (len(parts[-1]) + 1) * length > tokens:
+            parts.append([])
+            prompts, given, length = {row.prompt}, row.num_given, row.length
+        parts[-1].append(row)
+    return parts
+
+
+def _num_padded(parts: list[list[_Row]]) -> int:
+    """Tokens that the model computes, padding included."""
+    return sum(
+        len({row.prompt for row in part}) * max(row.num_given for row in part)
+        + len(part) * max(row.length for row in part)
+        for part in parts
+    )
+
+
+def _microbatch(part: list[_Row]) -> MicroBatch:
+    samples = [row.sample for row in part]
+    places = {prompt: index for index, prompt in enumerate(dict.fromkeys(row.prompt for row in part if row.prompt))}
+    prompts = [np.frombuffer(prompt, dtype=samples[0].prompt_token_ids.dtype) for prompt in places]
+    inputs = [np.concatenate([row.sample.prompt_token_ids[row.num_given :], row.sample.token_ids[:-1]]) for row in part]
+    input_ids = _padded(inputs)
+    trained = [np.flatnonzero(sample.loss_mask) for sample in samples]
+    counts = [len(positions) for positions in trained]
+    sources = [
+        np.where(
+            positions + row.num_held > 0,
+            len(places) + index * input_ids.shape[1] + positions + row.num_held - 1,
+            places.get(row.prompt, 0),
+        )
+        for index, (row, positions) in enumerate(zip(part, trained, strict=True))
+    ]
 
     def per_token(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
         return np.repeat(np.asarray(values, dtype=np.float32), counts)
 
     return MicroBatch(
+        prompt_ids=_padded(prompts),
+        prompt_lengths=np.array([len(prompt) for prompt in prompts], dtype=np.int64),
+        prompts=np.array([places[row.prompt] for row in part if row.prompt], dtype=np.int64),
         input_ids=input_ids,
-        rows=rows,
-        columns=positions,
-        targets=input_ids[rows, positions + 1],
+        rows=np.repeat(np.arange(len(part)), counts),
+        sources=np.concatenate(sources),
+        targets=np.concatenate([s.token_ids[s.loss_mask] for s in samples]).astype(np.int64),
         behavior_logprobs=np.concatenate([sample.behavior_logprobs[sample.loss_mask] for sample in samples]),
         advantages=per_token([sample.advantage for sample in samples]),
         temperatures=per_token([sample.temperature for sample in samples]),
-        token_weights=per_token(weights),
+        token_weights=per_token([row.weight for row in part]),
         lagged=np.repeat([sample.policy_lag > 0 for sample in samples], counts),
     )
+
+
+def _padded(sequences: Sequence[npt.NDArray[np.integer]]) -> npt.NDArray[np.int64]:
+    """[len(sequences), length of the longest], padded on the right with 0."""
+    found = np.zeros((len(sequences), max(map(len, sequences), default=0)), dtype=np.int64)
+    for row, sequence in zip(found, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return found

@@ -6,64 +6,16 @@ a token that trains go through the head, in chunks, and the logits are computed 
 """
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol, Self, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.learning.packing import MicroBatch
+from rollstream.trainer.learning.hidden_states import PROBE_TOLERANCE, CausalModel, DeviceBatch, predicting_states
 
 CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
-# Relative to the largest logit: leaves room for rounding.
-_PROBE_TOLERANCE = 1e-3
-
-
-class CausalModel(Protocol):
-    """The part of a transformers causal language model that is used here."""
-
-    config: Any
-    base_model: Any
-
-    def get_output_embeddings(self) -> Any:
-        """The output head."""
-        ...
-
-    def __call__(self, **inputs: Any) -> Any:
-        """The whole forward pass."""
-        ...
-
-    def save_pretrained(self, path: Path, **options: Any) -> None:
-        """Write weights and config."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor by name."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceBatch:
-    """A `MicroBatch` on the device; see there for the shapes."""
-
-    input_ids: Tensor
-    rows: Tensor
-    columns: Tensor
-    targets: Tensor
-    behavior_logprobs: Tensor
-    advantages: Tensor
-    temperatures: Tensor
-    token_weights: Tensor
-    lagged: Tensor
-
-    @classmethod
-    def of(cls, batch: MicroBatch, device: torch.device) -> Self:
-        """Copy to `device`."""
-        return cls(
-            **{name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in cls.__slots__}
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +28,7 @@ class TokenStatistics:
 
 def token_statistics(model: CausalModel, batch: DeviceBatch) -> TokenStatistics:
     """One forward pass; logits are divided by each sample's temperature."""
-    hidden = model.base_model(input_ids=batch.input_ids, use_cache=False).last_hidden_state
-    selected = hidden[batch.rows, batch.columns]
+    selected = predicting_states(model, batch)
     head = model.get_output_embeddings()
     chunk = max(1, CHUNK_LOGITS // head.weight.shape[0])
     if len(selected) <= chunk:
@@ -111,7 +62,7 @@ def refuse_other_heads(model: CausalModel, device: torch.device) -> None:
     hidden = model.base_model(input_ids=probe, use_cache=False).last_hidden_state
     expected = cast(Tensor, model(input_ids=probe, use_cache=False).logits)
     difference = float((model.get_output_embeddings()(hidden) - expected).abs().max())
-    if difference > _PROBE_TOLERANCE * max(1.0, float(expected.abs().max())):
+    if difference > PROBE_TOLERANCE * max(1.0, float(expected.abs().max())):
         raise ConfigurationError(
             f"the logits of {model.config.model_type!r} differ by {difference:.3g} from its head applied to its hidden "
             "states (soft-capped or scaled logits): train a model with a plain output head"

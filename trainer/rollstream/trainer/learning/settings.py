@@ -51,6 +51,11 @@ class LearningSettings(BaseModel):
     tokens_per_microbatch: int | None = Field(
         default=None, ge=1, description="Padded tokens of one forward pass; default: 1024 on a CPU, 16384 on a GPU"
     )
+    share_prompts: bool | None = Field(
+        default=None,
+        description="Compute a prompt once for the samples of its group, where the model can and it pays; default: on "
+        "a CPU, where it was measured",
+    )
     max_sample_tokens: int | None = Field(
         default=None,
         ge=2,

@@ -22,15 +22,11 @@ from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import UPDATES_SKIPPED
 from rollstream.trainer.learning.backends.protocol import StepReport
 from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds
+from rollstream.trainer.learning.hidden_states import DeviceBatch, can_share_prompts
 from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
 from rollstream.trainer.learning.objective import add_totals, objective
 from rollstream.trainer.learning.packing import microbatches, split_minibatches
-from rollstream.trainer.learning.policy_forward import (
-    DeviceBatch,
-    TokenStatistics,
-    refuse_other_heads,
-    token_statistics,
-)
+from rollstream.trainer.learning.policy_forward import TokenStatistics, refuse_other_heads, token_statistics
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings
 from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
@@ -81,6 +77,8 @@ class SingleDeviceBackend:
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._optimizer = adamw(self._parameters, settings)
         self._num_updates = 0
+        wanted = settings.share_prompts if settings.share_prompts is not None else device.type == "cpu"
+        self._shares_prompts = wanted and can_share_prompts(model, device)
         self.tokenizer_sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
         self.bounds = _model_bounds(model.config.get_text_config(), settings)
@@ -144,6 +142,7 @@ class SingleDeviceBackend:
             samples,
             tokens=self._settings.tokens_per_microbatch or _MICROBATCH_TOKENS[self._device.type],
             normalization=self._settings.resolved_normalization,
+            share_prompts=self._shares_prompts,
         )
         return [DeviceBatch.of(batch, self._device) for batch in batches]
 
