@@ -88,7 +88,9 @@ class AvroCodec(Generic[R]):
         body = io.BytesIO(value) if len(value) <= MAX_VALUES // 2 else _CountedReads(value)
         body.seek(_HEADER.size)
         try:
-            plain = fastavro.schemaless_reader(body, self._writer(schema_id), self._reader)
+            # What was written with the reader's own schema needs no resolution, which takes more than the reading.
+            reader = self._reader if schema_id != self._id else None
+            plain = fastavro.schemaless_reader(body, self._writer(schema_id), reader)
         except UnknownSchemaError as error:
             raise DecodeError(f"{self._name}: {error}") from error
         except _UNREADABLE as error:
