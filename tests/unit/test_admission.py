@@ -1,6 +1,7 @@
 """Which complete groups are trained on, and why the others are not."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -52,6 +53,11 @@ def test_a_group_with_spread_is_admitted_with_the_group_mean_as_baseline() -> No
 
 def test_a_group_without_spread_is_dropped() -> None:
     assert verdict(a_rollout(1.0, 0), a_rollout(1.0, 1)) is DropReason.NO_SPREAD
+
+
+def test_a_group_without_spread_trains_with_advantages_of_zero_if_that_is_wanted() -> None:
+    group = admitted(a_rollout(1.0, 0), a_rollout(1.0, 1), rules=replace(RULES, train_without_spread=True))
+    assert [sample.advantage for sample in group.training] == [0.0, 0.0]
 
 
 def test_unfinished_samples_neither_train_nor_count_in_the_baseline() -> None:

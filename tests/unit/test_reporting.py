@@ -15,6 +15,7 @@ def test_rollout_metrics_leave_out_samples_without_a_reward():
 
 
 def test_group_metrics_count_by_reason():
+    assert group_metrics(4, {}, num_flat=1)["zero_std_ratio"] == pytest.approx(1 / 4)
     metrics = group_metrics(3, {"no_spread": 2, "too_old": 1})
     assert metrics["groups_dropped"] == 3.0
     assert metrics["dropped_ratio"] == 0.5

@@ -15,6 +15,7 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason
+from rollstream.trainer.learning.advantages import has_spread
 from rollstream.trainer.learning.backends.protocol import StepReport
 from rollstream.trainer.learning.samples import is_truncated
 
@@ -67,7 +68,7 @@ def metrics_of_step(
         "grad_norm": report.grad_norm,
         **report.metrics,
         **rollouts,
-        **group_metrics(len(batch), _by_reason(drops)),
+        **group_metrics(len(batch), _by_reason(drops), num_flat=sum(map(_is_flat, batch))),
         **lag_metrics([sample.policy_lag for admitted in batch for sample in admitted.training]),
         **throughput_metrics(
             generated_tokens=rollouts.get("generated_tokens", 0.0),
@@ -105,15 +106,18 @@ def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
     }
 
 
-def group_metrics(num_trained: int, dropped: Mapping[str, int]) -> dict[str, float]:
-    """Counts of the groups that the step closes; `dropped`: reason → number of groups."""
+def group_metrics(num_trained: int, dropped: Mapping[str, int], *, num_flat: int = 0) -> dict[str, float]:
+    """Counts of the groups that the step closes; `dropped`: reason → number of groups.
+
+    `num_flat`: how many of the trained ones have no spread.
+    """
     num_dropped = sum(dropped.values())
     num_closed = max(1, num_trained + num_dropped)
     return {
         "groups_trained": float(num_trained),
         "groups_dropped": float(num_dropped),
         "dropped_ratio": num_dropped / num_closed,
-        "zero_std_ratio": dropped.get(DropReason.NO_SPREAD.value, 0) / num_closed,
+        "zero_std_ratio": (num_flat + dropped.get(DropReason.NO_SPREAD.value, 0)) / num_closed,
         **{f"groups_dropped/{reason}": float(count) for reason, count in dropped.items()},
     }
 
@@ -139,6 +143,10 @@ def throughput_metrics(
         "trained_tokens_per_second": trained_tokens / wall,
         **{f"{phase}_seconds": value for phase, value in seconds.items()},
     }
+
+
+def _is_flat(admitted: Admitted) -> bool:
+    return not has_spread([sample.reward for sample in admitted.training if not sample.truncated])
 
 
 def _by_reason(drops: Sequence[DroppedGroup]) -> Counter[str]:

@@ -26,6 +26,11 @@ class TrainerSettings(StageSettings):
     lag_scope: LagScope = Field(
         default="group", description="group: drop groups that are too old; token: mask only their tokens that are"
     )
+    train_without_spread: bool = Field(
+        default=False,
+        description="Train on groups whose samples all have the same reward too: nothing is learned from them, but "
+        "their tokens count in the loss's mean",
+    )
     lost_after_seconds: float = Field(
         default=60.0,
         gt=0,

@@ -31,6 +31,7 @@ class AdmissionRules:
 
     max_policy_lag: int
     lag_scope: LagScope = "group"
+    train_without_spread: bool = False
     scale_advantages_by_std: bool = False
     tokenizer_sha256: str = ""
     chat_template_sha256: str = ""
@@ -62,7 +63,7 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
         return DropReason.UNKNOWN_VERSION
     if rules.lag_scope == "group" and max(known.values(), default=0) > rules.max_policy_lag:
         return DropReason.TOO_OLD
-    refused = _refused_by_rewards(completed)
+    refused = _refused_by_rewards(completed, rules)
     if refused:
         return refused
     return _admitted(group, completed, rules, known)
@@ -141,12 +142,12 @@ def _refused_by_bounds(completed: Sequence[PlacedSample], rules: AdmissionRules)
     return None
 
 
-def _refused_by_rewards(completed: Sequence[PlacedSample]) -> DropReason | None:
+def _refused_by_rewards(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
     """Spread counts among the samples that are not truncated: only they train, the others are in the baseline alone."""
     rewards = [s.scored.scoring.reward or 0.0 for s in completed if not is_truncated(s.scored.rollout)]
     if not rewards:
         return DropReason.ALL_TRUNCATED
-    return None if has_spread(rewards) else DropReason.NO_SPREAD
+    return None if rules.train_without_spread or has_spread(rewards) else DropReason.NO_SPREAD
 
 
 def narrow_lag_bound(steps: Iterable[Mapping[str, float]], max_policy_lag: int) -> str | None:
