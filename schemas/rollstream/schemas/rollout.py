@@ -2,7 +2,6 @@
 
 from enum import StrEnum
 
-import numpy as np
 from pydantic import Field, model_validator
 
 from rollstream.schemas.failure import Failure
@@ -192,7 +191,7 @@ class RolloutGenerated(Record):
     @property
     def num_completion_tokens(self) -> int:
         """Number of sampled tokens in all turns."""
-        return int(np.sum([len(turn.token_ids) for turn in self.turns], dtype=np.int64))
+        return sum(len(turn.token_ids) for turn in self.turns)
 
     @property
     def weight_versions(self) -> tuple[int, ...]:

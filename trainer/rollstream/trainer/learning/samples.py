@@ -99,6 +99,11 @@ def _concatenated(
     rollout: RolloutGenerated, keep_tokens: KeepTokens | None
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
     """Token ids, behavior logprobs and mask of everything that follows the first turn's prompt."""
+    if len(rollout.turns) == 1:
+        # As below, without copies: most rollouts are one turn, and there are hundreds in a step.
+        (turn,) = rollout.turns
+        kept = keep_tokens(turn) if keep_tokens else np.ones(len(turn.token_ids), dtype=np.bool_)
+        return turn.token_ids, turn.behavior_logprobs, kept
     token_ids, logprobs, masks = [], [], []
     length = 0
     for index, turn in enumerate(rollout.turns):
