@@ -5,6 +5,7 @@ import click
 from rollstream.cli.main import LazyGroup
 
 _BENCHES = {
+    "loop": "The whole loop against TRL's GRPOTrainer, which runs in an environment of its own.",
     "generator": "The stage with Kafka against the same engine, which gets the same prompts directly.",
     "bus": "Our publisher and consumer against the Kafka client alone.",
     "scorer": "Rollouts per second of one scorer process.",
