@@ -200,6 +200,17 @@ def test_a_producer_that_need_not_wait_ends_when_everything_is_submitted(run: Ru
     run.wait_for(3)
 
 
+def test_a_row_that_no_record_can_hold_ends_it_as_a_mistake_of_the_settings_that_names_the_row(run: Run) -> None:
+    settings = run.settings(rows=2)
+    with settings.path.open("a") as file:
+        file.write(json.dumps({"prompt": "7" * 7_000_000}) + "\n")
+    producer = RunningProducer(settings)
+    producer.wait()
+    assert isinstance(producer.error, ConfigurationError)
+    assert "row 2 of tasks.jsonl" in str(producer.error)
+    assert "the limit is" in str(producer.error)
+
+
 def test_prompts_that_are_not_for_training_use_no_credit_and_are_submitted_once(run: Run) -> None:
     for _ in range(2):
         with producing(run.settings(rows=9, epochs=1, purpose="serve", share=1)) as producer:

@@ -57,7 +57,7 @@ from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
-from rollstream.schemas.errors import BrokerError, InconsistentLedgerError
+from rollstream.schemas.errors import BrokerError, ConfigurationError, EncodeError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
@@ -264,10 +264,19 @@ class Producer:
         return numbered_rows(self._source, self._place, stop_before=stop_before)
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
-        for delivery in _confirmed(publisher, [self._run.out_record(PROMPTS, prompt) for prompt in batch]):
+        for delivery in _confirmed(publisher, [self._record(prompt) for prompt in batch]):
             behind = delivery.offset + 1
             self._prompts_offsets[delivery.partition] = max(behind, self._prompts_offsets.get(delivery.partition, 0))
         metrics.SUBMITTED.inc(len(batch))
+
+    def _record(self, prompt: PromptSubmitted) -> OutRecord:
+        try:
+            return self._run.out_record(PROMPTS, prompt)
+        except EncodeError as error:
+            # After a restart the row would be the same.
+            raise ConfigurationError(
+                f"row {prompt.source.row} of {prompt.source.dataset} is no prompt: {error}; change or remove it"
+            ) from error
 
     def _save(self, publisher: Publisher) -> None:
         """Publish how far this producer is. Its prompts are confirmed before, so a later process repeats none."""
