@@ -13,6 +13,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.ledger import command
+from rollstream.client.evaluate import newest_version
 from rollstream.history.known import HistorySnapshot, KnownHistory, read_known
 from rollstream.history.passing import read_entries
 from rollstream.history.read import History, read
@@ -21,6 +22,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, FencedError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, WEIGHTS, Topic
+from rollstream.views.snapshot import StatusSource
 from tests.harness.builders import an_entry, published
 from tests.harness.waits import wait_until
 
@@ -112,6 +114,10 @@ def test_garbage_stops_a_trainers_start_until_a_repair_passes_over_it(
         assert list(known.fold.surviving_versions()) == [2, 1, 0]
         assert (known.newest_version, list(known.uris)) == (2, [0, 1, 2])
     assert list(written.history().published) == [0, 1, 2]
+    assert newest_version(written.run) == 2
+    shown = StatusSource(written.settings).snapshot()
+    assert shown.published is not None
+    assert shown.published.weight_version == 2
     assert "nothing to repair" in written.call("repair", "--all").stdout
     with pytest.raises(FencedError):
         written.commit(3)

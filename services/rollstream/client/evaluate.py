@@ -16,6 +16,7 @@ from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
+from rollstream.history.passing import read_entries, read_versions
 from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.failure import Failure, FailureCode
@@ -24,7 +25,7 @@ from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, WEIGHTS
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,8 @@ def newest_version(run: Run) -> int:
 
 
 def _versions(run: Run) -> set[int]:
-    versions = {weights.weight_version for weights in run.read(WEIGHTS) if weights.model == run.model}
+    published = read_versions(run, read_entries(run))
+    versions = {weights.weight_version for weights in published if weights.model == run.model}
     if not versions:
         raise ConfigurationError(f"run {run.name} has no weight version of {run.model!r}: start its trainer")
     return versions

@@ -4,7 +4,7 @@ A record that can't be read, or that contradicts earlier ones, changes nothing. 
 kind skip says to pass over it: `rollstream ledger check` shows problems, `repair` writes such an entry (`repair.py`).
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -117,6 +117,13 @@ def skipped_by(entry: LedgerEntry) -> set[RecordPlace]:
     if entry.kind is not EntryKind.SKIP:
         return set()
     return {RecordPlace(record.topic, record.offset) for record in entry.skipped}
+
+
+def read_versions(run: Run, entries: Iterable[LedgerEntry]) -> list[WeightsPublished]:
+    """Every readable weight version but those that `entries` say to pass over; for views."""
+    skipped = {named for entry in entries for named in skipped_by(entry)}
+    found = run.read_with_messages(WEIGHTS)
+    return [weights for message, weights in found if RecordPlace(WEIGHTS.name, message.offset) not in skipped]
 
 
 def read_entries(run: Run) -> list[LedgerEntry]:

@@ -15,7 +15,7 @@ from rollstream.history.lineage import (
     trace_rollout,
     trace_step,
 )
-from rollstream.history.passing import read_entries
+from rollstream.history.passing import read_entries, read_versions
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_of
 from rollstream.schemas.prompt import PromptSubmitted
@@ -29,7 +29,6 @@ from rollstream.schemas.topics import (
     PROMPTS,
     ROLLOUTS,
     SCORED,
-    WEIGHTS,
 )
 from rollstream.views.reading import Decoder, at_places
 from rollstream.views.rendering import answer, one_line, quoted, versions
@@ -46,7 +45,7 @@ def read_rollout(run: Run, rollout_id: str) -> RolloutStory:
         found = list(_found(run, (message for message in reader.to_end() if message.key == key)))
     entries = read_entries(run)
     story = trace_rollout(
-        rollout_id, found=found, entries=entries, survivors=surviving(entries), versions=list(run.read(WEIGHTS))
+        rollout_id, found=found, entries=entries, survivors=surviving(entries), versions=read_versions(run, entries)
     )
     if not (story.attempts or story.scored or story.trained or story.cut_steps):
         raise ConfigurationError(
@@ -67,7 +66,7 @@ def read_step(run: Run, number: int) -> StepStory:
     for trained in step.trained:
         places[trained.partition].add(trained.offset)
     found = list(_found(run, at_places(run, SCORED, places)))
-    return trace_step(step, found=found, entries=entries, survivors=survivors, versions=list(run.read(WEIGHTS)))
+    return trace_step(step, found=found, entries=entries, survivors=survivors, versions=read_versions(run, entries))
 
 
 def _found(run: Run, messages: Iterable[Message]) -> Iterator[Found[Record]]:
