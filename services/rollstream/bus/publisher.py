@@ -8,6 +8,7 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import TOPIC_BYTES
 
 _LOG = logging.getLogger(__name__)
+_Report = Callable[[confluent_kafka.KafkaError | None, confluent_kafka.Message], None]
 
 # The topic dead-letters takes 1 MiB more than the others, so that any record fits there with its headers.
 MAX_MESSAGE_BYTES = TOPIC_BYTES + 2**20
@@ -81,25 +83,44 @@ class Publisher:
         """Send and wait for the delivery report. Waits while the local queue is full."""
         return await asyncio.wrap_future(await self.enqueue(record))
 
+    async def publish_all(self, records: Sequence[OutRecord]) -> None:
+        """Send, and wait until all are delivered. It costs much less than as many calls of `publish`.
+
+        Raises the first error, while others may still be out.
+        """
+        if not records:
+            return
+        all_delivered: Future[None] = Future()
+        delivered: list[None] = []
+
+        def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            # The task that waited may have been cancelled, or an earlier record have failed.
+            with contextlib.suppress(InvalidStateError):
+                if error is not None:
+                    all_delivered.set_exception(_failure(error, message.topic()))
+                    return
+                delivered.append(None)
+                if len(delivered) == len(records):
+                    all_delivered.set_result(None)
+
+        for record in records:
+            await self._send(record, report)
+        await asyncio.wrap_future(all_delivered)
+
     async def enqueue(self, record: OutRecord) -> Future[Delivery]:
         """Send. The returned future holds the delivery report. Waits while the local queue is full."""
-        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
-        while True:
-            try:
-                return self._produce(record)
-            except BufferError:
-                self._check_deadline(deadline, record)
-                await asyncio.sleep(0.01)
+        future, report = _promise()
+        await self._send(record, report)
+        return future
 
     def publish_soon(self, record: OutRecord) -> Future[Delivery]:
         """Send from synchronous code. The future holds the delivery report. Blocks while the local queue is full."""
         deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
-        while True:
-            try:
-                return self._produce(record)
-            except BufferError:
-                self._check_deadline(deadline, record)
-                time.sleep(0.01)
+        future, report = _promise()
+        while not self._is_taken(record, report):
+            self._check_deadline(deadline, record)
+            time.sleep(0.01)
+        return future
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Wait for outstanding deliveries; raises `BrokerError` if some are still out after the timeout."""
@@ -115,28 +136,25 @@ class Publisher:
                 f"the queue to {record.topic} stayed full for {DELIVERY_TIMEOUT_SECONDS} s: is the broker up?"
             )
 
-    def _produce(self, record: OutRecord) -> Future[Delivery]:
+    async def _send(self, record: OutRecord, report: _Report) -> None:
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
+        while not self._is_taken(record, report):
+            self._check_deadline(deadline, record)
+            await asyncio.sleep(0.01)
+
+    def _is_taken(self, record: OutRecord, report: _Report) -> bool:
+        """Hand the record to the client; False while its queue is full."""
         if self._fatal:
             raise self._fatal
-        future: Future[Delivery] = Future()
-
-        def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            # The task that waited may have been cancelled, and its future with it.
-            with contextlib.suppress(InvalidStateError):
-                if error is None:
-                    future.set_result(Delivery(message.topic(), message.partition(), message.offset()))
-                else:
-                    future.set_exception(
-                        BrokerError(f"delivery to {record.topic} failed: {error.str()} ({error.name()})")
-                    )
-
         try:
             self._producer.produce(
                 record.topic, value=record.value, key=record.key, headers=list(record.headers), on_delivery=report
             )
+        except BufferError:
+            return False
         except confluent_kafka.KafkaException as error:
             raise BrokerError(f"cannot produce to {record.topic}: {error}") from error
-        return future
+        return True
 
     def _poll(self) -> None:
         while not self._closing.is_set():
@@ -146,3 +164,22 @@ class Publisher:
         if error.fatal():
             self._fatal = BrokerError(f"the producer is dead: {error.str()}")
         _LOG.warning("kafka producer: %s", error.str())
+
+
+def _promise() -> tuple[Future[Delivery], _Report]:
+    """A future, and the delivery report that fills it."""
+    future: Future[Delivery] = Future()
+
+    def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+        # The task that waited may have been cancelled, and its future with it.
+        with contextlib.suppress(InvalidStateError):
+            if error is None:
+                future.set_result(Delivery(message.topic(), message.partition(), message.offset()))
+            else:
+                future.set_exception(_failure(error, message.topic()))
+
+    return future, report
+
+
+def _failure(error: confluent_kafka.KafkaError, topic: str) -> BrokerError:
+    return BrokerError(f"delivery to {topic} failed: {error.str()} ({error.name()})")

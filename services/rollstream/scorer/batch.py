@@ -8,7 +8,6 @@ as often as needed: no good sample is given up because others hang. Only if Kafk
 stop, the rest ends as unresolved: both wait for the batch.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -155,7 +154,6 @@ class BatchScorer:
         return dead_letter(message, topic=topic, group=parts.group, error=error, attempts=attempts, failed_at=utc_now())
 
     async def _publish(self, records: Sequence[OutRecord]) -> None:
-        # Awaited together: one after the other, each would wait for the producer's linger time.
-        await asyncio.gather(*(self._parts.publisher.publish(record) for record in records))
+        await self._parts.publisher.publish_all(records)
         for record in records:
             bus_metrics.PUBLISHED.labels(record.topic).inc()
