@@ -46,3 +46,19 @@ def test_a_scorer_whose_broker_dies_before_anything_was_committed_goes_on_within
             assert scorer.terminate() == 0
     finally:
         cluster.stop()
+
+
+def test_a_scorer_that_is_told_to_end_while_its_broker_is_away_ends_in_order(tmp_path: Path, topic_prefix: str) -> None:
+    cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(1))
+    try:
+        cluster.start()
+        with a_run(cluster.bootstrap_servers, topic_prefix, tmp_path) as run:
+            [port] = free_ports(1)
+            scorer = run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
+            wait_until(lambda: "4 partitions" in str(readiness(port).get("fetching")), "all to be read", 60)
+            cluster.kill_node(leader_of(run, 0))
+            wait_until(lambda: "Failed fetch messages" in scorer.said(), "a fetch to fail", 30)
+            assert scorer.terminate() == 0
+            assert "Traceback" not in scorer.said()
+    finally:
+        cluster.stop()

@@ -15,9 +15,13 @@ What Faust 0.15.3 does, and what is done about it:
 - After a rebalance it drops what it has polled, and seeks to the committed offset. aiokafka does not seek a partition
   of which nothing is committed: what was polled and dropped would never be read. So such a partition is read again from
   its start.
+- While a broker is away, aiokafka's fetches wait for their next try. If it is closed then, it raises their cancellation
+  into whoever closes it, which is Faust's consumer thread. So that is passed over.
 - It says nowhere whether records are fetched. `fetched` looks into its consumer.
 """
 
+import asyncio
+import contextlib
 import logging
 import os
 import sys
@@ -25,6 +29,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as AiokafkaConsumer
 
 from rollstream.bus.message import Message, Partition
@@ -66,7 +71,17 @@ class StreamSettings:
     session_timeout_seconds: float
 
 
+class _ConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # the library is not typed here
+    async def on_thread_stop(self) -> None:
+        # Otherwise the thread ends here, and the end of the process waits for it until its deadline.
+        with contextlib.suppress(asyncio.CancelledError):
+            await super().on_thread_stop()
+
+
 class _SeekingConsumer(AiokafkaConsumer):  # type: ignore[misc]  # the library is not typed here
+    def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
+        return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
     async def seek_to_committed(self) -> Mapping[Any, int]:
         """Also seek partitions of which nothing is committed, see the module."""
         committed: Mapping[Any, int] = await super().seek_to_committed()
