@@ -28,7 +28,8 @@ _JOINERS: Final[tuple[Stage, ...]] = ("generator", "scorer")
 _EVERY_RECORD_COUNTS: Final = (LEDGER.name, WEIGHTS.name)
 # How long a broken world is explained: by a broker that was away, by garbage that no repair named yet.
 _BROKER_SECONDS: Final = 60.0
-_GARBAGE_SECONDS: Final = 15.0
+# As long as a start may take: a trainer that read the garbage in it ends that much later.
+_GARBAGE_SECONDS: Final = 45.0
 _VERSION_FILE: Final = "model.safetensors"
 
 
