@@ -5,6 +5,7 @@ spread. TRL runs in an environment of its own that uv makes (`trl_requirements.t
 """
 
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -51,7 +52,11 @@ class Measured:
 @click.option("--seeds", default="1,2,3", show_default=True, help="One pair of runs for each of these seeds.")
 @click.option("--steps", default=60, show_default=True, type=click.IntRange(min=10), help="Measured steps of a run.")
 @click.option(
-    "--trl-threads", default=1, show_default=True, type=click.IntRange(min=1), help="Threads of torch in TRL's process."
+    "--trl-threads",
+    default=len(os.sched_getaffinity(0)),
+    show_default="one a core",
+    type=click.IntRange(min=1),
+    help="Threads of torch in TRL's process.",
 )
 def command(seeds: str, steps: int, trl_threads: int) -> None:
     """Optimizer steps a minute of the whole loop, with the demo's model and task, ÷ those of TRL's GRPOTrainer.
@@ -145,7 +150,7 @@ def _followed(demo: DemoOptions, run: Run, supervisor: Supervisor, cpu: CpuSecon
             step, deadline = state.step, time.monotonic() + _STALLED_SECONDS
             cpu.note(step)
         if time.monotonic() > deadline:
-            raise BrokenWorldError(f"no optimizer step after step {step} in {_STALLED_SECONDS} s: see the stages' logs")
+            raise BrokenWorldError(f"no step after step {step} in {_STALLED_SECONDS} s:\n{_ends_of_logs(supervisor)}")
     while watch.poll().step < demo.num_steps:
         if time.monotonic() > deadline:
             raise BrokenWorldError(f"the trainer ended at step {watch.state.step} of {demo.num_steps}")
@@ -158,6 +163,11 @@ def _followed(demo: DemoOptions, run: Run, supervisor: Supervisor, cpu: CpuSecon
         trained_tokens_per_second=sum(entry.metrics["trained_tokens"] for entry in measured[1:]) / wall,
         cpu_seconds_per_step=cpu.per_step(_WARM_UP_STEPS),
     )
+
+
+def _ends_of_logs(supervisor: Supervisor) -> str:
+    """Shown because the logs are deleted with the bench's directory."""
+    return "\n".join(f"{stage.name}: {stage.log.read_text()[-2000:]}" for stage in supervisor.statuses())
 
 
 def _theirs(demo: DemoOptions, threads: int) -> Measured:
