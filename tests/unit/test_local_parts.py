@@ -84,10 +84,12 @@ def test_every_core_has_work_and_engine_and_trainer_share_none_from_two_cores_on
         assert not rest & (engine | trainer)
 
 
-def test_two_cores_are_divided_as_the_design_says(caplog: pytest.LogCaptureFixture) -> None:
+def test_of_two_cores_the_engine_and_the_trainer_have_one_each_and_the_rest_uses_both(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     with caplog.at_level("INFO"):
         division = divide_cores({0, 1})
-    assert "engine on cores 0 at nice 0; trainer on cores 1 at nice 0; rest on cores 1 at nice 5" in caplog.text
+    assert "engine on cores 0 at nice 0; trainer on cores 1 at nice 0; rest on cores 0,1 at nice 5" in caplog.text
     assert thread_environment(division.engine) == {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
