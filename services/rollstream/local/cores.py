@@ -32,8 +32,10 @@ class CoreDivision:
 def divide_cores(cores: Iterable[int] | None = None) -> CoreDivision:
     """Divide `cores` (default: all this process may use) and log the result.
 
-    One core: all share it. Two cores: the engine has the first, the trainer the second, and the rest goes where there
-    is time left (measured: both cores busy for 0.93 of the time, with the rest beside the trainer for 0.87). More: the rest has an eighth, at least one. Of the others the engine has the larger half, the trainer the smaller.
+    One core: all share it.
+    Two cores: the engine has the first, the trainer the second, and the rest goes where there is time left. Measured:
+    both cores are busy for 0.93 of the time. With the rest beside the trainer it was 0.87.
+    More: the rest has an eighth, at least one. Of the others the engine has the larger half, the trainer the smaller.
     The rest always runs at lower priority.
     """
     ordered = sorted(os.sched_getaffinity(0) if cores is None else cores)
