@@ -74,6 +74,13 @@ def test_a_bad_line_is_named_before_anything_is_submitted(tmp_path: Path, line: 
     assert message in str(raised.value)
 
 
+def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.jsonl"
+    path.write_bytes(b'{"prompt": "fine"}\n{"prompt": "\xff"}\n')
+    with pytest.raises(ConfigurationError, match="line 2: not valid JSON: 'utf-8' codec can't decode"):
+        JsonlSource(path, seed=0)
+
+
 def test_a_missing_or_empty_file_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="set `path` to a JSONL file"):
         JsonlSource(tmp_path / "absent.jsonl", seed=0)
