@@ -119,9 +119,14 @@ def skipped_by(entry: LedgerEntry) -> set[RecordPlace]:
     return {RecordPlace(record.topic, record.offset) for record in entry.skipped}
 
 
+def all_skipped(entries: Iterable[LedgerEntry]) -> set[RecordPlace]:
+    """The records that any of these entries says to pass over."""
+    return {named for entry in entries for named in skipped_by(entry)}
+
+
 def read_versions(run: Run, entries: Iterable[LedgerEntry]) -> list[WeightsPublished]:
     """Every readable weight version but those that `entries` say to pass over; for views."""
-    skipped = {named for entry in entries for named in skipped_by(entry)}
+    skipped = all_skipped(entries)
     found = run.read_with_messages(WEIGHTS)
     return [weights for message, weights in found if RecordPlace(WEIGHTS.name, message.offset) not in skipped]
 
@@ -129,5 +134,5 @@ def read_versions(run: Run, entries: Iterable[LedgerEntry]) -> list[WeightsPubli
 def read_entries(run: Run) -> list[LedgerEntry]:
     """Every readable entry of the ledger but those that are to be passed over; for views, which show them whole."""
     found = [(RecordPlace(LEDGER.name, message.offset), entry) for message, entry in run.read_with_messages(LEDGER)]
-    skipped = {named for _, entry in found for named in skipped_by(entry)}
+    skipped = all_skipped(entry for _, entry in found)
     return [entry for place, entry in found if place not in skipped]

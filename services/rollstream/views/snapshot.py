@@ -1,6 +1,5 @@
 """What `rollstream status` shows: topics, consumer lag, processes and newest step of a run, from Kafka and Redis."""
 
-from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -8,7 +7,7 @@ from typing import Any, Final
 from rollstream.bus.admin import TopicDescription
 from rollstream.bus.clients import cluster_topics
 from rollstream.bus.run import Run
-from rollstream.history.passing import RecordPlace, skipped_by
+from rollstream.history.passing import RecordPlace, all_skipped
 from rollstream.process.fleet import Fleet, Shares, shares_of
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
@@ -107,8 +106,11 @@ class StatusSource:
             raise ConfigurationError(
                 f"run {run} has no topics on this cluster; make them with `rollstream topics create`"
             )
-        skipped = {named for entry in self._newest(LEDGER) for named in skipped_by(entry)}
-        entries, published = self._newest(LEDGER, skipped), self._newest(WEIGHTS, skipped)
+        placed = self._newest(LEDGER)
+        skipped = all_skipped(entry for _, entry in placed)
+        entries, published = (
+            [record for place, record in found if place not in skipped] for found in (placed, self._newest(WEIGHTS))
+        )
         return Snapshot(
             run=run,
             taken_at=datetime.now(UTC),
@@ -122,13 +124,9 @@ class StatusSource:
             members=self._fleet.members(),
         )
 
-    def _newest(self, topic: Topic[Any], skipped: Collection[RecordPlace] = ()) -> list[Any]:
-        messages = [
-            message
-            for message in last_messages(self._run, topic, _NEWEST_ENTRIES)
-            if RecordPlace(topic.name, message.offset) not in skipped
-        ]
-        return [decoded.record for decoded in map(self._decoder.decode, messages) if decoded.record is not None]
+    def _newest(self, topic: Topic[Any]) -> list[tuple[RecordPlace, Any]]:
+        decoded = map(self._decoder.decode, last_messages(self._run, topic, _NEWEST_ENTRIES))
+        return [(RecordPlace(topic.name, one.message.offset), one.record) for one in decoded if one.record is not None]
 
     def _newest_by_key(self, topic: Topic[Any]) -> tuple[Any, ...]:
         """The newest readable record of each key of a compacted topic."""
