@@ -90,7 +90,7 @@ def microbatches(
     num_tokens = np.array([sample.num_trained_tokens for sample in samples], dtype=np.int64)
     max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)
     weights = token_weights(num_tokens, max_tokens, normalization)
-    weighted = [(sample, weight) for sample, weight in zip(samples, weights, strict=True) if sample.num_trained_tokens]
+    weighted = [(samples[index], weights[index]) for index in np.flatnonzero(num_tokens)]
     parts = _split(sorted((_whole(*pair) for pair in weighted), key=lambda row: -row.length), tokens)
     if share_prompts:
         shared = _split(_beside_each_other([_continuing(*pair) for pair in weighted]), tokens)
