@@ -184,7 +184,7 @@ def _theirs(demo: DemoOptions, threads: int) -> Measured:
     log = demo.run_dir / "logs" / "trl.log"
     with log.open("w") as output:
         ended = subprocess.run(
-            ["env", f"OMP_NUM_THREADS={threads}", "HF_HUB_OFFLINE=1", *command],
+            command, env={**os.environ, "OMP_NUM_THREADS": str(threads), "HF_HUB_OFFLINE": "1"},
             stdout=output, stderr=subprocess.STDOUT, check=False, timeout=_TRL_SECONDS,
         )  # fmt: skip
     if ended.returncode != 0:

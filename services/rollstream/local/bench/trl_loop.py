@@ -20,16 +20,19 @@ from trl import GRPOConfig, GRPOTrainer
 class Progress(TrainerCallback):  # type: ignore[misc]
     """When each step ended, Unix seconds; the CPU seconds of this process by then; its tokens that train."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_tokens: int) -> None:
         self.steps: list[dict[str, float]] = []
-        self.trained_tokens = 0
+        self.stop_token = -1
+        self._max_tokens = max_tokens
+        self._trained_tokens = 0
 
-    def reward(self, completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
+    def exact_match(self, completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
         """1 for the reference answer and nothing else. Called once a step, with all samples of the step."""
         texts = [completion[-1]["content"] for completion in completions]
-        longest = self.max_tokens
         # An answer that is cut off does not train, on both sides.
-        self.trained_tokens = sum(len(ids) for ids in completion_ids if len(ids) < longest or ids[-1] == self.stop)
+        self._trained_tokens = sum(
+            len(ids) for ids in completion_ids if len(ids) < self._max_tokens or ids[-1] == self.stop_token
+        )
         return [float(text == answer) for text, answer in zip(texts, columns["reference_answer"], strict=True)]
 
     def on_step_end(self, *_args: Any, **_more: Any) -> None:
@@ -38,37 +41,26 @@ class Progress(TrainerCallback):  # type: ignore[misc]
             {
                 "ended": time.time(),
                 "cpu_seconds": cpu.user + cpu.system + cpu.children_user + cpu.children_system,
-                "trained_tokens": self.trained_tokens,
+                "trained_tokens": self._trained_tokens,
             }
         )
-
-    max_tokens = 0
-    stop = 0
 
 
 def main(task_path: Path, result_path: Path) -> None:
     """Train for the steps of the task, and write what `Progress` noted."""
     task = json.loads(task_path.read_text())
-    progress = Progress()
-    progress.max_tokens = task["max_tokens"]
+    progress = Progress(task["max_tokens"])
     trainer = GRPOTrainer(
         model=task["model"],
-        reward_funcs=[_named(progress)],
+        reward_funcs=[progress.exact_match],
         args=_config(task, result_path.parent / "trl"),
         train_dataset=Dataset.from_list(task["prompts"]),
         callbacks=[progress],
     )
-    progress.stop = trainer.processing_class.eos_token_id
+    progress.stop_token = trainer.processing_class.eos_token_id
     trainer.train()
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     result_path.write_text(json.dumps({"steps": progress.steps, "rewards": rewards}))
-
-
-def _named(progress: Progress) -> Any:
-    def exact_match(completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
-        return progress.reward(completions, completion_ids, **columns)
-
-    return exact_match
 
 
 def _config(task: dict[str, Any], directory: Path) -> GRPOConfig:
