@@ -55,11 +55,12 @@ _DENIED: Final = (
 )
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class InFlight:
     """One record taken and not finished; `epoch` is the epoch of its partition in which it was taken."""
 
     message: Message
+    partition: Partition
     epoch: int
     consumer: "GroupConsumer"
 
@@ -138,6 +139,7 @@ class GroupConsumer:
                 taken = self._taken.popleft()
                 if taken.is_current:
                     yield taken
+            self._start_records()
         await self._polling
 
     def pause_for(self, reason: str) -> None:
@@ -161,29 +163,34 @@ class GroupConsumer:
 
     def is_current(self, taken: InFlight) -> bool:
         """See `InFlight.is_current`."""
-        return self._assignment.is_current(_partition(taken.message), taken.epoch)
+        return self._assignment.is_current(taken.partition, taken.epoch)
 
     def begin(self, taken: InFlight) -> None:
         """See `InFlight.begin`."""
         with self._lock:
-            self._assignment.begin(_partition(taken.message), taken.message.offset, taken.epoch, now=time.monotonic())
+            self._assignment.begin(taken.partition, taken.message.offset, taken.epoch, now=time.monotonic())
 
     def finish(self, taken: InFlight) -> None:
         """See `InFlight.done`."""
         with self._lock:
-            self._assignment.finish(_partition(taken.message), taken.message.offset, taken.epoch)
-        self._start_records()
+            self._assignment.finish(taken.partition, taken.message.offset, taken.epoch)
+        # Many at once cost less: there is no hurry while some that were taken wait to be handed out.
+        if not self._taken:
+            self._start_records()
 
     def _start_records(self) -> None:
         """Take records from the backlog as far as the bounds allow."""
+        counts: dict[str, int] = {}
         with self._lock:
             while self._backlog and self._has_room():
                 message = self._backlog.popleft()
-                weight = self._weight_of(message)
-                epoch = self._assignment.start(_partition(message), message.offset, weight=weight)
+                partition = message.topic_partition
+                epoch = self._assignment.start(partition, message.offset, weight=self._weight_of(message))
                 if epoch is not None:
-                    self._consumed[message.topic].inc()
-                    self._taken.append(InFlight(message=message, epoch=epoch, consumer=self))
+                    counts[message.topic] = counts.get(message.topic, 0) + 1
+                    self._taken.append(InFlight(message, partition, epoch, self))
+        for topic, count in counts.items():
+            self._consumed[topic].inc(count)
         if self._taken:
             self._has_news.set()
         if len(self._backlog) < _BACKLOG_LOW and not self._needs_more.is_set():
@@ -205,8 +212,7 @@ class GroupConsumer:
     @property
     def num_in_flight(self) -> int:
         """Records taken and not finished."""
-        with self._lock:
-            return self._assignment.num_unfinished
+        return self._assignment.num_unfinished
 
     # From here on: called by the polling thread.
 
@@ -253,7 +259,7 @@ class GroupConsumer:
             message = self._receiver.message(polled)
             if message is None:
                 self._note(polled.error())
-            elif self._assignment.owns(_partition(message)):
+            elif self._assignment.owns(message.topic_partition):
                 self._backlog.append(message)
         self._loop.call_soon_threadsafe(self._start_records)
 
@@ -266,16 +272,15 @@ class GroupConsumer:
         must = self._full_since is not None and (self._is_paused or now - self._full_since > _FULL_SECONDS)
         if must == self._is_paused:
             return
-        owned = [TopicPartition(*partition) for partition in self._assignment.partitions]
-        (self._client.pause if must else self._client.resume)(owned)
+        change = self._client.pause if must else self._client.resume
+        change([TopicPartition(*partition) for partition in self._assignment.partitions])
         self._is_paused = must
         metrics.PAUSED.labels(self.group_id).set(must)
 
     def _check_stuck(self) -> None:
         with self._lock:
             oldest = self._assignment.oldest_begun()
-        bound = self.record_deadline_seconds
-        if oldest is not None and time.monotonic() - oldest > bound:
+        if oldest is not None and time.monotonic() - oldest > (bound := self.record_deadline_seconds):
             raise StuckRecordError(
                 f"a record of {self.group_id} is unfinished for more than {bound} s: its handler hangs; "
                 "raise record_deadline_seconds if handlers may take that long"
@@ -312,7 +317,7 @@ class GroupConsumer:
 
     def _forget_backlog(self, partitions: list[Partition]) -> None:
         with self._lock:
-            self._backlog = deque(message for message in self._backlog if _partition(message) not in partitions)
+            self._backlog = deque(message for message in self._backlog if message.topic_partition not in partitions)
 
     def _drop(self, partitions: list[Partition], event: str) -> None:
         with self._lock:
@@ -389,10 +394,6 @@ class GroupConsumer:
         # cached: a question to the broker would stop this thread from polling.
         _, end = self._client.get_watermark_offsets(TopicPartition(*partition), cached=True)
         return max(0, int(end) - next_offset)
-
-
-def _partition(message: Message) -> Partition:
-    return message.topic, message.partition
 
 
 def _names(partitions: list[TopicPartition]) -> list[str]:

@@ -57,8 +57,9 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
         # 16 MiB, not the default 64: a pause throws away what is fetched, and it is fetched again.
         "queued.max.messages.kbytes": 16384,
         "fetch.max.bytes": 16777216,
-        # A resumed partition must wait until the running fetch for the other partitions returns.
-        "fetch.wait.max.ms": 50,
+        # How long the broker holds an empty fetch back: a resumed partition must wait until the running fetch for the
+        # other partitions returns, and each fetch that brings nothing costs the broker.
+        "fetch.wait.max.ms": 250,
         "fetch.queue.backoff.ms": 50,
     }
 

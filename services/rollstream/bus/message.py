@@ -25,6 +25,11 @@ class Message(NamedTuple):
     timestamp_ms: int = 0
     undecoded: str = ""
 
+    @property
+    def topic_partition(self) -> Partition:
+        """The partition that it lies in."""
+        return self.topic, self.partition
+
     def checked_value(self) -> bytes | None:
         """The value; raises `DecodeError` if the client could not decompress it."""
         if self.undecoded:

@@ -5,16 +5,8 @@ only what comes after the commit, and unfinished records before it would be lost
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from rollstream.bus.message import Partition
-
-
-class _Unfinished(NamedTuple):
-    """`began`: when its handling began; None while it waits for that."""
-
-    began: float | None
-    weight: int
 
 
 class OffsetTracker:
@@ -25,8 +17,10 @@ class OffsetTracker:
     """
 
     def __init__(self) -> None:
-        # In order of offsets, since a dict keeps the order in which keys were added: the first one is the lowest.
-        self._unfinished: dict[int, _Unfinished] = {}
+        # Weights, in order of offsets, since a dict keeps the order in which keys were added: the first is the lowest.
+        self._unfinished: dict[int, int] = {}
+        # Since when those are handled that do not wait for it any more.
+        self._begun: dict[int, float] = {}
         self._next: int | None = None
         self._weight = 0
 
@@ -34,17 +28,18 @@ class OffsetTracker:
         """Note that the record at `offset` was taken; raises ValueError if offsets went back: records would be lost."""
         if self._next is not None and offset < self._next:
             raise ValueError(f"offset {offset} came after {self._next - 1}: the log was truncated or read again")
-        self._unfinished[offset] = _Unfinished(None, weight)
+        self._unfinished[offset] = weight
         self._next = offset + 1
         self._weight += weight
 
     def begin(self, offset: int, *, now: float) -> None:
-        """Note that the handling of `offset` began, which was taken before."""
-        self._unfinished[offset] = self._unfinished[offset]._replace(began=now)
+        """Note that the handling of `offset` began, which was taken before and is not finished."""
+        self._begun[offset] = now
 
     def finish(self, offset: int) -> int:
         """Note that the effects of `offset` are confirmed; returns its weight, raises KeyError if not unfinished."""
-        weight = self._unfinished.pop(offset).weight
+        weight = self._unfinished.pop(offset)
+        self._begun.pop(offset, None)
         self._weight -= weight
         return weight
 
@@ -64,8 +59,7 @@ class OffsetTracker:
 
     def oldest_begun(self) -> float | None:
         """Since when the handling of an unfinished record lasts, the longest; None if none is handled."""
-        begun = (unfinished.began for unfinished in self._unfinished.values() if unfinished.began is not None)
-        return min(begun, default=None)
+        return min(self._begun.values(), default=None)
 
 
 class Assignment:

@@ -25,6 +25,10 @@ _LOG = logging.getLogger(__name__)
 FROM_START: Final = confluent_kafka.OFFSET_BEGINNING
 _METADATA_TIMEOUT_SECONDS = 30.0
 _SILENCE_SECONDS: Final = 60.0
+# How long the broker holds a fetch back while there is nothing new. The end of a partition is reported with an empty
+# fetch, so reading to the end takes at least this long. A new record ends the wait at once.
+_TO_END_WAIT_MS: Final = 50
+_FOLLOWING_WAIT_MS: Final = 500
 # The client reports these while it reconnects by itself: they are no reason to end.
 _TRANSIENT = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
@@ -39,8 +43,12 @@ class TopicReader:
         *,
         start: Mapping[Partition, int] | None = None,
         monitor_group: str | None = None,
+        follows: bool = False,
     ) -> None:
-        self._consumer = made(confluent_kafka.Consumer, _config(kafka, monitor_group), kafka)
+        """`follows`: it reads on for long after the end, where each fetch that brings nothing costs the broker."""
+        wait_ms = _FOLLOWING_WAIT_MS if follows else _TO_END_WAIT_MS
+        config = {**_config(kafka, monitor_group), "fetch.wait.max.ms": wait_ms}
+        self._consumer = made(confluent_kafka.Consumer, config, kafka)
         self._receiver = Receiver(self._consumer)
         self._partitions = self._discover(topics)
         self._positions: dict[Partition, int] = {}
@@ -117,7 +125,7 @@ class TopicReader:
             if message is None:
                 self._note(each.error(), each)
                 continue
-            partition = (message.topic, message.partition)
+            partition = message.topic_partition
             self._at_end.discard(partition)
             self._positions[partition] = message.offset + 1
             messages.append(message)
@@ -188,7 +196,5 @@ def _config(kafka: KafkaSettings, monitor_group: str | None) -> dict[str, Any]:
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
         "queued.max.messages.kbytes": 65536,
-        # The end of a partition is reported with the next empty fetch, so reading to the end takes at least this long.
-        "fetch.wait.max.ms": 50,
         "fetch.max.bytes": 16777216,
     }

@@ -49,14 +49,15 @@ class Receiver:
 
 
 def _plain(polled: confluent_kafka.Message) -> Message:
+    # In the order of the fields: with names it takes three times as long.
     return Message(
-        topic=polled.topic(),
-        partition=polled.partition(),
-        offset=polled.offset(),
-        key=polled.key(),
-        value=polled.value(),
-        headers=_headers(polled),
-        timestamp_ms=polled.timestamp()[1],
+        polled.topic(),
+        polled.partition(),
+        polled.offset(),
+        polled.key(),
+        polled.value(),
+        _headers(polled),
+        polled.timestamp()[1],
     )
 
 

@@ -83,10 +83,14 @@ class Run:
         *topics: Topic[Any],
         start: Mapping[Partition, int] | None = None,
         monitor_group: str | None = None,
+        follows: bool = False,
     ) -> TopicReader:
-        """A reader of these topics, from their start unless told otherwise; use it as a context manager."""
+        """A reader of these topics, from their start unless told otherwise; use it as a context manager.
+
+        `follows`: it reads on for long after their end.
+        """
         names = [self.topic(topic) for topic in topics]
-        return TopicReader(self.kafka, names, start=start, monitor_group=monitor_group)
+        return TopicReader(self.kafka, names, start=start, monitor_group=monitor_group, follows=follows)
 
     def read_with_messages(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
         """Every readable record up to the topic's end, each with the message that it came in.

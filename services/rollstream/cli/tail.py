@@ -34,7 +34,7 @@ def _tail(topic: Topic[Any], run: Run, count: int, *, follow: bool, as_json: boo
     seen = run.ends(topic)
     for message in last_messages(run, topic, count):
         _show(decoder.decode(message), as_json)
-        partition = (message.topic, message.partition)
+        partition = message.topic_partition
         seen[partition] = max(seen[partition], message.offset + 1)
     if follow:
         _follow(run, decoder, topic, seen, as_json=as_json)

@@ -22,7 +22,7 @@ class PublishedVersions:
         ((self._partition, (self._first, end)),) = run.bounds(WEIGHTS).items()
         self._num_older = _FIRST_BLOCK
         self._oldest = max(self._first, end - self._num_older)
-        self._reader = run.reader(WEIGHTS, start={self._partition: self._oldest})
+        self._reader = run.reader(WEIGHTS, start={self._partition: self._oldest}, follows=True)
 
     @property
     def at_end(self) -> bool:
