@@ -1,6 +1,7 @@
 """The stage loop on a real broker: a crash, a duplicate, a poison record, a rebalance, a stop."""
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Literal
 
 import pytest
 import redis
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
@@ -19,7 +21,13 @@ from rollstream.bus.publisher import Publisher
 from rollstream.process.settings import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, StuckRecordError, TooManyFailuresError
+from rollstream.schemas.errors import (
+    BrokenWorldError,
+    BrokerError,
+    ConfigurationError,
+    StuckRecordError,
+    TooManyFailuresError,
+)
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS
@@ -144,6 +152,21 @@ def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_lette
     assert [sample.sample_index for sample in unresolved] == list(range(4))
     assert {str(sample.failure) for sample in unresolved} == {"engine: as ordered"}
     assert not list_dead_letters(run_on(bus.kafka, bus.run))
+
+
+def test_one_result_that_the_broker_refuses_ends_the_process_with_nothing_committed(bus: Bus) -> None:
+    async def the_last_is_large(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+        yield a_generated(0, prompt=prompt)
+        yield a_generated(1, prompt=prompt.model_copy(update={"metadata": {"large": os.urandom(50_000).hex()}}))
+
+    limit = ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ConfigResource.Type.TOPIC, ROLLOUTS.of(bus.run), incremental_configs=[limit])
+    client = AdminClient(bus.kafka.client_config())
+    client.incremental_alter_configs([topic])[topic].result(30)
+    bus.submit([1])
+    with pytest.raises(BrokerError, match=rf"delivery to {ROLLOUTS.of(bus.run)} failed: .*MSG_SIZE_TOO_LARGE"):
+        run(run_built(bus.stage(the_last_is_large), Stop()))
+    assert bus.committed() == 0
 
 
 def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: Bus) -> None:

@@ -32,8 +32,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from rollstream.bus.message import Delivery, Message, OutRecord, Partition
-from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
+from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS, Deliveries
+from rollstream.bus.message import Message, OutRecord, Partition
+from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.engines.settings import EngineSettings
@@ -57,7 +58,7 @@ from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
-from rollstream.schemas.errors import BrokerError, ConfigurationError, EncodeError, InconsistentLedgerError
+from rollstream.schemas.errors import ConfigurationError, EncodeError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
@@ -132,7 +133,7 @@ class Producer:
 
     def _go_on(self, claims_read_to: Mapping[Partition, int], publisher: Publisher, stop: Stop) -> None:
         start = {**self._start_in(LEDGER, {0: self._credit.ledger_offset}), **claims_read_to}
-        with self._run.reader(LEDGER, PRODUCERS, start=start) as reader:
+        with self._run.reader(LEDGER, PRODUCERS, start=start, follows=True) as reader:
             self._read_up(reader)
             self._submit_all(reader, publisher, stop)
 
@@ -264,9 +265,8 @@ class Producer:
         return numbered_rows(self._source, self._place, stop_before=stop_before)
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
-        for delivery in _confirmed(publisher, [self._record(prompt) for prompt in batch]):
-            behind = delivery.offset + 1
-            self._prompts_offsets[delivery.partition] = max(behind, self._prompts_offsets.get(delivery.partition, 0))
+        for (_, number), end in _ends(publisher, [self._record(prompt) for prompt in batch]).items():
+            self._prompts_offsets[number] = max(end, self._prompts_offsets.get(number, 0))
         metrics.SUBMITTED.inc(len(batch))
 
     def _record(self, prompt: PromptSubmitted) -> OutRecord:
@@ -296,7 +296,7 @@ class Producer:
             prompts_offsets={str(number): offset for number, offset in self._prompts_offsets.items()},
             written_at=utc_now(),
         )
-        _confirmed(publisher, [self._run.out_record(PRODUCERS, progress)])
+        _ends(publisher, [self._run.out_record(PRODUCERS, progress)])
 
     def _report(self) -> None:
         metrics.SHARE.set(self._credit.share)
@@ -304,16 +304,13 @@ class Producer:
         metrics.SEQUENCE.set(self._place.sequence)
 
 
-def _confirmed(publisher: Publisher, records: list[OutRecord]) -> list[Delivery]:
-    """Where the records lie, once the broker has confirmed them."""
-    futures = [publisher.publish_soon(record) for record in records]
-    found = []
-    for record, future in zip(records, futures, strict=True):
-        try:
-            found.append(future.result(DELIVERY_TIMEOUT_SECONDS + 30))
-        except TimeoutError as error:
-            raise BrokerError(f"no delivery report from {record.topic} in {DELIVERY_TIMEOUT_SECONDS + 30} s") from error
-    return found
+def _ends(publisher: Publisher, records: list[OutRecord]) -> dict[Partition, int]:
+    """Publish the records. Returns where they end, once the broker has confirmed them."""
+    deliveries = Deliveries()
+    for record in records:
+        publisher.send_blocking(record, deliveries)
+    deliveries.wait()
+    return deliveries.ends
 
 
 def idle_engine_warning(settings: ProducerSettings) -> str | None:

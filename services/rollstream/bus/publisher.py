@@ -4,29 +4,26 @@ All records of a run are published here, except the commits of trainers and roll
 """
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
 import confluent_kafka
 
 from rollstream.bus.clients import CLIENT_LOG, made
+from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS, Deliveries, Report, promise
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import TOPIC_BYTES
 
 _LOG = logging.getLogger(__name__)
-_Report = Callable[[confluent_kafka.KafkaError | None, confluent_kafka.Message], None]
 
 # The topic dead-letters takes 1 MiB more than the others, so that any record fits there with its headers.
 MAX_MESSAGE_BYTES = TOPIC_BYTES + 2**20
-DELIVERY_TIMEOUT_SECONDS = 120.0
 
 
 def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
@@ -80,47 +77,26 @@ class Publisher:
         await asyncio.to_thread(self.close)
 
     async def publish(self, record: OutRecord) -> Delivery:
-        """Send and wait for the delivery report. Waits while the local queue is full."""
-        return await asyncio.wrap_future(await self.enqueue(record))
-
-    async def publish_all(self, records: Sequence[OutRecord]) -> None:
-        """Send, and wait until all are delivered. It costs much less than as many calls of `publish`.
-
-        Raises the first error, while others may still be out.
-        """
-        if not records:
-            return
-        all_delivered: Future[None] = Future()
-        delivered: list[None] = []
-
-        def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-            # The task that waited may have been cancelled, or an earlier record have failed.
-            with contextlib.suppress(InvalidStateError):
-                if error is not None:
-                    all_delivered.set_exception(_failure(error, message.topic()))
-                    return
-                delivered.append(None)
-                if len(delivered) == len(records):
-                    all_delivered.set_result(None)
-
-        for record in records:
-            await self._send(record, report)
-        await asyncio.wrap_future(all_delivered)
-
-    async def enqueue(self, record: OutRecord) -> Future[Delivery]:
-        """Send. The returned future holds the delivery report. Waits while the local queue is full."""
-        future, report = _promise()
+        """Send one record and wait for its delivery report. Waits while the local queue is full."""
+        future, report = promise()
         await self._send(record, report)
-        return future
+        return await asyncio.wrap_future(future)
 
     def publish_soon(self, record: OutRecord) -> Future[Delivery]:
-        """Send from synchronous code. The future holds the delivery report. Blocks while the local queue is full."""
-        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
-        future, report = _promise()
-        while not self._is_taken(record, report):
-            self._check_deadline(deadline, record)
-            time.sleep(0.01)
+        """The same for synchronous code. The future holds the delivery report."""
+        future, report = promise()
+        self._send_blocking(record, report)
         return future
+
+    async def send(self, record: OutRecord, deliveries: Deliveries) -> None:
+        """Send one of many records, which `deliveries` waits for. Waits while the local queue is full."""
+        await self._send(record, deliveries.report)
+        deliveries.num_sent += 1
+
+    def send_blocking(self, record: OutRecord, deliveries: Deliveries) -> None:
+        """The same for synchronous code."""
+        self._send_blocking(record, deliveries.report)
+        deliveries.num_sent += 1
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Wait for outstanding deliveries; raises `BrokerError` if some are still out after the timeout."""
@@ -136,19 +112,29 @@ class Publisher:
                 f"the queue to {record.topic} stayed full for {DELIVERY_TIMEOUT_SECONDS} s: is the broker up?"
             )
 
-    async def _send(self, record: OutRecord, report: _Report) -> None:
+    async def _send(self, record: OutRecord, report: Report) -> None:
         deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
         while not self._is_taken(record, report):
             self._check_deadline(deadline, record)
             await asyncio.sleep(0.01)
 
-    def _is_taken(self, record: OutRecord, report: _Report) -> bool:
+    def _send_blocking(self, record: OutRecord, report: Report) -> None:
+        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
+        while not self._is_taken(record, report):
+            self._check_deadline(deadline, record)
+            time.sleep(0.01)
+
+    def _is_taken(self, record: OutRecord, report: Report) -> bool:
         """Hand the record to the client; False while its queue is full."""
         if self._fatal:
             raise self._fatal
         try:
             self._producer.produce(
-                record.topic, value=record.value, key=record.key, headers=list(record.headers), on_delivery=report
+                record.topic,
+                value=record.value,
+                key=record.key,
+                headers=list(record.headers) or None,
+                on_delivery=report,
             )
         except BufferError:
             return False
@@ -164,22 +150,3 @@ class Publisher:
         if error.fatal():
             self._fatal = BrokerError(f"the producer is dead: {error.str()}")
         _LOG.warning("kafka producer: %s", error.str())
-
-
-def _promise() -> tuple[Future[Delivery], _Report]:
-    """A future, and the delivery report that fills it."""
-    future: Future[Delivery] = Future()
-
-    def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
-        # The task that waited may have been cancelled, and its future with it.
-        with contextlib.suppress(InvalidStateError):
-            if error is None:
-                future.set_result(Delivery(message.topic(), message.partition(), message.offset()))
-            else:
-                future.set_exception(_failure(error, message.topic()))
-
-    return future, report
-
-
-def _failure(error: confluent_kafka.KafkaError, topic: str) -> BrokerError:
-    return BrokerError(f"delivery to {topic} failed: {error.str()} ({error.name()})")

@@ -12,6 +12,7 @@ from itertools import islice
 from statistics import fmean
 from time import monotonic
 
+from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
@@ -154,9 +155,10 @@ def _prompt(
 
 def _submit(run: Run, prompts: Mapping[str, PromptSubmitted]) -> None:
     with run.publisher(run.group("evaluate")) as publisher:
-        deliveries = [publisher.publish_soon(run.out_record(EVAL_PROMPTS, prompt)) for prompt in prompts.values()]
-        for delivery in deliveries:
-            delivery.result(180)
+        deliveries = Deliveries()
+        for prompt in prompts.values():
+            publisher.send_blocking(run.out_record(EVAL_PROMPTS, prompt), deliveries)
+        deliveries.wait()
 
 
 def _collected(

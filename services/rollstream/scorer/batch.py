@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollstream.bus import metrics as bus_metrics
+from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
@@ -154,6 +155,9 @@ class BatchScorer:
         return dead_letter(message, topic=topic, group=parts.group, error=error, attempts=attempts, failed_at=utc_now())
 
     async def _publish(self, records: Sequence[OutRecord]) -> None:
-        await self._parts.publisher.publish_all(records)
+        deliveries = Deliveries()
+        for record in records:
+            await self._parts.publisher.send(record, deliveries)
+        await deliveries.confirmed()
         for record in records:
             bus_metrics.PUBLISHED.labels(record.topic).inc()

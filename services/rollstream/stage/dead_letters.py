@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import Headers, Message, OutRecord
-from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS, Publisher
+from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.schemas.codec import schema_id_of
 from rollstream.schemas.errors import ConfigurationError

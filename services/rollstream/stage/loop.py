@@ -32,7 +32,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
-from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -43,7 +42,8 @@ from structlog.contextvars import bind_contextvars
 
 from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer, InFlight
-from rollstream.bus.message import Delivery, Message
+from rollstream.bus.deliveries import Deliveries
+from rollstream.bus.message import Message
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.process.beat import beat
@@ -242,16 +242,16 @@ class _Work:
 
     async def _publish(self, taken: InFlight, route: Route[Any, Any], results: AsyncIterable[Record]) -> None:
         """Send each result as it comes and wait until all are confirmed, even if the handler raises."""
-        reports: list[Future[Delivery]] = []
+        deliveries = Deliveries()
         try:
             async for result in results:
-                reports.append(await self._send(taken, route, result))
+                await self._send(taken, route, result, deliveries)
         except Exception:
-            await self._confirmed(route, reports)
+            await self._confirmed(route, deliveries)
             raise
-        await self._confirmed(route, reports)
+        await self._confirmed(route, deliveries)
 
-    async def _send(self, taken: InFlight, route: Route[Any, Any], result: Record) -> Future[Delivery]:
+    async def _send(self, taken: InFlight, route: Route[Any, Any], result: Record, deliveries: Deliveries) -> None:
         if not taken.is_current:
             # The partition was revoked or lost; `cancel_dropped` is about to cancel this task.
             raise asyncio.CancelledError
@@ -261,14 +261,11 @@ class _Work:
             if route.if_too_large is None:
                 raise
             sent = self._run.out_record(route.output, route.if_too_large(result, error))
-        return await self._stage.publisher.enqueue(sent)
+        await self._stage.publisher.send(sent, deliveries)
 
-    async def _confirmed(self, route: Route[Any, Any], reports: list[Future[Delivery]]) -> None:
-        for report in reports:
-            if not report.done():
-                await asyncio.wrap_future(report)
-            report.result()
-        metrics.PUBLISHED.labels(self._run.topic(route.output)).inc(len(reports))
+    async def _confirmed(self, route: Route[Any, Any], deliveries: Deliveries) -> None:
+        await deliveries.confirmed()
+        metrics.PUBLISHED.labels(self._run.topic(route.output)).inc(deliveries.num_sent)
 
     async def _fail(self, taken: InFlight, start: Start, record: Record, error: Exception) -> None:
         route = self._routes[taken.message.topic]
@@ -276,13 +273,13 @@ class _Work:
             reason = "poison" if isinstance(error, PoisonError) else "failed"
             await self._dead_letter(taken, start, error, reason=reason)
             return
-        reports: list[Future[Delivery]] = []
+        deliveries = Deliveries()
         try:
             for result in route.on_failure(record, error):
-                reports.append(await self._send(taken, route, result))
+                await self._send(taken, route, result, deliveries)
         except EncodeError as unwritable:
             await self._dead_letter(taken, start, unwritable, reason="unwritable")
-        await self._confirmed(route, reports)
+        await self._confirmed(route, deliveries)
 
     async def _dead_letter(self, taken: InFlight, start: Start, error: Exception, *, reason: str) -> None:
         if not taken.is_current:

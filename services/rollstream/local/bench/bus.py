@@ -17,6 +17,7 @@ import numpy as np
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from rollstream.bus.consumer import GroupConsumer
+from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.group_config import ConsumerSettings, group_config
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher, producer_config
@@ -112,18 +113,19 @@ def _new_topic(kafka: KafkaSettings) -> str:
 
 
 def _publish_ours(kafka: KafkaSettings, load: Load, topic: str) -> float:
-    publisher = Publisher(kafka, client_id="bench-ours")
+    return asyncio.run(asyncio.wait_for(_publish_with_ours(kafka, load, topic), _DEADLINE_SECONDS))
+
+
+async def _publish_with_ours(kafka: KafkaSettings, load: Load, topic: str) -> float:
+    """As the stages publish."""
     value = load.value()
-    started = time.perf_counter()
-    reports = [
-        publisher.publish_soon(OutRecord(topic=topic, key=str(number).encode(), value=value))
-        for number in range(load.num_records)
-    ]
-    for report in reports:
-        report.result(_DEADLINE_SECONDS)
-    seconds = time.perf_counter() - started
-    publisher.close()
-    return seconds
+    async with Publisher(kafka, client_id="bench-ours") as publisher:
+        deliveries = Deliveries()
+        started = time.perf_counter()
+        for number in range(load.num_records):
+            await publisher.send(OutRecord(topic=topic, key=str(number).encode(), value=value), deliveries)
+        await deliveries.confirmed()
+        return time.perf_counter() - started
 
 
 def _publish_bare(kafka: KafkaSettings, load: Load, topic: str) -> float:
