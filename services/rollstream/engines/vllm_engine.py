@@ -224,7 +224,9 @@ class VllmEngine:
         is_done = False
         try:
             recompute = self._settings.kv_after_update == "recompute"
-            await self._running().pause_generation(mode="keep", clear_cache=recompute)
+            # Not `pause_generation`: it does this, then sleeps for 20 ms. Answers that are still on their way here when
+            # this returns are taken back below, and asked for again.
+            await self._running().engine_core.pause_scheduler_async(mode="keep", clear_cache=recompute)
             if not recompute:
                 await self._take_back_unstarted()
             yield
