@@ -8,6 +8,7 @@ import click
 from rollstream.cli.options import FiniteRange, made_directory, whole
 from rollstream.engines.model_directory import read_config
 from rollstream.environments.load import load_environment
+from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
 from rollstream.process.settings import RUN_FILE, StageSettings
 
@@ -52,6 +53,7 @@ def command(  # one parameter an option
     """
     if (model is None) != tiny_model:
         raise click.UsageError("name a model directory with --model, or take --tiny-model")
+    expect_many_objects()
     # Before torch is imported, which takes long.
     declared = StageSettings.load(config).environments if config else {}
     load_environment(environment, declared)

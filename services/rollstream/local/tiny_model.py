@@ -50,7 +50,9 @@ def write_tiny_model(
     """
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
+    from transformers.utils import logging as transformers_logging
 
+    transformers_logging.disable_progress_bar()
     config = Qwen3Config(
         vocab_size=len(VOCABULARY),
         hidden_size=hidden,

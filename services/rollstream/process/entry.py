@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import RollstreamError
@@ -24,6 +25,7 @@ def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | N
     The first SIGTERM or Ctrl-C asks `stop`: `main` finishes its work and returns. A second one ends it at once.
     """
     configure_logging(stage)
+    expect_many_objects()
     stop = Stop()
     _ask_on_signal(stop)
     try:

@@ -1,10 +1,19 @@
-"""Garbage collection in a process that has loaded its libraries and model, and keeps them for its whole life."""
+"""Garbage collection in a process that loads libraries and a model, and keeps them for its whole life."""
 
 import gc
 from typing import Final
 
 # Python 3.11's default is 700.
 _NEW_OBJECTS: Final = 10_000
+_LOADED_OBJECTS: Final = 100_000
+
+
+def expect_many_objects() -> None:
+    """Let the garbage collector run after every 100,000 new objects: what is imported and loaded now will stay.
+
+    Measured on one core: vLLM, with what it has compiled before, starts in 28 s instead of 33 s.
+    """
+    gc.set_threshold(_LOADED_OBJECTS)
 
 
 def hide_loaded_objects() -> None:
