@@ -86,6 +86,13 @@ def test_truncated_samples_stay_in_the_baseline_and_leave_the_loss() -> None:
     assert [sample.num_trained_tokens for sample in group.training] == [6, 6, 0, 0]
 
 
+def test_truncated_samples_train_if_that_is_wanted_and_then_count_in_the_spread() -> None:
+    rules = replace(RULES, train_truncated=True)
+    group = admitted(a_rollout(1.0, 0), a_rollout(1.0, 1), a_truncated(0.0, 2), rules=rules)
+    assert [sample.num_trained_tokens for sample in group.training] == [6, 6, 6]
+    assert admitted(a_truncated(1.0, 0), a_truncated(0.0, 1), rules=rules)
+
+
 def test_spread_counts_among_the_samples_that_are_not_truncated() -> None:
     assert verdict(a_rollout(1.0, 0), a_rollout(1.0, 1), a_truncated(0.0, 2)) is DropReason.NO_SPREAD
     assert verdict(a_truncated(1.0, 0), a_truncated(0.0, 1)) is DropReason.ALL_TRUNCATED

@@ -47,7 +47,6 @@ def a_sample(index, *, prompt=5, completion=4, **fields):
         "temperature": 1.0,
         "max_tokens": 12,
         "policy_lag": index % 2,
-        "truncated": False,
     }
     return TrainingSample(**{**values, **fields})
 
@@ -184,7 +183,7 @@ def test_masked_tokens_change_nothing(model_path, tmp_path):
 def test_a_truncated_sample_counts_in_the_means_over_samples_and_in_no_mean_over_tokens(model_path, loss, share):
     """As in TRL: with one of four truncated, a mean over samples has 3/4 of the gradient that it has without it."""
     trained = [a_sample(index) for index in (1, 2, 3)]
-    truncated = a_sample(4, loss_mask=np.zeros(4, dtype=np.bool_), truncated=True)
+    truncated = a_sample(4, loss_mask=np.zeros(4, dtype=np.bool_))
     without = a_backend(model_path, loss=loss).train_step(trained, step=0)
     with_it = a_backend(model_path, loss=loss).train_step([*trained, truncated], step=0)
     assert with_it.loss == pytest.approx(share * without.loss, rel=1e-6)

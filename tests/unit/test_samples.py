@@ -33,7 +33,6 @@ def test_a_single_turn_becomes_its_tokens_and_all_of_them_train():
 def test_the_tokens_of_a_truncated_sample_do_not_train():
     cut = a_rollout(turns=(a_turn(finish_reason=FinishReason.LENGTH),))
     sample = taken(cut)
-    assert sample.truncated
     assert sample.num_trained_tokens == 0
 
 
@@ -89,7 +88,6 @@ def a_sample(index, prompt, completion, trained):
         temperature=1.0,
         max_tokens=12,
         policy_lag=0,
-        truncated=False,
     )
 
 

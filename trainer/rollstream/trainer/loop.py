@@ -33,7 +33,9 @@ What happens when …
     completed sample of another tokenizer or of an unknown version drops its whole group (`DropReason` has every
     reason). No starts are counted here, so a poison record is never given up.
   … a sample is late, i.e. its policy lag exceeds max_policy_lag: its group closes as `too_old` (`admission.py`). With
-    lag_scope = "token" its old tokens are masked instead.
+    lag_scope = "token" its old tokens are masked instead. A step that would make an incomplete group too old waits for
+    it, for wait_for_late_seconds at most: else the groups with the longest samples would be dropped for their length.
+    That is the rule of stale synchronous parallel training (Ho et al., NeurIPS 2013): the fast wait for the slowest.
   … samples never come: their group closes as `lost` once generators and scorers are done with it and what `scored`
     held then is read (`aging.py`). So no stage that stands still loses a group.
   … a loss or gradient is not finite: the rest of the step is skipped. If no update was applied before, the step's
@@ -114,6 +116,7 @@ class Trainer:
         self._monitored_at = 0.0
         self._upstream = parts.upstream.latest
         self._skips_in_a_row = 0
+        self._held_since: float | None = None
 
     def run(self, stop: Stop) -> None:
         """Train until num_steps are committed or `stop` is asked; then write what is left to the ledger.
@@ -137,19 +140,40 @@ class Trainer:
         return 0 < self._settings.num_steps <= self._parts.commits.step
 
     def _next_batch(self, stop: Stop) -> Sequence[Admitted] | None:
-        """Read until a step is due; None when `stop` is asked."""
+        """Read until a step is due and not held back; None when `stop` is asked."""
         intake = self._parts.intake
         while not stop.is_asked:
             self._parts.health.heartbeat("loop", _HUNG_AFTER_SECONDS)
             is_due = intake.num_ready >= self._settings.groups_per_step
-            if intake.num_ready < self._settings.resolved_buffer_groups:
-                self._read(0.0 if is_due else _POLL_SECONDS)
-            batch = intake.batch(self._settings.groups_per_step, self._lag)
-            if batch is not None:
-                return batch
+            # A step that is held back waits for samples: a full buffer must not keep them away.
+            if intake.num_ready < self._settings.resolved_buffer_groups or self._held_since is not None:
+                self._read(0.0 if is_due and self._held_since is None else _POLL_SECONDS)
+            if not self._is_held():
+                batch = intake.batch(self._settings.groups_per_step, self._lag)
+                if batch is not None:
+                    return batch
             self._publish_due_drops()
             self._show()
         return None
+
+    def _is_held(self) -> bool:
+        """Whether a step is due, but would make an incomplete group too old; false after wait_for_late_seconds.
+
+        With as many complete groups as all producers may have open there is nothing to wait for.
+        """
+        settings, intake, now = self._settings, self._parts.intake, time.monotonic()
+        since = now if self._held_since is None else self._held_since
+        is_held = (
+            settings.groups_per_step <= intake.num_ready < settings.max_open_groups
+            and now - since < settings.wait_for_late_seconds
+            and intake.has_late(self._lag)
+        )
+        if is_held and self._held_since is None:
+            _LOG.info("step %d waits for groups that it would make too old", self._parts.commits.step + 1)
+        self._held_since = since if is_held else None
+        if not is_held:
+            self._clock.late_seconds += now - since
+        return is_held
 
     def _read(self, timeout_seconds: float) -> None:
         began = time.perf_counter()

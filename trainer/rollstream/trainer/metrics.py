@@ -50,6 +50,7 @@ _STEP_GAUGES: Final = {
         "step_seconds": "Wall time since the step before",
         "waiting_seconds": "Of the step, spent without a record to read",
         "assembling_seconds": "Of the step, decoding and admitting",
+        "waiting_for_late_seconds": "Of the step, due and held back for groups that it would have made too old",
         "packing_seconds": "Of the step",
         "forward_backward_seconds": "Of the step",
         "optimizer_seconds": "Of the step",

@@ -29,6 +29,8 @@ class StepClock:
     """Blocked without a record to read."""
     assembling_seconds: float = 0.0
     """Decoding, assembling, admitting."""
+    late_seconds: float = 0.0
+    """A step was due and waited for groups that it would have made too old; reading went on."""
     _began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -60,6 +62,7 @@ def metrics_of_step(
     seconds: Mapping[str, float] = {
         "waiting": clock.waiting_seconds,
         "assembling": clock.assembling_seconds,
+        "waiting_for_late": clock.late_seconds,
         **report.seconds,
         "publishing": publishing_seconds,
     }
@@ -134,7 +137,7 @@ def throughput_metrics(
 ) -> dict[str, float]:
     """Tokens per second of wall time, and the seconds of each phase.
 
-    `seconds`: waiting, assembling, packing, forward_backward, optimizer, publishing.
+    `seconds`: waiting, assembling, waiting_for_late, packing, forward_backward, optimizer, publishing.
     """
     wall = max(wall_seconds, 1e-9)
     return {
@@ -146,7 +149,7 @@ def throughput_metrics(
 
 
 def _is_flat(admitted: Admitted) -> bool:
-    return not has_spread([sample.reward for sample in admitted.training if not sample.truncated])
+    return not has_spread([sample.reward for sample in admitted.training if sample.loss_mask.any()])
 
 
 def _by_reason(drops: Sequence[DroppedGroup]) -> Counter[str]:

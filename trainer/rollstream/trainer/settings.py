@@ -31,6 +31,17 @@ class TrainerSettings(StageSettings):
         description="Train on groups whose samples all have the same reward too: nothing is learned from them, but "
         "their tokens count in the loss's mean",
     )
+    train_truncated: bool = Field(
+        default=False,
+        description="Train on the tokens of samples that ended at their token limit too; else their reward counts in "
+        "the baseline alone",
+    )
+    wait_for_late_seconds: float = Field(
+        default=30.0,
+        ge=0,
+        description="A step waits for at most this long for incomplete groups that would be too old after it, so that "
+        "long samples are not dropped for their length; 0: never",
+    )
     lost_after_seconds: float = Field(
         default=60.0,
         gt=0,

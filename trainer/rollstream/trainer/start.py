@@ -279,6 +279,7 @@ def _rules(settings: TrainerSettings, backend: TrainingBackend) -> AdmissionRule
         max_policy_lag=settings.max_policy_lag,
         lag_scope=settings.lag_scope,
         train_without_spread=settings.train_without_spread,
+        train_truncated=settings.train_truncated,
         scale_advantages_by_std=settings.learning.scale_advantages_by_std,
         tokenizer_sha256=backend.tokenizer_sha256,
         chat_template_sha256=backend.chat_template_sha256,

@@ -1,7 +1,7 @@
 """Whether a complete group is trained on: status, tokenizer, bounds, lag, spread. Pure; every refusal has a reason.
 
 A group is trained on its completed samples if they are at least half of it. The truncated ones among them count in
-the baseline alone.
+the baseline alone, unless the rules say otherwise.
 """
 
 import logging
@@ -32,6 +32,7 @@ class AdmissionRules:
     max_policy_lag: int
     lag_scope: LagScope = "group"
     train_without_spread: bool = False
+    train_truncated: bool = False
     scale_advantages_by_std: bool = False
     tokenizer_sha256: str = ""
     chat_template_sha256: str = ""
@@ -84,6 +85,7 @@ def _admitted(
                 lag=max((lags[version] for version in sample.scored.rollout.weight_versions), default=0),
                 bounds=rules.bounds,
                 keep_tokens=keep,
+                train_truncated=rules.train_truncated,
             )
             for sample, advantage in zip(completed, advantages, strict=True)
         )
@@ -143,8 +145,9 @@ def _refused_by_bounds(completed: Sequence[PlacedSample], rules: AdmissionRules)
 
 
 def _refused_by_rewards(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
-    """Spread counts among the samples that are not truncated: only they train, the others are in the baseline alone."""
-    rewards = [s.scored.scoring.reward or 0.0 for s in completed if not is_truncated(s.scored.rollout)]
+    """Spread counts among the samples that train: the truncated ones may be in the baseline alone."""
+    training = [s for s in completed if rules.train_truncated or not is_truncated(s.scored.rollout)]
+    rewards = [sample.scored.scoring.reward or 0.0 for sample in training]
     if not rewards:
         return DropReason.ALL_TRUNCATED
     return None if rules.train_without_spread or has_spread(rewards) else DropReason.NO_SPREAD
@@ -169,6 +172,6 @@ def narrow_lag_bound(steps: Iterable[Mapping[str, float]], max_policy_lag: int) 
         return None
     return (
         f"max_policy_lag {max_policy_lag} is below {needed:.1f}: the slowest percent of rollouts takes "
-        f"{rollout_seconds:.1f} s, a step {step_seconds:.1f} s, so long samples are dropped as too_old; "
+        f"{rollout_seconds:.1f} s, a step {step_seconds:.1f} s; steps wait for long samples, or drop them as too_old; "
         "raise max_policy_lag, or bound the samples' length"
     )

@@ -1,4 +1,4 @@
-"""Which groups make the next step, and which are dropped: admits complete groups in order of arrival. Pure."""
+"""Which groups make the next step, and which are dropped: admits complete groups, the oldest first. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Callable
@@ -51,6 +51,12 @@ def _length(group: Group) -> int:
     return max(sample.scored.rollout.num_completion_tokens for sample in group.samples.values())
 
 
+def _lag_of(group: Group, lag: LagOf) -> int:
+    """The largest known lag of the samples that it has; -1 without any."""
+    versions = {version for sample in group.samples.values() for version in sample.scored.rollout.weight_versions}
+    return max((steps for version in versions if (steps := lag(version)) is not None), default=-1)
+
+
 class Intake:
     """Complete groups that wait for a step. Each is admitted twice: when it became complete, and when a step takes it.
 
@@ -83,10 +89,24 @@ class Intake:
             if self._admit(group, lag) is not None:
                 self._ready.append(group)
 
+    def has_late(self, lag: LagOf) -> bool:
+        """Whether one more step would make a group too old that still lacks samples.
+
+        Its samples so far tell: the generators begin all samples of a group at the same time.
+        """
+        if self._rules.lag_scope == "token":
+            return False
+        return any(_lag_of(group, lag) == self._rules.max_policy_lag for group in self.assembler.incomplete)
+
     def batch(self, num_groups: int, lag: LagOf) -> tuple[Admitted, ...] | None:
-        """The next step's groups, in order of arrival; None while there are too few. They stay open until closed."""
+        """The next step's groups; None while there are too few. They stay open until closed.
+
+        The oldest versions come first, then the order of arrival: else more groups would become too old.
+        """
         if len(self._ready) < num_groups:
             return None
+        if len(self._ready) > num_groups:
+            self._ready = deque(sorted(self._ready, key=lambda group: -_lag_of(group, lag)))
         admitted: list[Admitted] = []
         while self._ready and len(admitted) < num_groups:
             verdict = self._admit(self._ready.popleft(), lag)

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Final, Self
 
+from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
-from rollstream.bus.publisher import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import BrokerError, DecodeError
 from rollstream.schemas.record import utc_now
@@ -36,7 +36,7 @@ class RolloutReader:
         self._group = run.group("trainer")
         self._dead_letters = run.topic(DEAD_LETTERS)
         self._publisher = run.publisher(f"{self._group}.dead-letters")
-        self._reader = source.reader(PROMPTS, SCORED, start=start, monitor_group=self._group)
+        self._reader = source.reader(PROMPTS, SCORED, start=start, monitor_group=self._group, follows=True)
 
     def __enter__(self) -> Self:
         return self
@@ -62,7 +62,7 @@ class RolloutReader:
     def assemble(self, messages: list[Message], assembler: Assembler) -> None:
         """Decode and assemble; a sample that can't be read goes to dead-letters, and its group lacks it."""
         for message in messages:
-            place = Place((message.topic, message.partition), message.offset)
+            place = Place(message.topic_partition, message.offset)
             try:
                 if message.topic == self._prompts_topic:
                     assembler.add_prompt(self._prompts.decode(message.checked_value()), place)

@@ -44,8 +44,6 @@ class TrainingSample:
     """The prompt's, lowered to what the model takes, however many turns there were; `dr_grpo` divides by it."""
     policy_lag: int
     """Largest lag of its spans: optimizer steps between a span's version and the trainer's."""
-    truncated: bool
-    """Whether it ended at its token limit: then its reward is in the baseline, and its tokens don't train."""
 
     @property
     def num_trained_tokens(self) -> int:
@@ -64,12 +62,19 @@ def is_truncated(rollout: RolloutGenerated) -> bool:
 
 
 def training_sample(
-    scored: RolloutScored, *, advantage: float, lag: int, bounds: ModelBounds, keep_tokens: KeepTokens | None = None
+    scored: RolloutScored,
+    *,
+    advantage: float,
+    lag: int,
+    bounds: ModelBounds,
+    keep_tokens: KeepTokens | None = None,
+    train_truncated: bool = False,
 ) -> TrainingSample:
     """The training sample of a completed, scored rollout that is within `bounds`.
 
     A turn after the first must extend all of the turn before it; its prompt tokens follow there, with mask False.
-    `keep_tokens` masks further tokens (lag_scope=token). Raises `BadMessageError` if there is nothing to learn from:
+    `keep_tokens` masks further tokens (lag_scope=token). All tokens of a truncated sample are masked, and its reward is
+    in the baseline alone, unless `train_truncated`. Raises `BadMessageError` if there is nothing to learn from:
     no reward, no turns, an empty prompt, a turn that branches off.
     """
     rollout = scored.rollout
@@ -77,7 +82,6 @@ def training_sample(
         raise BadMessageError(f"rollout {rollout.rollout_id} has no reward or no turns: only completed rollouts train")
     if not len(rollout.turns[0].prompt_token_ids):
         raise BadMessageError(f"rollout {rollout.rollout_id} has an empty prompt: nothing predicts its first token")
-    truncated = is_truncated(rollout)
     token_ids, behavior_logprobs, loss_mask = _concatenated(rollout, keep_tokens)
     return TrainingSample(
         rollout_id=rollout.rollout_id,
@@ -85,13 +89,12 @@ def training_sample(
         prompt_token_ids=rollout.turns[0].prompt_token_ids,
         token_ids=token_ids,
         behavior_logprobs=behavior_logprobs,
-        loss_mask=loss_mask & (not truncated),
+        loss_mask=loss_mask & (train_truncated or not is_truncated(rollout)),
         reward=scored.scoring.reward,
         advantage=advantage,
         temperature=rollout.prompt.sampling.temperature,
         max_tokens=min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
         policy_lag=lag,
-        truncated=truncated,
     )
 
 

@@ -1,0 +1,52 @@
+"""Which groups make the next step, and for which the next step waits."""
+
+from dataclasses import replace
+
+from rollstream.schemas.scored import RolloutScored
+from rollstream.trainer.intake.admission import AdmissionRules
+from rollstream.trainer.intake.aging import Aging
+from rollstream.trainer.intake.assembler import Assembler
+from rollstream.trainer.intake.groups import Place
+from rollstream.trainer.intake.intake import Intake
+from tests.harness.builders import a_prompt, a_rollout, a_turn
+
+GROUP_SIZE = 2
+RULES = AdmissionRules(max_policy_lag=2)
+LAGS = {7: 0, 6: 1, 5: 2, 4: 3}
+
+
+def a_sample(row: int, index: int, version: int) -> RolloutScored:
+    prompt = a_prompt(row, group_size=GROUP_SIZE)
+    return a_rollout(float(index), index, prompt=prompt, turns=(a_turn(spans=[(version, 0, 6)]),))
+
+
+def an_intake(*samples: RolloutScored, rules: AdmissionRules = RULES) -> Intake:
+    """It has taken in the samples in this order."""
+    intake = Intake(Assembler(closed=(), offsets={}, incomplete_bytes=10**9), Aging(60.0), rules, expired_before={})
+    for offset, sample in enumerate(samples):
+        intake.assembler.add_sample(sample, Place(("demo.scored", 0), offset), 10)
+    intake.settle(LAGS.get)
+    return intake
+
+
+def test_a_group_that_lacks_samples_is_late_if_one_more_step_makes_it_too_old() -> None:
+    assert an_intake(a_sample(0, 0, version=5)).has_late(LAGS.get)
+
+
+def test_a_group_is_not_late_while_it_is_younger_or_once_it_is_too_old_or_complete() -> None:
+    assert not an_intake(a_sample(0, 0, version=6)).has_late(LAGS.get)
+    assert not an_intake(a_sample(0, 0, version=4)).has_late(LAGS.get)
+    assert not an_intake(a_sample(0, 0, version=5), a_sample(0, 1, version=5)).has_late(LAGS.get)
+
+
+def test_no_group_is_late_where_old_tokens_are_masked_instead() -> None:
+    assert not an_intake(a_sample(0, 0, version=5), rules=replace(RULES, lag_scope="token")).has_late(LAGS.get)
+
+
+def test_a_step_takes_the_oldest_versions_first_and_then_the_order_of_arrival() -> None:
+    groups = {row: [a_sample(row, index, version) for index in (0, 1)] for row, version in enumerate((7, 6, 5, 6))}
+    intake = an_intake(*(sample for group in groups.values() for sample in group))
+    batch = intake.batch(3, LAGS.get)
+    assert batch is not None
+    ids = [admitted.group.group_id for admitted in batch]
+    assert ids == [groups[row][0].rollout.group_id for row in (2, 1, 3)]
