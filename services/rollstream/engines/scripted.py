@@ -2,7 +2,7 @@
 
 It answers `digits=` with the sorted digits, or with a wrong answer. If `model_path` has a `tokenizer.json` of single
 characters, it uses those tokens, so that a real trainer can train on its samples. Else tokens are bytes, and token 256
-ends the answer.
+ends the answer. The settings may fill answers with spaces to log-normal lengths (`scripted_lengths.py`).
 """
 
 import asyncio
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
+from rollstream.engines.scripted_lengths import answer_tokens
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.spans import SpanRecorder
 from rollstream.schemas.errors import EngineDeadError, EngineError
@@ -43,6 +44,7 @@ class ScriptedEngine:
         self.max_model_len = settings.max_model_len or _DEFAULT_MAX_MODEL_LEN
         self.tokenizer_sha256 = tokenizer_sha256(settings.model_path)
         self.chat_template_sha256 = chat_template_sha256(settings.model_path)
+        self._slots = asyncio.Semaphore(settings.max_num_seqs)
         self.in_flight = 0
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
@@ -58,14 +60,12 @@ class ScriptedEngine:
         self._weight_version = weight_version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """See `Engine.generate`; one token per `token_seconds`."""
-        planned = self._plan(request)
-        spans = SpanRecorder()
+        """See `Engine.generate`; one token per `token_seconds`, `max_num_seqs` requests side by side."""
         self.in_flight += 1
         try:
-            for position in range(len(planned)):
-                await asyncio.sleep(self._settings.token_seconds)
-                spans.note(self._running_version(), position)
+            async with self._slots:
+                planned = self._plan(request)
+                spans = await self._sample(len(planned))
         finally:
             self.in_flight -= 1
         token_ids = np.array(planned, dtype=np.int32)
@@ -98,11 +98,22 @@ class ScriptedEngine:
             raise EngineDeadError("the scripted engine is not running: start() comes first, close() last")
         return self._weight_version
 
+    async def _sample(self, num_tokens: int) -> SpanRecorder:
+        """Take the time of so many tokens; returns which version was there when each of them came."""
+        spans, at_once = SpanRecorder(), self._settings.tokens_at_once
+        for position in range(0, num_tokens, at_once):
+            await asyncio.sleep(self._settings.token_seconds * min(at_once, num_tokens - position))
+            spans.note(self._running_version(), position)
+        return spans
+
     def _plan(self, request: GenerationRequest) -> list[int]:
         """The tokens of the answer, cut at the first stop text or at `max_tokens`."""
         refuse_impossible(request, self.max_model_len)
         answer = self._answer(request)
         planned = [*self._vocabulary.encode(answer), self._vocabulary.eos][: request.max_tokens]
+        if not request.sampling.stop:
+            # The search below takes a time that grows with the square of the length.
+            return planned
         for length in range(1, len(planned) + 1):
             text = self.detokenize(np.array(planned[:length], dtype=np.int32))
             if any(stop in text for stop in request.sampling.stop):
@@ -114,11 +125,14 @@ class ScriptedEngine:
         prompt = self.detokenize(request.prompt_token_ids)
         ratio = self._settings.correct_ratio + version * self._settings.correct_ratio_gain
         seed = request.request_id if request.seed is None else request.seed
-        digest = hashlib.sha256(f"{seed if request.sampling.temperature else 'greedy'}/{prompt}".encode()).digest()
+        sample = f"{seed if request.sampling.temperature else 'greedy'}/{prompt}"
+        digest = hashlib.sha256(sample.encode()).digest()
         is_correct = int.from_bytes(digest[:4], "little") / 2**32 < ratio
         question = _SORTING.search(prompt)
         right = "".join(sorted(question[1])) if question else "yes"
-        return right if is_correct else right[:-1]
+        # One beyond the request's limit is enough to be cut there.
+        length = min(answer_tokens(self._settings, prompt=prompt, sample=sample) or 1, request.max_tokens + 1)
+        return (right if is_correct else right[:-1]).ljust(length - 1)
 
 
 class _ByteVocabulary:

@@ -14,6 +14,25 @@ class ScriptedSettings(BaseModel):
     correct_ratio: float = Field(default=0.5, ge=0, le=1, description="Probability of a right answer at version 0")
     correct_ratio_gain: float = Field(default=0.0, ge=0, le=1, description="Added to it per weight version, up to 1")
     token_seconds: float = Field(default=0.0, ge=0, description="Time that each token takes, seconds")
+    tokens_at_once: int = Field(
+        default=1,
+        ge=1,
+        json_schema_extra={"unit": "tokens"},
+        description="Tokens that come together, after the time of them all: fewer pauses where many samples run",
+    )
+    answer_tokens_median: float | None = Field(
+        default=None,
+        ge=1,
+        le=2**20,
+        json_schema_extra={"unit": "tokens"},
+        description="Median of log-normal lengths, to which answers are filled with spaces; default: not filled",
+    )
+    answer_tokens_sigma_of_prompts: float = Field(
+        default=0.0, ge=0, le=4, description="Standard deviation between prompts of the logarithm of the length"
+    )
+    answer_tokens_sigma_of_samples: float = Field(
+        default=0.0, ge=0, le=4, description="The same between the answers to one prompt"
+    )
 
 
 class EngineSettings(BaseModel):
