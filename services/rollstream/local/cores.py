@@ -23,6 +23,10 @@ class CoreDivision:
     trainer: Placement
     rest: Placement
 
+    def placement_of(self, stage: str) -> Placement:
+        """The cores of a stage: the generator's are the engine's."""
+        return {"generator": self.engine, "trainer": self.trainer}.get(stage, self.rest)
+
     def describe(self) -> str:
         """One line for the log."""
         parts = {"engine": self.engine, "trainer": self.trainer, "rest": self.rest}

@@ -140,6 +140,10 @@ class Supervisor:
                 child.restarts += 1
                 self._launch(child)
 
+    def ends_of_logs(self) -> str:
+        """What the children said last, for an error whose reader may not find the logs any more."""
+        return "\n".join(f"{child.name}: {child.log.read_text()[-2000:]}" for child in self.statuses())
+
     def statuses(self) -> tuple[StageStatus, ...]:
         """Every child, as of the last tick, in the order they were started."""
         return tuple(

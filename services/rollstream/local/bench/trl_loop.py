@@ -20,20 +20,23 @@ from trl import GRPOConfig, GRPOTrainer
 class Progress(TrainerCallback):  # type: ignore[misc]
     """When each step ended, Unix seconds; the CPU seconds of this process by then; its tokens that train."""
 
-    def __init__(self, max_tokens: int) -> None:
+    def __init__(self, task: dict[str, Any]) -> None:
         self.steps: list[dict[str, float]] = []
         self.stop_token = -1
-        self._max_tokens = max_tokens
+        self._task = task
         self._trained_tokens = 0
 
-    def exact_match(self, completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
-        """1 for the reference answer and nothing else. Called once a step, with all samples of the step."""
+    def reward(self, completions: list[Any], completion_ids: list[list[int]], **columns: Any) -> list[float]:
+        """The rewards of all samples of a step, as the task wants them; called once a step."""
+        self._trained_tokens = sum(len(ids) for ids in completion_ids if self._trains(ids))
         texts = [completion[-1]["content"] for completion in completions]
-        # An answer that is cut off does not train, on both sides.
-        self._trained_tokens = sum(
-            len(ids) for ids in completion_ids if len(ids) < self._max_tokens or ids[-1] == self.stop_token
-        )
+        if self._task["reward"] == "parity":
+            return [float(sum(map(ord, text)) % 2) for text in texts]
         return [float(text == answer) for text, answer in zip(texts, columns["reference_answer"], strict=True)]
+
+    def _trains(self, ids: list[int]) -> bool:
+        is_cut = len(ids) >= self._task["max_tokens"] and ids[-1] != self.stop_token
+        return self._task["train_truncated"] or not is_cut
 
     def on_step_end(self, *_args: Any, **_more: Any) -> None:
         cpu = os.times()
@@ -49,10 +52,10 @@ class Progress(TrainerCallback):  # type: ignore[misc]
 def main(task_path: Path, result_path: Path) -> None:
     """Train for the steps of the task, and write what `Progress` noted."""
     task = json.loads(task_path.read_text())
-    progress = Progress(task["max_tokens"])
+    progress = Progress(task)
     trainer = GRPOTrainer(
         model=task["model"],
-        reward_funcs=[progress.exact_match],
+        reward_funcs=[progress.reward],
         args=_config(task, result_path.parent / "trl"),
         train_dataset=Dataset.from_list(task["prompts"]),
         callbacks=[progress],
@@ -64,13 +67,14 @@ def main(task_path: Path, result_path: Path) -> None:
 
 
 def _config(task: dict[str, Any], directory: Path) -> GRPOConfig:
-    samples = task["groups_per_step"] * task["group_size"]
     return GRPOConfig(
         output_dir=str(directory),
         use_cpu=True,
         bf16=False,
         max_steps=task["num_steps"],
-        per_device_train_batch_size=samples,
+        per_device_train_batch_size=task["samples_per_backward"],
+        gradient_accumulation_steps=task["samples_per_step"] // task["samples_per_backward"],
+        use_transformers_continuous_batching=task["continuous_batching"],
         num_generations=task["group_size"],
         max_completion_length=task["max_tokens"],
         temperature=1.0,
@@ -80,7 +84,7 @@ def _config(task: dict[str, Any], directory: Path) -> GRPOConfig:
         epsilon_high=0.28,
         scale_rewards="group",
         beta=0.0,
-        mask_truncated_completions=True,
+        mask_truncated_completions=not task["train_truncated"],
         learning_rate=task["learning_rate"],
         lr_scheduler_type="constant_with_warmup",
         warmup_steps=10,

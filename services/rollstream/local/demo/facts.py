@@ -1,16 +1,20 @@
 """Reads from a finished run's topics what the demo's summary is computed from."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any, TypeVar
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import Message, Partition
 from rollstream.bus.run import Run
-from rollstream.history.passing import read_entries
 from rollstream.schemas.ledger import LedgerEntry
-from rollstream.schemas.prompt import Purpose
+from rollstream.schemas.prompt import PromptSubmitted, Purpose
+from rollstream.schemas.record import Record
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED, WEIGHTS, WEIGHTS_APPLIED
+from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
 from rollstream.schemas.weights import ApplyOutcome
+
+R = TypeVar("R", bound=Record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +46,52 @@ class RunFacts:
     dead_letters: int
 
 
-def read_facts(run: Run) -> RunFacts:
-    """Read the run's topics from start to end. Records that can't be decoded are left out; dead letters are counted."""
-    prompts = [prompt for prompt in run.read(PROMPTS) if prompt.purpose is Purpose.TRAIN]
-    applied = [record for record in run.read(WEIGHTS_APPLIED) if record.outcome is ApplyOutcome.APPLIED]
-    with run.reader(DEAD_LETTERS) as letters:
-        num_letters = sum(1 for _ in letters.to_end())
-    return RunFacts(
-        submitted=frozenset(prompt.group_id for prompt in prompts),
-        started_at=min((prompt.submitted_at for prompt in prompts), default=None),
-        samples=tuple(_sample(message, scored) for message, scored in run.read_with_messages(SCORED)),
-        ledger=tuple(read_entries(run)),
-        published=frozenset(record.weight_version for record in run.read(WEIGHTS)),
-        applied=frozenset(record.weight_version for record in applied),
-        dead_letters=num_letters,
-    )
+class FactsReader:
+    """Reads the topics from start to end, each record once: `read_on` goes on where its last call ended.
+
+    Records that can't be decoded are left out; dead letters are counted. For one thread at a time.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._next: dict[Partition, int] = {}
+        self._prompts: list[PromptSubmitted] = []
+        self._samples: list[SampleFact] = []
+        self._published: set[int] = set()
+        self._applied: set[int] = set()
+        self._dead_letters = 0
+
+    def read_on(self) -> None:
+        """Read what has come on the topics, but for the ledger."""
+        self._prompts += [prompt for _, prompt in self._records(PROMPTS) if prompt.purpose is Purpose.TRAIN]
+        self._samples += [_sample(message, scored) for message, scored in self._records(SCORED)]
+        self._published |= {record.weight_version for _, record in self._records(WEIGHTS)}
+        applied = (record for _, record in self._records(WEIGHTS_APPLIED) if record.outcome is ApplyOutcome.APPLIED)
+        self._applied |= {record.weight_version for record in applied}
+        self._dead_letters += sum(1 for _ in self._messages(DEAD_LETTERS))
+
+    def facts(self, ledger: Sequence[LedgerEntry]) -> RunFacts:
+        """All that was read, with the entries of the ledger."""
+        return RunFacts(
+            submitted=frozenset(prompt.group_id for prompt in self._prompts),
+            started_at=min((prompt.submitted_at for prompt in self._prompts), default=None),
+            samples=tuple(self._samples),
+            ledger=tuple(ledger),
+            published=frozenset(self._published),
+            applied=frozenset(self._applied),
+            dead_letters=self._dead_letters,
+        )
+
+    def _records(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
+        for message in self._messages(topic):
+            record = self._run.decoded(topic, message)
+            if record is not None:
+                yield message, record
+
+    def _messages(self, topic: Topic[Any]) -> Iterator[Message]:
+        with self._run.reader(topic, start=self._next) as reader:
+            yield from reader.to_end()
+            self._next |= reader.positions()
 
 
 def _sample(message: Message, scored: RolloutScored) -> SampleFact:

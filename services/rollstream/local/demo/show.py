@@ -12,6 +12,7 @@ from rollstream.local.demo.options import DemoOptions
 from rollstream.local.demo.summary import Summary
 from rollstream.local.doctor import list_gpus
 from rollstream.local.run_file import refuse_used
+from rollstream.process.heap import expect_many_objects
 
 
 def show_demo(demo: DemoOptions) -> None:
@@ -21,6 +22,8 @@ def show_demo(demo: DemoOptions) -> None:
     """
     refuse_used(demo.run_dir)
     _log_to(demo.run_dir / "logs" / "demo.log")
+    # The facts of the run, at its end.
+    expect_many_objects()
     console = Console()
     for gpu in list_gpus():
         console.print(

@@ -1,10 +1,11 @@
 """Follows a running loop on its topics, for the demo's live table."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import Survivors, surviving
-from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.topics import LEDGER, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome
 
@@ -34,7 +35,7 @@ class LoopWatch:
         self._ledger_topic = run.topic(LEDGER)
         self._ledger = run.codec(LEDGER)
         self._applied = run.codec(WEIGHTS_APPLIED)
-        self._reader = run.reader(LEDGER, WEIGHTS_APPLIED)
+        self._reader = run.reader(LEDGER, WEIGHTS_APPLIED, follows=True)
         self._entries: list[LedgerEntry] = []
         self.state = LoopState()
 
@@ -57,6 +58,11 @@ class LoopWatch:
     def surviving_steps(self) -> list[LedgerEntry]:
         """The steps that count, in order."""
         return _steps(surviving(self._entries))
+
+    @property
+    def closed(self) -> Mapping[str, ClosedGroup]:
+        """group_id → how it closed, as far as that counts."""
+        return surviving(self._entries).closed
 
     def _note_entry(self, entry: LedgerEntry) -> None:
         self._entries.append(entry)
