@@ -12,6 +12,7 @@ _BENCHES = {
     "trainer": "Training steps that publish weights against a plain PyTorch loop.",
     "trainer-wait": "Share of the time that the trainer waits although its input is ready.",
     "start": "Start of each stage after ten times the optimizer steps.",
+    "long-tail": "What lag drops of answers whose lengths vary widely, and whether long ones are trained less.",
     "reload": "How long a weight update stops the tokens, under load.",
 }
 

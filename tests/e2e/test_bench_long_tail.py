@@ -1,0 +1,31 @@
+"""`rollstream bench long-tail` at a small size: the whole loop runs, and every group that counts has closed."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollstream.local.bench.long_tail import command
+
+
+@pytest.mark.slow
+def test_every_group_that_counts_is_closed_and_its_lengths_are_compared(tmp_path: Path) -> None:
+    plot = tmp_path / "lengths.png"
+    options = {
+        "--steps": 4, "--groups-per-step": 4, "--group-size": 4, "--concurrency": 8, "--step-seconds": 0.5,
+        "--max-policy-lag": 2, "--plot": plot,
+    }  # fmt: skip
+    ended = CliRunner().invoke(command, [str(word) for pair in options.items() for word in pair])
+    assert ended.exit_code == 0, ended.output
+    report = json.loads(ended.stdout)
+    assert report["num_steps"] == 4
+    # A producer submits a group for each that closes.
+    assert sum(report["groups"].values()) >= 8
+    assert report["num_samples"] == 4 * sum(report["groups"].values())
+    assert set(report["groups"]) <= {"trained", "too_old", "no_spread", "all_truncated"}
+    assert 0 <= report["ratio"] <= 1
+    assert 0 <= report["ks_distance"] < 1
+    assert report["tokens_of_an_answer"]["generated"]["max"] <= 4096
+    assert report["policy_lag"]["max"] <= 2
+    assert plot.stat().st_size > 0
