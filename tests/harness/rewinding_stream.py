@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Final
 
 from rollstream.bus.message import Message
 from rollstream.process.entry import run_process
@@ -10,9 +11,12 @@ from rollstream.schemas.topics import ROLLOUTS
 from rollstream.scorer.app import StreamSettings, build_app
 from rollstream.scorer.settings import ScorerSettings
 
+REWOUND: Final = "rewound"
+"""The line of `seen` between what was dropped and what came after it."""
+
 
 def main(config: Path, seen: Path) -> None:
-    """The process. It writes each offset that it is given as a line of `seen`."""
+    """The process. It writes partition and offset of each record that it is given as a line of `seen`."""
     settings = ScorerSettings.load(config)
     topics = [ROLLOUTS.of(settings.run)]
     stream = StreamSettings(
@@ -23,7 +27,9 @@ def main(config: Path, seen: Path) -> None:
         async def note(messages: Sequence[Message], _must_end: Callable[[], bool]) -> None:
             is_first = not seen.exists()
             with seen.open("a") as file:
-                file.writelines(f"{message.offset}\n" for message in messages)
+                file.writelines(f"{message.partition}/{message.offset}\n" for message in messages)
+                if is_first:
+                    file.write(f"{REWOUND}\n")
             if is_first:
                 # As Faust does once partitions are handed out. The batch is not acknowledged before this ends.
                 await app.consumer.perform_seek()
