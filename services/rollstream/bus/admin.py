@@ -262,16 +262,18 @@ def _committed(client: confluent_kafka.Consumer, partitions: list[TopicPartition
 
 
 def _result(future: "Future[Any]", doing: str) -> Any:
+    # Not `result`, which raises the error that the future keeps: see `clients.admin_client`.
     try:
-        return future.result(_TIMEOUT_SECONDS)
-    except confluent_kafka.KafkaException as error:
-        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise ConfigurationError(f"{doing}: no such topic; make it with `rollstream topics create`") from error
-        if error.args[0].code() in _NO_LEADER:
-            raise NoLeaderError(f"{doing}: {what_it_says(error)}") from error
-        raise BrokerError(f"{doing}: {what_it_says(error)}") from error
-    except TimeoutError as error:
-        raise BrokerError(f"{doing}: no broker answered within {_TIMEOUT_SECONDS:g} s; {_IS_IT_UP}") from error
+        error = future.exception(_TIMEOUT_SECONDS)
+    except TimeoutError as late:
+        raise BrokerError(f"{doing}: no broker answered within {_TIMEOUT_SECONDS:g} s; {_IS_IT_UP}") from late
+    if not isinstance(error, confluent_kafka.KafkaException):
+        return future.result()
+    if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        raise ConfigurationError(f"{doing}: no such topic; make it with `rollstream topics create`") from error
+    if error.args[0].code() in _NO_LEADER:
+        raise NoLeaderError(f"{doing}: {what_it_says(error)}") from error
+    raise BrokerError(f"{doing}: {what_it_says(error)}") from error
 
 
 def what_it_says(error: confluent_kafka.KafkaException) -> str:

@@ -1,7 +1,8 @@
 """Makes Kafka clients, and asks whether a broker answers. What the client refuses or hides is said in our errors."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import confluent_kafka
@@ -35,22 +36,33 @@ def made(kind: Callable[[dict[str, Any]], C], config: dict[str, Any], kafka: Kaf
         ) from None
 
 
+@contextmanager
+def admin_client(kafka: KafkaSettings, **config: Any) -> Iterator[AdminClient]:
+    """A client for questions and commands to the cluster, closed by this thread at the end of the block.
+
+    Otherwise librdkafka may abort the process. The future of a request keeps its error. Where that error is raised, its
+    traceback keeps the function that holds the client. If the client's own thread lets go of the future last, it closes
+    the client, which it must not do (confluent-kafka-python, pull request 2131).
+    """
+    with made(AdminClient, {**quiet_config(kafka), **config}, kafka) as client:
+        yield client
+
+
 def cluster_topics(kafka: KafkaSettings, timeout_seconds: float = BROKER_ANSWERS_SECONDS) -> set[str]:
     """The names of all topics. Raises `BrokerError`, with address and reason, if no broker answers in time."""
     reasons: list[str] = []
     # Without its log: what it would print many times is said once in the error.
-    config = {**quiet_config(kafka), "error_cb": lambda error: reasons.append(error.str())}
-    client = made(AdminClient, config, kafka)
-    try:
-        return set(client.list_topics(timeout=timeout_seconds).topics)
-    except confluent_kafka.KafkaException as error:
-        client.poll(0)  # the reasons are handed over here
-        address = without_credentials(kafka.bootstrap_servers)
-        reason = _without_secrets(reasons[0] if reasons else str(error.args[0].str()), kafka)
-        raise BrokerError(
-            f"no broker answered at {address} within {timeout_seconds:g} s ({reason}): is Kafka up? `rollstream up` "
-            "starts one; kafka.bootstrap_servers says where it is"
-        ) from error
+    with admin_client(kafka, error_cb=lambda error: reasons.append(error.str())) as client:
+        try:
+            return set(client.list_topics(timeout=timeout_seconds).topics)
+        except confluent_kafka.KafkaException as error:
+            client.poll(0)  # the reasons are handed over here
+            address = without_credentials(kafka.bootstrap_servers)
+            reason = _without_secrets(reasons[0] if reasons else str(error.args[0].str()), kafka)
+            raise BrokerError(
+                f"no broker answered at {address} within {timeout_seconds:g} s ({reason}): is Kafka up? `rollstream "
+                "up` starts one; kafka.bootstrap_servers says where it is"
+            ) from error
 
 
 def _without_secrets(text: str, kafka: KafkaSettings) -> str:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError
 from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import until_settled, what_it_says
-from rollstream.bus.clients import CLIENT_LOG, made, quiet_config
+from rollstream.bus.clients import CLIENT_LOG, admin_client, made
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import LEDGER
@@ -75,10 +75,9 @@ def require_no_trainer(kafka: KafkaSettings, run: str, *, force: bool) -> None:
 
 def is_trainer_present(kafka: KafkaSettings, run: str) -> bool:
     """Whether the run's trainer lives, or died less than `GONE_AFTER_SECONDS` ago; raises `BrokerError`."""
-    config = quiet_config(kafka)
-    admin = made(AdminClient, config, kafka)
     try:
-        return _has_members(admin, _group(run))
+        with admin_client(kafka) as admin:
+            return _has_members(admin, _group(run))
     except confluent_kafka.KafkaException as error:
         if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
             return False

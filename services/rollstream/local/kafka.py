@@ -119,11 +119,14 @@ class KafkaCluster:
 
     def _names_all(self, node: NodePlan) -> bool:
         from confluent_kafka import KafkaException
-        from confluent_kafka.admin import AdminClient
 
-        admin = AdminClient({"bootstrap.servers": node.address, "log_level": 0, "reconnect.backoff.max.ms": 100})
+        from rollstream.bus.clients import admin_client
+        from rollstream.process.settings import KafkaSettings
+
+        kafka = KafkaSettings(bootstrap_servers=node.address)
         try:
-            named = admin.describe_cluster(request_timeout=1.0).result(timeout=5.0).nodes
+            with admin_client(kafka, **{"reconnect.backoff.max.ms": 100}) as admin:
+                named = admin.describe_cluster(request_timeout=1.0).result(timeout=5.0).nodes
         except KafkaException:
             return False
         return len(named) == len(self.plan.nodes)

@@ -14,8 +14,9 @@ from typing import Any, Final
 import click
 import confluent_kafka
 import numpy as np
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
+from rollstream.bus.clients import admin_client
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.group_config import ConsumerSettings, group_config
@@ -106,9 +107,8 @@ def _case(kafka: KafkaSettings, load: Load, rounds: int, what: str, *, ours: Sid
 def _new_topic(kafka: KafkaSettings) -> str:
     name = f"bench-bus-{uuid.uuid4().hex[:8]}"
     topic = NewTopic(name, num_partitions=_PARTITIONS, replication_factor=1)
-    # Kept in a variable: if the client is garbage collected, its request is lost.
-    admin = AdminClient(kafka.client_config())
-    admin.create_topics([topic])[name].result(30)
+    with admin_client(kafka) as admin:
+        admin.create_topics([topic])[name].result(30)
     return name
 
 
