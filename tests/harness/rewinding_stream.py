@@ -1,5 +1,6 @@
 """The scorer's real stream in the moment after a rebalance: what was polled is dropped, nothing is committed yet."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
@@ -15,8 +16,11 @@ REWOUND: Final = "rewound"
 """The line of `seen` between what was dropped and what came after it."""
 
 
-def main(config: Path, seen: Path) -> None:
-    """The process. It writes partition and offset of each record that it is given as a line of `seen`."""
+def main(config: Path, seen: Path, num_records: int) -> None:
+    """The process. It writes partition and offset of each record that it is given as a line of `seen`.
+
+    `num_records`: on the topic.
+    """
     settings = ScorerSettings.load(config)
     topics = [ROLLOUTS.of(settings.run)]
     stream = StreamSettings(
@@ -31,6 +35,11 @@ def main(config: Path, seen: Path) -> None:
                 if is_first:
                     file.write(f"{REWOUND}\n")
             if is_first:
+                # Faust marks a record as read after handing it over. If it still did, it would undo the next line.
+                while (
+                    sum(offset + 1 for offset in app.consumer._read_offset.values() if offset is not None) < num_records
+                ):
+                    await asyncio.sleep(0.02)
                 # As Faust does once partitions are handed out. The batch is not acknowledged before this ends.
                 await app.consumer.perform_seek()
 

@@ -88,8 +88,9 @@ def test_what_was_polled_in_a_rebalance_is_read_again_although_nothing_was_commi
     run: Run, tmp_path: Path
 ) -> None:
     seen = tmp_path / "seen"
-    Load(run).grow()
-    run.start_forked(partial(rewinding_stream.main, run.config, seen))
+    load = Load(run)
+    load.grow()
+    run.start_forked(partial(rewinding_stream.main, run.config, seen, len(load.rollout_ids)))
 
     def all_came_again() -> bool:
         # The first batch need not have records of each partition.
