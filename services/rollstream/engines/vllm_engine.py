@@ -333,6 +333,8 @@ def _sampling_params(request: GenerationRequest) -> Any:
         # Only stop texts need it: detokenizing each token and each logprob's token takes a sixth of the thread's time.
         detokenize=bool(request.sampling.stop),
         output_kind=RequestOutputKind.FINAL_ONLY,
+        # vLLM then copies the object, but not what lies in it: nobody else has it, and a deep copy takes 50 us.
+        skip_clone=True,
     )
 
 
