@@ -121,15 +121,40 @@ def test_the_loss_of_one_minibatch_is_the_weighted_policy_gradient_at_ratio_one(
     assert report.metrics["clip_fraction_high"] == report.metrics["clip_fraction_low"] == 0.0
 
 
-def teacher_forced(model_path, sample):
-    """Logprobs of the sampled tokens by the plain forward pass of transformers."""
+@pytest.mark.parametrize("share", [True, False])
+def test_samples_that_begin_alike_give_the_loss_and_the_gradient_that_they_give_one_by_one(model_path, share):
+    prompt, answer = np.arange(3, 9, dtype=np.int32), np.array([11, 7, 5, 9], dtype=np.int32)
+    answers = [answer, answer[:2], answer, np.array([11, 8], dtype=np.int32), answer[:1], answer[:3]]
+    samples = [
+        a_sample(index, prompt_token_ids=prompt, completion=len(one), token_ids=one)
+        for index, one in enumerate(answers)
+    ]
     model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
+    losses = []
+    for sample in samples:
+        logprobs = logprobs_of(model, sample)
+        weights = (logprobs.detach() - torch.from_numpy(sample.behavior_logprobs)).exp().clamp(max=2.0)
+        losses.append(-sample.advantage * weights * (logprobs - logprobs.detach()).exp())
+    loss = torch.cat(losses).mean()
+    loss.backward()
+    norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
+    report = a_backend(model_path, share_prompts=share).train_step(samples, step=0)
+    assert report.loss == pytest.approx(loss.item(), rel=1e-5)
+    assert report.grad_norm == pytest.approx(norm.item(), rel=1e-5)
+
+
+def logprobs_of(model, sample):
+    """Logprobs of the sampled tokens by the plain forward pass of transformers."""
     ids = torch.from_numpy(np.concatenate([sample.prompt_token_ids, sample.token_ids])).long()
-    with torch.no_grad():
-        logits = model(ids[None]).logits[0] / sample.temperature
     start = len(sample.prompt_token_ids)
-    chosen = torch.log_softmax(logits, dim=-1)[start - 1 : -1].gather(1, ids[start:, None])
-    return chosen.squeeze(1).numpy()
+    logits = model(ids[None]).logits[0] / sample.temperature
+    return torch.log_softmax(logits, dim=-1)[start - 1 : -1].gather(1, ids[start:, None]).squeeze(1)
+
+
+def teacher_forced(model_path, sample):
+    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
+    with torch.no_grad():
+        return logprobs_of(model, sample).numpy()
 
 
 def test_several_minibatches_update_as_often_and_the_later_ones_see_a_ratio_away_from_one(model_path):

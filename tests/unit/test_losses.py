@@ -24,7 +24,6 @@ def a_batch(ratios, advantages, *, samples=None, weights=None):
         importance_weights=torch.tensor(weights or [1.0] * len(ratios), dtype=torch.float64),
         advantages=torch.tensor(advantages, dtype=torch.float64),
         samples=rows,
-        num_samples=int(rows.max()) + 1,
     )
 
 
@@ -152,7 +151,6 @@ def test_a_token_that_was_nearly_impossible_when_it_was_sampled_leaves_loss_and_
         importance_weights=torch.ones(1),
         advantages=torch.tensor([advantage]),
         samples=torch.tensor([0]),
-        num_samples=1,
     )
     loss = SURROGATES[name](batch, CLIP).loss.sum()
     loss.backward()

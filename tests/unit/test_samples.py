@@ -91,16 +91,19 @@ def a_sample(index, prompt, completion, trained):
     )
 
 
-shapes = st.tuples(st.integers(0, 3), st.integers(1, 9)).flatmap(
-    lambda pair: st.tuples(st.just(pair[0]), st.just(pair[1]), st.integers(1, pair[1]))
+shapes = st.tuples(st.integers(0, 3), st.lists(st.integers(7, 8), min_size=1, max_size=9)).flatmap(
+    lambda pair: st.tuples(st.just(pair[0]), st.just(pair[1]), st.integers(1, len(pair[1])))
 )
-"""Which prompt, tokens of the completion, how many of them train."""
+"""Which prompt, the tokens of the completion, how many of them train. Completions are often the same."""
 
 
 def a_sample_of(index, shape):
     prompt, completion, trained = shape
-    sample = a_sample(index, 1, completion, trained)
-    return replace(sample, prompt_token_ids=np.arange(3, 5 + 2 * prompt, dtype=np.int32) + prompt)
+    return replace(
+        a_sample(index, 1, len(completion), trained),
+        prompt_token_ids=np.arange(3, 5 + 2 * prompt, dtype=np.int32) + prompt,
+        token_ids=np.array(completion, dtype=np.int32),
+    )
 
 
 def context_of(batch, place):
@@ -110,12 +113,11 @@ def context_of(batch, place):
     def prompt(index):
         return batch.prompt_ids[index, : batch.prompt_lengths[index]].tolist()
 
-    source, row = batch.sources[place], batch.rows[place]
+    source = batch.sources[place]
     if source < num_prompts:
-        assert source == batch.prompts[row]
         return prompt(source)
-    assert (source - num_prompts) // width == row
-    seen = batch.input_ids[row, : (source - num_prompts) % width + 1].tolist()
+    row, column = divmod(source - num_prompts, width)
+    seen = batch.input_ids[row, : column + 1].tolist()
     return (prompt(batch.prompts[row]) if num_prompts else []) + seen
 
 
@@ -143,7 +145,7 @@ def test_micro_batches_hold_every_training_token_once_after_its_context_and_with
 
 
 def test_a_prompt_is_in_a_micro_batch_once_if_that_leaves_clearly_fewer_tokens():
-    group = [a_sample_of(index, (3, 9, 9)) for index in range(8)]  # prompts of 8 tokens
+    group = [a_sample_of(index, (3, [20 + index] * 9, 9)) for index in range(8)]  # prompts of 8 tokens
     (shared,) = microbatches(group, tokens=1000, normalization="dapo", share_prompts=True)
     (repeated,) = microbatches(group, tokens=1000, normalization="dapo")
     assert padded_tokens([shared]) == 8 + 8 * 8
@@ -151,6 +153,19 @@ def test_a_prompt_is_in_a_micro_batch_once_if_that_leaves_clearly_fewer_tokens()
     long = [a_sample(index, 1, 9, 9) for index in range(8)]
     (alone,) = microbatches(long, tokens=1000, normalization="dapo", share_prompts=True)
     assert not len(alone.prompts)
+
+
+@pytest.mark.parametrize("share", [True, False])
+def test_what_samples_of_a_prompt_have_in_common_from_their_start_to_the_end_of_one_is_in_a_micro_batch_once(share):
+    completions = ([7, 8, 9], [7, 8, 9], [7, 8], [7, 8, 9, 9], [8, 8, 9])
+    group = [a_sample_of(index, (3, completion, 2)) for index, completion in enumerate(completions)]
+    (batch,) = microbatches(group, tokens=1000, normalization="dapo", share_prompts=share)
+    held = 0 if share else 8
+    assert batch.input_ids[:, held:].tolist() == [[7, 8, 9], [8, 8, 0]]
+    assert len(set(batch.samples.tolist())) == len(group)
+    other = a_sample_of(5, (2, [7, 8, 9], 2))
+    (batch,) = microbatches([*group, other], tokens=1000, normalization="dapo", share_prompts=share)
+    assert len(batch.input_ids) == 3
 
 
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 3))

@@ -53,7 +53,7 @@ class DeviceBatch:
     prompt_lengths: Tensor
     prompts: Tensor
     input_ids: Tensor
-    rows: Tensor
+    samples: Tensor
     sources: Tensor
     targets: Tensor
     behavior_logprobs: Tensor

@@ -29,8 +29,7 @@ class TokenBatch:
     advantages: Tensor
     """[N] the advantage of each token's sample."""
     samples: Tensor
-    """[N] int64, which sample of the micro-batch each token belongs to."""
-    num_samples: int
+    """[N] int64 below N, which sample of the micro-batch each token belongs to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +76,9 @@ def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     and `clip_high` to 3e-4 and 4e-4, as the paper does.
     """
     log_ratio = batch.policy_logprobs - batch.old_logprobs
-    sums = log_ratio.new_zeros(batch.num_samples).index_add(0, batch.samples, log_ratio)
-    counts = torch.bincount(batch.samples, minlength=batch.num_samples)
+    # Each sample has a token, so there are at most N.
+    sums = torch.zeros_like(log_ratio).index_add(0, batch.samples, log_ratio)
+    counts = torch.bincount(batch.samples, minlength=len(log_ratio))
     return _clipped((sums / counts.clamp(min=1))[batch.samples], batch, clip)
 
 

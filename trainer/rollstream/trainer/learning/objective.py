@@ -37,8 +37,7 @@ def objective(
         old_logprobs=proximal if settings.old == "proximal" else batch.behavior_logprobs,
         importance_weights=weights,
         advantages=batch.advantages,
-        samples=batch.rows,
-        num_samples=len(batch.input_ids),
+        samples=batch.samples,
     )
     token_loss = SURROGATES[settings.loss](tokens, Clip(low=settings.clip_low, high=settings.clip_high))
     loss = (token_loss.loss * batch.token_weights).sum()

@@ -3,6 +3,8 @@
 The samples of a group have the same prompt. Where it pays, a micro-batch holds each prompt once: the model computes
 its keys and values once, and the rows of all its samples go on from them. Such a step takes half the time where
 prompts are as long as answers.
+Samples of a prompt whose tokens are the same, or begin in the same way and end earlier, share a row: what the model
+computes at a position depends only on the tokens up to it. Short answers of a trained policy are often the same.
 Rows are padded on the right. Attention is causal, so no real token sees the padding behind it.
 Shapes: `G` prompts that rows share, `P` length of the longest of them, `B` rows, `L` length of the longest row, `N`
 tokens of the micro-batch that train.
@@ -34,10 +36,10 @@ class MicroBatch:
     prompts: npt.NDArray[np.int64]
     """[B] which of these prompts each row continues; [0] if G is 0."""
     input_ids: npt.NDArray[np.int64]
-    """[B, L] padded with 0: a sample's tokens without the last one, which predicts nothing. Its prompt comes first if
-    it is not among `prompt_ids`."""
-    rows: npt.NDArray[np.int64]
-    """[N] row of each token's sample."""
+    """[B, L] padded with 0: the tokens of one or more samples without the last one, which predicts nothing. Their
+    prompt comes first if it is not among `prompt_ids`."""
+    samples: npt.NDArray[np.int64]
+    """[N] number of the token's sample within the micro-batch."""
     sources: npt.NDArray[np.int64]
     """[N] which position predicts the token: below G the end of that prompt, else G + row · L + column."""
     targets: npt.NDArray[np.int64]
@@ -90,10 +92,10 @@ def microbatches(
     num_tokens = np.array([sample.num_trained_tokens for sample in samples], dtype=np.int64)
     max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)
     weights = token_weights(num_tokens, max_tokens, normalization)
-    weighted = [(samples[index], weights[index]) for index in np.flatnonzero(num_tokens)]
-    parts = _split(sorted((_whole(*pair) for pair in weighted), key=lambda row: -row.length), tokens)
+    weighted = [(samples[index], float(weights[index])) for index in np.flatnonzero(num_tokens)]
+    parts = _split(sorted(_rows(weighted, share_prompts=False), key=lambda row: -row.length), tokens)
     if share_prompts:
-        shared = _split(_beside_each_other([_continuing(*pair) for pair in weighted]), tokens)
+        shared = _split(_beside_each_other(_rows(weighted, share_prompts=True)), tokens)
         if _num_padded(shared) <= _SHARING_PAYS * _num_padded(parts):
             parts = shared
     return [_microbatch(part) for part in parts]
@@ -101,30 +103,48 @@ def microbatches(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A sample as it lies in a micro-batch."""
+    """Tokens that the model computes, and the samples that they belong to, each with its weight."""
 
-    sample: TrainingSample
-    weight: float
     prompt: bytes
     """Key of the prompt that the row shares; empty if the row holds its own prompt."""
     num_given: int
     """Tokens of the prompt that the row shares."""
     num_held: int
     """Tokens of the prompt that the row holds itself."""
+    tokens: npt.NDArray[np.int32]
+    members: list[tuple[TrainingSample, float]]
 
     @property
     def length(self) -> int:
         """Tokens in the row."""
-        return self.num_held + len(self.sample.token_ids) - 1
+        return len(self.tokens)
 
 
-def _whole(sample: TrainingSample, weight: float) -> _Row:
-    return _Row(sample, weight, prompt=b"", num_given=0, num_held=len(sample.prompt_token_ids))
+def _rows(weighted: Sequence[tuple[TrainingSample, float]], *, share_prompts: bool) -> list[_Row]:
+    """As few rows as hold the tokens of all samples."""
+    rows: list[_Row] = []
+    of_longest = (b"", b"")
+    # Backwards through the sorted tokens: what begins another sample comes right after it.
+    for prompt, key, sample, weight in sorted(
+        ((*_keys(sample), sample, weight) for sample, weight in weighted), key=lambda keyed: keyed[:2], reverse=True
+    ):
+        if not rows or of_longest[0] != prompt or not of_longest[1].startswith(key):
+            of_longest = prompt, key
+            rows.append(_row(sample, prompt if share_prompts else b""))
+        rows[-1].members.append((sample, weight))
+    return rows
 
 
-def _continuing(sample: TrainingSample, weight: float) -> _Row:
-    prompt = sample.prompt_token_ids
-    return _Row(sample, weight, prompt=prompt.tobytes(), num_given=len(prompt), num_held=0)
+def _keys(sample: TrainingSample) -> tuple[bytes, bytes]:
+    return sample.prompt_token_ids.tobytes(), sample.token_ids[:-1].tobytes()
+
+
+def _row(sample: TrainingSample, shared_prompt: bytes) -> _Row:
+    """The row of the longest of its samples."""
+    given, tokens = len(sample.prompt_token_ids), sample.token_ids[:-1]
+    if shared_prompt:
+        return _Row(shared_prompt, num_given=given, num_held=0, tokens=tokens, members=[])
+    return _Row(b"", 0, num_held=given, tokens=np.concatenate([sample.prompt_token_ids, tokens]), members=[])
 
 
 def _beside_each_other(rows: Sequence[_Row]) -> list[_Row]:
@@ -159,11 +179,11 @@ def _num_padded(parts: list[list[_Row]]) -> int:
 
 
 def _microbatch(part: list[_Row]) -> MicroBatch:
-    samples = [row.sample for row in part]
     places = {prompt: index for index, prompt in enumerate(dict.fromkeys(row.prompt for row in part if row.prompt))}
-    prompts = [np.frombuffer(prompt, dtype=samples[0].prompt_token_ids.dtype) for prompt in places]
-    inputs = [np.concatenate([row.sample.prompt_token_ids[row.num_given :], row.sample.token_ids[:-1]]) for row in part]
-    input_ids = _padded(inputs)
+    prompts = [np.frombuffer(prompt, dtype=part[0].tokens.dtype) for prompt in places]
+    input_ids = _padded([row.tokens for row in part])
+    members = [(index, row, *member) for index, row in enumerate(part) for member in row.members]
+    samples = [sample for _, _, sample, _ in members]
     trained = [np.flatnonzero(sample.loss_mask) for sample in samples]
     counts = [len(positions) for positions in trained]
     sources = [
@@ -172,7 +192,7 @@ def _microbatch(part: list[_Row]) -> MicroBatch:
             len(places) + index * input_ids.shape[1] + positions + row.num_held - 1,
             places.get(row.prompt, 0),
         )
-        for index, (row, positions) in enumerate(zip(part, trained, strict=True))
+        for (index, row, _, _), positions in zip(members, trained, strict=True)
     ]
 
     def per_token(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
@@ -183,13 +203,13 @@ def _microbatch(part: list[_Row]) -> MicroBatch:
         prompt_lengths=np.array([len(prompt) for prompt in prompts], dtype=np.int64),
         prompts=np.array([places[row.prompt] for row in part if row.prompt], dtype=np.int64),
         input_ids=input_ids,
-        rows=np.repeat(np.arange(len(part)), counts),
+        samples=np.repeat(np.arange(len(samples)), counts),
         sources=np.concatenate(sources),
         targets=np.concatenate([s.token_ids[s.loss_mask] for s in samples]).astype(np.int64),
         behavior_logprobs=np.concatenate([sample.behavior_logprobs[sample.loss_mask] for sample in samples]),
         advantages=per_token([sample.advantage for sample in samples]),
         temperatures=per_token([sample.temperature for sample in samples]),
-        token_weights=per_token([row.weight for row in part]),
+        token_weights=per_token([weight for _, _, _, weight in members]),
         lagged=np.repeat([sample.policy_lag > 0 for sample in samples], counts),
     )
 
