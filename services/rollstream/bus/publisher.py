@@ -36,7 +36,8 @@ def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
         "enable.idempotence": True,
         "acks": "all",
         "compression.type": "zstd",
-        "linger.ms": 5,
+        # Samples end one by one. With 5 ms the whole loop on two cores took 12 % more CPU than with 80 ms.
+        "linger.ms": kafka.linger_seconds * 1000,
         # As Java and aiokafka clients choose: with all of them a key is in the same partition.
         "partitioner": "murmur2_random",
         "message.max.bytes": MAX_MESSAGE_BYTES,

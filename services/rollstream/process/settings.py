@@ -71,6 +71,13 @@ class KafkaSettings(BaseModel):
     group_protocol: Literal["consumer", "classic"] = Field(
         default="consumer", description="consumer is KIP-848 (brokers from 4.0); classic joins with cooperative-sticky"
     )
+    linger_seconds: float = Field(
+        default=0.08,
+        ge=0,
+        le=1,
+        description="How long a published record waits for others to be sent with it: fewer requests, which cost every "
+        "process time, and a later start of the next stage",
+    )
     security: dict[str, SecretStr] = Field(
         default_factory=dict, description="librdkafka's security.*, sasl.* and ssl.* settings, passed through"
     )
