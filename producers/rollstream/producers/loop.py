@@ -339,7 +339,7 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     if warning:
         _LOG.warning(warning)
     health = Health()
-    health.serve(settings.health_port)
+    health.serve(settings.health_host, settings.health_port)
     try:
         Run(settings).require_topics(PROMPTS, PRODUCERS, LEDGER)
         producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=health)

@@ -83,7 +83,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     # In a child, so that the client's threads are never in this process. An engine takes long to load.
     run_apart(lambda: Run(settings).require_topics(*_NEEDED))
     health = Health()
-    health.serve(settings.health_port)
+    health.serve(settings.health_host, settings.health_port)
     engine = build_engine(settings.engine)
     with ending_within(stop, _START_ENDS_SECONDS):
         # A placeholder: the newest published version is loaded before the first prompt.

@@ -156,9 +156,13 @@ class StageSettings(BaseSettings):
         "generator that is more steps behind the newest version takes no prompts",
     )
     model: str = Field(default="policy", description="Name of the model, key of its weight versions")
-    health_port: int = Field(
-        default=0, ge=0, le=65535, description="Port of /metrics, /livez, /readyz; 0 takes a free one"
+    health_host: str = Field(
+        default="0.0.0.0",
+        min_length=1,
+        max_length=255,
+        description="Address to serve /metrics, /livez, /readyz at; 0.0.0.0 or :: (IPv6): at all that the machine has",
     )
+    health_port: int = Field(default=0, ge=0, le=65535, description="Their port; 0 takes a free one")
     _file: RunFile = PrivateAttr(default_factory=RunFile)
 
     @field_validator("run")

@@ -93,7 +93,7 @@ async def serve_stream(
     for library in ("faust", "mode", "aiokafka"):
         logging.getLogger(library).setLevel(logging.WARNING)
     health = Health()
-    health.serve(settings.health_port)
+    health.serve(settings.health_host, settings.health_port)
     beating = asyncio.create_task(beat(health, redis_state))
     try:
         await _run_app(settings, handle, health, stop)

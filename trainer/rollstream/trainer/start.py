@@ -61,7 +61,7 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
     if settings.max_policy_lag == 0:
         _LOG.warning("max_policy_lag 0: what is generated during a step is dropped; 1 or more lets both overlap")
     health = Health()
-    health.serve(settings.health_port)
+    health.serve(settings.health_host, settings.health_port)
     try:
         _refuse_what_is_missing(settings)
         if _is_told_to_end(stop):
