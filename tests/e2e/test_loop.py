@@ -1,17 +1,26 @@
 """The loop, all stages as processes on the real broker, checked by a client that shares no code with them."""
 
 import time
+import urllib.request
 import uuid
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from rollstream.local.chaos.accounting import OutsideClient, encoded_prompt
-from tests.harness.loops import GROUPS_PER_STEP, SHARE, STAGES, a_loop
+from rollstream.local.metric_list import all_metrics
+from rollstream.local.ports import free_ports
+from tests.harness.loops import GROUPS_PER_STEP, SHARE, STAGES, Loop, a_loop
 from tests.harness.running import Run
 
 
 def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, model: Path) -> None:
     with a_loop(run, model) as loop:
+        ports = dict(zip(STAGES, free_ports(len(STAGES)), strict=True))
+        for stage, port in ports.items():
+            run.tables.setdefault(stage, {})["health_port"] = port
         outside = loop.outside
         served, unknown, too_long, replayed = (uuid.uuid4().hex for _ in range(4))
         garbage = (b"garbage", None, b"\0\0\0\0\x63abc", encoded_prompt("31=")[:20])
@@ -37,6 +46,8 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
             assert all(sample["scoring"]["failure"]["code"] == why for sample in account.samples(group))
         assert set(outside.dead_letters()) == set(garbage)
 
+        check_metrics(loop, ports)
+
         # A prompt that an older stage could not read, as that stage left it: its cause is gone by now.
         left = encoded_prompt("520=", group_id=replayed, environment="sort_digits", purpose="train", group_size=4)
         outside.put("dead-letters", left, headers=dead_letter_headers(f"{run.name}.prompts", 0, 10_000))
@@ -51,6 +62,38 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
         assert published == [entry["weight_version"] for entry in account.ledger if entry["kind"] != "drops"]
         assert published == list(range(len(published)))
         loop.until(lambda: published[-1] in applied_versions(outside), "the last version to be applied")
+
+
+def check_metrics(loop: Loop, ports: Mapping[str, int]) -> None:
+    """What the stages export is on the list of all metrics, with its type and labels; and the list promises no more."""
+    listed = {metric.name: metric for metric in all_metrics()}
+    loop.until(lambda: "rollstream_trainer_topic_records{" in scraped(ports["trainer"]), "sizes of topics")
+    texts = {stage: scraped(port) for stage, port in ports.items()}
+    families = [family for text in texts.values() for family in text_string_to_metric_families(text)]
+    for family in families:
+        if family.name.startswith("rollstream_"):
+            metric = listed[f"{family.name}_total" if family.type == "counter" else family.name]
+            labels = {name for sample in family.samples for name in sample.labels} - {"le"}
+            assert (family.type, family.documentation) == (metric.kind, metric.meaning)
+            assert not labels or labels == set(metric.labels), metric
+    exported = {f"{family.name}_total" if family.type == "counter" else family.name for family in families}
+    assert listed.keys() <= exported
+    # Read again where a step is being exported.
+    loop.until(lambda: lags_and_ages_agree(scraped(ports["trainer"])), "each trained token to be counted by its lag")
+
+
+def lags_and_ages_agree(text: str) -> bool:
+    samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
+    values = {sample.name.removeprefix("rollstream_trainer_"): sample.value for sample in samples}
+    num_trained = values["step"] * GROUPS_PER_STEP
+    has_ages = values["group_age_seconds_count"] == num_trained and values["group_age_seconds_sum"] > 0
+    return has_ages and values["token_policy_lag_steps_count"] == values["trained_tokens_total"] > 0
+
+
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        text: str = answer.read().decode()
+    return text
 
 
 def applied_versions(outside: OutsideClient) -> set[int]:

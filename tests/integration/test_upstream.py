@@ -4,6 +4,7 @@ from contextlib import closing
 
 import psutil
 import pytest
+from prometheus_client import REGISTRY
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.process.settings import KafkaSettings
@@ -46,5 +47,7 @@ def test_the_watcher_asks_again_and_again_with_the_same_clients(
         _, before = answers(watcher, 2)
         answer, threads = answers(watcher, NUM_ANSWERS)
     assert (answer.prompts_end, answer.prompts_done) == ({0: 1}, {0: 0})
+    assert REGISTRY.get_sample_value("rollstream_trainer_topic_records", {"topic": "prompts"}) == 1
+    assert REGISTRY.get_sample_value("rollstream_trainer_topic_records", {"topic": "ledger"}) == 0
     # A client has several threads. Those of earlier tests may still come and go.
     assert len(threads - before) < NUM_ANSWERS

@@ -13,6 +13,7 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason, Group, Place, PlacedSample
 from rollstream.trainer.learning.bounds import ModelBounds
+from rollstream.trainer.reporting import tokens_by_lag
 from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)
@@ -182,3 +183,18 @@ def test_an_unfinished_sample_is_never_out_of_bounds() -> None:
 def test_a_group_without_a_single_token_cannot_be_trained_on() -> None:
     empty = [a_rollout(float(index), index, turns=(a_turn(()),)) for index in range(2)]
     assert verdict(*empty) is DropReason.UNTRAINABLE
+
+
+def test_trained_tokens_are_counted_by_the_lag_of_the_weights_that_sampled_them() -> None:
+    across_an_update = a_rollout(0.0, 1, turns=(a_turn(spans=[(2, 0, 4), (3, 4, 6)]),))
+    group = admitted(from_version(3, 1.0, 0), across_an_update, a_truncated(0.0, 2))
+    found = tokens_by_lag([group], LAGS.get)
+    assert found == {"trained_tokens_at_lag/1": 8.0, "trained_tokens_at_lag/2": 4.0}
+    assert sum(found.values()) == sum(sample.num_trained_tokens for sample in group.training)
+
+
+def test_tokens_of_later_turns_are_counted_by_lag_where_they_lie_behind_what_they_were_given() -> None:
+    given = np.array([20, 21], dtype=np.int32)
+    later = a_turn((7, 8, 9), prefix_turn=0, prefix_tokens=12, prompt_token_ids=given, spans=[(2, 0, 1), (3, 1, 3)])
+    group = admitted(a_rollout(1.0, 0, turns=(a_turn(spans=[(2, 0, 6)]), later)), from_version(3, 0.0, 1))
+    assert tokens_by_lag([group], LAGS.get) == {"trained_tokens_at_lag/1": 8.0, "trained_tokens_at_lag/2": 7.0}

@@ -16,6 +16,8 @@ NON_FINITE_REASON: Final = "non_finite"
 """Reason of a dropped group: its step had a non-finite loss or gradient, and was skipped."""
 UPDATES_SKIPPED: Final = "updates_skipped"
 """Metric of a step: of its optimizer updates, how many were skipped after a non-finite loss or gradient."""
+TRAINED_AT_LAG: Final = "trained_tokens_at_lag/"
+"""Begin of metrics of a step: tokens that it trained on. The policy lag of the weights that sampled them follows."""
 
 
 class EntryKind(StrEnum):

@@ -33,6 +33,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "generator": "Run the stage that turns prompts into rollouts.",
         "scorer": "Run the stage that gives rollouts their rewards.",
         "trainer": "Run the stage that trains and publishes weight versions.",
+        "probe": "Ask a stage on this machine whether it lives or is ready.",
         "config": "Explain every key of a run's file, and check a file.",
     },
     "Inspecting": {
@@ -40,6 +41,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "lineage": "Show where a rollout or a step came from and what was made of it.",
         "weights": "List, show or roll back weight versions.",
         "prompt": "Submit a prompt and print its scored answers.",
+        "metrics": "List every metric that the stages export to Prometheus.",
         "evaluate": "Score a weight version on held-out prompts.",
     },
     "Repairing": {

@@ -94,6 +94,14 @@ class WeightWatcher:
                 self._unreported.append(record.weight_version)
             # Failures of the version before say nothing of this one.
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
+            self._show_staleness()
+
+    def _show_staleness(self) -> None:
+        """Export since when a newer version is there than the one that generates."""
+        current = self._parts.current.version
+        newer = [number for number in self._unreported if current is not None and number > current]
+        first = self._known.record(min(newer)) if newer else None
+        metrics.STALE_SINCE.set(first.created_at.timestamp() if first else 0.0)
 
     async def _read_older(self) -> bool:
         """Read a block of older records; False if there are none."""
@@ -164,6 +172,7 @@ class WeightWatcher:
         skipped = [number for number in self._unreported if number < version]
         await asyncio.gather(*(self._report(number, ApplyOutcome.SKIPPED) for number in skipped))
         self._unreported = [number for number in self._unreported if number > version]
+        self._show_staleness()
         stall = report.stall_seconds + held_seconds
         await self._report(version, ApplyOutcome.APPLIED, stall_seconds=stall, load_seconds=time.monotonic() - started)
         _LOG.info("version %d generates", version, extra={"weight_version": version})

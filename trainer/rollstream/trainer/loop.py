@@ -68,7 +68,7 @@ from rollstream.trainer.intake.intake import Intake
 from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
 from rollstream.trainer.learning.backends.protocol import StepReport, TrainingBackend
-from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
+from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step, tokens_by_lag
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -217,6 +217,7 @@ class Trainer:
             closed=(*closed, *(drop.closed() for drop in drops)),
             metrics={
                 **metrics_of_step(batch, drops, report, self._clock, publishing_seconds=self._publishing_seconds),
+                **tokens_by_lag(batch, self._lag),
                 **parts.intake.lag_by_length.take(),
             },
             started_at=self._clock.started_at,
@@ -228,6 +229,8 @@ class Trainer:
         entry = parts.commits.optimizer_step(record, parts.backend.save_weights, checkpoint)
         self._publishing_seconds = time.perf_counter() - began
         self._committed(entry)
+        prompts = (admitted.scored[0].scored.rollout.prompt for admitted in batch)
+        metrics.note_ages((prompt.submitted_at for prompt in prompts), entry.finished_at)
         self._count_skip(report)
 
     def _count_skip(self, report: StepReport) -> None:

@@ -1,11 +1,43 @@
 """What a trainer exports to Prometheus: figures of the newest step as gauges, sums since the start as counters."""
 
-from collections.abc import Mapping
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import accumulate
 from typing import Final
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.registry import Collector
 
-from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.ledger import TRAINED_AT_LAG, EntryKind, GroupOutcome, LedgerEntry
+
+
+class LagHistogram(Collector):
+    """Trained tokens by policy lag. The library's own histogram takes one value at a time; here are many tokens."""
+
+    bounds: Final = (0, 1, 2, 3, 4, 6, 8, 12, 16, 32)
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry = REGISTRY) -> None:
+        self._name, self._documentation = name, documentation
+        self._tokens: Counts[int] = Counts()
+        registry.register(self)
+
+    def add(self, lag: int, num_tokens: float) -> None:
+        """Count tokens of this policy lag, in optimizer steps."""
+        self._tokens[lag] += int(num_tokens)
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """Called by the registry."""
+        tokens = dict(self._tokens)
+        counts = [0] * (len(self.bounds) + 1)
+        for lag, number in tokens.items():
+            counts[sum(bound < lag for bound in self.bounds)] += number
+        labels = [*(f"{bound:.1f}" for bound in self.bounds), "+Inf"]
+        total = sum(lag * number for lag, number in tokens.items())
+        buckets = list(zip(labels, map(float, accumulate(counts)), strict=True))
+        yield HistogramMetricFamily(self._name, self._documentation, buckets=buckets, sum_value=total)
+
 
 ENTRIES: Final = Counter("rollstream_trainer_ledger_entries_total", "Committed ledger entries", ["kind"])
 GROUPS: Final = Counter("rollstream_trainer_groups_total", "Groups closed; the reason of trained ones is empty",
@@ -19,6 +51,15 @@ READY_GROUPS: Final = Gauge("rollstream_trainer_ready_groups", "Complete groups 
 INCOMPLETE_BYTES: Final = Gauge("rollstream_trainer_incomplete_bytes", "Samples of incomplete groups")
 WEIGHT_VERSION: Final = Gauge("rollstream_trainer_weight_version", "Newest published version")
 STEP: Final = Gauge("rollstream_trainer_step", "Optimizer steps on the surviving branch")
+TOPIC_RECORDS: Final = Gauge(
+    "rollstream_trainer_topic_records", "End minus start of the partitions; ends of transactions count", ["topic"]
+)
+GROUP_AGE: Final = Histogram(
+    "rollstream_trainer_group_age_seconds",
+    "Of a trained group, from the submission of its prompt to the end of the step",
+    buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 10800, 43200),
+)
+TRAINED_LAG: Final = LagHistogram("rollstream_trainer_token_policy_lag_steps", "Policy lag of each trained token")
 REWARD_COMPONENT: Final = Gauge("rollstream_trainer_reward_component", "Mean of one reward function", ["component"])
 
 _COMPONENT: Final = "reward_component/"
@@ -72,9 +113,17 @@ def export(entry: LedgerEntry) -> None:
         _export_step(entry.metrics)
 
 
+def note_ages(submitted: Iterable[datetime], ended: datetime) -> None:
+    """Count the ages of the groups of a step. Clocks of machines differ, so an age may come out below 0: it is 0."""
+    for moment in submitted:
+        GROUP_AGE.observe(max(0.0, (ended - moment).total_seconds()))
+
+
 def _export_step(values: Mapping[str, float]) -> None:
     for name, value in values.items():
         if name in _STEP_GAUGES:
             _STEP_GAUGES[name].set(value)
+        elif name.startswith(TRAINED_AT_LAG):
+            TRAINED_LAG.add(int(name.removeprefix(TRAINED_AT_LAG)), value)
         elif name.startswith(_COMPONENT):
             REWARD_COMPONENT.labels(name.removeprefix(_COMPONENT)).set(value)

@@ -5,12 +5,13 @@ Names as in TRL and verl; ratios lie in [0, 1]. What a step reports of its learn
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
 import numpy as np
 
+from rollstream.schemas.ledger import TRAINED_AT_LAG
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import Admitted
@@ -130,6 +131,25 @@ def lag_metrics(policy_lags: Sequence[int]) -> dict[str, float]:
     if not policy_lags:
         return {}
     return {"policy_lag_mean": float(np.mean(policy_lags)), "policy_lag_max": float(max(policy_lags))}
+
+
+def tokens_by_lag(batch: Sequence[Admitted], lag: Callable[[int], int | None]) -> dict[str, float]:
+    """Tokens that the step trained on by the policy lag of the weights that sampled them; `lag`: version → steps."""
+    counts: Counter[int] = Counter()
+    pairs = (pair for admitted in batch for pair in zip(admitted.scored, admitted.training, strict=True))
+    for placed, sample in pairs:
+        turns = placed.scored.rollout.turns
+        if len(turns) == 1 and len(turns[0].weight_spans) == 1:
+            counts[sample.policy_lag] += sample.num_trained_tokens
+            continue
+        begins = 0
+        for index, turn in enumerate(turns):
+            begins += len(turn.prompt_token_ids) if index else 0
+            for span in turn.weight_spans:
+                trained = sample.loss_mask[begins + span.start : begins + span.end]
+                counts[lag(span.weight_version) or 0] += int(trained.sum())
+            begins += len(turn.token_ids)
+    return {f"{TRAINED_AT_LAG}{steps}": float(number) for steps, number in sorted(counts.items()) if number}
 
 
 def throughput_metrics(

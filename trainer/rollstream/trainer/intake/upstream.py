@@ -9,8 +9,9 @@ from typing import Final
 
 from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.run import Run
-from rollstream.schemas.topics import PROMPTS, ROLLOUTS, SCORED
+from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS
 from rollstream.trainer.intake.aging import Upstream
+from rollstream.trainer.metrics import TOPIC_RECORDS
 
 Clock = Callable[[], float]
 """Gives seconds since any fixed moment; they never go back."""
@@ -18,6 +19,8 @@ Clock = Callable[[], float]
 _LOG = logging.getLogger(__name__)
 
 ASK_EVERY_SECONDS: Final = 2.0
+_SIZES_EVERY_SECONDS: Final = 30.0
+_MEASURED: Final = (PROMPTS, ROLLOUTS, SCORED, WEIGHTS, LEDGER)
 _FRESH_SECONDS: Final = 15.0
 _JOIN_SECONDS: Final = 2.0
 
@@ -52,11 +55,15 @@ class UpstreamWatcher:
     def _ask_for_ever(self) -> None:
         run, admin = self._run, self._run.admin()
         # Both stay open: a client takes threads and connections to every broker.
+        sizes_at = -_SIZES_EVERY_SECONDS
         with closing(run.committed_by("generators")) as generators, closing(run.committed_by("scorers")) as scorers:
             while not self._closing.wait(ASK_EVERY_SECONDS):
                 asked_at = self._clock()
                 try:
                     self._latest = _ask(run, admin, generators, scorers)
+                    if time.monotonic() - sizes_at >= _SIZES_EVERY_SECONDS:
+                        _export_sizes(run, admin)
+                        sizes_at = time.monotonic()
                 # Whatever it is: without this thread no group would be given up any more, and nobody would know why.
                 except Exception as error:  # noqa: BLE001
                     _LOG.warning("cannot tell how far the other stages are, no group is given up meanwhile: %s", error)
@@ -81,6 +88,12 @@ def _ask(run: Run, admin: KafkaAdmin, generators: CommittedOffsets, scorers: Com
         rollouts_done=_done(rollouts_done, rollouts_bounds),
         scored_end=_ends(admin.bounds(scored)),
     )
+
+
+def _export_sizes(run: Run, admin: KafkaAdmin) -> None:
+    for topic in _MEASURED:
+        bounds = admin.bounds(run.topic(topic))
+        TOPIC_RECORDS.labels(topic.name).set(sum(end - start for start, end in bounds.values()))
 
 
 def _ends(bounds: Mapping[int, tuple[int, int]]) -> dict[int, int]:
