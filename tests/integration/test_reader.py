@@ -1,5 +1,7 @@
 """Reading topics without a group, on a real broker: where a reader goes on that the client stops."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from rollstream.bus.admin import KafkaAdmin
@@ -35,3 +37,20 @@ def test_an_offset_that_the_log_does_not_hold_is_refused_and_one_that_it_holds_m
         read = wait_until(lambda: early.poll(timeout_seconds=0.1), "the records from offset 5 on")
         assert [message.offset for message in read] == [5, 6]
         wait_until(lambda: early.poll(timeout_seconds=0.1) or early.at_end(), "the end")
+
+
+def test_reading_to_the_end_goes_on_to_what_the_broker_calls_the_end_although_nothing_seems_to_follow(
+    kafka: str, topic_prefix: str
+) -> None:
+    """A leader that is new gives out less than it has, and its client takes that for the end."""
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    put(settings, topic, b"0")
+    with TopicReader(settings, [topic]) as reader, ThreadPoolExecutor(1) as aside:
+        reading = aside.submit(lambda: [message.offset for message in reader.to_end({(topic, 0): 2})])
+        wait_until(reader.at_end, "the end of what is given out")
+        assert not reading.done()
+        put(settings, topic, b"1")
+        assert reading.result(30) == [0, 1]
+    with TopicReader(settings, [topic]) as reader:
+        assert [message.offset for message in reader.to_end()] == [0, 1]

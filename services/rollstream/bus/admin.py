@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import confluent_kafka
-from confluent_kafka import KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
@@ -40,6 +40,8 @@ _NO_LEADER: Final = (
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,
+    # A new leader does not know yet which of its records are committed (KIP-207).
+    KafkaError.OFFSET_NOT_AVAILABLE,
 )
 _COORDINATOR_MOVES: Final = (
     KafkaError.NOT_COORDINATOR,
@@ -145,8 +147,11 @@ class KafkaAdmin:
             return committed.of(topic)
 
     def end_offsets(self, topic: str, num_partitions: int) -> dict[int, int]:
-        """End of each partition as a read_committed reader sees it."""
-        return self._offsets(topic, num_partitions, OffsetSpec.latest())
+        """End of each partition as a read_committed reader sees it.
+
+        It covers all that was committed before, also where the leader changed meanwhile (KIP-207).
+        """
+        return self._offsets(topic, num_partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         """First and next offset of each partition. A reader's own client would answer only between two fetches."""
@@ -180,9 +185,15 @@ class KafkaAdmin:
         return [topic.of(run) for topic in TOPICS if topic.of(run) in there]
 
     @until_settled
-    def _offsets(self, topic: str, num_partitions: int, spec: OffsetSpec) -> dict[int, int]:
+    def _offsets(
+        self,
+        topic: str,
+        num_partitions: int,
+        spec: OffsetSpec,
+        isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
+    ) -> dict[int, int]:
         asked = {TopicPartition(topic, number): spec for number in range(num_partitions)}
-        futures = self._client.list_offsets(asked, request_timeout=_TIMEOUT_SECONDS)
+        futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_SECONDS)
         try:
             return {part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()}
         except NoLeaderError:

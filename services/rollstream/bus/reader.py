@@ -6,6 +6,7 @@ committed offset changes. Reads are `read_committed`. Transaction markers take o
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
@@ -13,7 +14,7 @@ from typing import Any, Final, Self
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-from rollstream.bus.admin import what_it_says
+from rollstream.bus.admin import KafkaAdmin, what_it_says
 from rollstream.bus.clients import CLIENT_LOG, made
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.receiving import Receiver
@@ -48,6 +49,7 @@ class TopicReader:
         """`follows`: it reads on for long after the end, where each fetch that brings nothing costs the broker."""
         wait_ms = _FOLLOWING_WAIT_MS if follows else _TO_END_WAIT_MS
         config = {**_config(kafka, monitor_group), "fetch.wait.max.ms": wait_ms}
+        self._kafka = kafka
         self._consumer = made(confluent_kafka.Consumer, config, kafka)
         self._receiver = Receiver(self._consumer)
         self._partitions = self._discover(topics)
@@ -77,10 +79,15 @@ class TopicReader:
         # With a timeout above 0 the client waits until it has all of `max_messages`.
         return self._taken([first, *self._consumer.consume(max_messages - 1, 0.0)])
 
-    def to_end(self) -> Iterator[Message]:
-        """All messages up to the end of every partition; raises `BrokerError` if none comes for a minute before."""
+    def to_end(self, ends: Mapping[Partition, int] | None = None) -> Iterator[Message]:
+        """All messages up to the end of every partition; raises `BrokerError` if none comes for a minute before.
+
+        `ends`: offsets that must be reached, by default the ends of this moment. The client alone does not know the
+        end: a leader that is new says that nothing follows, until it knows that its newest records are committed.
+        """
+        needed = self._ends() if ends is None else ends
         last_message_at = time.monotonic()
-        while not self.at_end():
+        while not self.at_end() or any(self._positions.get(each, 0) < end for each, end in needed.items()):
             messages = self.poll(timeout_seconds=0.1)
             if messages:
                 last_message_at = time.monotonic()
@@ -117,6 +124,12 @@ class TopicReader:
     def close(self) -> None:
         """Leave the cluster."""
         self._consumer.close()
+
+    def _ends(self) -> dict[Partition, int]:
+        admin = KafkaAdmin(self._kafka)
+        counts = Counter(topic for topic, _ in self._partitions)
+        ends = {topic: admin.end_offsets(topic, count) for topic, count in counts.items()}
+        return {(topic, number): ends[topic][number] for topic, number in self._partitions}
 
     def _taken(self, polled: Iterable[confluent_kafka.Message]) -> list[Message]:
         messages = []
