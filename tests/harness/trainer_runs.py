@@ -32,10 +32,10 @@ def write_model(path: Path) -> Path:
 
 
 @contextmanager
-def a_trainer_run(kafka: str, name: str, directory: Path, model: Path) -> Iterator[Run]:
+def a_trainer_run(kafka: str, name: str, directory: Path, model: Path, *, partitions: int = 2) -> Iterator[Run]:
     """A fresh run, configured for a trainer with checkpoints in its directory."""
     directory.mkdir(exist_ok=True)
-    with a_run(kafka, name, directory) as fresh:
+    with a_run(kafka, name, directory, partitions=partitions) as fresh:
         fresh.shared |= {"groups_per_step": GROUPS_PER_STEP, "max_policy_lag": 15}
         fresh.tables["trainer"] = {
             "model_path": model,

@@ -29,7 +29,8 @@ from tests.harness.waits import wait_until
 
 @pytest.fixture
 def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
-    with a_trainer_run(kafka, topic_prefix, tmp_path, write_model(tmp_path / "model")) as fresh:
+    # One partition: the samples of the late group are read before those of the others.
+    with a_trainer_run(kafka, topic_prefix, tmp_path, write_model(tmp_path / "model"), partitions=1) as fresh:
         fresh.shared["max_policy_lag"] = 1
         yield fresh
 
