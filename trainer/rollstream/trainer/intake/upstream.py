@@ -61,14 +61,13 @@ class UpstreamWatcher:
                 asked_at = self._clock()
                 try:
                     self._latest = _ask(run, admin, generators, scorers)
+                    self._asked_at = asked_at
                     if time.monotonic() - sizes_at >= _SIZES_EVERY_SECONDS:
                         _export_sizes(run, admin)
                         sizes_at = time.monotonic()
                 # Whatever it is: without this thread no group would be given up any more, and nobody would know why.
                 except Exception as error:  # noqa: BLE001
                     _LOG.warning("cannot tell how far the other stages are, no group is given up meanwhile: %s", error)
-                else:
-                    self._asked_at = asked_at
 
 
 def _ask(run: Run, admin: KafkaAdmin, generators: CommittedOffsets, scorers: CommittedOffsets) -> Upstream:
