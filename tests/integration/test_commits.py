@@ -14,9 +14,9 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TRANSACTION_TIMEOUT_SECONDS, TransactionalPublisher
+from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.known import HistorySnapshot, KnownHistory, read_known
 from rollstream.history.ledger import surviving
-from rollstream.history.weight_store import DirectoryWeightStore
 from rollstream.local import kafka_properties
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
@@ -61,7 +61,7 @@ class FreshRun:
     def stores(self) -> Stores:
         return Stores(
             weights=DirectoryWeightStore(self.directory / "weights"),
-            checkpoints=CheckpointStore(self.directory / "checkpoints"),
+            checkpoints=CheckpointStore(DirectoryWeightStore(self.directory / "checkpoints")),
         )
 
     def snapshot(self) -> HistorySnapshot | None:
@@ -148,7 +148,7 @@ def test_many_starts_leave_no_more_directories_than_are_kept_and_none_of_another
         commits = fresh.trainer()
         a_step(commits, start, checkpoint=start % 3 == 0)
         # Killed between writing and committing.
-        fresh.stores.weights.write(commits.weight_version + 1, commits.incarnation, save)
+        fresh.stores.weights.write(f"{commits.weight_version + 1}-{commits.incarnation}", save)
     fresh.trainer()
     weights, checkpoints = (set(fresh.names(kind)) for kind in ("weights", "checkpoints"))
     assert others[0] <= weights

@@ -47,8 +47,7 @@ class Trained:
 
     def commit(self, version: int) -> None:
         stored = open_weight_store(self.settings.weight_store).write(
-            version,
-            "abc",
+            f"{version}-abc",
             lambda directory: (directory / "model.safetensors").write_bytes(bytes([version] * 99)) and None,
         )
         parent = version - 1 if version else None
@@ -96,7 +95,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
         trained.commit(NEWEST + 2)
     assert trained.fold().current_version == 4
 
-    shutil.rmtree(trained.settings.weight_store / "1-abc")  # as a trainer does with old versions
+    shutil.rmtree(Path(trained.settings.weight_store) / "1-abc")  # as a trainer does with old versions
     rows = json.loads(trained.call("list", "--json").output)
     assert [(row["version"], row["parent"], row["surviving"], row["pruned"]) for row in rows] == [
         (4, 2, True, False), (3, 2, False, False), (2, 1, True, False), (1, 0, True, True), (0, None, True, False),
@@ -105,7 +104,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
     assert "5 versions of policy" in table
     assert "rollback" in table
     assert "pruned" in table
-    trained.settings.weight_store.rename(trained.settings.weight_store.with_name("elsewhere"))
+    Path(trained.settings.weight_store).rename(Path(trained.settings.weight_store).with_name("elsewhere"))
     assert json.loads(trained.call("list", "--json", "--last", "1").output)[0]["pruned"] is None
 
     refused = error_of(trained.call("rollback", "3"), ConfigurationError)
@@ -113,7 +112,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
 
 
 def test_a_pruned_version_cannot_be_rolled_back_to_and_the_trainer_goes_on(trained: Trained) -> None:
-    shutil.rmtree(trained.settings.weight_store / "2-abc")
+    shutil.rmtree(Path(trained.settings.weight_store) / "2-abc")
     refused = error_of(trained.call("rollback", "2", "--force"), ConfigurationError)
     assert "the files of version 2 are deleted" in refused
     trained.commit(NEWEST + 1)  # it was not fenced
@@ -143,7 +142,7 @@ def test_a_living_trainer_is_not_fenced_unless_forced(trained: Trained) -> None:
 def test_damaged_files_and_lost_checkpoints_are_shown_and_refused(trained: Trained) -> None:
     shown = json.loads(trained.call("show", "2", "--json").output)
     assert (shown["files_are"], shown["metrics"]) == ("complete, sums are right", {"loss": 0.5})
-    (trained.settings.weight_store / "2-abc" / "model.safetensors").write_bytes(b"x" * 99)
+    (Path(trained.settings.weight_store) / "2-abc" / "model.safetensors").write_bytes(b"x" * 99)
     assert "damaged or gone" in trained.call("show", "2").output
     assert "expected sha256" in error_of(trained.call("rollback", "2"), CorruptWeightsError)
     assert "pruned" not in trained.call("list").output

@@ -48,7 +48,7 @@ def test_every_key_of_every_stage_is_listed_with_its_meaning() -> None:
     [
         ("shared", "run", {"type": "text", "is_required": True, "variable": "ROLLSTREAM_RUN"}),
         ("shared", "health_port", {"type": "whole number", "bound": "at least 0, at most 65535", "default": 0}),
-        ("shared", "weight_store", {"type": "path", "default": "weights"}),
+        ("shared", "weight_store", {"type": "text", "default": "weights"}),
         ("shared", "max_policy_lag", {"unit": "steps"}),
         ("shared", "redis_url", {"is_secret": True, "default": None}),
         ("kafka", "security", {"type": "table of secret texts", "is_secret": True, "is_open": True}),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.known import HistorySnapshot, KnownHistory
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
@@ -86,7 +87,7 @@ def test_only_the_newest_surviving_versions_are_looked_for() -> None:
 
 
 def test_the_newest_snapshot_of_this_ledger_that_can_be_read_is_taken(tmp_path: Path) -> None:
-    store = CheckpointStore(tmp_path)
+    store = CheckpointStore(DirectoryWeightStore(tmp_path))
     position = Position(
         run="run", weight_version=0, step=0, cluster_id="c", topic_ids={}, next_offsets=(), open_groups=()
     )

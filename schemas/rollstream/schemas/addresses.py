@@ -1,4 +1,4 @@
-"""Addresses that may hold a password: checked without being shown, and shown without the password."""
+"""Addresses of servers and of places for files: checked without being shown, and shown without a password."""
 
 import re
 from typing import Final
@@ -7,6 +7,8 @@ from urllib.parse import urlsplit
 # Up to the last @, since a password may hold one; the query of a Redis URL may hold a password too.
 _BEFORE_HOST: Final = re.compile(r"^([A-Za-z0-9_+.-]*://)?.*@", re.DOTALL)
 _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
+_LONGEST_LOCATION: Final = 1024
+BUCKET_SCHEMES: Final = ("s3", "gs", "az")
 
 
 def without_credentials(address: str) -> str:
@@ -25,6 +27,34 @@ def checked_address(address: str, *schemes: str) -> str:
             "%2F %3F %23 %40 %3A %25"
         )
     return address
+
+
+def checked_location(location: str) -> str:
+    """`location`, if it names a place for files: a directory, file:///path, s3://bucket/prefix, gs:// or az://.
+
+    Raises ValueError, which never shows it: somebody may have put a secret into it.
+    """
+    scheme, separator, rest = location.partition("://")
+    if not location or len(location) > _LONGEST_LOCATION or not location.isprintable():
+        raise ValueError(f"must have 1 to {_LONGEST_LOCATION} characters, all of them printable")
+    if not separator:
+        return location
+    if scheme not in ("file", *BUCKET_SCHEMES):
+        raise ValueError(f"must be a directory, or begin with file://, {', '.join(f'{s}://' for s in BUCKET_SCHEMES)}")
+    if scheme == "file":
+        if not rest.startswith("/"):
+            raise ValueError("must be like file:///path, with three slashes")
+    elif "@" in rest or "?" in rest or "#" in rest or ".." in rest.split("/") or not rest.partition("/")[0]:
+        raise ValueError(
+            f"must be like {scheme}://bucket/prefix, without user, password, query or ..; keys belong in [storage] "
+            "options"
+        )
+    return location
+
+
+def is_bucket(location: str) -> bool:
+    """Whether a checked location is in an object store, not on a disk."""
+    return location.partition("://")[0] in BUCKET_SCHEMES and "://" in location
 
 
 def _is_whole(address: str) -> bool:

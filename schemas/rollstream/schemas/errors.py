@@ -19,7 +19,7 @@
     │   ├── StuckRecordError              70  a record is unfinished beyond its bound
     │   ├── TooManyFailuresError          70  too many handlers failed within a minute
     │   ├── InconsistentLedgerError       70  a record of ledger or weights can't be read or contradicts
-    │   └── WeightStoreError              70  weights or a checkpoint cannot be written or deleted
+    │   └── WeightStoreError              70  the place for weights or checkpoints is full, broken or does not answer
     ├── CorruptWeightsError               70  a version's file is not what was published; the old one stays
     ├── EngineError                       70  the engine did not do what was asked: the sample is unresolved
     │   └── EngineDeadError               70  it will never answer again: the process exits
@@ -114,7 +114,10 @@ class InconsistentLedgerError(BrokenWorldError):
 
 
 class WeightStoreError(BrokenWorldError):
-    """Weights or a checkpoint cannot be written or deleted: the disk is full, or the directory is another trainer's."""
+    """The place for weights or checkpoints is broken: a full disk, an object store that does not answer.
+
+    A generator goes on with the weights that it has, and tries again.
+    """
 
 
 class CorruptWeightsError(RollstreamError):

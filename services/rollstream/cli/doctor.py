@@ -18,14 +18,19 @@ from rollstream.cli.options import json_option
     show_default=True,
     help="The directory that the run would use.",
 )
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A run's file: check the buckets too that it names for weights and checkpoints.",
+)
 @json_option
-def command(run_dir: Path, as_json: bool) -> None:
+def command(run_dir: Path, config: Path | None, as_json: bool) -> None:
     """Check cores, memory, disk, Java, Kafka's jars, ports and GPU. Exits with 1 if a run could not start."""
     from rollstream.local.doctor import Verdict, examine
     from rollstream.views.rendering import json_text
 
     colors = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "red"}
-    results = examine(run_dir)
+    results = examine(run_dir, config)
     if as_json:
         click.echo(json_text([asdict(result) for result in results]))
     for result in () if as_json else results:

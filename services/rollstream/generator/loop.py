@@ -80,8 +80,9 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     """
     settings.log_resolved()
     Agents(settings.agents)  # one that cannot be imported is refused before the engine starts, which may take minutes
-    # In a child, so that the client's threads are never in this process. An engine takes long to load.
+    # In children, so that the clients' threads are never in this process. An engine takes long to load.
     run_apart(lambda: Run(settings).require_topics(*_NEEDED))
+    run_apart(lambda: open_weight_store(settings.weight_store, settings.storage).probe(writes=False))
     health = Health()
     health.serve(settings.health_host, settings.health_port)
     engine = build_engine(settings.engine)
@@ -100,11 +101,12 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
     identity = _identity(engine, settings)
     current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
     run = Run(settings)
+    store = open_weight_store(settings.weight_store, settings.storage)
     async with run.publisher(identity.generator_id) as publisher:
         parts = WatcherParts(
             run=run,
             publisher=publisher,
-            store=open_weight_store(settings.weight_store),
+            store=store,
             engine=engine,
             current=current,
             generator_id=identity.generator_id,

@@ -24,7 +24,13 @@ from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
 from rollstream.generator.published import PublishedVersions
 from rollstream.history.weight_store import WeightStore
-from rollstream.schemas.errors import CorruptWeightsError, EngineDeadError, EngineError
+from rollstream.schemas.errors import (
+    ConfigurationError,
+    CorruptWeightsError,
+    EngineDeadError,
+    EngineError,
+    WeightStoreError,
+)
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsKind, WeightsPublished
@@ -113,7 +119,14 @@ class WeightWatcher:
         newest = self._known.newest
         if newest is None or newest == self._parts.current.version or time.monotonic() < self._retry_at:
             return
-        await self._load_nearest(newest)
+        try:
+            await self._load_nearest(newest)
+        except (WeightStoreError, ConfigurationError) as error:
+            # It says nothing of a version: the older ones can't be read now either.
+            _LOG.error("version %d was not loaded: %s", newest, error, extra={"weight_version": newest})
+            await self._report(newest, ApplyOutcome.FAILED, error=str(error))
+            self._retry_at = time.monotonic() + self._next_backoff()
+            return
         if self._parts.current.version == newest:
             return
         if self._known.forget_orphan(newest):
@@ -167,6 +180,7 @@ class WeightWatcher:
                 seconds = time.monotonic() - started
                 await self._report(version, ApplyOutcome.FAILED, load_seconds=seconds, error=str(error))
             return False
+        self._parts.store.serve(record.uri)
         metrics.WEIGHT_VERSION.set(version)
         metrics.STALL.observe(report.stall_seconds)
         skipped = [number for number in self._unreported if number < version]

@@ -57,7 +57,7 @@ def _checked(settings: StageSettings, history: History, version: int) -> Weights
             + (f"{surviving[0]} to {surviving[-1]}, {len(surviving)} in all" if surviving else "no versions")
         )
     older = history.published[version]
-    store = open_weight_store(settings.weight_store)
+    store = open_weight_store(settings.weight_store, settings.storage)
     if store.holds(older.uri) is False:
         raise ConfigurationError(
             f"the files of version {version} are deleted: a trainer keeps only its newest versions; choose one that "

@@ -14,12 +14,16 @@ from pathlib import Path
 
 import psutil
 
+from rollstream.history.weight_store import open_weight_store
 from rollstream.local.java import find_java
 from rollstream.local.kafka import MIN_FREE_BYTES
 from rollstream.local.kafka_jars import kafka_libraries, locked_jars, unusable_jars
 from rollstream.local.ports import free_ports, is_free
 from rollstream.local.stack import LocalStack
-from rollstream.schemas.errors import LocalStackError
+from rollstream.process.storage_settings import StorageSettings
+from rollstream.schemas.addresses import is_bucket
+from rollstream.schemas.errors import ConfigurationError, LocalStackError, WeightStoreError
+from rollstream.trainer.settings import TrainerSettings
 
 GIB = 2**30
 # Room for the demo's processes, each with its own Python; engine and trainer are the largest.
@@ -44,8 +48,11 @@ class CheckResult:
     advice: str = ""
 
 
-def examine(run_dir: Path) -> tuple[CheckResult, ...]:
-    """All checks, for a stack under `run_dir`. They change nothing, and start only `java -version` and `nvidia-smi`."""
+def examine(run_dir: Path, config: Path | None = None) -> tuple[CheckResult, ...]:
+    """All checks, for a stack under `run_dir`. They change nothing, and start only `java -version` and `nvidia-smi`.
+
+    With the file of a run also the buckets that it names, in which a marker is written and deleted again.
+    """
     checks: tuple[Callable[[], CheckResult], ...] = (
         check_cores,
         check_memory,
@@ -57,7 +64,7 @@ def examine(run_dir: Path) -> tuple[CheckResult, ...]:
         check_engine,
         check_gpu,
     )
-    return tuple(check() for check in checks)
+    return (*(check() for check in checks), *(check_bucket(*place) for place in _buckets(config)))
 
 
 def check_cores() -> CheckResult:
@@ -178,6 +185,30 @@ def check_gpu() -> CheckResult:
         verdict=Verdict.WARNING,
         found=f"{'; '.join(gpus)}, not used: the CPU build of vLLM is installed",
         advice="`uv sync --no-group cpu --group gpu`, then `uv run --no-sync rollstream …`",
+    )
+
+
+def _buckets(config: Path | None) -> list[tuple[str, StorageSettings]]:
+    """The buckets that the run's file names for weights and checkpoints."""
+    if config is None:
+        return []
+    settings = TrainerSettings.load(config)
+    return [(place, settings.storage) for place in (settings.weight_store, settings.checkpoints) if is_bucket(place)]
+
+
+def check_bucket(location: str, storage: StorageSettings) -> CheckResult:
+    """Whether a trainer may write to this place. The bucket's rules can't be read through its protocol."""
+    name = location.partition("://")[0]
+    try:
+        open_weight_store(location, storage).probe(writes=True)
+    except (ConfigurationError, WeightStoreError) as error:
+        return CheckResult(name=name, verdict=Verdict.FAILED, found=f"{location} can't be used", advice=str(error))
+    return CheckResult(
+        name=name,
+        verdict=Verdict.OK,
+        found=f"{location} can be written",
+        advice="give the bucket a rule that ends incomplete multipart uploads after a day (not checked): the parts "
+        "that a killed upload leaves are in no listing, and are paid for",
     )
 
 

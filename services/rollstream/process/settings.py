@@ -38,7 +38,8 @@ from rollstream.process.setting_errors import (
     variable_name,
 )
 from rollstream.process.setting_keys import key_at, keys_of
-from rollstream.schemas.addresses import checked_address, without_credentials
+from rollstream.process.storage_settings import StorageSettings
+from rollstream.schemas.addresses import checked_address, checked_location, without_credentials
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 
@@ -137,7 +138,14 @@ class StageSettings(BaseSettings):
         description="Redis, for what may be lost, redis://, rediss:// or unix://; without it all goes on, but a poison "
         "record is started for ever",
     )
-    weight_store: Path = Field(default=Path("weights"), description="Root directory of the weight versions")
+    weight_store: str = Field(
+        default="weights",
+        json_schema_extra=_MAY_HOLD_A_PASSWORD,
+        description="Where the weight versions are: a directory, or file:///path, s3://bucket/prefix, gs:// or az://",
+    )
+    storage: StorageSettings = Field(
+        default_factory=StorageSettings, description="How to reach an object store, and copies of what lies there"
+    )
     environments: Declarations = Field(
         default_factory=dict,
         description="Environments of your own and options of built-in ones, by the names that prompts carry; read "
@@ -179,6 +187,11 @@ class StageSettings(BaseSettings):
     @classmethod
     def _redis_url(cls, value: str | None) -> str | None:
         return value if value is None else checked_address(value, "redis", "rediss", "unix")
+
+    @field_validator("weight_store")
+    @classmethod
+    def _weight_store(cls, value: str) -> str:
+        return checked_location(value)
 
     @property
     def max_open_groups(self) -> int:

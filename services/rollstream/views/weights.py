@@ -19,7 +19,7 @@ from rollstream.views.rendering import cell, json_text, say
 
 def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
     """Print the newest `last` versions, the newest first."""
-    history, store = read(Run(settings)), open_weight_store(settings.weight_store)
+    history, store = read(Run(settings)), open_weight_store(settings.weight_store, settings.storage)
     newest = [history.published[version] for version in sorted(history.published)[-last:][::-1]]
     rows = [_row(history, published) | {"pruned": _is_pruned(store, published)} for published in newest]
     if as_json:
@@ -97,7 +97,7 @@ def _is_pruned(store: WeightStore, published: WeightsPublished) -> bool | None:
 
 def _verdict(settings: StageSettings, published: WeightsPublished) -> str:
     try:
-        open_weight_store(settings.weight_store).fetch(published.uri, published.files)
+        open_weight_store(settings.weight_store, settings.storage).fetch(published.uri, published.files)
     except CorruptWeightsError as error:
         return f"damaged or gone: {error}"
     return "complete, sums are right"

@@ -26,7 +26,6 @@ from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import (
     CheckpointStore,
     Position,
-    checkpoint_directory,
     read_position,
     state_directory,
 )
@@ -78,6 +77,8 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
 def _refuse_what_is_missing(settings: TrainerSettings) -> None:
     """What can be said before torch is imported, which takes long."""
     read_config(settings.model_path)
+    for location in (settings.weight_store, settings.checkpoints):
+        open_weight_store(location, settings.storage).probe(writes=True)
     run = Run(settings)
     run.require_topics(WEIGHTS, LEDGER)
     run.sibling(settings.rollouts_run).require_topics(PROMPTS, SCORED)
@@ -94,12 +95,13 @@ def train(
     crash_point("model_loaded")
     if _is_told_to_end(stop):
         return
+    stores = _stores(settings)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     with ending_within(stop, _START_ENDS_SECONDS):
         # Before the ledger is read: from here on nobody else can append, a predecessor's open transaction is aborted.
         publisher.init()
         crash_point("taken_over")
-        found = _look_up(settings, run)
+        found = _look_up(settings, run, stores.checkpoints)
         if 0 < settings.num_steps <= found.plan.step:
             _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
             return
@@ -107,7 +109,7 @@ def train(
             backend.load_state(state_directory(found.checkpoint))
     if _is_told_to_end(stop):
         return
-    commits = _commits(settings, run, publisher, found)
+    commits = _commits(settings, run, publisher, stores, found)
     _restart(found.plan, backend, commits)
     with ExitStack() as stack:
         stack.enter_context(_fenced_if_taken_over(run, commits, found.known))
@@ -148,16 +150,16 @@ class _Found:
     remember_seconds: float | None
 
 
-def _look_up(settings: TrainerSettings, run: Run) -> _Found:
+def _look_up(settings: TrainerSettings, run: Run, checkpoints: CheckpointStore) -> _Found:
     """Read what the trainers before this one left; nobody may append to the ledger any more."""
     ledger_topic_id = run.admin().identity([run.topic(LEDGER)]).topic_ids[run.topic(LEDGER)]
-    snapshot = CheckpointStore(settings.checkpoints).newest_history(run_mark(ledger_topic_id), ledger_topic_id)
+    snapshot = checkpoints.newest_history(run_mark(ledger_topic_id), ledger_topic_id)
     known = read_known(run, ledger_topic_id, snapshot)
     if said := narrow_lag_bound(known.step_times, settings.max_policy_lag):
         _LOG.warning(said)
     plan = plan_restart(known.fold, known.newest_version)
     source = run.sibling(settings.rollouts_run)
-    checkpoint = None if plan.checkpoint is None else checkpoint_directory(plan.checkpoint, settings.checkpoints)
+    checkpoint = None if plan.checkpoint is None else checkpoints.directory(plan.checkpoint)
     restored = _restored_position(run, source, plan, checkpoint)
     start, ends = _where_to_read(settings, source, restored)
     expected: tuple[str, ...] = ()
@@ -220,7 +222,16 @@ def _fenced_if_taken_over(run: Run, commits: Commits, known: KnownHistory) -> It
         raise
 
 
-def _commits(settings: TrainerSettings, run: Run, publisher: TransactionalPublisher, found: _Found) -> Commits:
+def _stores(settings: TrainerSettings) -> Stores:
+    return Stores(
+        weights=open_weight_store(settings.weight_store, settings.storage),
+        checkpoints=CheckpointStore(open_weight_store(settings.checkpoints, settings.storage)),
+    )
+
+
+def _commits(
+    settings: TrainerSettings, run: Run, publisher: TransactionalPublisher, stores: Stores, found: _Found
+) -> Commits:
     common = CommitSettings(
         incarnation=new_incarnation(found.known.ledger_topic_id),
         dtype=settings.learning.dtype,
@@ -229,7 +240,6 @@ def _commits(settings: TrainerSettings, run: Run, publisher: TransactionalPublis
         remember_seconds=found.remember_seconds,
     )
     _LOG.info("incarnation %s of the trainer of run %s", common.incarnation, settings.run)
-    stores = Stores(weights=open_weight_store(settings.weight_store), checkpoints=CheckpointStore(settings.checkpoints))
     return Commits(common, publisher, stores, run, found.known)
 
 

@@ -279,7 +279,7 @@ def _settings(bench: Bench, run: str, best: Best) -> GeneratorSettings:
         run=run,
         kafka=bench.kafka,
         redis_url=bench.stack.redis.url,
-        weight_store=bench.directory / "weights" / run,
+        weight_store=str(bench.directory / "weights" / run),
         engine=EngineSettings(model_path=bench.directory / "model"),
         max_tokens_in_flight=int(_AHEAD * best.concurrency * bench.shape.longest),
     )
@@ -289,7 +289,7 @@ def _submit(bench: Bench, run: Run, num_prompts: int) -> None:
     """Publish version 0 and the prompts."""
     run.admin().create_topics(run.name)
     stored = open_weight_store(bench.directory / "weights" / run.name).write(
-        0, "bench", lambda path: _copy(bench.directory / "model", path)
+        "0-bench", lambda path: _copy(bench.directory / "model", path)
     )
     version = WeightsPublished(
         model="policy", weight_version=0, uri=stored.uri, files=stored.files, step=0, created_at=utc_now()

@@ -12,7 +12,8 @@ import numpy as np
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.bus.run import Run
 from rollstream.history.known import read_known
-from rollstream.history.weight_store import StoredWeights, open_weight_store
+from rollstream.history.weight_files import StoredWeights
+from rollstream.history.weight_store import open_weight_store
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source
@@ -56,7 +57,7 @@ def write_history(config: Path, shape: HistoryShape) -> None:
     run.admin().create_topics(run.name, partitions=4)
     backend = _backend(settings)
     # Each version has the files of one: what a start costs does not depend on them.
-    stored = open_weight_store(settings.weight_store).write(0, _INCARNATION, backend.save_weights)
+    stored = open_weight_store(settings.weight_store).write(f"0-{_INCARNATION}", backend.save_weights)
     prompts = _prompts(run.name, shape)
     _publish(run, (run.out_record(PROMPTS, prompt) for prompt in prompts))
     _publish(run, _records(run, shape, stored, range(shape.steps)))
@@ -84,7 +85,9 @@ def _checkpoint(settings: TrainerSettings, run: Run, shape: HistoryShape, backen
     ledger_topic_id = run.admin().identity([run.topic(LEDGER)]).topic_ids[run.topic(LEDGER)]
     history = read_known(run, ledger_topic_id, None).snapshot()
     name = f"{shape.steps}-{new_incarnation(ledger_topic_id)}"
-    return CheckpointStore(settings.checkpoints).write(name, _position(run, shape), history, backend.save_state)
+    return CheckpointStore(open_weight_store(settings.checkpoints)).write(
+        name, _position(run, shape), history, backend.save_state
+    )
 
 
 def _progress(config: Path, run: Run, shape: HistoryShape) -> ProducerProgress:

@@ -86,7 +86,7 @@ def run_campaign(
     leftovers = Leftovers(
         campaign=uuid.uuid4().hex,
         temporary=temporary,
-        weights=settings.weight_store,
+        weights=Path(settings.weight_store),
         checkpoints=options.run_dir / "checkpoints",
         most_directories=_MOST_DIRECTORIES,
     )

@@ -209,7 +209,7 @@ def _kill_redis(world: World, draw: random.Random) -> Struck | None:
 
 
 def _tear_weights(world: World, draw: random.Random) -> Struck | None:
-    version = _newest_version(world.settings.weight_store)
+    version = _newest_version(Path(world.settings.weight_store))
     if version is None or not (file := version / _VERSION_FILE).exists():
         return None
     size = file.stat().st_size
@@ -223,7 +223,7 @@ def _tear_weights(world: World, draw: random.Random) -> Struck | None:
 
 
 def _delete_weights(world: World, draw: random.Random) -> Struck | None:
-    version = _newest_version(world.settings.weight_store)
+    version = _newest_version(Path(world.settings.weight_store))
     if version is None:
         return None
     shutil.rmtree(version, ignore_errors=True)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from rollstream.bus.message import Partition
 from rollstream.history.known import HistorySnapshot
-from rollstream.history.weight_store import delete_atomically, directory_below, names_below, sweep, write_durably
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.history.weight_store import WeightStore
+from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
 
 _LOG = logging.getLogger(__name__)
 _POSITION: Final = "position.json"
@@ -61,17 +61,13 @@ def as_next_offsets(offsets: Mapping[Partition, int]) -> tuple[NextOffset, ...]:
 
 
 class CheckpointStore:
-    """Checkpoints as directories `<version>-<incarnation>/` below a root.
+    """Checkpoints as `<version>-<incarnation>/` in a store; one that no surviving ledger entry names is as absent."""
 
-    One that no surviving ledger entry names counts as absent.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self._root = root.absolute()
+    def __init__(self, store: WeightStore) -> None:
+        self._store = store
 
     def write(self, name: str, position: Position, history: HistorySnapshot, save_state: Callable[[Path], None]) -> str:
-        """Write a new checkpoint, all or nothing, and fsync it; returns its uri. Raises `WeightStoreError`."""
-        final = self._root / name
+        """Write a new checkpoint, all or nothing, and durably; returns its uri. Raises `WeightStoreError`."""
 
         def save(directory: Path) -> None:
             (directory / _STATE).mkdir()
@@ -79,48 +75,48 @@ class CheckpointStore:
             (directory / _POSITION).write_text(position.model_dump_json(indent=2))
             (directory / _HISTORY).write_text(history.model_dump_json())
 
-        write_durably(final, save)
-        return final.as_uri()
+        # Without sums: to read again what was written would hold up training.
+        return self._store.write(name, save, with_sums=False).uri
 
     def names(self, mark: str) -> set[str]:
         """Names of the checkpoints whose writers' incarnations begin with `mark`."""
-        return names_below(self._root, mark)
+        return self._store.names(mark)
 
     def delete(self, name: str) -> None:
         """Delete a checkpoint, if it exists."""
-        delete_atomically(self._root / name)
+        self._store.delete(name)
 
     def sweep(self) -> None:
         """Remove what killed processes left half-written."""
-        sweep(self._root)
+        self._store.sweep()
 
     def newest_history(self, mark: str, ledger_topic_id: str) -> HistorySnapshot | None:
         """The newest snapshot of this ledger; None if there is none that can be read."""
         newest_first = sorted(self.names(mark), key=lambda name: int(name.partition("-")[0]), reverse=True)
         for name in newest_first:
-            path = self._root / name / _HISTORY
             try:
-                found = HistorySnapshot.model_validate_json(path.read_text())
-            except (OSError, ValidationError) as error:
-                _LOG.warning("%s can't be read, an older one has to do: %s", path, str(error).partition("\n")[0])
+                found = HistorySnapshot.model_validate_json(self._store.read(name, _HISTORY))
+            except (CorruptWeightsError, ValidationError) as error:
+                said = str(error).partition("\n")[0]
+                _LOG.warning("%s of checkpoint %s can't be read, an older one has to do: %s", _HISTORY, name, said)
                 continue
             if found.ledger_topic_id == ledger_topic_id:
                 return found
         return None
 
+    def directory(self, uri: str) -> Path:
+        """The checkpoint that the ledger names, as a local directory; raises `ConfigurationError` if it is elsewhere.
 
-def checkpoint_directory(uri: str, root: Path) -> Path:
-    """The checkpoint that the ledger names; raises `ConfigurationError` unless it lies below `root`.
-
-    Entries come from a topic that others may write, and a trainer becomes what its checkpoint holds.
-    """
-    try:
-        return directory_below(root, uri)
-    except ValueError as error:
-        raise ConfigurationError(
-            f"the ledger names a checkpoint elsewhere: {error}; set [trainer] checkpoints to where the trainers before "
-            "this one wrote theirs, or go back to a version before it with `rollstream weights rollback`"
-        ) from error
+        Entries come from a topic that others may write, and a trainer becomes what its checkpoint holds.
+        """
+        try:
+            return self._store.fetch(uri, None)
+        except CorruptWeightsError as error:
+            raise ConfigurationError(
+                f"the ledger names a checkpoint that is not here: {error}; set [trainer] checkpoints to where the "
+                "trainers before this one wrote theirs, or go back to a version before it with `rollstream weights "
+                "rollback`"
+            ) from error
 
 
 def read_position(directory: Path) -> Position:

@@ -24,6 +24,7 @@ from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.known import KnownHistory, Made
 from rollstream.history.weight_store import WeightStore, directory_name
 from rollstream.process.crash_points import crash_point
+from rollstream.schemas.errors import ConfigurationError, WeightStoreError
 from rollstream.schemas.ledger import (
     NON_FINITE_REASON,
     ClosedGroup,
@@ -211,7 +212,7 @@ class Commits:
         return self._commit(*made)
 
     def _store(self, version: int, parent: int | None, step: int, save_weights: Save) -> WeightsPublished:
-        stored = self._weights.write(version, self._settings.incarnation, save_weights)
+        stored = self._weights.write(f"{version}-{self._settings.incarnation}", save_weights)
         crash_point("weights_written")
         self._versions_there.add(directory_name(stored.uri))
         return WeightsPublished(
@@ -281,9 +282,9 @@ def _delete_all_but(kept: set[str], there: set[str], delete: Callable[[str], Non
         there.remove(name)
         try:
             delete(name)
-        except OSError as error:
+        except (OSError, WeightStoreError, ConfigurationError) as error:
             # Training goes on; the next trainer tries again.
-            _LOG.warning("directory %s is not needed any more and can't be deleted: %s", name, error.strerror)
+            _LOG.warning("directory %s is not needed any more and can't be deleted: %s", name, error)
 
 
 def _shares(closed: Sequence[ClosedGroup]) -> Iterator[Sequence[ClosedGroup]]:

@@ -1,0 +1,246 @@
+"""A weight store in an object store: s3://, gs:// or az://, through obstore.
+
+Big files first, then a small manifest that is written once: a version without one does not count. Nobody else writes to
+a version's prefix, because the name of the prefix ends with the writer's incarnation.
+
+What a killed upload leaves are parts that no listing shows: only a lifecycle rule of the bucket removes those.
+"""
+
+import hashlib
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from obstore import delete, get, head, list_with_delimiter, put
+from obstore import list as list_objects
+from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError, UnknownConfigurationKeyError
+from obstore.store import ObjectStore, from_url
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from rollstream.history.directory_store import writing
+from rollstream.history.weight_cache import WeightCache
+from rollstream.history.weight_files import StoredWeights, check_names, check_sum, files_below, shown
+from rollstream.process.storage_settings import StorageSettings
+from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
+from rollstream.schemas.weights import WeightFile
+
+_MANIFEST: Final = "manifest.json"
+_PART_BYTES: Final = 8 * 2**20
+_READ_BYTES: Final = 4 * 2**20
+_PARALLEL_PARTS: Final = 4
+_SMALL_FILE_BYTES: Final = 256 * 2**20  # the history in a checkpoint; a manifest is far smaller
+_NAME: Final = re.compile(r"\d{1,18}-\w{1,128}", re.ASCII)
+_LONGEST_CAUSE: Final = 300
+# Any of these options, or their variables, says where keys come from.
+_KEYS_OF_S3: Final = frozenset(
+    ("access_key_id", "skip_signature", "web_identity_token_file", "container_credentials_relative_uri",
+     "container_credentials_full_uri", "metadata_endpoint")
+)  # fmt: skip
+
+
+class _Manifest(BaseModel):
+    """The files of a version, and that they are all there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: tuple[WeightFile, ...]
+
+
+class BucketWeightStore:
+    """Versions as `<version>-<incarnation>/` below the prefix that the URL names."""
+
+    def __init__(self, url: str, storage: StorageSettings) -> None:
+        self._url = url.rstrip("/")
+        self._store = _open(self._url, storage)
+        # Stores share a cache's directory, and their versions have the same names: weights 3-a and checkpoint 3-a.
+        own = hashlib.sha256(self._url.encode()).hexdigest()[:12]
+        self._cache = WeightCache(storage.cache.absolute() / own, storage.cache_bytes)
+
+    def probe(self, *, writes: bool) -> None:
+        """See `WeightStore.probe`."""
+        marker = f".probe-{uuid.uuid4().hex}"
+        try:
+            with self._asking("list"):
+                list_with_delimiter(self._store)
+            if writes:
+                with self._asking("write to, read from and delete from"):
+                    put(self._store, marker, b"rollstream may write here")
+                    get(self._store, marker).bytes()
+                    delete(self._store, [marker])
+        except (FileNotFoundError, WeightStoreError) as error:
+            if isinstance(error, WeightStoreError) and "404 Not Found" not in str(error):
+                raise
+            raise ConfigurationError(f"{self._url}: there is no such bucket; make it, or correct its name") from error
+
+    def write(self, name: str, save: Callable[[Path], None], *, with_sums: bool = True) -> StoredWeights:
+        """See `WeightStore.write`. The sums are made while the files are read, and always stored."""
+        with writing(self._cache.root, name) as directory:
+            save(directory)
+            files = tuple(self._upload(name, directory, path) for path in files_below(directory))
+        manifest = _Manifest(files=files).model_dump_json().encode()
+        with self._asking("write to", name):
+            put(self._store, f"{name}/{_MANIFEST}", manifest, mode="create")
+        return StoredWeights(uri=f"{self._url}/{name}", files=files)
+
+    def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
+        """See `WeightStore.fetch`."""
+        name = self._name(uri)
+        wanted = self._manifest(name).files if files is None else files
+        check_names(shown(uri), wanted)
+        return self._cache.fetch(name, wanted, lambda file, path: self._download(name, file, path))
+
+    def read(self, name: str, file: str) -> bytes:
+        """See `WeightStore.read`."""
+        try:
+            with self._asking("read", name):
+                found = get(self._store, f"{name}/{file}")
+                if found.meta["size"] > _SMALL_FILE_BYTES:
+                    raise CorruptWeightsError(
+                        f"{self._url}/{name}/{file} has {found.meta['size']} bytes, at most {_SMALL_FILE_BYTES} are "
+                        "read"
+                    )
+                return bytes(found.bytes())
+        except FileNotFoundError as error:
+            raise CorruptWeightsError(f"{self._url}/{name} has no {file}: it was deleted, or never complete") from error
+
+    def serve(self, uri: str) -> None:
+        """See `WeightStore.serve`."""
+        self._cache.serve(self._name(uri))
+
+    def holds(self, uri: str) -> bool | None:
+        """See `WeightStore.holds`."""
+        try:
+            with self._asking("read"):
+                head(self._store, f"{self._name(uri)}/{_MANIFEST}")
+        except (FileNotFoundError, CorruptWeightsError):
+            return False
+        except (WeightStoreError, ConfigurationError):
+            return None
+        return True
+
+    def names(self, mark: str) -> set[str]:
+        """See `WeightStore.names`."""
+        with self._asking("list"):
+            prefixes = list_with_delimiter(self._store)["common_prefixes"]
+        names = (prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes)
+        return {name for name in names if _NAME.fullmatch(name) and name.partition("-")[2].startswith(mark)}
+
+    def delete(self, name: str) -> None:
+        """See `WeightStore.delete`. The manifest goes first: what is deleted in part does not count."""
+        with self._asking("delete from", name):
+            delete(self._store, [f"{name}/{_MANIFEST}"])
+            for found in list_objects(self._store, prefix=name):
+                delete(self._store, [one["path"] for one in found])
+
+    def sweep(self) -> None:
+        """See `WeightStore.sweep`. What was left on this machine's disk went when the cache was opened."""
+
+    def _name(self, uri: str) -> str:
+        """The name of the version that a record names by `uri`; it must lie directly below this store's prefix."""
+        name = uri.removeprefix(f"{self._url}/")
+        if not uri.startswith(f"{self._url}/") or not _NAME.fullmatch(name):
+            raise CorruptWeightsError(f"{shown(uri)} does not lie below {self._url}")
+        return name
+
+    def _manifest(self, name: str) -> _Manifest:
+        try:
+            return _Manifest.model_validate_json(self.read(name, _MANIFEST))
+        except ValidationError as error:
+            raise CorruptWeightsError(f"{self._url}/{name}/{_MANIFEST} is no manifest of a version") from error
+
+    def _upload(self, name: str, directory: Path, path: Path) -> WeightFile:
+        relative = path.relative_to(directory).as_posix()
+        digest = hashlib.sha256()
+
+        def parts() -> Iterator[bytes]:
+            with path.open("rb") as stream:
+                while part := stream.read(_PART_BYTES):
+                    digest.update(part)
+                    yield part
+
+        size = path.stat().st_size
+        with self._asking("write to", name):
+            # One request for a small file. A big one never lies in memory whole.
+            put(
+                self._store,
+                f"{name}/{relative}",
+                parts() if size > _PART_BYTES else b"".join(parts()),
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARALLEL_PARTS,
+            )
+        return WeightFile(name=relative, num_bytes=size, sha256=digest.hexdigest())
+
+    def _download(self, name: str, file: WeightFile, path: Path) -> None:
+        place = f"{self._url}/{name}/{file.name}"
+        digest = hashlib.sha256()
+        try:
+            with self._asking("read", name):
+                found = get(self._store, f"{name}/{file.name}")
+                if found.meta["size"] != file.num_bytes:
+                    raise CorruptWeightsError(f"{place}: expected {file.num_bytes} bytes, got {found.meta['size']}")
+                with path.open("wb") as copy:
+                    for part in found.stream(min_chunk_size=_READ_BYTES):
+                        digest.update(part)
+                        copy.write(part)
+        except FileNotFoundError as error:
+            raise CorruptWeightsError(f"{shown(place)}: expected {file.num_bytes} bytes, got none") from error
+        check_sum(place, file, digest.hexdigest())
+
+    @contextmanager
+    def _asking(self, doing: str, name: str = "") -> Iterator[None]:
+        """Turn what obstore raises into errors of ours; a missing object stays `FileNotFoundError`."""
+        place = f"{self._url}/{name}" if name else self._url
+        try:
+            yield
+        except (BaseError, ValueError) as error:
+            cause = _cause(error)
+            # Of a list the library says so in words alone.
+            is_refused = any(status in cause for status in ("403 Forbidden", "401 Unauthorized"))
+            if is_refused or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+                raise ConfigurationError(
+                    f"may not {doing} {place}: {cause}; check the keys in [storage] options and their rights"
+                ) from error
+            raise WeightStoreError(f"could not {doing} {place}: {cause}") from error
+
+
+def _open(url: str, storage: StorageSettings) -> ObjectStore:
+    options = {name: value.get_secret_value() for name, value in storage.options.items()}
+    _refuse_without_keys(url, options)
+    config: Any = options
+    try:
+        return from_url(
+            url,
+            config=config,
+            client_options={"timeout": timedelta(seconds=storage.timeout_seconds), "allow_http": storage.allow_http},
+            retry_config={
+                # The library's ten are used up within three seconds.
+                "max_retries": 1_000_000,
+                "retry_timeout": timedelta(seconds=storage.outage_seconds),
+                "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2},
+            },
+        )
+    except UnknownConfigurationKeyError as error:
+        raise ConfigurationError(f"[storage] options: {_cause(error)}") from error
+    except (BaseError, ValueError) as error:
+        raise ConfigurationError(f"{url} can't be opened with these [storage] options: {_cause(error)}") from error
+
+
+def _refuse_without_keys(url: str, options: dict[str, str]) -> None:
+    """Without any keys the library asks the cloud's metadata address for some, which elsewhere nobody answers."""
+    given = {name.lower().removeprefix("aws_") for name in (*options, *(v for v in os.environ if v.startswith("AWS_")))}
+    if url.startswith("s3://") and not given & _KEYS_OF_S3:
+        raise ConfigurationError(
+            f"no keys for {url}: set access_key_id and secret_access_key in [storage] options, or the variables "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for the role of a machine set the option metadata_endpoint "
+            "to the address that gives its keys, for a bucket that is open to all skip_signature"
+        )
+
+
+def _cause(error: Exception) -> str:
+    """The first line of what the library says: the rest repeats it over pages."""
+    return str(error).strip().partition("\n")[0][:_LONGEST_CAUSE]

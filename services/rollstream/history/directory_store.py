@@ -1,0 +1,229 @@
+"""A weight store in a directory. Readers never see half a version, and check every file."""
+
+import errno
+import fcntl
+import logging
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import unquote
+
+from rollstream.history.weight_files import (
+    StoredWeights,
+    check_names,
+    described,
+    files_below,
+    refuse_unnamed,
+    shown,
+    verify,
+)
+from rollstream.schemas.errors import CorruptWeightsError, RollstreamError, WeightStoreError
+from rollstream.schemas.weights import WeightFile
+
+_LOG = logging.getLogger(__name__)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_LONGEST_PATH = 4096  # Linux's bound
+_FILE = "file://"
+
+
+class DirectoryWeightStore:
+    """Versions as directories `<version>-<incarnation>/` below a root that the trainer and the generators can reach."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = _normal(root)  # without `..`, as in the directories that uris name
+
+    def probe(self, *, writes: bool) -> None:
+        """See `WeightStore.probe`. A directory is made when it is first written; each call says what is wrong."""
+
+    def write(self, name: str, save: Callable[[Path], None], *, with_sums: bool = True) -> StoredWeights:
+        """See `WeightStore.write`."""
+        final = self._root / name
+        files: list[WeightFile] = []
+
+        def save_and_describe(directory: Path) -> None:
+            save(directory)
+            if with_sums:
+                # Before it has its final name: a trainer that took over may delete it from then on.
+                files.extend(described(directory, path) for path in files_below(directory))
+
+        write_durably(final, save_and_describe)
+        return StoredWeights(uri=final.as_uri(), files=tuple(files))
+
+    def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
+        """See `WeightStore.fetch`. Without `files` only the place is checked: a directory here is whole."""
+        try:
+            directory = directory_below(self._root, uri)
+        except ValueError as error:
+            raise CorruptWeightsError(str(error)) from error
+        if files is None:
+            return directory
+        check_names(directory, files)
+        for file in files:
+            verify(directory, file)
+        refuse_unnamed(directory, files)
+        return directory
+
+    def read(self, name: str, file: str) -> bytes:
+        """See `WeightStore.read`."""
+        path = self._root / name / file
+        try:
+            return path.read_bytes()
+        except OSError as error:
+            raise CorruptWeightsError(f"{path} can't be read: {error.strerror}") from error
+
+    def serve(self, uri: str) -> None:
+        """See `WeightStore.serve`. There are no copies."""
+
+    def holds(self, uri: str) -> bool | None:
+        """See `WeightStore.holds`."""
+        if not self._root.is_dir():
+            return None
+        try:
+            return directory_below(self._root, uri).is_dir()
+        except (ValueError, OSError):
+            return False
+
+    def names(self, mark: str) -> set[str]:
+        """See `WeightStore.names`."""
+        return names_below(self._root, mark)
+
+    def delete(self, name: str) -> None:
+        """See `WeightStore.delete`."""
+        delete_atomically(self._root / name)
+
+    def sweep(self) -> None:
+        """See `WeightStore.sweep`."""
+        sweep(self._root)
+
+
+def directory_below(root: Path, uri: str) -> Path:
+    """The directory that a record names by a file:// `uri`; raises `ValueError` if it does not lie below `root`.
+
+    Nothing outside of `root` is looked at.
+    """
+    path = _normal(Path(unquote(uri.removeprefix(_FILE))))
+    if not uri.startswith(f"{_FILE}/") or "\0" in str(path) or len(str(path)) > _LONGEST_PATH:
+        raise ValueError(f"{shown(uri)} is no directory of this machine: expected file:///path")
+    tops = (_normal(root), Path(os.path.realpath(root)))
+    # First by name alone: the real path is looked up on the disk, which may hang where another machine's is mounted.
+    if not any(top in path.parents for top in tops) or tops[1] not in Path(os.path.realpath(path)).parents:
+        raise ValueError(f"{shown(uri)} does not lie below {root}")
+    return path
+
+
+def _normal(path: Path) -> Path:
+    """The absolute path without `..`; nothing is looked up on the disk for it."""
+    return Path(os.path.normpath(path.absolute()))
+
+
+def write_durably(final: Path, save: Callable[[Path], None]) -> None:
+    """Make the directory `final` from what `save` writes. It has a hidden name until every file is on disk.
+
+    Raises `WeightStoreError` if the disk is full, or `save` fails for another reason, or `final` exists.
+    """
+    with writing(final.parent, final.name) as hidden:
+        save(hidden)
+        # Before the rename: after a power failure a version with its final name must be complete.
+        for path in (hidden, *hidden.rglob("*")):
+            _fsync(path)
+        if final.exists():
+            raise WeightStoreError(f"{final} exists already: a version is written once by an incarnation")
+        hidden.rename(final)
+        _fsync(final.parent)  # the rename itself is a change of the parent directory
+
+
+@contextmanager
+def writing(root: Path, name: str) -> Iterator[Path]:
+    """A hidden directory below `root` for files that are being written; at the end it is removed, if still there.
+
+    It is locked, see `sweep`. What fails in the block is raised as `WeightStoreError`.
+    """
+    hidden = root / f".writing-{name}-{uuid.uuid4().hex[:8]}"
+    try:
+        # Inside: the error says how much room was left, which is more once the files are removed.
+        with _raising_weight_store_error(root):
+            hidden.mkdir(parents=True)
+            with _locked(hidden):
+                yield hidden
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def names_below(root: Path, mark: str) -> set[str]:
+    """Names of the directories `<version>-<incarnation>` below `root` whose incarnation begins with `mark`."""
+    return {path.name for path in root.glob(f"*-{mark}*") if re.fullmatch(r"\d+-\w+", path.name) and path.is_dir()}
+
+
+def delete_atomically(directory: Path) -> None:
+    """Delete `directory`, if it exists. A reader sees all of it or nothing, even if this process dies meanwhile."""
+    hidden = directory.parent / f".deleted-{directory.name}-{uuid.uuid4().hex[:8]}"
+    with suppress(FileNotFoundError):  # a trainer that took over deletes what this process wrote
+        directory.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)  # `sweep` removes what cannot be deleted now
+
+
+def sweep(root: Path) -> None:
+    """Remove what dead processes left half-written or half-deleted below `root`.
+
+    A writer locks what it writes, and nothing that is locked is removed. A suspended writer keeps its lock: when it
+    goes on, its commit must tell it that it is fenced.
+    """
+    for hidden in (*root.glob(".writing-*"), *root.glob(".deleted-*")):
+        with suppress(OSError):  # locked, removed meanwhile, or the file system has no locks
+            descriptor = os.open(hidden, os.O_RDONLY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(hidden)
+                _LOG.info("removed %s, which a process that died had left", hidden)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Lock `directory` while the block runs; the kernel releases the lock when this process dies."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # without locks `sweep` cannot lock either, and removes nothing
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _raising_weight_store_error(root: Path) -> Iterator[None]:
+    """Turn whatever fails while files are written into `WeightStoreError`.
+
+    Libraries of tensors have errors of their own for a full disk, which do not even name it.
+    """
+    try:
+        yield
+    except RollstreamError:
+        raise
+    except OSError as error:
+        fix = "free space or move it" if error.errno in _FULL else "check the directory and its permissions"
+        raise WeightStoreError(f"cannot write below {root}: {error.strerror}; {_room(root)}; {fix}") from error
+    except Exception as error:
+        said = str(error).partition("\n")[0]  # torch adds a stack of its own
+        raise WeightStoreError(
+            f"cannot write below {root}: {type(error).__name__}: {said}; {_room(root)}; free space or move it if the "
+            "disk is full"
+        ) from error
+
+
+def _room(root: Path) -> str:
+    existing = next((path for path in (root, *root.parents) if path.exists()), Path("/"))
+    return f"{shutil.disk_usage(existing).free / 2**20:.0f} MiB are free"
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

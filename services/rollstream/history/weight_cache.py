@@ -1,0 +1,202 @@
+"""Copies of versions on this machine's disk, of what lies in an object store.
+
+A copy is a directory with the version's name. A file in it counts once its size and sum are right, which each use
+checks: so what a killed process left is completed, and whole files are not read from the store again.
+
+Processes may share the directory. Each locks the copies that it writes (exclusively) or uses (shared); a copy that
+nobody has locked may be deleted. The kernel releases the locks of a process that dies.
+"""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from rollstream.history.directory_store import delete_atomically, sweep
+from rollstream.history.weight_files import num_bytes, path_of, refuse_unnamed, verify
+from rollstream.schemas.errors import CorruptWeightsError, WeightStoreError
+from rollstream.schemas.weights import WeightFile
+
+_LOG = logging.getLogger(__name__)
+_PATIENCE_SECONDS: Final = 60.0
+_POLL_SECONDS: Final = 0.1
+
+Download = Callable[[WeightFile, Path], None]
+"""Writes one file of a version to a path, and checks its sum."""
+
+
+class WeightCache:
+    """At most `max_bytes` of copies below `root`, those that serve included."""
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self.root = root
+        self._max_bytes = max_bytes
+        sweep(root)  # what killed processes left half-written or half-deleted
+        self._fetched: _Lock | None = None
+        self._serving: _Lock | None = None
+
+    def fetch(self, name: str, files: Sequence[WeightFile], download: Download) -> Path:
+        """The directory with a copy of the version; what is missing in it is downloaded.
+
+        It stays until another one is fetched, or for longer, see `serve`. Raises what `download` raises, and
+        `WeightStoreError` if there is no room, or if another process takes too long to download the same version.
+        """
+        directory = self.root / name
+        lock = _Lock.of(directory, fcntl.LOCK_SH)
+        try:
+            if _missing(directory, files):
+                lock.release()
+                self._let_go_of(directory)
+                lock = _Lock.of(directory, fcntl.LOCK_EX)
+                self._make_room(name, num_bytes(files))
+                _complete(directory, files, download)
+                lock.share()
+            refuse_unnamed(directory, files)
+        except OSError as error:
+            lock.release()
+            raise WeightStoreError(
+                f"cannot keep a copy in {directory}: {error.strerror}; free space, or move [storage] cache"
+            ) from error
+        except BaseException:
+            lock.release()
+            raise
+        os.utime(directory)
+        self._hold(lock)
+        return directory
+
+    def serve(self, name: str) -> None:
+        """An engine runs on the copy of this name, the one fetched last: keep it until the next call."""
+        if self._fetched is None or self._fetched.directory.name != name:
+            return
+        before, self._serving, self._fetched = self._serving, self._fetched, None
+        if before is not None:
+            before.release()
+
+    def _let_go_of(self, directory: Path) -> None:
+        """Drop this process's own locks on a copy that is damaged: they would keep it from being mended."""
+        if self._fetched is not None and self._fetched.directory == directory:
+            self._fetched.release()
+            self._fetched = None
+        if self._serving is not None and self._serving.directory == directory:
+            self._serving.release()
+            self._serving = None
+
+    def _hold(self, lock: "_Lock") -> None:
+        before, self._fetched = self._fetched, lock
+        if before is not None:
+            before.release()
+
+    def _make_room(self, name: str, wanted: int) -> None:
+        """Delete copies that nobody uses, the one used longest ago first, until `wanted` bytes fit beside the rest."""
+        others = [path for path in self.root.iterdir() if path.is_dir() and path.name[0] != "." and path.name != name]
+        sizes = {path: _size(path) for path in others}
+        for path in sorted(others, key=_used_at):
+            if sum(sizes.values()) + wanted <= self._max_bytes:
+                return
+            if _delete_if_unused(path):
+                _LOG.info("deleted the copy %s, to make room for %s", path, name)
+                del sizes[path]
+        if (used := sum(sizes.values())) + wanted > self._max_bytes:
+            raise WeightStoreError(
+                f"no room for version {name} in {self.root}: it has {wanted} bytes, copies in use have {used}, all "
+                f"together at most {self._max_bytes}; raise [storage] cache_bytes"
+            )
+
+
+class _Lock:
+    """An open, locked directory."""
+
+    def __init__(self, directory: Path, descriptor: int) -> None:
+        self.directory = directory
+        self._descriptor = descriptor
+
+    @classmethod
+    def of(cls, directory: Path, kind: int) -> "_Lock":
+        """Make the directory if need be, and lock it: for this process alone (LOCK_EX), or as one of many (LOCK_SH)."""
+        give_up = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < give_up:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                descriptor = os.open(directory, os.O_RDONLY)
+            except OSError as error:
+                raise WeightStoreError(
+                    f"cannot make {directory}: {error.strerror}; check [storage] cache and its permissions"
+                ) from error
+            if _try_lock(descriptor, kind) and _is_still(directory, descriptor):
+                return cls(directory, descriptor)
+            os.close(descriptor)
+            time.sleep(_POLL_SECONDS)
+        raise WeightStoreError(
+            f"another process has used {directory} for {_PATIENCE_SECONDS:.0f} s: trying again later"
+        )
+
+    def share(self) -> None:
+        """From now on others may read it too."""
+        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+
+def _try_lock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still(directory: Path, descriptor: int) -> bool:
+    """Whether the open directory is the one at this path: it may have been deleted before it was locked."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(directory.stat(), os.fstat(descriptor))
+    return False
+
+
+def _missing(directory: Path, files: Sequence[WeightFile]) -> list[WeightFile]:
+    return [file for file in files if not _is_whole(directory, file)]
+
+
+def _is_whole(directory: Path, file: WeightFile) -> bool:
+    try:
+        verify(directory, file)
+    except CorruptWeightsError:
+        return False
+    return True
+
+
+def _complete(directory: Path, files: Sequence[WeightFile], download: Download) -> None:
+    for file in _missing(directory, files):
+        path = path_of(directory, file.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        download(file, path)
+
+
+def _delete_if_unused(directory: Path) -> bool:
+    with suppress(OSError):
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            if _try_lock(descriptor, fcntl.LOCK_EX):
+                delete_atomically(directory)
+                return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+def _size(directory: Path) -> int:
+    total = 0
+    for path in directory.rglob("*"):
+        with suppress(FileNotFoundError):  # another process deletes it
+            total += path.stat().st_size if path.is_file() else 0
+    return total
+
+
+def _used_at(directory: Path) -> float:
+    with suppress(FileNotFoundError):
+        return directory.stat().st_mtime
+    return 0.0

@@ -1,0 +1,101 @@
+"""The files of a version: what they are called, and whether they are what was published."""
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from rollstream.schemas.errors import CorruptWeightsError
+from rollstream.schemas.weights import WeightFile
+
+# Uris and names come from a topic that others may write: one of some megabytes would not fit into any report.
+_LONGEST_SHOWN = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredWeights:
+    """A version whose files are all stored."""
+
+    uri: str
+    files: tuple[WeightFile, ...]
+
+
+def files_below(directory: Path) -> list[Path]:
+    """The files that were written into `directory`, in order."""
+    return sorted(path for path in directory.rglob("*") if path.is_file())
+
+
+def described(directory: Path, path: Path) -> WeightFile:
+    """The file at `path` with its size and sum."""
+    name = path.relative_to(directory).as_posix()
+    return WeightFile(name=name, num_bytes=path.stat().st_size, sha256=_sha256(path))
+
+
+def check_names(place: str | Path, files: Sequence[WeightFile]) -> None:
+    """Refuse a version without files, or with one that comes twice and would be read as often."""
+    names = {PurePosixPath(file.name) for file in files}
+    if not names or len(names) < len(files):
+        raise CorruptWeightsError(
+            f"{place}: the version's record names {len(files)} files, {len(names)} different ones; expected at "
+            "least one, and each once"
+        )
+
+
+def refuse_unnamed(directory: Path, files: Sequence[WeightFile]) -> None:
+    """Refuse files of tensors that the record has no sum for: engines read every one that is there."""
+    names = {PurePosixPath(file.name) for file in files}
+    unnamed = sorted(path.name for path in directory.glob("*.safetensors") if PurePosixPath(path.name) not in names)
+    if unnamed:
+        raise CorruptWeightsError(f"{directory} holds {unnamed[:3]}, for which the version's record has no sum")
+
+
+def verify(directory: Path, file: WeightFile) -> None:
+    """Raise `CorruptWeightsError` unless the file is there, with the size and the sum that the record says."""
+    path = path_of(directory, file.name)
+    try:
+        found = path.stat()
+        # A device, a pipe or a directory has no end or no content.
+        if not stat.S_ISREG(found.st_mode):
+            raise CorruptWeightsError(f"{path} is no regular file")
+        if found.st_size != file.num_bytes:
+            raise CorruptWeightsError(f"{path}: expected {file.num_bytes} bytes, got {found.st_size}")
+        sha256 = _sha256(path)
+    except OSError as error:
+        raise CorruptWeightsError(
+            f"{shown(str(path))}: expected {file.num_bytes} bytes, got none: {error.strerror}"
+        ) from error
+    check_sum(str(path), file, sha256)
+
+
+def check_sum(place: str, file: WeightFile, sha256: str) -> None:
+    """Raise `CorruptWeightsError` unless `sha256` is the file's."""
+    if sha256 != file.sha256:
+        raise CorruptWeightsError(f"{place}: expected sha256 {file.sha256[:64]}, got {sha256}")
+
+
+def path_of(directory: Path, name: str) -> Path:
+    """The file of this name in a version's directory; raises `CorruptWeightsError` if it lies elsewhere."""
+    relative = PurePosixPath(name)
+    is_below = "\0" not in name and ".." not in relative.parts and not relative.is_absolute()
+    # A link in the directory must not lead out of it either.
+    if not is_below or not Path(os.path.realpath(directory / name)).is_relative_to(os.path.realpath(directory)):
+        raise CorruptWeightsError(f"weight file {shown(name)} lies outside of {directory}")
+    return directory / name
+
+
+def num_bytes(files: Iterable[WeightFile]) -> int:
+    """The bytes of all these files."""
+    return sum(file.num_bytes for file in files)
+
+
+def shown(text: str) -> str:
+    """`text` in quotes, cut if it is very long."""
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        # In blocks: a weight file may be larger than the memory.
+        return hashlib.file_digest(stream, "sha256").hexdigest()
