@@ -17,7 +17,7 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.history.weight_store import DirectoryWeightStore
+from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.process.settings import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import DecodeError
@@ -137,7 +137,7 @@ class Run:
         def save(path: Path) -> None:
             (path / "model.safetensors").write_bytes(content)
 
-        stored = store.write(version, "test", save)
+        stored = store.write(f"{version}-test", save)
         record = published(version, **{"uri": stored.uri, "files": stored.files, **fields})
         self.publish("weights", [("policy", AvroCodec(WEIGHTS).encode(record))])
         return record
@@ -149,10 +149,16 @@ class Run:
 
 @contextmanager
 def a_run(
-    kafka: str, name: str, directory: Path, *, partitions: int = 2, redis_url: str | None = None
+    kafka: str | KafkaSettings,
+    name: str,
+    directory: Path,
+    *,
+    partitions: int = 2,
+    redis_url: str | None = None,
 ) -> Iterator[Run]:
     """A fresh run with its topics; kills what still runs at the end."""
-    run = Run(kafka=KafkaSettings(bootstrap_servers=kafka), name=name, directory=directory, redis_url=redis_url)
+    cluster = KafkaSettings(bootstrap_servers=kafka) if isinstance(kafka, str) else kafka
+    run = Run(kafka=cluster, name=name, directory=directory, redis_url=redis_url)
     KafkaAdmin(run.kafka).create_topics(name, partitions=partitions)
     try:
         yield run

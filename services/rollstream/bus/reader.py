@@ -48,7 +48,7 @@ class TopicReader:
     ) -> None:
         """`follows`: it reads on for long after the end, where each fetch that brings nothing costs the broker."""
         wait_ms = _FOLLOWING_WAIT_MS if follows else _TO_END_WAIT_MS
-        config = {**_config(kafka, monitor_group), "fetch.wait.max.ms": wait_ms}
+        config = {**_config(kafka, monitor_group or _group_beside(topics)), "fetch.wait.max.ms": wait_ms}
         self._kafka = kafka
         self._consumer = made(confluent_kafka.Consumer, config, kafka)
         self._receiver = Receiver(self._consumer)
@@ -196,12 +196,19 @@ class TopicReader:
         return tuple(found)
 
 
-def _config(kafka: KafkaSettings, monitor_group: str | None) -> dict[str, Any]:
+def _group_beside(topics: Sequence[str]) -> str:
+    """The client requires a group id, although with `assign` nothing joins a group; it must lie within the run.
+
+    Where there are ACLs, the client may read only if it may describe its group.
+    """
+    return f"{topics[0].rpartition('.')[0]}.readers"
+
+
+def _config(kafka: KafkaSettings, group: str) -> dict[str, Any]:
     return {
         **kafka.client_config(),
         "logger": CLIENT_LOG,
-        # The client requires a group id, although with `assign` nothing joins a group.
-        "group.id": monitor_group or "rollstream-reader",
+        "group.id": group,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "enable.partition.eof": True,

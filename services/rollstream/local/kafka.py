@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 
 from rollstream.local.java import find_java
 from rollstream.local.kafka_jars import kafka_class_path
@@ -34,7 +35,8 @@ logger = logging.getLogger(__name__)
 class KafkaCluster:
     """The brokers of `plan`, their data and logs under `directory`.
 
-    `running` are brokers that an earlier process started. With `dies_with_parent` in the placement (the default) the
+    `running` are brokers that an earlier process started. `properties`
+    are added to those of each broker. With `dies_with_parent` in the placement (the default) the
     kernel kills the brokers when the thread that started them ends.
     """
 
@@ -45,11 +47,13 @@ class KafkaCluster:
         *,
         placement: Placement = TIED_TO_PARENT,
         running: Mapping[int, ChildProcess] | None = None,
+        properties: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
         self._directory = directory.resolve()
         self._placement = placement
         self._processes = dict(running or {})
+        self._properties = properties
 
     @property
     def bootstrap_servers(self) -> str:
@@ -164,7 +168,7 @@ class KafkaCluster:
         home = self._home(node)
         home.mkdir(parents=True, exist_ok=True)
         properties = home / "server.properties"
-        properties.write_text(server_properties(self.plan, node, home / "log"))
+        properties.write_text(server_properties(self.plan, node, home / "log", self._properties))
         single = len(self.plan.nodes) == 1
         quorum = ("--standalone",) if single else ("--initial-controllers", self.plan.initial_controllers)
         tool = ("kafka.tools.StorageTool", "format", "-t", self.plan.cluster_id, "-c", str(properties), *quorum)

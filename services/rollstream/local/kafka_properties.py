@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -100,8 +102,10 @@ def kafka_id() -> str:
     return text
 
 
-def server_properties(plan: ClusterPlan, node: NodePlan, log_dir: Path) -> str:
-    """The text of one node's server.properties.
+def server_properties(
+    plan: ClusterPlan, node: NodePlan, log_dir: Path, others: Mapping[str, str] = MappingProxyType({})
+) -> str:
+    """The text of one node's server.properties; `others` are added, or replace those that are set here.
 
     With three nodes, each has a copy of every topic, and two must confirm a write.
     """
@@ -119,5 +123,6 @@ def server_properties(plan: ClusterPlan, node: NodePlan, log_dir: Path) -> str:
         "transaction.state.log.min.isr": str(confirming),
         "share.coordinator.state.topic.replication.factor": str(replicas),
         "share.coordinator.state.topic.min.isr": str(confirming),
+        **others,
     }
     return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
