@@ -43,6 +43,18 @@ def test_every_token_has_a_finite_logprob_and_a_version(host: EngineHost) -> Non
         _assert_whole(answer)
 
 
+def test_vllms_own_metrics_are_exported_where_the_settings_ask_for_them(host: EngineHost, name: str) -> None:
+    host.run(scenario.generate, [{"seed": seed} for seed in range(4)])
+    found = host.run(scenario.exported)
+    theirs = {metric for metric in found if metric.startswith("vllm:")}
+    if "recompute" not in name:
+        assert theirs == set()
+        return
+    for metric in ("time_to_first_token_seconds_count", "generation_tokens_total", "e2e_request_latency_seconds_count"):
+        assert found[f"vllm:{metric}"] > 0
+    assert {"vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds_count"} <= theirs
+
+
 def test_the_stop_token_is_the_last_token_when_the_model_chose_it(host: EngineHost) -> None:
     answers = host.run(scenario.generate, [{"seed": seed, "max_tokens": 150} for seed in range(24)])
     stopped = [answer for answer in answers if answer.finish_reason is FinishReason.STOP]

@@ -75,6 +75,7 @@ class EngineHosts:
             max_num_seqs=MAX_NUM_SEQS,
             kv_cache_bytes=2**26,
             enforce_eager=not rest.endswith("compiled"),
+            vllm_metrics="recompute" in rest,
             scripted=ScriptedSettings(token_seconds=0.002),
         )
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import psutil
+from prometheus_client import REGISTRY
 
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest, LoadReport
 from rollstream.schemas.errors import EngineError
@@ -22,6 +23,11 @@ Asked = dict[str, Any]
 async def generate(engine: Engine, asked: list[Asked]) -> list[Generation]:
     """The answers to requests side by side; see `_request` for what each may ask."""
     return await asyncio.gather(*(engine.generate(_request(engine, one, index)) for index, one in enumerate(asked)))
+
+
+async def exported(engine: Engine) -> dict[str, float]:
+    """Every sample of the metrics that this process exports, without labels; of several of a name the last."""
+    return {sample.name: sample.value for metric in REGISTRY.collect() for sample in metric.samples}
 
 
 async def refusal(engine: Engine, asked: Asked) -> str:

@@ -68,4 +68,9 @@ class EngineSettings(BaseModel):
     enforce_eager: bool = Field(
         default=False, description="Do not compile vLLM's model: starts 10 to 30 s sooner, generates up to 1.7x slower"
     )
+    vllm_metrics: bool = Field(
+        default=False,
+        description="Export vLLM's own metrics too, vllm:…, such as the time to the first token; they cost vLLM time "
+        "for every token",
+    )
     scripted: ScriptedSettings = Field(default_factory=ScriptedSettings, description="How the scripted engine answers")

@@ -106,7 +106,7 @@ class VllmEngine:
         end_forks_with_this_process()
         try:
             # Not in a thread, although it blocks the event loop: the client binds its sockets to the running loop.
-            self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=True)
+            self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=not self._settings.vllm_metrics)
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineDeadError(f"vLLM did not start with {self._settings.model_path}: {error}") from error
         # Again, for an engine that was spawned: it has not inherited the call above.

@@ -68,7 +68,8 @@ def markdown(metrics: Sequence[Metric]) -> str:
         "# Metrics",
         "",
         "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. This file is made by",
-        "`rollstream metrics --markdown`.",
+        "`rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]` a generator exports",
+        "vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV cache and more.",
     ]
     for stage in _EXPORTED_BY:
         lines += ["", f"## {stage}", "", "| metric | type | labels | unit | meaning |", "|---|---|---|---|---|"]
