@@ -107,7 +107,13 @@ def test_an_unknown_environment_and_a_model_that_is_none_are_refused_before_torc
 
 def test_completion_knows_commands_and_options_without_importing_any_command() -> None:
     completion = ShellComplete(cli, {}, "rollstream", "_ROLLSTREAM_COMPLETE")
-    assert [item.value for item in completion.get_completions([], "s")] == ["status", "scorer", "sft", "schemas"]
+    assert [item.value for item in completion.get_completions([], "s")] == [
+        "status",
+        "scorer",
+        "sft",
+        "schemas",
+        "soak",
+    ]
     assert "--json" in [item.value for item in completion.get_completions(["status"], "--")]
 
 

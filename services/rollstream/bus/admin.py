@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from rollstream.bus.clients import made, quiet_config
@@ -140,6 +140,18 @@ class KafkaAdmin:
         futures = self._client.describe_configs(asked, request_timeout=_TIMEOUT_SECONDS)
         found = [_result(future, "asking how long topics keep records") for future in futures.values()]
         return longest_kept_seconds((int(one["retention.ms"].value), int(one["segment.ms"].value)) for one in found)
+
+    def keep_for(self, run: str, *, seconds: int, segment_seconds: int) -> None:
+        """Have the run's topics of time and size keep records for so long; whole segments of this age are deleted."""
+        wanted = {"retention.ms": str(seconds * 1000), "segment.ms": str(segment_seconds * 1000)}
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()
+        ]
+        names = [topic.of(run) for topic in TOPICS if topic.retention == "time_and_size"]
+        changed = [ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries) for name in names]
+        futures = self._client.incremental_alter_configs(changed, request_timeout=_TIMEOUT_SECONDS)
+        for future in futures.values():
+            _result(future, "changing how long topics keep records")
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The same as `CommittedOffsets.of`, asked once."""

@@ -29,6 +29,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Stages": {
         "topics": "Create, describe or delete a run's topics.",
+        "acls": "Print, apply or check what each stage may do on the cluster.",
         "producer": "Run the stage that submits prompts.",
         "generator": "Run the stage that turns prompts into rollouts.",
         "scorer": "Run the stage that gives rollouts their rewards.",
@@ -53,6 +54,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "schemas": "Check, register or update the record schemas.",
         "bench": "Measure one part, mostly against the same work done without rollstream.",
         "chaos": "Kill, suspend and deceive the stages of a run, and check that nothing is lost.",
+        "soak": "Run all stages in time-lapse for long, and check that nothing grows.",
     },
 }
 COMMANDS: Mapping[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
