@@ -32,6 +32,10 @@ test *words:
 lanes *base:
     uv run --no-sync python -m tests.harness.lanes {{ base }}
 
+# The lane that needs Debian's prometheus, or takes long: ACLs, object storage, alerts.
+ops:
+    uv run --no-sync pytest tests/ops
+
 # The long campaigns.
 slow:
     uv run --no-sync pytest -m slow

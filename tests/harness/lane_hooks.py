@@ -14,7 +14,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 HEAVY = ("tests/engines/", "tests/e2e/")
-LIGHT = ("tests/unit/", "tests/contract/")
+LIGHT = ("tests/unit/", "tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")
 
 
 class PieceByPiece(LoadScopeScheduling):
