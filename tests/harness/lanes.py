@@ -2,7 +2,8 @@
 
 A test file reaches what it imports, what that imports, and so on. What it starts as a process counts too: a module
 whose name stands in a text, as in `-m rollstream.cli.main`, and a command whose name is a text, where the command line
-is within reach. A file that is no module counts as all of its part; the contract tests look at every file.
+is within reach. A file that is no module counts as all of its part; the contract tests look at every file. What is
+deployed, the chart and the compose file, reaches the lanes that read it.
 """
 
 import ast
@@ -25,6 +26,8 @@ IMPORTS_BEFOREHAND = "tests.harness.forking"
 WHO_STARTS_COMMANDS = ("tests.", "rollstream.local.")
 ALWAYS = Path("tests/contract")
 FOR_EVERY_TEST = {"pyproject.toml", "uv.lock", "conftest.py"}
+DEPLOYED = ("helm/", "services/compose/", "docker-compose.yml", ".env.example")
+READS_WHAT_IS_DEPLOYED = {Path("tests") / lane for lane in ("chart", "compose", "observability", "ops")}
 _MODULE = re.compile(r"\b(?:rollstream|tests)(?:\.\w+)+")
 
 
@@ -56,9 +59,12 @@ def reached(changed: Iterable[Path], tests: Iterable[Path]) -> list[Path]:
     tests, changed = sorted(tests), [file for file in changed if _is_tested(file)]
     if any(file.name in FOR_EVERY_TEST for file in changed):
         return tests
+    is_deployed = any(str(file).startswith(DEPLOYED) for file in changed)
     graph, wanted = import_graph(), {module_of(file) for file in changed}
 
     def is_reached(test: Path) -> bool:
+        if is_deployed and test.parent in READS_WHAT_IS_DEPLOYED:
+            return True
         name = module_of(test)
         within = {name} | graph.find_upstream_modules(name)
         return any(module in wanted or ".".join(module.split(".")[:2]) in wanted for module in within)
@@ -79,7 +85,7 @@ def test_files() -> list[Path]:
 
 
 def _is_tested(file: Path) -> bool:
-    return file.parts[0] in SOURCES or file.name in FOR_EVERY_TEST
+    return file.parts[0] in SOURCES or file.name in FOR_EVERY_TEST or str(file).startswith(DEPLOYED)
 
 
 def _python_files() -> list[Path]:

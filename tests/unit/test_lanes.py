@@ -7,6 +7,7 @@ import pytest
 from tests.harness.lanes import module_of, reached
 
 TESTS = [
+    Path("tests/chart/test_pods.py"),
     Path("tests/contract/test_imports.py"),
     Path("tests/e2e/test_loop.py"),
     Path("tests/integration/test_scorer.py"),
@@ -14,7 +15,7 @@ TESTS = [
     Path("tests/integration/test_trainer_faults.py"),
     Path("tests/unit/test_losses.py"),
 ]
-CONTRACT, LOOP, SCORER, STAGE, TRAINER, LOSSES = TESTS
+CHART, CONTRACT, LOOP, SCORER, STAGE, TRAINER, LOSSES = TESTS
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ CONTRACT, LOOP, SCORER, STAGE, TRAINER, LOSSES = TESTS
         ("tests/unit/test_losses.py", [CONTRACT, LOSSES]),
         ("schemas/rollstream/schemas/avro/manifest.json", [CONTRACT, LOOP, SCORER, STAGE, TRAINER]),
         ("uv.lock", TESTS),
+        ("helm/rollstream/values.yaml", [CHART, CONTRACT]),
         ("README.md", []),
     ],
 )
