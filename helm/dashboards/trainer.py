@@ -1,0 +1,167 @@
+"""Where the trainer's time goes, and how learning behaves."""
+
+from grafana_foundation_sdk.builders import dashboard
+
+from helm.dashboards.parts import RUN, Panel, Row, board, lines, query, rate, words
+
+_PHASES = {
+    "assembling": "decode and admit",
+    "packing": "pack",
+    "forward_backward": "forward and backward",
+    "optimizer": "optimizer",
+    "publishing": "publish the step before",
+}
+_LINEAGE = """\
+The rollouts that a step trained on, with their versions and rewards:
+
+```
+rollstream lineage STEP
+```
+
+What the step reports, and whether its version survived:
+
+```
+rollstream weights show VERSION
+```
+
+Go back to an older version, while no trainer runs:
+
+```
+rollstream weights rollback VERSION
+```
+"""
+
+
+def make() -> dashboard.Dashboard:
+    """Time, optimization, on- and off-policy figures of the newest step."""
+    return board(
+        "trainer",
+        "Trainer",
+        "Where the trainer's time goes, and how learning behaves. Figures are those of the newest step.",
+        [_time(), _optimization(), _policies()],
+    )
+
+
+def _time() -> Row:
+    return Row(
+        title="Time",
+        panels=[
+            lines(
+                "Time of a step",
+                "Seconds of the newest step without waiting, by what they were spent on.",
+                "s",
+                *(query(f"rollstream_trainer_{name}_seconds{{{RUN}}}", legend) for name, legend in _PHASES.items()),
+                stacked=True,
+            ),
+            lines(
+                "Time between steps",
+                "Wall time since the step before. Of it, without a record to read, and held back for late groups.",
+                "s",
+                query(f"rollstream_trainer_step_seconds{{{RUN}}}", "all"),
+                query(f"rollstream_trainer_waiting_seconds{{{RUN}}}", "waits for records"),
+                query(f"rollstream_trainer_waiting_for_late_seconds{{{RUN}}}", "waits for late groups"),
+            ),
+            lines(
+                "Tokens of the newest step",
+                "Tokens generated for the groups that it closed, and trained tokens, by its wall time.",
+                "suffix: tokens/s",
+                query(f"rollstream_trainer_generated_tokens_per_second{{{RUN}}}", "generated"),
+                query(f"rollstream_trainer_trained_tokens_per_second{{{RUN}}}", "trained"),
+            ),
+            lines(
+                "Trained tokens",
+                "Tokens in the loss of committed steps. Steps that a restart or rollback cuts are counted too.",
+                "suffix: tokens/s",
+                query(rate("rollstream_trainer_trained_tokens_total"), "trained"),
+                query(
+                    rate("rollstream_trainer_generated_tokens_total"),
+                    "of closed groups",
+                ),
+            ),
+            lines(
+                "Step",
+                "Optimizer steps on the surviving branch. It goes back at a rollback, or at a restart that cuts steps.",
+                "none",
+                query(f"max(rollstream_trainer_step{{{RUN}}})", "step"),
+            ),
+            words("From a step to its rollouts", _LINEAGE),
+        ],
+    )
+
+
+def _optimization() -> Row:
+    return Row(
+        title="Optimization",
+        panels=[
+            _figure(
+                "Loss",
+                "Mean over the updates of the step. Its sign and size say little by themselves.",
+                "none",
+                loss="loss",
+            ),
+            _figure(
+                "Gradient norm",
+                "Before it is scaled down to max_grad_norm. A growth over many steps often comes before a collapse.",
+                "none",
+                grad_norm="norm",
+            ),
+            _figure("Learning rate", "Of the newest step.", "none", learning_rate="learning rate"),
+            _figure(
+                "Entropy over time",
+                "On the trained tokens. Near 0 samples of a group become equal and nothing is learned.",
+                "suffix: nats",
+                entropy="entropy",
+            ),
+            _figure(
+                "Clipped tokens",
+                "Share of the tokens whose importance ratio was clipped. With one minibatch a step and "
+                'old = "proximal" nothing is.',
+                "percentunit",
+                clip_fraction_low="below",
+                clip_fraction_high="above",
+            ),
+            _figure(
+                "Dropped and flat groups",
+                "Of the groups that the newest step's entry closes: those not trained on, and those whose samples all "
+                "have the same reward. Groups that are dropped between steps have entries of their own.",
+                "percentunit",
+                dropped_ratio="dropped",
+                zero_std_ratio="without spread",
+            ),
+        ],
+    )
+
+
+def _policies() -> Row:
+    return Row(
+        title="Sampling policy against trained policy",
+        panels=[
+            _figure(
+                "Mismatch KL",
+                "At policy lag 0 it compares the engine's probabilities with the trainer's and should be about 0. "
+                "Above lag 0 it also shows how far the policy has moved.",
+                "suffix: nats",
+                mismatch_kl_lag_0="lag 0",
+                mismatch_kl_lagged="lag above 0",
+            ),
+            _figure(
+                "Importance weights",
+                "Proximal ÷ behavior probability of the tokens, at most importance_cap. 1 means no difference.",
+                "none",
+                importance_weight_mean="mean",
+                importance_weight_max="most",
+            ),
+            _figure(
+                "Effective samples and capped weights",
+                "Share of the tokens that count after weighting, and share of the tokens whose weight was capped.",
+                "percentunit",
+                effective_sample_size_ratio="effective",
+                importance_weight_capped_ratio="capped",
+            ),
+        ],
+    )
+
+
+def _figure(title: str, description: str, unit: str, **figures: str) -> Panel:
+    queries = (query(f"rollstream_trainer_{name}{{{RUN}}}", legend) for name, legend in figures.items())
+    return lines(title, description, unit, *queries)

@@ -1,0 +1,211 @@
+"""The dashboards: as the script makes them, and with the conventions that all share."""
+
+import json
+import re
+
+import pytest
+
+from helm.dashboards.build import FOLDER, as_json, path_of
+from tests.observability.boards import NAMES, board, charts, expressions, panels
+from tests.observability.commands import commands_in, problem_of
+from tests.observability.expressions import asked, grouped_by, known_metrics, nodes, own_metrics, rules
+
+each_board = pytest.mark.parametrize("name", NAMES)
+UNITS = {"none", "percentunit", "s", "h", "bytes"}
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+
+
+@each_board
+def test_a_dashboard_is_what_the_script_makes(name: str) -> None:
+    assert path_of(name).read_text(encoding="utf-8") == as_json(name), "make it again: python -m helm.dashboards.build"
+
+
+def test_there_is_no_other_dashboard() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == {f"rollstream-{name}.json" for name in NAMES}
+    assert set(NAMES) == {"overview", "pipeline", "generators", "trainer", "quality", "kafka"}
+
+
+@each_board
+def test_a_dashboard_has_the_shared_frame(name: str) -> None:
+    made = board(name)
+    assert made["uid"] == f"rollstream-{name}"
+    assert made["title"].startswith("rollstream / ")
+    assert made["tags"] == ["rollstream"]
+    assert made["editable"] is False
+    assert made["schemaVersion"] >= 39
+    assert made["description"]
+    assert (made["time"], made["refresh"]) == ({"from": "now-6h", "to": "now"}, "30s")
+    assert "__inputs" not in made
+    assert path_of(name).stat().st_size < 200_000
+
+
+@each_board
+def test_a_dashboard_leads_to_the_others_with_run_and_time(name: str) -> None:
+    (link,) = board(name)["links"]
+    assert (link["type"], link["tags"]) == ("dashboards", ["rollstream"])
+    assert (link["includeVars"], link["keepTime"]) == (True, True)
+
+
+@each_board
+def test_data_source_and_run_are_chosen_by_variables(name: str) -> None:
+    source, run, *others = board(name)["templating"]["list"]
+    assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
+    assert (run["name"], run["query"], run["multi"]) == ("run", 'label_values(up{run!=""}, run)', False)
+    for variable in (run, *others):
+        assert (variable["type"], variable["datasource"], variable["refresh"]) == ("query", SOURCE, 2)
+    for variable in others:
+        assert "$run" in variable["query"], "the choice must be of this run"
+        assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".+")
+
+
+@each_board
+def test_all_that_is_drawn_comes_from_the_chosen_data_source(name: str) -> None:
+    made = board(name)
+    sourced = [*charts(name), *made["annotations"]["list"]]
+    assert all(one["datasource"] == SOURCE for one in sourced)
+    assert set(re.findall(r'"uid": "([^"]+)"', json.dumps(made))) == {"${datasource}", made["uid"]}
+
+
+@each_board
+def test_every_panel_says_what_it_shows_and_in_which_unit(name: str) -> None:
+    for panel in panels(name):
+        assert panel["title"]
+        assert panel["description"].endswith("."), panel["title"]
+    for panel in charts(name):
+        unit = panel["fieldConfig"]["defaults"]["unit"]
+        assert unit in UNITS or unit.startswith("suffix: "), (panel["title"], unit)
+
+
+@each_board
+def test_seconds_shares_and_bytes_are_shown_as_such(name: str) -> None:
+    for panel in charts(name):
+        wanted = {unit for target in panel["targets"] if (unit := _unit_of(target["expr"])) is not None}
+        assert wanted <= {panel["fieldConfig"]["defaults"]["unit"]}, panel["title"]
+
+
+def _unit_of(expr: str) -> str | None:
+    """The unit that the name of a single gauge tells."""
+    found = [one.metric for one in asked(expr)]
+    if len(found) != 1 or found[0].endswith(("_bucket", "_total", "per_second")):
+        return None
+    endings = {"_seconds": "s", "_bytes": "bytes", "_ratio": "percentunit", "_timestamp_seconds": "s"}
+    return next((unit for ending, unit in endings.items() if found[0].endswith(ending)), None)
+
+
+@each_board
+def test_ids_of_panels_are_their_own_and_places_do_not_overlap(name: str) -> None:
+    made = board(name)["panels"]
+    assert len({panel["id"] for panel in made}) == len(made)
+    assert all(isinstance(panel["id"], int) and panel["id"] > 0 for panel in made)
+    taken = [cell for panel in made for cell in _cells(panel["gridPos"])]
+    assert len(taken) == len(set(taken))
+    assert all(0 <= column < 24 for column, _ in taken)
+
+
+def _cells(place: dict[str, int]) -> list[tuple[int, int]]:
+    columns, rows = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+    return [(column, row) for column in columns for row in rows]
+
+
+@each_board
+def test_queries_of_a_panel_are_told_apart(name: str) -> None:
+    for panel in charts(name):
+        assert panel["targets"], panel["title"]
+        refs = [target["refId"] for target in panel["targets"]]
+        assert len(set(refs)) == len(refs), panel["title"]
+        if len(refs) > 1:
+            assert all(target["legendFormat"] != "__auto" for target in panel["targets"]), panel["title"]
+
+
+@each_board
+def test_no_panel_is_of_a_type_that_grafana_has_dropped(name: str) -> None:
+    assert {panel["type"] for panel in panels(name)} <= {"timeseries", "stat", "heatmap", "text"}
+
+
+@each_board
+def test_annotations_mark_starts_rollbacks_and_versions(name: str) -> None:
+    found = {one["name"]: (one["enable"], one["expr"]) for one in board(name)["annotations"]["list"]}
+    assert set(found) == {"Process started", "Steps cut by a rollback or restart", "Weight version published"}
+    assert [is_on for is_on, _ in found.values()] == [True, True, False]
+    for metric in ("process_start_time_seconds", "rollstream_trainer_step", "rollstream_trainer_weight_version"):
+        assert any(metric in expr for _, expr in found.values())
+
+
+@each_board
+def test_every_expression_parses_and_asks_for_this_run(name: str) -> None:
+    for title, expr in expressions(name):
+        assert nodes(expr), title
+        if "kafka_brokers" not in expr:
+            assert all(one.labels & {"run", "topic", "consumergroup"} for one in asked(expr)), (title, expr)
+            assert "$run" in expr, title
+
+
+@each_board
+def test_every_metric_and_label_exists(name: str) -> None:
+    known = known_metrics()
+    for title, expr in expressions(name):
+        metrics = list(asked(expr))
+        for one in metrics:
+            assert one.metric in known, (title, one.metric)
+            assert one.labels <= known[one.metric], (title, one)
+        assert grouped_by(expr) <= {label for one in metrics for label in known[one.metric]}, (title, expr)
+
+
+@each_board
+def test_legends_name_labels_that_the_series_have(name: str) -> None:
+    known = known_metrics()
+    for panel in charts(name):
+        for target in panel["targets"]:
+            shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            left = grouped_by(target["expr"]) or {label for one in asked(target["expr"]) for label in known[one.metric]}
+            assert shown <= left, (panel["title"], shown, left)
+
+
+@each_board
+def test_rates_are_taken_over_grafanas_interval_and_counters_never_raw(name: str) -> None:
+    marks = {one["name"] for one in board(name)["annotations"]["list"]}
+    for title, expr in expressions(name):
+        windows = set(re.findall(r"\[(\$?\w+)\]", expr))
+        assert title in marks or windows <= {"$__rate_interval", "$__range"}, (title, expr)
+        if title not in ("Dead letters", "Prompts passed over"):  # a few, since the start of each process
+            raw = [one.metric for one in asked(expr) if one.metric.endswith("_total")]
+            assert not raw or re.search(r"(rate|increase)\(", expr), (title, raw)
+
+
+def test_the_overview_answers_four_questions_and_shows_how_to_trace_a_step() -> None:
+    rows = [panel["title"] for panel in board("overview")["panels"] if panel["type"] == "row"]
+    assert rows[:4] == [
+        "Is it learning?",
+        "Is anything lost?",
+        "Who waits for whom?",
+        "What does a token cost?",
+    ]
+    assert "rollstream lineage STEP" in _texts("overview")
+    assert "rollstream lineage STEP" in _texts("trainer")
+
+
+def test_every_command_in_a_panel_exists() -> None:
+    found = [command for name in NAMES for command in commands_in(_texts(name) + _descriptions(name))]
+    assert len(found) > 5
+    for command in found:
+        assert problem_of(command) is None, (command, problem_of(command))
+
+
+def _texts(name: str) -> str:
+    return "\n".join(panel["options"]["content"] for panel in panels(name) if panel["type"] == "text")
+
+
+def _descriptions(name: str) -> str:
+    return "\n".join(str(panel["description"]) for panel in panels(name))
+
+
+def test_every_metric_of_the_stages_is_shown_or_named_here() -> None:
+    exprs = [expr for name in NAMES for _, expr in expressions(name)] + [rule["expr"] for rule in rules("recording")]
+    shown = {_family(one.metric) for expr in exprs for one in asked(expr)}
+    left = {_family(metric) for metric in own_metrics()} - shown
+    # Its position in its source, which says nothing without the length of the source.
+    assert left == {"rollstream_producer_sequence"}
+
+
+def _family(metric: str) -> str:
+    return re.sub("_(bucket|sum|count)$", "", metric)
