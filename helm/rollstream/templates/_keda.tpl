@@ -1,0 +1,46 @@
+{{/* The lag of a stage's topic. Every value of `metadata` is a text: KEDA refuses numbers. context: root, stage, keda */}}
+{{- define "rollstream.kafkaTrigger" -}}
+{{- $v := .root.Values -}}
+- type: kafka
+  metadata:
+    bootstrapServers: {{ $v.kafka.bootstrapServers | quote }}
+    consumerGroup: {{ printf "%s.%ss" $v.run .stage | quote }}
+    topic: {{ printf "%s.%s" $v.run (ternary "prompts" "rollouts" (eq .stage "generator")) | quote }}
+    lagThreshold: {{ .keda.lagThreshold | toString | quote }}
+    offsetResetPolicy: earliest
+    {{- if contains "SASL" $v.kafka.security.protocol }}
+    sasl: {{ include "rollstream.kedaSasl" .root | quote }}
+    {{- end }}
+    {{- if contains "SSL" $v.kafka.security.protocol }}
+    tls: enable
+    {{- end }}
+  {{- if include "rollstream.kedaSecrets" .root | fromYaml }}
+  authenticationRef:
+    name: {{ include "rollstream.fullname" .root }}-kafka
+  {{- end }}
+{{- end }}
+
+{{- define "rollstream.kedaSasl" -}}
+{{- get (dict "PLAIN" "plaintext" "SCRAM-SHA-256" "scram_sha256" "SCRAM-SHA-512" "scram_sha512") .Values.kafka.security.mechanism -}}
+{{- end }}
+
+{{/* What KEDA reads from secrets: a map of parameter to [secret, key]. */}}
+{{- define "rollstream.kedaSecrets" -}}
+{{- $security := .Values.kafka.security -}}
+{{- if contains "SASL" $security.protocol }}
+username: {{ toJson (list $security.existingSecret $security.usernameKey) }}
+password: {{ toJson (list $security.existingSecret $security.passwordKey) }}
+{{- end }}
+{{- if contains "SSL" $security.protocol }}
+{{- with $security.tls.ca }}{{ if .existingSecret }}
+ca: {{ toJson (list .existingSecret .key) }}
+{{- end }}{{ end }}
+{{- with $security.tls.client }}{{ if .existingSecret }}
+cert: {{ toJson (list .existingSecret .certKey) }}
+key: {{ toJson (list .existingSecret .keyKey) }}
+{{- if .passwordKey }}
+keyPassword: {{ toJson (list .existingSecret .passwordKey) }}
+{{- end }}
+{{- end }}{{ end }}
+{{- end }}
+{{- end }}

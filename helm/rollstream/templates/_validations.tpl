@@ -1,0 +1,157 @@
+{{/* What the schema can't tell: contradictions, and values that something else refuses later and less clearly. No
+message shows a value that may hold a secret. */}}
+{{- define "rollstream.validate" -}}
+{{- include "rollstream.validateRequired" . -}}
+{{- include "rollstream.validateConfig" . -}}
+{{- include "rollstream.validateKafka" . -}}
+{{- include "rollstream.validateAddresses" . -}}
+{{- include "rollstream.validateSecrets" . -}}
+{{- include "rollstream.validateStores" . -}}
+{{- include "rollstream.validateScaling" . -}}
+{{- include "rollstream.validateGpus" . -}}
+{{- include "rollstream.validateMonitors" . -}}
+{{- end }}
+
+{{- define "rollstream.validateRequired" -}}
+{{- $v := .Values -}}
+{{- if not $v.run }}{{ fail "run: name the run, the prefix of its topics, for example run: math" }}{{ end -}}
+{{- if not $v.kafka.bootstrapServers }}{{ fail "kafka.bootstrapServers: name one or more brokers, host:port, separated by commas; the chart brings no Kafka" }}{{ end -}}
+{{- if and (or $v.generator.enabled $v.trainer.enabled) (not $v.model.path) -}}
+{{ fail "model.path: name the directory of the model to start from, in the image or on model.existingClaim" }}
+{{- end -}}
+{{- if and $v.model.existingClaim (not (hasPrefix $v.model.mountPath $v.model.path)) -}}
+{{ fail (printf "model.path %s is not below model.mountPath %s, where model.existingClaim is mounted" $v.model.path $v.model.mountPath) }}
+{{- end -}}
+{{- end }}
+
+{{/* Keys of the run's file that have a value of their own, for the chart must know them. */}}
+{{- define "rollstream.validateConfig" -}}
+{{- $config := .Values.config -}}
+{{- $own := dict "run" "run" "kafka" "kafka" "registry_url" "schemaRegistry" "redis_url" "redis"
+  "weight_store" "weightStore" "health_port" "healthPort" -}}
+{{- range $key, $value := $own -}}
+{{- if hasKey $config $key }}{{ fail (printf "config.%s: set the chart's value `%s` instead" $key $value) }}{{ end -}}
+{{- range $stage := list "producer" "generator" "scorer" "trainer" -}}
+{{- if hasKey (index $config $stage | default dict) $key }}{{ fail (printf "config.%s.%s: set the chart's value `%s` instead" $stage $key $value) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- range $key, $value := dict "options" "objectStore.options" "allow_http" "objectStore.allowHttp" "cache" "objectStore.cache" "cache_bytes" "objectStore.cache.gib" -}}
+{{- if hasKey ($config.storage | default dict) $key }}{{ fail (printf "config.storage.%s: set the chart's value `%s` instead" $key $value) }}{{ end -}}
+{{- end -}}
+{{- range $pair := list (list "generator" "generator_id") (list "scorer" "scorer_id") -}}
+{{- if hasKey (index $config (index $pair 0) | default dict) (index $pair 1) }}{{ fail (printf "config.%s.%s: the chart sets it to the name of each pod" (index $pair 0) (index $pair 1)) }}{{ end -}}
+{{- end -}}
+{{- $trainer := $config.trainer | default dict -}}
+{{- if hasKey $trainer "checkpoints" }}{{ fail "config.trainer.checkpoints: set trainer.checkpoints.location instead" }}{{ end -}}
+{{- if $trainer.num_steps }}{{ fail "config.trainer.num_steps: a StatefulSet starts the trainer again whenever it ends; stop it by trainer.enabled=false instead" }}{{ end -}}
+{{- if and .Values.producer.enabled (empty $config.producer) }}{{ fail "config.producer: say where prompts come from, for example config.producer.environment=sort_digits, or set producer.enabled=false" }}{{ end -}}
+{{- end }}
+
+{{- define "rollstream.validateKafka" -}}
+{{- $security := .Values.kafka.security -}}
+{{- $mechanism := $security.mechanism | upper -}}
+{{- $known := list "PLAIN" "SCRAM-SHA-256" "SCRAM-SHA-512" -}}
+{{- if has $mechanism (list "AWS_MSK_IAM" "OAUTHBEARER" "GSSAPI") -}}
+{{ fail (printf "kafka.security.mechanism %s: the scorer's driver knows PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512 only; on MSK make a SASL/SCRAM user" $mechanism) }}
+{{- end -}}
+{{- if contains "SASL" $security.protocol -}}
+{{- if not (has $security.mechanism $known) }}{{ fail (printf "kafka.security.mechanism: with %s it must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512" $security.protocol) }}{{ end -}}
+{{- if not $security.existingSecret }}{{ fail (printf "kafka.security.existingSecret: with %s name a secret with the password; the chart takes none from values" $security.protocol) }}{{ end -}}
+{{- else -}}
+{{- if or $security.mechanism $security.existingSecret $security.username }}{{ fail (printf "kafka.security: mechanism, existingSecret and username are for SASL, but protocol is %s; set SASL_SSL or SASL_PLAINTEXT" $security.protocol) }}{{ end -}}
+{{- end -}}
+{{- if and (or $security.tls.ca.existingSecret $security.tls.client.existingSecret) (not (contains "SSL" $security.protocol)) -}}
+{{ fail (printf "kafka.security.tls: certificates are for TLS, but protocol is %s; set SSL or SASL_SSL" $security.protocol) }}
+{{- end -}}
+{{- end }}
+
+{{- define "rollstream.validateAddresses" -}}
+{{- range $name, $store := pick .Values "schemaRegistry" "redis" -}}
+{{- if and $store.url $store.existingSecret }}{{ fail (printf "%s: set url or existingSecret, not both" $name) }}{{ end -}}
+{{- if regexMatch "[@?]" $store.url }}{{ fail (printf "%s.url: a user, password or query would lie in a ConfigMap; put the URL into a secret and name it in %s.existingSecret" $name $name) }}{{ end -}}
+{{- end -}}
+{{- if not (regexMatch "^(https?://.*)?$" .Values.schemaRegistry.url) }}{{ fail "schemaRegistry.url: it must begin with http:// or https://" }}{{ end -}}
+{{- if not (regexMatch "^(rediss?://.*)?$" .Values.redis.url) }}{{ fail "redis.url: it must begin with redis:// or rediss://" }}{{ end -}}
+{{- if and .Values.schemaRegistry.existingSecret .Values.bootstrapJob.enabled .Values.bootstrapJob.registerSchemas -}}
+{{ fail "schemaRegistry.existingSecret: `rollstream schemas register` takes the URL on its command line, where a password would be shown; register the schemas yourself, and set bootstrapJob.registerSchemas=false" }}
+{{- end -}}
+{{- if regexMatch "[@?]" .Values.objectStore.endpoint }}{{ fail "objectStore.endpoint: no user, password or query; keys come from objectStore.existingSecret" }}{{ end -}}
+{{- if contains "@" .Values.kafka.bootstrapServers }}{{ fail "kafka.bootstrapServers: host:port alone; user and password come from kafka.security.existingSecret" }}{{ end -}}
+{{- range $option, $_ := .Values.objectStore.options -}}
+{{- if regexMatch "(?i)secret|key|token|password|credential" $option }}{{ fail (printf "objectStore.options.%s: it may be a secret, and options lie in a ConfigMap; put it into a secret and name it in objectStore.secretOptions" $option) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{/* Names that tell a secret, where its value would be shown by `kubectl get`. */}}
+{{- define "rollstream.validateSecrets" -}}
+{{- $secret := "(?i)(password|secret|_token$|api_?key|access_key$|account_key$|KAFKA__SECURITY|STORAGE__OPTIONS|^ROLLSTREAM_(REDIS|REGISTRY)_URL$)" -}}
+{{- range $part := list "stageDefaults" "producer" "generator" "scorer" "trainer" "bootstrapJob" -}}
+{{- range (index $.Values $part).extraEnv -}}
+{{- if and .value (regexMatch $secret .name) }}{{ fail (printf "%s.extraEnv: %s may be a secret; give it by valueFrom.secretKeyRef" $part .name) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- $config := .Values.config -}}
+{{- range $table := list $config $config.producer $config.generator $config.scorer $config.trainer -}}
+{{- range $kind, $declared := pick ($table | default dict) "environments" "agents" -}}
+{{- range $name, $declaration := $declared -}}
+{{- range $option, $_ := $declaration.options -}}
+{{- if regexMatch $secret $option }}{{ fail (printf "config %s.%s.options.%s may be a secret, and config lies in a ConfigMap; give it in extraEnv as ROLLSTREAM_%s__%s__OPTIONS__%s from a secret" $kind $name $option (upper $kind) (upper $name) (upper $option)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "rollstream.validateStores" -}}
+{{- $v := .Values -}}
+{{- $store := $v.weightStore -}}
+{{- $bucket := "^(s3|gs|az)://[^/@?#]+[^@?#]*$" -}}
+{{- if eq $store.backend "objectStore" -}}
+{{- if not (regexMatch $bucket $store.location) }}{{ fail "weightStore.location: with backend=objectStore it must be like s3://bucket/prefix, gs:// or az://, without user, password or query" }}{{ end -}}
+{{- else -}}
+{{- if $store.location }}{{ fail "weightStore.location is for backend=objectStore, but backend is pvc" }}{{ end -}}
+{{- if and $v.generator.enabled (not $v.trainer.enabled) (not $store.pvc.existingClaim) }}{{ fail "weightStore.pvc.existingClaim: this release has no trainer, so name the claim of the release that has it" }}{{ end -}}
+{{- if has "ReadWriteOncePod" $store.pvc.accessModes }}{{ fail "weightStore.pvc.accessModes: with ReadWriteOncePod the trainer alone could mount it; use ReadWriteMany" }}{{ end -}}
+{{- $sharable := or (has "ReadWriteMany" $store.pvc.accessModes) $store.pvc.sameNode $store.pvc.existingClaim -}}
+{{- if not $sharable }}{{ fail "weightStore.pvc.accessModes: the trainer writes and generators on other nodes read, so ReadWriteOnce can't work; use ReadWriteMany, an object store, or weightStore.pvc.sameNode=true where all run on one node" }}{{ end -}}
+{{- end -}}
+{{- with $v.trainer.checkpoints -}}
+{{- if and .location (not (regexMatch $bucket .location)) }}{{ fail "trainer.checkpoints.location must be like s3://bucket/prefix, gs:// or az://, without user, password or query; for a volume leave it empty" }}{{ end -}}
+{{- if and .location .existingClaim }}{{ fail "trainer.checkpoints: set location or existingClaim, not both" }}{{ end -}}
+{{- end -}}
+{{- if and $v.objectStore.endpoint (hasPrefix "http://" $v.objectStore.endpoint) (not $v.objectStore.allowHttp) }}{{ fail "objectStore.endpoint has no TLS: set https://, or objectStore.allowHttp=true" }}{{ end -}}
+{{- end }}
+
+{{- define "rollstream.validateScaling" -}}
+{{- $v := .Values -}}
+{{- range $name := list "generator" "scorer" -}}
+{{- $stage := include "rollstream.stage" (dict "root" $ "stage" $name) | fromYaml -}}
+{{- $scaling := $stage.autoscaling -}}
+{{- if and $scaling.hpa.enabled $scaling.keda.enabled }}{{ fail (printf "%s.autoscaling: hpa and keda would fight over the replicas; enable one" $name) }}{{ end -}}
+{{- $most := $stage.replicas -}}
+{{- range $kind, $scaler := $scaling -}}
+{{- if $scaler.enabled -}}
+{{- $most = $scaler.maxReplicas -}}
+{{- if gt (int $scaler.minReplicas) (int $scaler.maxReplicas) }}{{ fail (printf "%s.autoscaling.%s: minReplicas %d exceeds maxReplicas %d" $name $kind (int $scaler.minReplicas) (int $scaler.maxReplicas)) }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- if and $stage.enabled $v.bootstrapJob.enabled (gt (int $most) (int $v.bootstrapJob.partitions)) -}}
+{{ fail (printf "%s: %d replicas, but topics of %d partitions: the others would get no work; raise bootstrapJob.partitions, or lower the replicas" $name (int $most) (int $v.bootstrapJob.partitions)) }}
+{{- end -}}
+{{- if and $stage.enabled $scaling.keda.enabled $v.kafka.security.username }}{{ fail "kafka.security.username: KEDA reads the user's name from a secret only; put it into existingSecret under usernameKey" }}{{ end -}}
+{{- end -}}
+{{- $strategy := $v.scorer.strategy.type -}}
+{{- if and (eq $strategy "Recreate") $v.scorer.strategy.rollingUpdate }}{{ fail "scorer.strategy: rollingUpdate is not for type Recreate; set rollingUpdate to null" }}{{ end -}}
+{{- end }}
+
+{{- define "rollstream.validateGpus" -}}
+{{- range $name := list "generator" "trainer" -}}
+{{- $gpu := (index $.Values $name).gpu -}}
+{{- if gt (int $gpu.count) 1 }}{{ fail (printf "%s.gpu.count %d: a process uses one GPU; %s" $name (int $gpu.count) (ternary "raise generator.replicas" "the trainer is one process" (eq $name "generator"))) }}{{ end -}}
+{{- if and $gpu.count (not (hasKey $.Values.gpuResourceNames $gpu.vendor)) }}{{ fail (printf "%s.gpu.vendor %s: gpuResourceNames has %s" $name $gpu.vendor (keys $.Values.gpuResourceNames | sortAlpha | join ", ")) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "rollstream.validateMonitors" -}}
+{{- if and .Values.metrics.podMonitor.enabled .Values.metrics.serviceMonitor.enabled }}{{ fail "metrics: podMonitor and serviceMonitor would scrape every pod twice; enable one" }}{{ end -}}
+{{- end }}

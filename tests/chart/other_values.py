@@ -1,0 +1,71 @@
+"""For each key of a run's file another value than its default, made from the schema that Helm knows."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from tests.chart.rendering import CHART, STAGES
+
+# What the chart sets by values of its own: `test_settings.py` names each.
+_OF_THE_CHART: Final = {
+    "run", "kafka", "registry_url", "redis_url", "weight_store", "health_port", "storage.options",
+    "storage.allow_http", "storage.cache", "storage.cache_bytes", "generator.generator_id", "scorer.scorer_id",
+    "trainer.checkpoints",
+}  # fmt: skip
+# A trainer that ends is refused by the chart. The cap is not for `old = "behavior"`, which another value is.
+_LEFT_OUT: Final = {"trainer.num_steps", "trainer.learning.importance_cap"}
+# Values that must fit to others.
+_FITTING: Final[dict[str, Any]] = {
+    "health_host": "127.0.0.1",
+    "environments": {"mine": {"path": "my.module.Environment", "options": {"level": "3"}}},
+    "agents": {"mine": {"path": "my.module.Agent", "options": {"tools": "a=b # c"}}},
+    "producer.share": 7,
+    "producer.wait_until_closed": False,
+    "producer.environment": "word_count",
+    "trainer.source_run": "other-run",
+    "trainer.buffer_groups": 99,
+    "trainer.keep_versions": 77,
+    "producer.agent.options": {"a": "b"},
+    "producer.sampling.stop": ["\n\n", 'a "quoted" \\ end', "ünïcödé"],
+}
+_SCHEMA: Final = json.loads((CHART / "values.schema.json").read_text())
+
+
+def other_config() -> dict[str, Any]:
+    """A value for `config` in which every key that it may set differs from its default."""
+    return _table(_SCHEMA["properties"]["config"], "")
+
+
+def leaves(table: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its path; what users name themselves is one value."""
+    for name, value in table.items():
+        path = f"{above}{name}"
+        if isinstance(value, dict) and path not in _FITTING:
+            yield from leaves(value, f"{path}.")
+        else:
+            yield path, value
+
+
+def _table(schema: Mapping[str, Any], above: str) -> dict[str, Any]:
+    known = _OF_THE_CHART | _LEFT_OUT
+    # A stage's table may repeat what stands at the top.
+    shared = _SCHEMA["properties"]["config"]["properties"].keys() if above.rstrip(".") in STAGES else set()
+    paths = {name: f"{above}{name}" for name in schema["properties"] if name not in shared}
+    return {name: _other(schema["properties"][name], path) for name, path in paths.items() if path not in known}
+
+
+def _other(schema: Mapping[str, Any], path: str) -> Any:
+    if path in _FITTING:
+        return _FITTING[path]
+    if "$ref" in schema:
+        return _other(_SCHEMA["definitions"][schema["$ref"].rsplit("/", 1)[1]], path)
+    if "anyOf" in schema:
+        return _other(schema["anyOf"][0], path)
+    if "properties" in schema:
+        return _table(schema, f"{path}.")
+    if "enum" in schema:
+        return schema["enum"][-1]
+    least = schema.get("minimum", schema.get("exclusiveMinimum", 0))
+    text = f"other {path.rpartition('.')[2]}"
+    kinds = {"boolean": True, "integer": least + 5, "number": least + 0.125, "string": text}
+    return kinds[schema["type"]]

@@ -1,0 +1,120 @@
+"""The Job that makes the topics, the containers that wait for them, and the pod of `helm test`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from rollstream.cli.main import cli
+from tests.chart.rendering import STAGES, Document, Release, at, container_of, example, render
+
+WITHOUT_HOOKS = at("bootstrapJob.useHelmHooks", False)
+REGISTRY = at("schemaRegistry.url", "http://registry:8081")
+
+
+def annotations(document: Document) -> dict[str, str]:
+    return document["metadata"].get("annotations", {})  # type: ignore[no-any-return]
+
+
+def commands(release: Release) -> list[list[str]]:
+    spec = release.workload("bootstrap")["spec"]["template"]["spec"]
+    return [one["args"] for one in [*spec.get("initContainers", []), *spec["containers"]]]
+
+
+def test_as_a_hook_it_comes_before_everything_and_needs_nothing_of_the_release() -> None:
+    release = render()
+    job, file = release.workload("bootstrap"), release.one("ConfigMap", "-bootstrap")
+    for hook, weight in ((file, "-10"), (job, "-5")):
+        assert annotations(hook)["helm.sh/hook"] == "pre-install,pre-upgrade"
+        assert annotations(hook)["helm.sh/hook-weight"] == weight
+        assert annotations(hook)["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
+    spec = job["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == "default"
+    assert spec["volumes"][0]["configMap"]["name"] == file["metadata"]["name"]
+    assert file["data"] == release.one("ConfigMap", "rl-rollstream")["data"]
+
+
+def test_without_hooks_it_is_a_job_like_any_other_whose_name_changes_with_what_it_does() -> None:
+    def name(*values: dict[str, Any]) -> str:
+        job = render(WITHOUT_HOOKS, *values).workload("bootstrap")
+        assert "helm.sh/hook" not in annotations(job)
+        assert job["spec"]["ttlSecondsAfterFinished"] == 86400
+        assert job["spec"]["template"]["spec"]["serviceAccountName"] == "rl-rollstream"
+        return str(job["metadata"]["name"])
+
+    assert name() == name(at("generator.replicas", 2))
+    names = [name(), name(at("bootstrapJob.partitions", 8)), name(at("image.tag", "2")), name(at("run", "b")),
+             name(at("kafka.bootstrapServers", "c:9092"))]  # fmt: skip
+    assert len(set(names)) == len(names)
+    release = render(WITHOUT_HOOKS)
+    assert [one for one in release.of_kind("ConfigMap") if "bootstrap" in one["metadata"]["name"]] == []
+
+
+def test_it_makes_the_topics_and_registers_the_schemas_where_there_is_a_registry() -> None:
+    topics = ["topics", "create", "--partitions", "16"]
+    assert commands(render()) == [topics]
+    register = ["schemas", "register", "--run", "math", "--url", "http://registry:8081"]
+    assert commands(render(REGISTRY)) == [topics, register]
+    assert commands(render(REGISTRY, at("bootstrapJob.registerSchemas", False))) == [topics]
+    assert commands(render(at("bootstrapJob.partitions", 3)))[0][-1] == "3"
+
+
+def test_it_ends_by_itself() -> None:
+    spec = render(at("bootstrapJob", {"backoffLimit": 2, "activeDeadlineSeconds": 30})).workload("bootstrap")["spec"]
+    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"]) == (2, 30)
+    assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_it_can_be_left_out() -> None:
+    assert render(at("bootstrapJob.enabled", False)).of_kind("Job") == []
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_waits_for_the_topics(stage: str) -> None:
+    first = render().workload(stage)["spec"]["template"]["spec"]["initContainers"][0]
+    assert first["args"] == ["topics", "describe"]
+    alone = render(at("waitForTopics", False)).workload(stage)["spec"]["template"]["spec"]
+    assert "initContainers" not in alone
+
+
+def test_the_test_of_helm_reads_the_settings_and_asks_for_the_topics() -> None:
+    pod = render().one("Pod")
+    assert annotations(pod)["helm.sh/hook"] == "test"
+    assert pod["spec"]["restartPolicy"] == "Never"
+    settings, topics = container_of(pod, "settings"), container_of(pod, "test")
+    assert settings["args"] == ["config", "--check", "/etc/rollstream/run/rollstream.toml"]
+    assert topics["args"] == ["topics", "describe"]
+    assert render(at("tests.enabled", False)).of_kind("Pod") == []
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        example("strimzi.yaml"),
+        {name: {"enabled": False} for name in STAGES if name != "producer"} | at("model.path", ""),
+    ],
+    ids=["minimal", "strimzi", "producer alone"],
+)
+def test_the_command_that_the_test_runs_finds_the_rendered_file_fine(values: dict[str, Any], tmp_path: Path) -> None:
+    file = tmp_path / "rollstream.toml"
+    file.write_text(render(values).one("ConfigMap", "rl-rollstream")["data"]["rollstream.toml"])
+    result = CliRunner().invoke(cli, ["config", "--check", str(file)])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("values", [{}, REGISTRY, example("keda.yaml")], ids=["minimal", "registry", "keda"])
+def test_the_command_knows_every_argument_that_a_container_is_started_with(values: dict[str, Any]) -> None:
+    asked = {
+        tuple(container["args"])
+        for _, pod in render(values).pods()
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
+    }
+    assert len(asked) >= 7
+    for arguments in asked:
+        # With --help everything before it is parsed, and nothing is done.
+        result = CliRunner().invoke(cli, [*arguments, "--help"])
+        assert result.exit_code == 0, result.output
+        for option in (word for word in arguments if word.startswith("--")):
+            assert option in result.output

@@ -1,0 +1,101 @@
+"""Secrets come from existing secrets alone: the chart makes none, and none is in what it renders."""
+
+from typing import Any
+
+import helm_python
+import pytest
+
+from tests.chart.everything import EVERYTHING
+from tests.chart.rendering import EXAMPLES, MINIMAL, at, example, merged, render, render_exactly
+
+PLANTED = "hunter2"
+SETS: dict[str, dict[str, Any]] = {
+    "minimal": MINIMAL,
+    "everything": merged(MINIMAL, EVERYTHING),
+    **{name: example(name) for name in EXAMPLES},
+}
+
+# Where somebody may put each kind of secret: SASL, TLS, S3, Redis, registry.
+PLACES = [
+    at("kafka.security.password", PLANTED),
+    at("kafka.security.tls.client.key", PLANTED),
+    at("kafka.bootstrapServers", {"password": PLANTED}),
+    at("objectStore.secretAccessKey", PLANTED),
+    at("objectStore.options.secret_access_key", PLANTED),
+    at("objectStore.options.account_key", PLANTED),
+    at("objectStore.options.sas_token", PLANTED),
+    at("objectStore.endpoint", f"https://key:{PLANTED}@s3"),
+    at("weightStore", {"backend": "objectStore", "location": f"s3://key:{PLANTED}@bucket/w"}),
+    at("trainer.checkpoints.location", f"s3://bucket/w?secret={PLANTED}"),
+    at("redis.url", f"redis://:{PLANTED}@cache"),
+    at("redis.url", f"redis://cache?password={PLANTED}"),
+    at("redis.password", PLANTED),
+    at("schemaRegistry.url", f"https://key:{PLANTED}@registry"),
+    at("config.kafka.security", {"sasl.password": PLANTED}),
+    at("config.storage.options", {"secret_access_key": PLANTED}),
+    at("config.redis_url", f"redis://:{PLANTED}@cache"),
+    at("config.scorer.registry_url", f"https://key:{PLANTED}@registry"),
+    at("config.environments.mine", {"path": "a.B", "options": {"api_key": PLANTED}}),
+    at("config.scorer.environments.mine", {"path": "a.B", "options": {"password": PLANTED}}),
+    at("kafka.bootstrapServers", f"user:{PLANTED}@broker:9092"),
+    *(
+        at(f"{part}.extraEnv", [{"name": name, "value": PLANTED}])
+        for part, name in (
+            ("stageDefaults", "ROLLSTREAM_KAFKA__SECURITY"),
+            ("trainer", "AWS_SECRET_ACCESS_KEY"),
+            ("generator", "HF_TOKEN"),
+            ("producer", "ROLLSTREAM_REDIS_URL"),
+            ("bootstrapJob", "ROLLSTREAM_REGISTRY_URL"),
+            ("scorer", "ROLLSTREAM_ENVIRONMENTS__MINE__OPTIONS__API_KEY"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize("values", PLACES, ids=str)
+def test_a_secret_among_the_values_is_refused_without_being_shown(values: dict[str, Any]) -> None:
+    with pytest.raises(helm_python.HelmError) as refused:
+        render(values)
+    assert PLANTED not in str(refused.value)
+
+
+def test_the_same_variables_may_come_from_a_secret_and_others_may_have_a_value() -> None:
+    source = {"secretKeyRef": {"name": "hub", "key": "token"}}
+    variables = [{"name": "HF_TOKEN", "valueFrom": source}, {"name": "TOKENIZERS_PARALLELISM", "value": "false"}]
+    container = render(at("generator.extraEnv", variables)).workload("generator")["spec"]["template"]["spec"][
+        "containers"
+    ][0]
+    assert container["env"][-2:] == variables
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_the_chart_makes_no_secret(name: str) -> None:
+    assert render_exactly(SETS[name]).of_kind("Secret") == []
+
+
+def test_what_comes_from_secrets_is_only_named() -> None:
+    release = render(EVERYTHING)
+    for stage in ("generator", "trainer"):
+        container = release.workload(stage)["spec"]["template"]["spec"]["containers"][0]
+        secret = {one["name"] for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})}
+        assert secret == {
+            "ROLLSTREAM_KAFKA__SECURITY__SASL.USERNAME", "ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD",
+            "ROLLSTREAM_KAFKA__SECURITY__SSL.KEY.PASSWORD", "ROLLSTREAM_REDIS_URL",
+            "ROLLSTREAM_STORAGE__OPTIONS__ACCESS_KEY_ID", "ROLLSTREAM_STORAGE__OPTIONS__SECRET_ACCESS_KEY",
+        }  # fmt: skip
+
+
+def test_only_stages_that_use_the_object_store_get_its_keys() -> None:
+    release = render(EVERYTHING)
+    for where, pod in release.pods():
+        uses = any(stage in where for stage in ("generator", "trainer"))
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            names = [one["name"] for one in container.get("env", [])]
+            has = any(name.startswith("ROLLSTREAM_STORAGE__OPTIONS") for name in names)
+            assert has == (uses and bool(names)), where
+
+
+def test_no_command_line_holds_a_variable() -> None:
+    for where, pod in render(EVERYTHING).pods():
+        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            assert "$(" not in " ".join(container.get("args", [])), where
