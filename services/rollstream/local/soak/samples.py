@@ -1,9 +1,11 @@
 """What a soak looks at every few seconds: memory and handles of each process, disk, lag, and how starts go."""
 
+import os
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -77,12 +79,11 @@ def disk_mib(run: str, kafka: Path, places: Sequence[Path]) -> dict[str, float]:
 
 def _bytes(directory: Path) -> int:
     total = 0
-    for path in directory.rglob("*"):
-        try:
-            # What is on the disk: Kafka's index files are sparse, and far larger by name.
-            total += path.stat().st_blocks * 512
-        except FileNotFoundError:  # it was deleted meanwhile
-            continue
+    for place, _, names in os.walk(directory):  # passes over directories that are deleted meanwhile
+        for name in names:
+            with suppress(FileNotFoundError):
+                # What is on the disk: Kafka's index files are sparse, and far larger by name.
+                total += (Path(place) / name).stat().st_blocks * 512
     return total
 
 

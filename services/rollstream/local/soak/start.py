@@ -130,7 +130,8 @@ def _write_run_file(directory: Path, cluster: KafkaCluster, redis: RedisServer) 
             "model_path": model,
             "checkpoints": str(directory / "checkpoints"),
             "checkpoint_every": 20,
-            "keep_versions": 10,
+            # A rollback needs the files of the version of the checkpoint before the newest.
+            "keep_versions": 60,
             "keep_checkpoints": 3,
             "train_without_spread": True,
             "learning": {"learning_rate": 0.0001, "threads": 1},
