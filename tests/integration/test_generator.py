@@ -246,8 +246,9 @@ def test_a_joiner_reads_back_only_as_far_as_it_must_and_reports_only_what_it_loa
     run.publish_weights(599, parent_version=3, step=3, uri=first.uri, content=b"other than version 0")
     run.start("generator")
     wait_for_applied(run, 3)
-    reports = [(report.weight_version, report.outcome) for report in run.records(WEIGHTS_APPLIED)]
-    assert reports == [(599, ApplyOutcome.FAILED), (3, ApplyOutcome.APPLIED)]
+    failed, applied, *retries = [(report.weight_version, report.outcome) for report in run.records(WEIGHTS_APPLIED)]
+    assert (failed, applied) == ((599, ApplyOutcome.FAILED), (3, ApplyOutcome.APPLIED))
+    assert set(retries) <= {failed}  # on a busy machine it was tried again meanwhile
 
 
 def test_a_generator_far_behind_a_damaged_version_loads_the_nearest_one_and_goes_on(run: Run) -> None:

@@ -102,7 +102,7 @@ def test_an_outage_in_the_middle_of_both_directions_is_ridden_out(tmp_path: Path
         assert (directory / "model.safetensors").read_bytes() == content
 
 
-def test_a_torn_upload_counts_for_nothing(s3: S3Server, url: str, store: WeightStore) -> None:
+def test_a_torn_upload_counts_for_nothing(s3: S3Server, url: str, store: WeightStore, storage: StorageSettings) -> None:
     stored = store.write("3-abc", save())
     prefix = url.removeprefix(f"s3://{BUCKET}/")
     obstore.delete(s3.bucket(), f"{prefix}/3-abc/manifest.json")
@@ -113,6 +113,7 @@ def test_a_torn_upload_counts_for_nothing(s3: S3Server, url: str, store: WeightS
     obstore.delete(s3.bucket(), f"{prefix}/3-abc/model.safetensors")
     with pytest.raises(CorruptWeightsError, match=r"model\.safetensors': expected 700 bytes, got none"):
         store.fetch(stored.uri, stored.files)
+    assert copies(storage) == set()
 
 
 @pytest.mark.parametrize(("content", "said"), [(b"WEIGHTS" * 100, "expected sha256 "), (b"short", "700 bytes, got 5")])

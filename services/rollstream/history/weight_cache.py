@@ -47,22 +47,25 @@ class WeightCache:
         """
         directory = self.root / name
         lock = _Lock.of(directory, fcntl.LOCK_SH)
+        is_whole = not _missing(directory, files)
+        if not is_whole:
+            lock.release()
+            self._let_go_of(directory)
+            lock = _Lock.of(directory, fcntl.LOCK_EX)
         try:
-            if _missing(directory, files):
-                lock.release()
-                self._let_go_of(directory)
-                lock = _Lock.of(directory, fcntl.LOCK_EX)
+            if not is_whole:
                 self._make_room(name, num_bytes(files))
                 _complete(directory, files, download)
                 lock.share()
             refuse_unnamed(directory, files)
-        except OSError as error:
+        except BaseException as error:
+            with suppress(OSError):  # versions that the store does not have shall leave nothing
+                directory.rmdir()
             lock.release()
-            raise WeightStoreError(
-                f"cannot keep a copy in {directory}: {error.strerror}; free space, or move [storage] cache"
-            ) from error
-        except BaseException:
-            lock.release()
+            if isinstance(error, OSError):
+                raise WeightStoreError(
+                    f"cannot keep a copy in {directory}: {error.strerror}; free space, or move [storage] cache"
+                ) from error
             raise
         os.utime(directory)
         self._hold(lock)
