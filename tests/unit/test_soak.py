@@ -53,6 +53,12 @@ def test_what_grows_with_the_steps_does_not_hold(figure: str, what: str) -> None
     assert [name for name, holds in found.items() if not holds] == [what]
 
 
+def test_the_disk_has_no_verdict_where_topics_do_not_expire_yet() -> None:
+    samples = [a_sample(step, disk=step) for step in range(0, 1001, 10)]
+    assert not all(verdict.holds for verdict in verdicts(samples, [], settled_seconds=0))
+    assert all(verdict.holds for verdict in verdicts(samples, [], settled_seconds=30))
+
+
 def test_what_grows_at_the_start_alone_holds() -> None:
     samples = [a_sample(step, memory=min(300, 100 + 2 * step)) for step in range(0, 1001, 10)]
     assert by_what(verdicts(samples, []))["memory of trainer, MiB"]

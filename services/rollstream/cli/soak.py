@@ -28,7 +28,7 @@ def command(run_dir: Path | None, steps: int, hours: float) -> None:
     directory = made_directory(run_dir or Path("runs") / f"soak-{datetime.now():%Y%m%d-%H%M%S}")
     options = SoakOptions(run_dir=directory, num_steps=steps, hours=hours)
     found = run_soak(options, lambda text: click.echo(text, err=True))
-    compared = verdicts(found.samples, found.starts)
+    compared = verdicts(found.samples, found.starts, settled_seconds=2 * options.keep_seconds)
     if found.samples:
         draw(found.samples, found.starts, directory / "soak.png")
     report = {

@@ -32,11 +32,15 @@ class Verdict:
         return self.late <= self.most
 
 
-def verdicts(samples: Sequence[Sample], starts: Sequence[Start]) -> list[Verdict]:
-    """Compare the last tenth of the steps with the second tenth. A process needs samples of both to have a verdict."""
+def verdicts(samples: Sequence[Sample], starts: Sequence[Start], *, settled_seconds: float = 0.0) -> list[Verdict]:
+    """Compare the last tenth of the steps with the second tenth. A process needs samples of both to have a verdict.
+
+    `settled_seconds`: from when on topics expire as fast as they grow; the disk before that says nothing.
+    """
     last = max((sample.step for sample in samples), default=0)
     early = [sample for sample in samples if last * 0.1 <= sample.step < last * 0.2]
     late = [sample for sample in samples if sample.step >= last * 0.9]
+    settled = [sample for sample in early if sample.seconds >= settled_seconds]
     found = [
         Verdict(what=f"memory of {name}, MiB", early=first, late=then, most=_FLAT * first)
         for name, first, then in _compared(early, late, lambda sample: sample.memory_mib)
@@ -47,7 +51,7 @@ def verdicts(samples: Sequence[Sample], starts: Sequence[Start]) -> list[Verdict
     ]
     found += [
         Verdict(what=f"disk of {name}, MiB", early=first, late=then, most=_BOUNDED * first)
-        for name, first, then in _compared(early, late, lambda sample: sample.disk_mib)
+        for name, first, then in _compared(settled, late, lambda sample: sample.disk_mib)
         if name != "weights and ledger"
     ]
     return found + list(_starts(starts, last))
