@@ -35,9 +35,9 @@ logger = logging.getLogger(__name__)
 class KafkaCluster:
     """The brokers of `plan`, their data and logs under `directory`.
 
-    `running` are brokers that an earlier process started. `properties`
-    are added to those of each broker. With `dies_with_parent` in the placement (the default) the
-    kernel kills the brokers when the thread that started them ends.
+    `running` are brokers that an earlier process started. `properties` are added to those of each broker. With
+    `dies_with_parent` in the placement (the default) the kernel kills the brokers when the thread that started them
+    ends.
     """
 
     def __init__(

@@ -5,8 +5,6 @@ import os
 import statistics
 import tempfile
 import time
-import urllib.error
-import urllib.request
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import ChildProcess, stop_all
+from rollstream.local.readiness import is_ready
 from rollstream.local.supervisor import stage_process
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.settings import STAGES, KafkaSettings, Stage
@@ -103,21 +102,13 @@ def _start(stage: Stage, config: Path) -> Start:
     began = time.monotonic()
     process = ChildProcess.start(command, log, env={**os.environ, "ROLLSTREAM_HEALTH_PORT": str(port)})
     try:
-        while not _is_ready(port):
+        while not is_ready(port):
             if not process.is_running() or time.monotonic() - began > _READY_SECONDS:
                 raise BrokenWorldError(f"the {stage} was not ready: {log.read_text()[-2000:]}")
             time.sleep(_LOOK_EVERY_SECONDS)
         return Start(seconds=time.monotonic() - began, peak_mib=_peak_mib(process.pid))
     finally:
         stop_all([process], _GRACE_SECONDS)
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5.0) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
 
 
 def _peak_mib(pid: int) -> float:

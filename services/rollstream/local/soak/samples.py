@@ -2,8 +2,6 @@
 
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +10,7 @@ from typing import Final
 
 import psutil
 
+from rollstream.local.readiness import is_ready
 from rollstream.process.settings import Stage
 
 _MIB: Final = 2**20
@@ -53,7 +52,7 @@ class StartWatch:
 
     def look(self, step: int) -> list[Start]:
         """The starts that have ended since the last call."""
-        ready = [name for name in self._waiting if _is_ready(self.ports[name])]
+        ready = [name for name in self._waiting if is_ready(self.ports[name])]
         found = [(stage, time.monotonic() - at) for stage, at in map(self._waiting.pop, ready)]
         return [Start(stage=stage, step=step, seconds=seconds) for stage, seconds in found]
 
@@ -85,11 +84,3 @@ def _bytes(directory: Path) -> int:
                 # What is on the disk: Kafka's index files are sparse, and far larger by name.
                 total += (Path(place) / name).stat().st_blocks * 512
     return total
-
-
-def _is_ready(port: int) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=2.0) as answer:
-            return bool(answer.status == 200)
-    except (urllib.error.URLError, OSError):
-        return False
