@@ -80,9 +80,8 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     """
     settings.log_resolved()
     Agents(settings.agents)  # one that cannot be imported is refused before the engine starts, which may take minutes
-    # In children, so that the clients' threads are never in this process. An engine takes long to load.
-    run_apart(lambda: Run(settings).require_topics(*_NEEDED))
-    run_apart(lambda: open_weight_store(settings.weight_store, settings.storage).probe(writes=False))
+    # In a child, so that the clients' threads are never in this process. An engine takes long to load.
+    run_apart(lambda: _require_what_is_needed(settings))
     health = Health()
     health.serve(settings.health_host, settings.health_port)
     engine = build_engine(settings.engine)
@@ -96,17 +95,21 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
         health.close()
 
 
+def _require_what_is_needed(settings: GeneratorSettings) -> None:
+    Run(settings).require_topics(*_NEEDED)
+    open_weight_store(settings.weight_store, settings.storage).probe(writes=False)
+
+
 async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop) -> None:
     """Run the stage on an engine that was started already; see `run_generator`."""
     identity = _identity(engine, settings)
     current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
     run = Run(settings)
-    store = open_weight_store(settings.weight_store, settings.storage)
     async with run.publisher(identity.generator_id) as publisher:
         parts = WatcherParts(
             run=run,
             publisher=publisher,
-            store=store,
+            store=open_weight_store(settings.weight_store, settings.storage),
             engine=engine,
             current=current,
             generator_id=identity.generator_id,

@@ -38,8 +38,8 @@ from rollstream.process.setting_errors import (
     variable_name,
 )
 from rollstream.process.setting_keys import key_at, keys_of
-from rollstream.process.storage_settings import StorageSettings
-from rollstream.schemas.addresses import checked_address, checked_location, without_credentials
+from rollstream.process.storage_settings import Location, StorageSettings
+from rollstream.schemas.addresses import checked_address, without_credentials
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 
@@ -138,9 +138,8 @@ class StageSettings(BaseSettings):
         description="Redis, for what may be lost, redis://, rediss:// or unix://; without it all goes on, but a poison "
         "record is started for ever",
     )
-    weight_store: str = Field(
+    weight_store: Location = Field(
         default="weights",
-        json_schema_extra=_MAY_HOLD_A_PASSWORD,
         description="Where the weight versions are: a directory, or file:///path, s3://bucket/prefix, gs:// or az://",
     )
     storage: StorageSettings = Field(
@@ -187,11 +186,6 @@ class StageSettings(BaseSettings):
     @classmethod
     def _redis_url(cls, value: str | None) -> str | None:
         return value if value is None else checked_address(value, "redis", "rediss", "unix")
-
-    @field_validator("weight_store")
-    @classmethod
-    def _weight_store(cls, value: str) -> str:
-        return checked_location(value)
 
     @property
     def max_open_groups(self) -> int:

@@ -1,8 +1,14 @@
 """`StorageSettings`, the table `[storage]`: how to reach object stores, and where copies of what lies there are."""
 
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+
+from rollstream.schemas.addresses import checked_location
+
+Location = Annotated[str, AfterValidator(checked_location), Field(json_schema_extra={"writeOnly": True})]
+"""A place for files, see `checked_location`. Errors don't show it: somebody may have put a key into it."""
 
 
 class StorageSettings(BaseModel):
@@ -16,8 +22,11 @@ class StorageSettings(BaseModel):
         "secret_access_key; those that are not set come from the variables that the cloud's own tools read, such as "
         "AWS_ACCESS_KEY_ID",
     )
-    allow_http: bool = Field(default=False, description="Talk to an endpoint without TLS; keys are never sent, but "
-                             "what is stored can be read and changed on the way")  # fmt: skip
+    allow_http: bool = Field(
+        default=False,
+        description="Talk to an endpoint without TLS; keys are never sent, but what is stored can be read and changed "
+        "on the way",
+    )
     timeout_seconds: float = Field(
         default=30.0, gt=0, le=3600, description="How long an answer to one request may take"
     )

@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from rollstream.process.settings import StageSettings
-from rollstream.schemas.addresses import checked_location
+from rollstream.process.storage_settings import Location
 from rollstream.schemas.ids import checked_run
 from rollstream.trainer.intake.admission import LagScope
 from rollstream.trainer.learning.settings import LearningSettings
@@ -56,9 +56,8 @@ class TrainerSettings(StageSettings):
         default=2**30, ge=2**20, description="Bytes of samples of incomplete groups; above, the oldest group is dropped"
     )
 
-    checkpoints: str = Field(
+    checkpoints: Location = Field(
         default="checkpoints",
-        json_schema_extra={"writeOnly": True},  # somebody may put a key into it
         description="Where the checkpoints are: a directory, or file:///path, s3://bucket/prefix, gs:// or az://",
     )
     checkpoint_every: int = Field(
@@ -73,11 +72,6 @@ class TrainerSettings(StageSettings):
     accept_loss: bool = Field(
         default=False, description="Start although records expired unread; their groups close as `expired`"
     )
-
-    @field_validator("checkpoints")
-    @classmethod
-    def _checkpoints(cls, value: str) -> str:
-        return checked_location(value)
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
