@@ -1,6 +1,7 @@
 """Trainers of a run, started as `rollstream trainer` or with a clock that a test moves."""
 
 import resource
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -33,6 +34,22 @@ def on_a_full_disk(run: Run, *, file_bytes: int) -> Iterator[StartedProcess]:
         yield trainer
     finally:
         trainer.kill()
+
+
+def start_doomed(run: Run, *, file_bytes: int, **environment: str) -> StartedProcess:
+    """Start `rollstream trainer`, which the kernel kills while it writes its first larger file; the caller must end it.
+
+    Its log must stay smaller, so it has one of its own.
+    """
+    log = run.directory / "doomed.log"
+    log.unlink(missing_ok=True)
+    return start_forked(partial(_doomed, run.config, file_bytes), log=log, env=environment)
+
+
+def _doomed(config: Path, file_bytes: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it: a write would fail instead
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    _limited(config, file_bytes)
 
 
 def _limited(config: Path, file_bytes: int) -> None:

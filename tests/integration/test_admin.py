@@ -2,16 +2,19 @@
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import ElectionType
+from confluent_kafka import Consumer, ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.message import OutRecord
 from rollstream.bus.presence import is_trainer_present
+from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
@@ -63,6 +66,38 @@ def test_how_long_topics_keep_a_record_is_their_retention_and_the_span_of_a_segm
     prompts, scored, ledger = (f"{topic_prefix}.{name}" for name in ("prompts", "scored", "ledger"))
     assert admin.kept_seconds([prompts, scored]) == 14 * 24 * 3600.0
     assert admin.kept_seconds([prompts, ledger]) is None
+    admin.keep_for(topic_prefix, seconds=180, segment_seconds=30)
+    assert admin.kept_seconds([prompts, scored]) == 210.0
+    assert admin.kept_seconds([prompts, ledger]) is None
+
+
+def test_lag_counts_what_a_group_has_not_committed_and_nothing_that_expired(kafka: str, topic_prefix: str) -> None:
+    settings = KafkaSettings(bootstrap_servers=kafka)
+    admin, name, group = KafkaAdmin(settings), f"{topic_prefix}.prompts", f"{topic_prefix}.generators"
+    admin.create_topics(topic_prefix, partitions=2)
+    with Publisher(settings, client_id="outside") as publisher:
+        records = [OutRecord(topic=name, key=str(number).encode(), value=b"x") for number in range(40)]
+        places = Counter(publisher.publish_soon(record).result().partition for record in records)
+    assert admin.lag(group, name) is None
+    commit(settings, group, TopicPartition(name, 0, 3))
+    assert admin.lag(group, name) == (places[0] - 3) + places[1]
+    expire(settings, TopicPartition(name, 0, 5), TopicPartition(name, 1, 1))
+    assert admin.lag(group, name) == (places[0] - 5) + (places[1] - 1)
+    commit(settings, group, TopicPartition(name, 0, places[0]), TopicPartition(name, 1, places[1]))
+    assert admin.lag(group, name) == 0
+
+
+def commit(settings: KafkaSettings, group: str, *places: TopicPartition) -> None:
+    consumer = Consumer({**settings.client_config(), "group.id": group})
+    consumer.commit(offsets=list(places), asynchronous=False)
+    consumer.close()
+
+
+def expire(settings: KafkaSettings, *places: TopicPartition) -> None:
+    """Delete the records before these places, as retention would."""
+    admin = AdminClient(settings.client_config())
+    for future in admin.delete_records(list(places)).values():
+        future.result(30)
 
 
 @pytest.mark.slow

@@ -1,18 +1,25 @@
 """What a soak does when, and what counts as growth."""
 
+from itertools import pairwise
+
 import pytest
 
+from rollstream.local.small_run import servers_of
 from rollstream.local.soak.conduct import REPLACED
 from rollstream.local.soak.picture import draw
 from rollstream.local.soak.samples import Sample, Start, disk_mib
 from rollstream.local.soak.schedule import Kind, schedule
-from rollstream.local.soak.verdict import Verdict, verdicts
+from rollstream.local.soak.verdict import Verdict, unjudged, verdicts
+from rollstream.schemas.errors import ConfigurationError
 
 
-def a_sample(step: int, *, memory: float = 300.0, handles: int = 40, disk: float = 20.0, kept: float = 1.0) -> Sample:
+def a_sample(
+    step: int, *, memory: float = 300.0, handles: int = 40, disk: float = 20.0, kept: float = 1.0, pid: int = 1
+) -> Sample:
     """One look at a trainer; `kept`: MiB of the topics whose records never expire."""
     return Sample(
-        seconds=step / 10, step=step, memory_mib={"trainer": memory}, handles={"trainer": handles},
+        seconds=step / 10, step=step, pids={"trainer": pid}, memory_mib={"trainer": memory},
+        handles={"trainer": handles},
         disk_mib={"topics that expire": disk, "weights and ledger": kept}, lag={"prompts": 3},
     )  # fmt: skip
 
@@ -24,6 +31,8 @@ def by_what(found: list[Verdict]) -> dict[str, bool]:
 def test_every_stage_is_restarted_and_killed_early_and_late_and_the_run_is_rolled_back() -> None:
     events = schedule()
     assert [event.at for event in events] == sorted(event.at for event in events)
+    trainers = [event.at for event in events if event.stage == "trainer"]
+    assert max(later - earlier for earlier, later in pairwise(trainers)) > 0.5
     for stage in REPLACED:
         for begin, end in ((0.05, 0.25), (0.8, 1.0)):
             kinds = [event.kind for event in events if event.stage == stage and begin <= event.at < end]
@@ -56,7 +65,32 @@ def test_what_grows_with_the_steps_does_not_hold(figure: str, what: str) -> None
 def test_the_disk_has_no_verdict_where_topics_do_not_expire_yet() -> None:
     samples = [a_sample(step, disk=step) for step in range(0, 1001, 10)]
     assert not all(verdict.holds for verdict in verdicts(samples, [], settled_seconds=0))
-    assert all(verdict.holds for verdict in verdicts(samples, [], settled_seconds=30))
+    assert all(verdict.holds for verdict in verdicts(samples, [], settled_seconds=85))
+
+
+def test_the_disk_is_compared_from_when_on_as_much_expires_as_is_written() -> None:
+    def disk_at(step: int, *, grows: bool) -> float:
+        return min(step, 400.0) + (step / 2 if grows else 0.0)
+
+    for grows, holds in ((False, True), (True, False)):
+        samples = [a_sample(step, disk=disk_at(step, grows=grows)) for step in range(0, 1001, 10)]
+        found = by_what(verdicts(samples, [], settled_seconds=40))
+        assert found["disk of topics that expire, MiB"] is holds
+
+
+def test_growth_in_the_longest_life_of_a_process_does_not_hold_although_a_young_one_takes_its_place() -> None:
+    def memory_at(step: int) -> float:
+        return 300.0 + step if 300 <= step < 800 else 300.0
+
+    samples = [a_sample(step, memory=memory_at(step), pid=1 + (step >= 300) + (step >= 800)) for step in range(1001)]
+    found = by_what(verdicts(samples, []))
+    assert [what for what, holds in found.items() if not holds] == ["memory of trainer in its longest life, MiB"]
+
+
+def test_what_a_soak_was_too_short_for_is_said() -> None:
+    assert unjudged([]) == ["memory", "handles", "disk", "start"]
+    samples = [a_sample(step) for step in range(0, 1001, 10)]
+    assert unjudged(verdicts(samples, [], settled_seconds=95)) == ["disk", "start"]
 
 
 def test_what_grows_at_the_start_alone_holds() -> None:
@@ -92,3 +126,15 @@ def test_a_soak_is_drawn(tmp_path) -> None:
     starts = [Start(stage="trainer", step=5, seconds=2.0)]
     draw([a_sample(step) for step in range(3)], starts, tmp_path / "soak.png")
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_soak_that_ended_before_any_stage_was_ready_is_drawn_too(tmp_path) -> None:
+    draw([a_sample(0)], [], tmp_path / "soak.png")
+    assert (tmp_path / "soak.png").is_file()
+
+
+def test_of_two_runs_that_start_at_once_in_one_directory_one_is_refused(tmp_path) -> None:
+    (tmp_path / "kafka").mkdir()  # the other one's first act
+    refused = pytest.raises(ConfigurationError, match="another run is there; choose a new --run-dir")
+    with refused, servers_of(tmp_path, 1):
+        pytest.fail("it started")

@@ -1,7 +1,7 @@
 """Administration of a run's topics: create, describe, delete, and ask for their offsets."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass
@@ -142,13 +142,20 @@ class KafkaAdmin:
         return longest_kept_seconds((int(one["retention.ms"].value), int(one["segment.ms"].value)) for one in found)
 
     def keep_for(self, run: str, *, seconds: int, segment_seconds: int) -> None:
-        """Have the run's topics of time and size keep records for so long; whole segments of this age are deleted."""
-        wanted = {"retention.ms": str(seconds * 1000), "segment.ms": str(segment_seconds * 1000)}
-        entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()
+        """Have the run's topics of time and size keep records for so long; whole segments of this age are deleted.
+
+        Those of compacted topics are compacted.
+        """
+        segment = {"segment.ms": str(segment_seconds * 1000)}
+        wanted: dict[Retention, dict[str, str]] = {
+            "time_and_size": {"retention.ms": str(seconds * 1000), **segment},
+            "compacted": segment,
+        }
+        changed = [
+            ConfigResource(ConfigResource.Type.TOPIC, topic.of(run), incremental_configs=_set(wanted[topic.retention]))
+            for topic in TOPICS
+            if topic.retention in wanted
         ]
-        names = [topic.of(run) for topic in TOPICS if topic.retention == "time_and_size"]
-        changed = [ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=entries) for name in names]
         futures = self._client.incremental_alter_configs(changed, request_timeout=_TIMEOUT_SECONDS)
         for future in futures.values():
             _result(future, "changing how long topics keep records")
@@ -157,6 +164,17 @@ class KafkaAdmin:
         """The same as `CommittedOffsets.of`, asked once."""
         with closing(CommittedOffsets(self._kafka, group)) as committed:
             return committed.of(topic)
+
+    def lag(self, group: str, topic: str) -> int | None:
+        """Records that the group has not committed yet; None: it has never committed on this topic.
+
+        What expired does not count; of a partition without a commit everything does.
+        """
+        committed = self.committed_offsets(group, topic)
+        if not committed:
+            return None
+        bounds = self.bounds(topic).items()
+        return sum(max(0, end - max(start, committed.get(number, start))) for number, (start, end) in bounds)
 
     def end_offsets(self, topic: str, num_partitions: int) -> dict[int, int]:
         """End of each partition as a read_committed reader sees it.
@@ -263,6 +281,10 @@ class CommittedOffsets:
     def close(self) -> None:
         """Close the client."""
         self._client.close()
+
+
+def _set(values: Mapping[str, str]) -> list[ConfigEntry]:
+    return [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
 
 
 def _is_new(name: str, future: "Future[Any]") -> bool:

@@ -7,8 +7,7 @@ partitions; the thread goes on polling. A paused partition needs up to a second 
 refilled well before it is empty.
 
 Only that thread calls the Kafka client. `_lock` guards the assignment, which both threads use, and the backlog, except
-that the polling thread appends without it. A record is taken when it leaves the backlog, so nothing in the backlog is
-ever committed.
+that the polling thread appends without it. A record is taken when it leaves the backlog: nothing in it is committed.
 """
 
 import asyncio
@@ -94,6 +93,7 @@ class GroupConsumer:
         self.record_deadline_seconds = settings.record_deadline_seconds
         self._topics = list(topics)
         self._consumed = {topic: metrics.CONSUMED.labels(topic) for topic in topics}
+        metrics.PAUSED.labels(group_id).set(0)
         self._settings = settings
         self._health = health
         config = {

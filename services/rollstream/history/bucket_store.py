@@ -25,7 +25,9 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from rollstream.history.directory_store import writing
 from rollstream.history.weight_cache import WeightCache
 from rollstream.history.weight_files import StoredWeights, check_names, check_sum, files_below, shown
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.crash_points import crash_point
+from rollstream.process.masking import without_values
+from rollstream.process.storage_settings import StorageSettings, is_address
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 
@@ -56,6 +58,7 @@ class BucketWeightStore:
 
     def __init__(self, url: str, storage: StorageSettings) -> None:
         self._url = url.rstrip("/")
+        self._storage = storage
         self._store = _open(self._url, storage)
         # Stores share a cache's directory, and their versions have the same names: weights 3-a and checkpoint 3-a.
         own = hashlib.sha256(self._url.encode()).hexdigest()[:12]
@@ -173,6 +176,7 @@ class BucketWeightStore:
                 chunk_size=_PART_BYTES,
                 max_concurrency=_PARALLEL_PARTS,
             )
+        crash_point("file_uploaded")
         return WeightFile(name=relative, num_bytes=size, sha256=digest.hexdigest())
 
     def _download(self, name: str, file: WeightFile, path: Path) -> None:
@@ -198,7 +202,7 @@ class BucketWeightStore:
         try:
             yield
         except (BaseError, ValueError) as error:
-            cause = _cause(error)
+            cause = _cause(error, self._storage)
             # Of a list the library says so in words alone.
             is_refused = any(status in cause for status in ("403 Forbidden", "401 Unauthorized"))
             if is_refused or isinstance(error, PermissionDeniedError | UnauthenticatedError):
@@ -225,9 +229,11 @@ def _open(url: str, storage: StorageSettings) -> ObjectStore:
             },
         )
     except UnknownConfigurationKeyError as error:
-        raise ConfigurationError(f"[storage] options: {_cause(error)}") from error
+        raise ConfigurationError(f"[storage] options: {_cause(error, storage)}") from None
     except (BaseError, ValueError) as error:
-        raise ConfigurationError(f"{url} can't be opened with these [storage] options: {_cause(error)}") from error
+        raise ConfigurationError(
+            f"{url} can't be opened with the [storage] options {', '.join(options)}: {_cause(error, storage)}"
+        ) from None
 
 
 def _refuse_without_keys(url: str, options: dict[str, str]) -> None:
@@ -241,6 +247,7 @@ def _refuse_without_keys(url: str, options: dict[str, str]) -> None:
         )
 
 
-def _cause(error: Exception) -> str:
-    """The first line of what the library says: the rest repeats it over pages."""
-    return str(error).strip().partition("\n")[0][:_LONGEST_CAUSE]
+def _cause(error: Exception, storage: StorageSettings) -> str:
+    """The first line of what the library says, without the options that it quotes. The rest repeats it over pages."""
+    hidden = (value.get_secret_value() for name, value in storage.options.items() if not is_address(name))
+    return without_values(hidden, str(error)).strip().partition("\n")[0][:_LONGEST_CAUSE]

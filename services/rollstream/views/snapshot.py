@@ -8,6 +8,7 @@ from rollstream.bus.admin import TopicDescription
 from rollstream.bus.clients import cluster_topics
 from rollstream.bus.run import Run
 from rollstream.history.passing import RecordPlace, all_skipped
+from rollstream.process.address import revealed
 from rollstream.process.fleet import Fleet, Shares, shares_of
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
@@ -94,7 +95,7 @@ class StatusSource:
         self._run = Run(settings)
         self._admin = self._run.admin()
         self._decoder = Decoder(self._run)
-        self._fleet = Fleet(settings.redis_url, settings.run)
+        self._fleet = Fleet(revealed(settings.redis_url), settings.run)
 
     def snapshot(self) -> Snapshot:
         """The state now. Raises `ConfigurationError` if the run has no topics, `BrokerError` if no broker answers."""
@@ -115,7 +116,7 @@ class StatusSource:
             run=run,
             taken_at=datetime.now(UTC),
             topics=topics,
-            lags=tuple(self._lag(group, topic, topics) for group, topic in _CONSUMERS),
+            lags=tuple(self._lag(group, topic) for group, topic in _CONSUMERS),
             entry=entries[-1] if entries else None,
             step=next((entry for entry in reversed(entries) if entry.kind is EntryKind.STEP), None),
             published=published[-1] if published else None,
@@ -136,10 +137,6 @@ class StatusSource:
         newest = {one.message.key or b"": one.record for one in decoded if one.record is not None}
         return tuple(record for _, record in sorted(newest.items()))
 
-    def _lag(self, group: str, topic: Topic[Any], topics: tuple[TopicDescription, ...]) -> GroupLag:
-        name = self._run.topic(topic)
-        num_partitions = next(found.num_partitions for found in topics if found.name == name)
-        committed = self._admin.committed_offsets(self._run.group(group), name)
-        ends = self._admin.end_offsets(name, num_partitions)
-        behind = sum(max(0, ends[number] - offset) for number, offset in committed.items())
-        return GroupLag(group=group, topic=topic.name, num_records=behind if committed else None)
+    def _lag(self, group: str, topic: Topic[Any]) -> GroupLag:
+        behind = self._admin.lag(self._run.group(group), self._run.topic(topic))
+        return GroupLag(group=group, topic=topic.name, num_records=behind)

@@ -21,6 +21,7 @@ from rollstream.process.settings import STAGES, Stage
 _LOG = logging.getLogger(__name__)
 _GRACE_SECONDS: Final = 40.0
 _LOOK_EVERY_SECONDS: Final = 0.05
+_KILLED_WITHIN_SECONDS: Final = 10.0
 _BROKEN_WORLD: Final = 70
 _TRACEBACK: Final = b"Traceback (most recent call last)"
 _BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=4.0, healthy_after_seconds=10.0)
@@ -162,9 +163,12 @@ class Fleet:
             time.sleep(_LOOK_EVERY_SECONDS)
 
     def kill_all(self) -> None:
-        """kill -9 of everything, at the end of a campaign that failed."""
+        """kill -9 of everything, at the end of a campaign that failed, and wait for it."""
         for member in self._members.values():
             self._signal(member, signal.SIGKILL)
+        deadline = time.monotonic() + _KILLED_WITHIN_SECONDS
+        while time.monotonic() < deadline and any(one.process.exit_code() is None for one in self._members.values()):
+            time.sleep(_LOOK_EVERY_SECONDS)
 
     def _launched(self, stage: Stage, name: str) -> tuple[Process, Path]:
         self._num_launched += 1

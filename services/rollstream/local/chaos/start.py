@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
 
-import tomli_w
-
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.local.chaos.accounting import OutsideClient
 from rollstream.local.chaos.campaign import Campaign, Report, Say
@@ -18,14 +16,11 @@ from rollstream.local.chaos.fleet import Fleet, Launch, Process
 from rollstream.local.chaos.leftovers import Leftovers
 from rollstream.local.chaos.strikes import Pace, World
 from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import plan_cluster
-from rollstream.local.ports import free_ports
 from rollstream.local.processes import ChildProcess
 from rollstream.local.redis import RedisServer
-from rollstream.local.run_file import refuse_used, run_name
+from rollstream.local.small_run import ONE_THREAD, Servers, own_settings, servers_of, write_small_run
 from rollstream.local.supervisor import stage_process
-from rollstream.local.tiny_model import write_tiny_model
-from rollstream.process.settings import RUN_FILE, Stage, StageSettings
+from rollstream.process.settings import Stage, StageSettings
 
 GROUPS_PER_STEP: Final = 4
 _MAX_POLICY_LAG: Final = 4
@@ -34,7 +29,6 @@ _KEEP_CHECKPOINTS: Final = 2
 # The incarnation that is written while an older one is not deleted yet.
 _MOST_DIRECTORIES: Final = _KEEP_VERSIONS + _KEEP_CHECKPOINTS + 2
 _TWICE: Final[tuple[Stage, ...]] = ("generator", "scorer", "producer")
-_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
 Launching = Callable[[Stage, Path, Path, Mapping[str, str]], Process]
 """(stage, the run's file, log, environment) → the process that was started."""
 
@@ -56,16 +50,8 @@ def run_chaos(options: ChaosOptions, say: Say) -> Report:
 
     Raises `ConfigurationError` if the directory is that of another run.
     """
-    refuse_used(options.run_dir)
-    cluster = KafkaCluster(options.run_dir / "kafka", plan_cluster(options.brokers))
-    redis = RedisServer(options.run_dir / "redis", free_ports(1)[0])
-    try:
-        cluster.start()
-        redis.start()
+    with servers_of(options.run_dir, options.brokers) as (cluster, redis):
         return run_campaign(options, cluster, redis, say)
-    finally:
-        redis.stop()
-        cluster.stop()
 
 
 def run_campaign(
@@ -78,7 +64,7 @@ def run_campaign(
     **campaign: Any,
 ) -> Report:
     """A campaign on servers that run. `launching` starts a stage (default: as people do); see `Campaign`."""
-    config = _write_run_file(options, cluster, redis)
+    config = _write_run_file(options, (cluster, redis))
     settings = StageSettings.load(config)
     KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=4)
     # In /tmp and with a short name: sockets of child processes are made in it, whose paths are bounded.
@@ -110,11 +96,7 @@ def run_campaign(
 def _launch(config: Path, environment: Mapping[str, str], launching: Launching) -> Launch:
     def launch(stage: Stage, name: str, log: Path) -> Process:
         log.parent.mkdir(parents=True, exist_ok=True)
-        own = {f"ROLLSTREAM_{stage.upper()}_ID": name} if stage in ("generator", "scorer") else {}
-        if stage == "producer":
-            # Each has tasks of its own, and its part of the bound on open groups.
-            own = {"ROLLSTREAM_NAME": name, "ROLLSTREAM_SEED": name.rpartition("-")[2]}
-        return launching(stage, config, log, {**_ONE_THREAD, **environment, **own})
+        return launching(stage, config, log, {**ONE_THREAD, **environment, **own_settings(stage, name)})
 
     return launch
 
@@ -123,42 +105,17 @@ def _as_people_do(stage: Stage, config: Path, log: Path, environment: Mapping[st
     return ChildProcess.start(stage_process(stage, config).command, log, env={**os.environ, **environment})
 
 
-def _write_run_file(options: ChaosOptions, cluster: KafkaCluster, redis: RedisServer) -> Path:
-    directory = options.run_dir.resolve()
-    write_tiny_model(directory / "model", seed=0, hidden=32, layers=1, heads=2, ffn=64)
-    model = str(directory / "model")
-    share = (_MAX_POLICY_LAG + 1) * GROUPS_PER_STEP // options.num_each
-    engine = {
-        "kind": "scripted",
-        "model_path": model,
-        "max_model_len": 32,
-        "scripted": {"correct_ratio": 0.5, "token_seconds": 0.05},
-    }
-    document = {
-        "run": run_name(directory),
-        "redis_url": redis.url,
-        "weight_store": str(directory / "weights"),
-        "groups_per_step": GROUPS_PER_STEP,
-        "max_policy_lag": _MAX_POLICY_LAG,
-        "kafka": {"bootstrap_servers": cluster.bootstrap_servers},
-        "producer": {
-            "environment": "sort_digits",
-            "group_size": 4,
-            "share": share,
-            "sampling": {"temperature": 1.0, "max_tokens": 12},
-        },
-        "generator": {"engine": engine},
-        # A killed scorer's partitions wait for the end of its session.
-        "scorer": {"session_timeout_seconds": 10.0, "batch_deadline_seconds": 9.0, "load_deadline_seconds": 8.0},
-        "trainer": {
-            "model_path": model,
-            "checkpoints": str(directory / "checkpoints"),
+def _write_run_file(options: ChaosOptions, servers: Servers) -> Path:
+    return write_small_run(
+        options.run_dir,
+        servers,
+        token_seconds=0.05,
+        shared={"groups_per_step": GROUPS_PER_STEP, "max_policy_lag": _MAX_POLICY_LAG},
+        producer={"group_size": 4, "share": (_MAX_POLICY_LAG + 1) * GROUPS_PER_STEP // options.num_each},
+        trainer={
             "checkpoint_every": 4,
             "keep_versions": _KEEP_VERSIONS,
             "keep_checkpoints": _KEEP_CHECKPOINTS,
             "learning": {"learning_rate": 0.001, "threads": 1},
         },
-    }
-    path = directory / RUN_FILE
-    path.write_text(tomli_w.dumps(document), encoding="utf-8")
-    return path
+    )

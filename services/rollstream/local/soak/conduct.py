@@ -1,5 +1,6 @@
 """Conducts a soak: keeps the stages alive, does what the schedule says, looks at them every few seconds."""
 
+import shutil
 import time
 import urllib.error
 import urllib.request
@@ -9,20 +10,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.run import Run
 from rollstream.history.read import read
 from rollstream.history.rollback import roll_back
 from rollstream.local.chaos.accounting import OutsideClient, surviving_entries
 from rollstream.local.chaos.fleet import Fleet
+from rollstream.local.chaos.leftovers import Leftovers
 from rollstream.local.soak.samples import Sample, Start, StartWatch, disk_mib, memory_and_handles
 from rollstream.local.soak.schedule import Event, Kind, schedule
 from rollstream.process.settings import Stage, StageSettings
-from rollstream.schemas.errors import BrokenWorldError, RollstreamError
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import BrokenWorldError, BrokerError, DiskFullError, RollstreamError
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 
 _TICK_SECONDS: Final = 0.1
 _FIRST_STEP_SECONDS: Final = 240.0
 _STANDS_STILL_SECONDS: Final = 240.0
+_LEAST_FREE_BYTES: Final = 2**27
 _VERSION: Final = "rollstream_trainer_weight_version "
 JOINER: Final = "generator-2"
 REPLACED: Final[dict[Stage, str]] = {
@@ -36,15 +41,28 @@ REPLACED: Final[dict[Stage, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a soak saw, and what went wrong that no event explains."""
+    """What a soak saw, and what went wrong that no event explains.
+
+    `steps`: weight versions. `surviving_steps`: optimizer steps on the surviving branch at the end.
+    """
 
     seconds: float
     steps: int
+    surviving_steps: int
     samples: tuple[Sample, ...]
     starts: tuple[Start, ...]
     events: Mapping[str, int]
     dropped: Mapping[str, int]
+    leftovers: Mapping[str, int]
     problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Account:
+    """The surviving branch at the end: its optimizer steps, and the groups dropped there, by reason."""
+
+    surviving_steps: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,10 +70,12 @@ class Soak:
     """One soak. Steps are counted by weight versions, which only grow; a restart or rollback makes one too."""
 
     settings: StageSettings
+    admin: KafkaAdmin
     fleet: Fleet
+    stages: Mapping[str, Stage]
     watch: StartWatch
-    kafka: Path
-    places: tuple[Path, ...]
+    leftovers: Leftovers
+    directory: Path
     num_steps: int
     most_seconds: float
     sample_seconds: float
@@ -67,25 +87,35 @@ class Soak:
     _events: Counter[str] = field(default_factory=Counter)
     _problems: list[str] = field(default_factory=list)
 
-    def run(self) -> Found:
-        """Run to the last step or second; ends every process."""
+    def run(self, stop: Stop) -> Found:
+        """Run to the last step or second, or until `stop` is asked; ends every process."""
         began = time.monotonic()
+        account = _Account()
         try:
-            self._conduct(began)
+            for name, stage in self.stages.items():
+                self.fleet.start(stage, name)
+            self._conduct(began, stop)
+            self.say("ending every stage")
             self.fleet.stop()
-        except RollstreamError as error:
+            account = self._account()
+        except (AssertionError, RollstreamError) as error:
             self._problems.append(f"{type(error).__name__}: {error}")
         finally:
             self.fleet.kill_all()
+        left = self.leftovers.found()
         return Found(
             seconds=time.monotonic() - began, steps=self._step, samples=tuple(self._samples),
-            starts=tuple(self._starts), events=dict(self._events), dropped=self._accounted(),
-            problems=(*self._problems, *self.fleet.unexpected),
+            starts=tuple(self._starts), events=dict(self._events), surviving_steps=account.surviving_steps,
+            dropped=account.dropped, leftovers=left.counts,
+            problems=(*self._problems, *self.fleet.unexpected, *left.problems),
         )  # fmt: skip
 
-    def _conduct(self, began: float) -> None:
+    def _conduct(self, began: float, stop: Stop) -> None:
         events, next_sample = schedule(), began
         while self._step < self.num_steps and time.monotonic() - began < self.most_seconds:
+            if stop.is_asked:
+                self._problems.append(f"it was told to end, at step {self._step} of {self.num_steps}")
+                return
             self._tick()
             if time.monotonic() >= next_sample:
                 next_sample += self.sample_seconds
@@ -106,14 +136,18 @@ class Soak:
 
     def _look(self, seconds: float) -> None:
         self._note_step()
-        memory, handles = {}, {}
+        self._require_room()
+        pids, memory, handles = {}, {}, {}
         for member in self.fleet.members():
             if found := memory_and_handles(member.process.pid):
+                pids[member.name] = member.process.pid
                 memory[member.name], handles[member.name] = found
-        disk = disk_mib(self.settings.run, self.kafka, self.places)
+        places = (self.directory / "weights", self.directory / "checkpoints")
+        disk = disk_mib(self.settings.run, self.directory / "kafka", places)
         sample = Sample(
-            seconds=seconds, step=self._step, memory_mib=memory, handles=handles, disk_mib=disk, lag=self._lag()
-        )
+            seconds=seconds, step=self._step, pids=pids, memory_mib=memory, handles=handles, disk_mib=disk,
+            lag=self._lag(),
+        )  # fmt: skip
         self._samples.append(sample)
         if len(self._samples) % 6 == 1:
             self.say(f"step {self._step} after {seconds:.0f} s: {sum(memory.values()):.0f} MiB, lag {dict(sample.lag)}")
@@ -126,14 +160,25 @@ class Soak:
         if time.monotonic() - self._moved_at > patience:
             raise BrokenWorldError(f"no step for {patience:g} s, at {self._step}; unexpected: {self.fleet.unexpected}")
 
+    def _require_room(self) -> None:
+        """End the soak before its broker runs into a full disk, which it does not survive."""
+        free = shutil.disk_usage(self.directory).free
+        if free < _LEAST_FREE_BYTES:
+            raise DiskFullError(
+                f"{self.directory} has {free / 2**20:.0f} MiB free at step {self._step}, a soak needs at least "
+                f"{_LEAST_FREE_BYTES / 2**20:.0f} MiB: make room there, or choose another --run-dir"
+            )
+
     def _lag(self) -> dict[str, int]:
-        admin, found = Run(self.settings).admin(), {}
-        for topic, group in ((PROMPTS, "generators"), (ROLLOUTS, "scorers")):
-            name = topic.of(self.settings.run)
-            ends = {number: end for number, (_, end) in admin.bounds(name).items()}
-            committed = admin.committed_offsets(f"{self.settings.run}.{group}", name)
-            found[topic.name] = sum(end - committed.get(number, 0) for number, end in ends.items())
-        return found
+        """What the stages have not read yet. Without an answer the soak goes on, to show whether the stages do."""
+        groups = ((PROMPTS, "generators"), (ROLLOUTS, "scorers"))
+        run = self.settings.run
+        try:
+            lags = {topic.name: self.admin.lag(f"{run}.{members}", topic.of(run)) for topic, members in groups}
+        except BrokerError as error:
+            self._problems.append(f"at step {self._step}: {error}")
+            return {}
+        return {name: lag for name, lag in lags.items() if lag is not None}
 
     def _do(self, event: Event) -> None:
         self.say(f"step {self._step}: {event.kind.value} {event.stage}")
@@ -156,11 +201,11 @@ class Soak:
         self.fleet.stop("trainer")
         checkpoints = read(Run(self.settings)).fold.checkpoints
         if checkpoints:
-            roll_back(self.settings, checkpoints[-2:][0].weight_version, force=False)
+            roll_back(self.settings, checkpoints[-2:][0].weight_version, force=True)
         self.fleet.start("trainer", "trainer")
 
-    def _accounted(self) -> dict[str, int]:
-        """Groups dropped on the surviving branch, by reason. A group that is lost or closed twice is a problem."""
+    def _account(self) -> _Account:
+        """A group that is lost, or closed twice on the surviving branch, is a problem."""
         chain = surviving_entries(OutsideClient(self.settings.kafka.bootstrap_servers, self.settings.run).ledger())
         closed = [group for entry in chain for group in entry["closed"]]
         times = Counter(group["group_id"] for group in closed)
@@ -168,7 +213,7 @@ class Soak:
         twice = sum(count > 1 for count in times.values())
         if dropped["lost"] or twice:
             self._problems.append(f"{dropped['lost']} groups were lost, {twice} closed twice")
-        return dict(dropped)
+        return _Account(surviving_steps=sum(entry["kind"] == "step" for entry in chain), dropped=dict(dropped))
 
 
 def _weight_version(port: int) -> int:

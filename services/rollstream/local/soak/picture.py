@@ -35,7 +35,8 @@ def draw(samples: Sequence[Sample], starts: Sequence[Start], path: Path) -> None
     for axis in axes:
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
-        axis.legend(loc="upper left", fontsize="small", ncols=3)
+        if axis.lines:
+            axis.legend(loc="upper left", fontsize="small", ncols=3)
     figure.savefig(path, dpi=100)
     pyplot.close(figure)
 

@@ -14,16 +14,18 @@ from rollstream.local.readiness import is_ready
 from rollstream.process.settings import Stage
 
 _MIB: Final = 2**20
-_KEPT_FOR_EVER: Final = ("weights", "ledger")
+_TOPICS_KEPT: Final = ("weights", "ledger")
+KEPT_FOR_EVER: Final = "weights and ledger"
 """Topics whose retention is for ever: they grow by some kilobytes a step, and no start reads them from the first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One look. `memory_mib` and `handles` by process; `disk_mib` by place; `lag` in records, by topic."""
+    """One look. `pids`, `memory_mib` and `handles` by process; `disk_mib` by place; `lag` in records, by topic."""
 
     seconds: float
     step: int
+    pids: Mapping[str, int]
     memory_mib: Mapping[str, float]
     handles: Mapping[str, int]
     disk_mib: Mapping[str, float]
@@ -70,9 +72,9 @@ def memory_and_handles(pid: int) -> tuple[float, int] | None:
 
 def disk_mib(run: str, kafka: Path, places: Sequence[Path]) -> dict[str, float]:
     """MiB on the disk: of the topics whose records expire, of the others, and of each of `places`, by name."""
-    kept = sum(_bytes(path) for name in _KEPT_FOR_EVER for path in kafka.glob(f"node-*/log/{run}.{name}-*"))
+    kept = sum(_bytes(path) for name in _TOPICS_KEPT for path in kafka.glob(f"node-*/log/{run}.{name}-*"))
     topics = sum(_bytes(path) for path in kafka.glob(f"node-*/log/{run}.*"))
-    found = {"topics that expire": topics - kept, "weights and ledger": kept}
+    found = {"topics that expire": topics - kept, KEPT_FOR_EVER: kept}
     return {name: size / _MIB for name, size in (found | {path.name: _bytes(path) for path in places}).items()}
 
 

@@ -6,9 +6,11 @@ from typing import Final
 
 from rollstream.process.settings import Stage
 
-# Around a tenth of the steps, and near their end: there start times are compared.
-_RESTARTS_AT: Final = (0.06, 0.12, 0.18, 0.36, 0.56, 0.76, 0.82, 0.88, 0.94)
-_ROLLBACKS_AT: Final = (0.3, 0.66)
+# Around a tenth of the steps, and near their end: there start times are compared. Between them the trainer, which is
+# alone, runs on for half of the steps, so that its memory can show growth.
+_COMPARED_RESTARTS_AT: Final = (0.06, 0.12, 0.18, 0.82, 0.88, 0.94)
+_OTHER_RESTARTS_AT: Final = (0.36, 0.56, 0.76)
+_ROLLBACKS_AT: Final = (0.26, 0.98)
 _JOINER_COMES_AT, _JOINER_LEAVES_AT = 0.42, 0.5
 _APART: Final = 0.01
 _STAGES: Final[tuple[Stage, ...]] = ("generator", "scorer", "producer", "trainer")
@@ -37,8 +39,9 @@ def schedule() -> list[Event]:
     """Every event of a soak, in order. Every other restart is a kill."""
     restarts = [
         Event(at=at + _APART * number, kind=Kind.KILL if (turn + number) % 2 else Kind.RESTART, stage=stage)
-        for turn, at in enumerate(_RESTARTS_AT)
+        for turn, at in enumerate(sorted((*_COMPARED_RESTARTS_AT, *_OTHER_RESTARTS_AT)))
         for number, stage in enumerate(_STAGES)
+        if at in _COMPARED_RESTARTS_AT or stage != "trainer"
     ]
     rollbacks = [Event(at=at, kind=Kind.ROLL_BACK, stage="trainer") for at in _ROLLBACKS_AT]
     joiner = [

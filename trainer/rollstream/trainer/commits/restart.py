@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from rollstream.bus.admin import ClusterIdentity
 from rollstream.bus.message import Partition
 from rollstream.history.ledger import LedgerFold
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.commits.checkpoint import Position
+
+# The broker deletes a little later than it may, and clocks differ.
+_MOST_MARGIN_SECONDS: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,3 +86,8 @@ def reading_start(
             "expired, and raise the topic's retention"
         )
     return ReadingStart(offsets=offsets, is_loss_accepted=bool(expired))
+
+
+def with_margin(kept_seconds: float) -> float:
+    """How long a closed group is remembered whose records are kept for so long: a day longer, twice as long at most."""
+    return kept_seconds + min(kept_seconds, _MOST_MARGIN_SECONDS)
