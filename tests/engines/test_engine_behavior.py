@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 from rollstream.engines.protocol import Generation
 from rollstream.schemas.rollout import FinishReason
 from tests.harness import engine_scenarios as scenario
+from tests.harness.broken_weights import declare_other_type
 from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts
 from tests.harness.engine_host import START_VERSION, EngineHost
 from tests.harness.waits import wait_until
@@ -199,13 +200,6 @@ def test_an_error_in_the_pause_of_an_update_ends_vllm_and_says_so(engine_hosts: 
     assert problem.startswith("EngineDeadError: the update failed in its pause")
     assert set(running) != {"accepted"}
     assert "vLLM is not running" in later
-
-
-def declare_other_type(file: Path) -> None:
-    """Give the last tensor a type of another size. Names and shapes are right, so only the loader refuses the file."""
-    content = file.read_bytes()
-    at = content.rindex(b'"F32"', 0, 8 + int.from_bytes(content[:8], "little"))
-    file.write_bytes(content[:at] + b'"F64"' + content[at + 5 :])
 
 
 def test_no_process_of_vllm_outlives_a_generator_that_is_killed_while_it_starts(engine_hosts: EngineHosts) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,8 @@ class Models:
 class EngineHosts:
     """One host per name, started by the first `get`: vLLM's start computes, so two at a time would take twice as long.
 
-    They run without compilation, which starts faster. A name that ends in `-compiled` runs as generators do by default.
+    They run without compilation, which starts faster. A name that ends in `-compiled` runs as generators do by default,
+    and one that ends in `-divided` in two processes, each with a half of the model.
     """
 
     def __init__(self, models: Models) -> None:
@@ -42,14 +44,17 @@ class EngineHosts:
         self._nursery = EngineNursery()
 
     def get(self, name: str) -> EngineHost:
-        """The host of this name; `<engine>-<tied or untied>-<keep or recompute>[-compiled]`, or `scripted`."""
+        """The host of this name: `<engine>-<tied or untied>-<keep or recompute>[-compiled|-divided]`, or `scripted`."""
         if name not in self._hosts:
             self._hosts[name] = self.start(name)
         return self._hosts[name]
 
-    def start(self, name: str) -> EngineHost:
-        """A host of this name for the caller alone, who ends it; its engine is only starting yet."""
-        return EngineHost(self._settings(name), self._nursery)
+    def start(self, name: str, **changes: Any) -> EngineHost:
+        """A host of this name for the caller alone, who ends it; its engine is only starting yet.
+
+        `changes`: what differs from its usual settings.
+        """
+        return EngineHost(self.settings(name).model_copy(update=changes), self._nursery)
 
     def close(self, name: str) -> None:
         """End a host; the next `get` starts a fresh one."""
@@ -65,7 +70,8 @@ class EngineHosts:
         """The models that a host switches between."""
         return self._models.untied if "-untied" in name else self._models.tied
 
-    def _settings(self, name: str) -> EngineSettings:
+    def settings(self, name: str) -> EngineSettings:
+        """The settings that a host of this name has."""
         kind, _, rest = name.partition("-")
         return EngineSettings(
             kind=kind,
@@ -75,6 +81,9 @@ class EngineHosts:
             max_num_seqs=MAX_NUM_SEQS,
             kv_cache_bytes=2**26,
             enforce_eager=not rest.endswith("compiled"),
+            tensor_parallel_size=2 if rest.endswith("divided") else 1,
+            max_num_batched_tokens=512 if rest.endswith("divided") else None,
+            gpu_memory_utilization=0.375 if rest.endswith("divided") else None,
             vllm_metrics="recompute" in rest,
             scripted=ScriptedSettings(token_seconds=0.002),
         )

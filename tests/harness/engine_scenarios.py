@@ -131,6 +131,18 @@ async def identity(engine: Engine) -> dict[str, Any]:
     }
 
 
+async def vllm_configuration(engine: Any) -> dict[str, Any]:
+    """What vLLM was told about GPUs, memory and steps."""
+    config = engine._llm.vllm_config
+    parallel = config.parallel_config
+    return {
+        "tensor_parallel_size": parallel.tensor_parallel_size,
+        "nodes": (parallel.nnodes, parallel.node_rank, parallel.master_addr, parallel.master_port),
+        "gpu_memory_utilization": config.cache_config.gpu_memory_utilization,
+        "max_num_batched_tokens": config.scheduler_config.max_num_batched_tokens,
+    }
+
+
 async def reload_plainly(engine: Any, weight_version: int, path: Path) -> str | None:
     """Reload as vLLM does by itself, without our fix, and label the version; what the check of the head says then."""
     llm = engine._llm
@@ -138,8 +150,9 @@ async def reload_plainly(engine: Any, weight_version: int, path: Path) -> str | 
     await llm.collective_rpc("reload_weights", kwargs={"weights_path": str(path)})
     await engine._label(weight_version)
     await llm.resume_generation()
-    (problem,) = await llm.collective_rpc("head_differs", args=(str(path),))
-    return problem
+    problems = await llm.collective_rpc("head_differs", args=(str(path),))
+    # One for each process of a model that is divided.
+    return None if None in problems else "; ".join(problems)
 
 
 def _request(engine: Engine, asked: Asked, index: int) -> GenerationRequest:

@@ -1,4 +1,4 @@
-"""A process that is killed leaves none behind that it forked, even if that one has done nothing yet."""
+"""A process that is killed leaves none behind that it started, even if that one has done nothing yet."""
 
 import subprocess
 import sys
@@ -24,4 +24,45 @@ def test_a_forked_process_ends_with_the_one_that_forked_it() -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         assert child.is_running()
         parent.kill()
-    wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the forked process to end")
+    wait_until(lambda: not _lives(child), "the forked process to end")
+
+
+STARTS_ONE_BETWEEN = """
+import os, signal, subprocess, sys
+
+between = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())])
+signal.pause()
+"""
+STARTS_A_WORKER = """
+import os, signal, subprocess, sys
+from rollstream.process.parent import die_with_ancestor
+
+if os.fork() == 0:
+    die_with_ancestor(int(sys.argv[1]))
+    print(os.getppid(), os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_worker_and_the_process_between_end_with_the_one_above_them() -> None:
+    command = [sys.executable, "-c", STARTS_ONE_BETWEEN, STARTS_A_WORKER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as generator:
+        assert generator.stdout is not None
+        below = [psutil.Process(int(pid)) for pid in generator.stdout.readline().split()]
+        assert [one.is_running() for one in below] == [True, True]
+        generator.kill()
+    wait_until(lambda: not any(_lives(one) for one in below), "the worker and the process between to end")
+
+
+def test_a_worker_ends_with_the_process_between() -> None:
+    command = [sys.executable, "-c", STARTS_ONE_BETWEEN, STARTS_A_WORKER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as generator:
+        assert generator.stdout is not None
+        between, worker = (psutil.Process(int(pid)) for pid in generator.stdout.readline().split())
+        between.kill()
+        wait_until(lambda: not _lives(worker), "the worker to end")
+        generator.kill()
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

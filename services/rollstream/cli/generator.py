@@ -17,13 +17,21 @@ def command(config: Path | None) -> None:
     """Turn prompts into rollouts with the newest weight version, until asked to stop.
 
     Settings: the tables [generator] and [generator.engine] of the run's file, or ROLLSTREAM_… in the environment.
+    With a rank above 0 in [generator.engine.nodes] it only lends its GPUs to the generator on another machine.
     """
 
-    def main(stop: Stop) -> Coroutine[Any, Any, None]:
+    def main(stop: Stop) -> Coroutine[Any, Any, None] | None:
         # Imported here: Ctrl-C is an orderly end already.
-        from rollstream.generator.loop import run_generator
         from rollstream.generator.settings import GeneratorSettings
 
-        return run_generator(GeneratorSettings.load(config), stop)
+        settings = GeneratorSettings.load(config)
+        if settings.engine.nodes.rank > 0:
+            from rollstream.generator.lending import run_lending
+
+            run_lending(settings, stop)
+            return None
+        from rollstream.generator.loop import run_generator
+
+        return run_generator(settings, stop)
 
     run_process("generator", main)

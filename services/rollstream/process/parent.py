@@ -6,12 +6,15 @@ process with PARENT, sets cores and priority, and replaces itself by PROGRAM. Th
 standard library can be imported, so this file imports nothing else.
 """
 
+import contextlib
 import ctypes
 import os
+import select
 import signal
 import sys
 import threading
 from functools import cache
+from typing import NoReturn
 
 _PR_SET_PDEATHSIG = 1
 _forking = threading.local()
@@ -23,6 +26,34 @@ def die_with(parent: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) was refused")
     if os.getppid() != parent:
         os._exit(1)  # the parent ended before the request could be made
+
+
+def die_with_ancestor(ancestor: int) -> None:
+    """End this process and its parent with `ancestor`, which may be the parent or one further up; Linux only.
+
+    A spawned process between them knows nothing of its parent's end, and would hold its GPU for ever.
+    """
+    parent = os.getppid()
+    if parent == ancestor:
+        die_with(ancestor)
+        return
+    die_with(parent)
+    try:
+        handle = os.pidfd_open(ancestor)
+    except ProcessLookupError:
+        _end_with_parent(parent)
+    threading.Thread(target=_end_after, args=(handle, parent), name="ancestor", daemon=True).start()
+
+
+def _end_after(handle: int, parent: int) -> None:
+    select.select([handle], [], [])  # readable once that process has ended
+    _end_with_parent(parent)
+
+
+def _end_with_parent(parent: int) -> NoReturn:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(parent, signal.SIGKILL)
+    os._exit(1)
 
 
 @cache
