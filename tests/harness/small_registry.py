@@ -1,5 +1,6 @@
 """A schema registry in this process. Of Confluent's HTTP interface it can register, look up and read schemas."""
 
+import base64
 import json
 import re
 import threading
@@ -11,15 +12,16 @@ from typing import Any
 _VERSIONS = re.compile(r"/subjects/([^/?]+)/versions")
 _SUBJECT = re.compile(r"/subjects/([^/?]+)")
 _ID = re.compile(r"/schemas/ids/(\d+)")
-_NO_SUBJECT, _NO_SCHEMA = 40401, 40403
+_NO_SUBJECT, _NO_SCHEMA, _UNAUTHORIZED = 40401, 40403, 40101
 
 
 class SmallRegistry(ThreadingHTTPServer):
-    """While `is_down`, every request fails."""
+    """While `is_down`, every request fails. With `credentials`, `user:password`, so does one without them."""
 
-    def __init__(self) -> None:
+    def __init__(self, credentials: str | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.is_down = False
+        self.demanded = credentials and f"Basic {base64.b64encode(credentials.encode()).decode()}"
         self.schemas: list[Any] = []
         self.subjects: dict[str, list[int]] = {}
 
@@ -43,6 +45,16 @@ class SmallRegistry(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: SmallRegistry
+
+    def parse_request(self) -> bool:
+        """Whether the request is one to answer; what may not come in is refused here."""
+        if not super().parse_request():
+            return False
+        is_allowed = self.server.demanded in (None, self.headers["Authorization"])
+        if not is_allowed:
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self._answer({"error_code": _UNAUTHORIZED, "message": "Unauthorized"}, status=401)
+        return is_allowed
 
     def do_GET(self) -> None:
         found = _ID.match(self.path)
@@ -83,9 +95,9 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def a_small_registry() -> Iterator[SmallRegistry]:
-    """A registry with nothing in it; it forgets everything at the end."""
-    with SmallRegistry() as server:
+def a_small_registry(credentials: str | None = None) -> Iterator[SmallRegistry]:
+    """A registry with nothing in it; it forgets everything at the end. Only who has the `credentials` may come in."""
+    with SmallRegistry(credentials) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -21,13 +21,13 @@ from jgo.maven import MavenContext
 from rollstream.cli.main import cli
 from rollstream.local.ports import free_ports
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import DecodeError, RegistryError
+from rollstream.schemas.errors import ConfigurationError, DecodeError, RegistryError
 from rollstream.schemas.registry import current_schema
 from rollstream.schemas.registry_url import ConfluentRegistry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, TOPICS
 from tests.harness.builders import a_prompt, a_rollout
 from tests.harness.processes import start_process
-from tests.harness.small_registry import a_small_registry
+from tests.harness.small_registry import SmallRegistry, a_small_registry
 from tests.harness.waits import wait_until
 
 RUN = "registry-test"
@@ -99,6 +99,65 @@ def test_a_deploy_step_registers_every_topic_and_stages_look_the_ids_up(registry
             assert AvroCodec(topic, registry).decode(AvroCodec(topic, registry).encode(record)) == record
         with pytest.raises(DecodeError, match="schema id 999999 is not in the registry"):
             AvroCodec(LEDGER, registry).decode(b"\0" + (999999).to_bytes(4, "big") + b"x")
+
+
+PASSWORD = "p@ss/w:rd"
+# As an address must be written.
+QUOTED = "p%40ss%2Fw%3Ard"
+
+
+@pytest.fixture
+def guarded() -> Iterator[SmallRegistry]:
+    """A registry that answers nobody without the password."""
+    with a_small_registry(f"key:{PASSWORD}") as registry:
+        yield registry
+
+
+@pytest.mark.parametrize("place", ["file", "environment", "option"])
+def test_a_registry_that_demands_a_password_is_found_in_the_settings(
+    place: str, guarded: SmallRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = guarded.url.replace("://", f"://key:{QUOTED}@")
+    elsewhere = "http://127.0.0.1:9"  # what wins over it must have been taken
+    config = tmp_path / "rollstream.toml"
+    config.write_text(f'run = "{RUN}"\nregistry_url = "{url if place == "file" else elsewhere}"\n')
+    if place == "environment":
+        monkeypatch.setenv("ROLLSTREAM_REGISTRY_URL", url)
+    option = ["--url", url] if place == "option" else []
+    result = CliRunner().invoke(cli, ["schemas", "register", "--config", str(config), *option])
+    assert result.exit_code == 0, result.output
+    assert set(guarded.subjects) == {f"{topic.of(RUN)}-value" for topic in TOPICS if topic.record is not None}
+    with closing(ConfluentRegistry(url, run=RUN)) as registry:
+        assert AvroCodec(PROMPTS, registry).decode(AvroCodec(PROMPTS, registry).encode(a_prompt())) == a_prompt()
+
+
+@pytest.mark.parametrize("credentials", ["", "key:wrong@"])
+def test_a_registry_refuses_who_has_not_the_password_and_no_secret_is_shown(
+    credentials: str, guarded: SmallRegistry
+) -> None:
+    url = guarded.url.replace("://", f"://{credentials}")
+    result = CliRunner().invoke(cli, ["schemas", "register", "--url", url, "--run", RUN])
+    assert isinstance(result.exception, RegistryError), result.output
+    assert "HTTP 401: Unauthorized" in str(result.exception)
+    assert "wrong" not in str(result.exception)
+    assert guarded.subjects == {}
+
+
+def test_what_is_not_registered_is_said_without_the_password(guarded: SmallRegistry) -> None:
+    with (
+        closing(ConfluentRegistry(guarded.url.replace("://", f"://key:{QUOTED}@"), run=RUN)) as registry,
+        pytest.raises(RegistryError, match=f"run `rollstream schemas register --run {RUN}`") as refused,
+    ):
+        registry.id_of(PROMPTS)
+    assert QUOTED not in str(refused.value)
+
+
+def test_a_run_without_a_registry_is_told_where_to_name_one(tmp_path: Path) -> None:
+    config = tmp_path / "rollstream.toml"
+    config.write_text(f'run = "{RUN}"\n')
+    result = CliRunner().invoke(cli, ["schemas", "register", "--config", str(config)])
+    assert isinstance(result.exception, ConfigurationError), result.output
+    assert "set registry_url in its file, or ROLLSTREAM_REGISTRY_URL, or give --url" in str(result.exception)
 
 
 def test_confluents_own_deserializer_reads_our_bytes(registry_url: str) -> None:

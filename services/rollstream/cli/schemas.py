@@ -1,21 +1,24 @@
 """`rollstream schemas`: check, update or register the Avro schemas of the records."""
 
 from contextlib import closing
+from pathlib import Path
 
 import click
 
 from rollstream.cli.options import find_config
+from rollstream.process.address import revealed
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.addresses import checked_address
 from rollstream.schemas.compatibility import check_packaged
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.registry import manifest
 from rollstream.schemas.update import write_schemas
 
 
-def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
     try:
-        return checked_address(value, "http", "https")
+        return None if value is None else checked_address(value, "http", "https")
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
@@ -59,16 +62,28 @@ def update() -> None:
 @command.command()
 @click.option(
     "--url",
-    required=True,
     callback=_checked_url,
-    help="Confluent-compatible registry, for example http://127.0.0.1:8081.",
+    help="Confluent-compatible registry, for example http://127.0.0.1:8081. One that needs a password belongs into "
+    "the settings, since others see the arguments of a process.  [default: registry_url of the settings]",
 )
-@click.option("--run", callback=_checked_run, help="Whose topics.  [default: the run of the configuration file]")
-def register(url: str, run: str | None) -> None:
+@click.option("--run", callback=_checked_run, help="Whose topics.  [default: the run of the settings]")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="ROLLSTREAM_CONFIG",
+    help="The run's file; read unless both --url and --run are given.",
+)
+def register(url: str | None, run: str | None, config: Path | None) -> None:
     """Register the schemas of a run's topics. Do this before the stages start: they register nothing."""
     from rollstream.schemas.registry_url import ConfluentRegistry
 
-    name = run or StageSettings.load(find_config()).run
-    with closing(ConfluentRegistry(url, run=name)) as registry:
+    if url is None or run is None:
+        settings = StageSettings.load(find_config(config))
+        url, run = url or revealed(settings.registry_url), run or settings.run
+    if url is None:
+        raise ConfigurationError(
+            f"run {run} has no registry: set registry_url in its file, or ROLLSTREAM_REGISTRY_URL, or give --url"
+        )
+    with closing(ConfluentRegistry(url, run=run)) as registry:
         for subject, schema_id in registry.register().items():
             click.echo(f"{subject} {schema_id}")
