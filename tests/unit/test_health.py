@@ -13,6 +13,7 @@ from rollstream.bus import metrics
 from rollstream.cli.main import cli
 from rollstream.process.health import Health
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.scraping import scraped
 
 
 class Clock:
@@ -117,6 +118,16 @@ def test_metrics_are_in_the_text_format_of_prometheus(health: Health) -> None:
     assert status == 200
     assert 'rollstream_bus_consumed_records_total{topic="demo.prompts"} 1.0' in body
     assert get(port, "/other")[0] == 404
+
+
+def test_readiness_is_a_metric_of_its_own(health: Health) -> None:
+    port = health.serve("127.0.0.1", 0)
+    assert scraped(port, "rollstream_process_ready") == 0
+    health.check("weights", True)
+    health.check("assignment", True)
+    assert scraped(port, "rollstream_process_ready") == 1
+    health.check("weights", False)
+    assert scraped(port, "rollstream_process_ready") == 0
 
 
 def probe(*words: str, **environment: str) -> tuple[int, str]:

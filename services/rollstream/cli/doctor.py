@@ -21,7 +21,7 @@ from rollstream.cli.options import json_option
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A run's file: check the buckets too that it names for weights and checkpoints.",
+    help="A run's file: check the certificates and buckets too that it names.",
 )
 @json_option
 def command(run_dir: Path, config: Path | None, as_json: bool) -> None:

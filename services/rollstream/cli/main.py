@@ -106,8 +106,20 @@ class LazyGroup(click.Group):
         """Refuse arguments that are no text: none of the records, topics and addresses could hold them."""
         for argument in args:
             if not argument.isascii() and any("\ud800" <= char <= "\udfff" for char in argument):
-                ctx.fail(f"the argument {argument!a} is not UTF-8")
+                from rollstream.schemas.addresses import without_addresses
+
+                ctx.fail(f"the argument {without_addresses(ascii(argument))} is not UTF-8")
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """As click does, but no error repeats an address with a password that stands in a wrong place."""
+        try:
+            return super().invoke(ctx)
+        except click.ClickException as error:
+            from rollstream.schemas.addresses import without_addresses
+
+            error.message = without_addresses(error.message)  # type: ignore[misc]  # its only way
+            raise
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -193,11 +205,13 @@ def _say(error: RollstreamError) -> None:
     import traceback
 
     from rollstream.process.logs import is_verbose
+    from rollstream.process.masking import SECRETS
     from rollstream.process.terminal import escaped
 
     if is_verbose():
-        click.echo(escaped("".join(traceback.format_exception(error)), keep="\n"), err=True)
-    text = escaped(str(error), keep="\n")
+        trace = "".join(traceback.format_exception(error))
+        click.echo(SECRETS.masked(escaped(trace, keep="\n")), err=True)
+    text = SECRETS.masked(escaped(str(error), keep="\n"))
     click.secho(f"error: {text}", fg="red", err=True)
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +20,8 @@ from rollstream.local.kafka import MIN_FREE_BYTES
 from rollstream.local.kafka_jars import kafka_libraries, locked_jars, unusable_jars
 from rollstream.local.ports import free_ports, is_free
 from rollstream.local.stack import LocalStack
+from rollstream.process.security_files import unreadable_files
+from rollstream.process.settings import KafkaSettings
 from rollstream.process.storage_settings import StorageSettings
 from rollstream.schemas.addresses import is_bucket
 from rollstream.schemas.errors import ConfigurationError, LocalStackError, WeightStoreError
@@ -51,7 +53,7 @@ class CheckResult:
 def examine(run_dir: Path, config: Path | None = None) -> tuple[CheckResult, ...]:
     """All checks, for a stack under `run_dir`. They change nothing, and start only `java -version` and `nvidia-smi`.
 
-    With the file of a run also the buckets that it names, in which a marker is written and deleted again.
+    With the file of a run also the certificates and buckets that it names; in these a marker is written and deleted.
     """
     checks: tuple[Callable[[], CheckResult], ...] = (
         check_cores,
@@ -64,7 +66,7 @@ def examine(run_dir: Path, config: Path | None = None) -> tuple[CheckResult, ...
         check_engine,
         check_gpu,
     )
-    return (*(check() for check in checks), *(check_bucket(*place) for place in _buckets(config)))
+    return (*(check() for check in checks), *(_checks_of(config) if config else ()))
 
 
 def check_cores() -> CheckResult:
@@ -188,12 +190,22 @@ def check_gpu() -> CheckResult:
     )
 
 
-def _buckets(config: Path | None) -> list[tuple[str, StorageSettings]]:
-    """The buckets that the run's file names for weights and checkpoints."""
-    if config is None:
-        return []
+def _checks_of(config: Path) -> Iterator[CheckResult]:
+    """What the run's file names."""
     settings = TrainerSettings.load(config)
-    return [(place, settings.storage) for place in (settings.weight_store, settings.checkpoints) if is_bucket(place)]
+    if settings.kafka.security:
+        yield check_certificates(settings.kafka)
+    for place in (settings.weight_store, settings.checkpoints):
+        if is_bucket(place):
+            yield check_bucket(place, settings.storage)
+
+
+def check_certificates(kafka: KafkaSettings) -> CheckResult:
+    """Whether this process may read the certificates and keys of `[kafka.security]`."""
+    problems = list(unreadable_files(kafka.security))
+    verdict = Verdict.FAILED if problems else Verdict.OK
+    found = "; ".join(problems) or "the files of [kafka.security] can be read"
+    return CheckResult(name="certificates", verdict=verdict, found=found)
 
 
 def check_bucket(location: str, storage: StorageSettings) -> CheckResult:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import socket
 import time
 from pathlib import Path
+from urllib.parse import quote
+
+from pydantic import SecretStr
 
 from rollstream.local.ports import HOST, require_free
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start
@@ -16,7 +20,10 @@ STOP_GRACE_SECONDS = 5.0
 
 
 class RedisServer:
-    """One Redis server on `port`. It keeps nothing on disk, because all that a run holds in Redis may be lost."""
+    """One Redis server on `port`. It keeps nothing on disk, because all that a run holds in Redis may be lost.
+
+    With a password it lets in nobody without it; `url` holds it.
+    """
 
     def __init__(
         self,
@@ -25,15 +32,18 @@ class RedisServer:
         *,
         placement: Placement = TIED_TO_PARENT,
         running: ChildProcess | None = None,
+        password: SecretStr | None = None,
     ) -> None:
         self.port = port
+        self._password = password
         self._directory = directory.resolve()
         self._placement = placement
         self._process = running
 
     @property
     def url(self) -> str:
-        return f"redis://{HOST}:{self.port}/0"
+        password = f":{quote(self._password.get_secret_value(), safe='')}@" if self._password else ""
+        return f"redis://{password}{HOST}:{self.port}/0"
 
     @property
     def process(self) -> ChildProcess | None:
@@ -46,9 +56,16 @@ class RedisServer:
             return
         require_free(self.port, "Redis")
         log = self._directory / "redis.log"
-        options = {"--port": str(self.port), "--bind": HOST, "--save": "", "--appendonly": "no", "--daemonize": "no"}
-        command = [str(_program()), *(word for pair in options.items() for word in pair)]
-        self._process = ChildProcess.start(command, log, placement=self._placement)
+        options = {"port": str(self.port), "bind": HOST, "save": "", "appendonly": "no", "daemonize": "no"}
+        if self._password is not None:
+            options["requirepass"] = self._password.get_secret_value()
+        # In a file: other users of the machine can see the words of a command.
+        settings = self._directory / "redis.conf"
+        self._directory.mkdir(parents=True, exist_ok=True)
+        settings.touch(mode=0o600)
+        lines = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in options.items()]
+        settings.write_text("\n".join([*lines, ""]))
+        self._process = ChildProcess.start([str(_program()), str(settings)], log, placement=self._placement)
         self._wait_ready(log)
 
     def stop(self) -> None:
@@ -84,6 +101,7 @@ def _answers(port: int) -> bool:
     try:
         with socket.create_connection((HOST, port), timeout=1.0) as connection:
             connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
+            # The second is the answer to those who have given no password.
+            return connection.recv(16).startswith((b"+PONG", b"-NOAUTH"))
     except OSError:
         return False

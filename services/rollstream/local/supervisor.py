@@ -40,7 +40,7 @@ class StageProcess:
 
     name: str
     command: tuple[str, ...]
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     placement: Placement = TIED_TO_PARENT
 
 

@@ -5,16 +5,16 @@ alone say what is imported under that name.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
+from rollstream.process.masking import without_values
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,60}")
 # A name comes from a record and may be as long as one.
 _SHOWN_CHARACTERS: Final = 100
-_SHORT: Final = 4
-_HIDDEN: Final = "***"
 
 
 class Declaration(BaseModel):
@@ -38,7 +38,7 @@ class Declaration(BaseModel):
 
     def told(self, error: BaseException) -> str:
         """What `error` says, which the user's code raised, without the values of the options."""
-        return _without(self.plain_options.values(), str(error))
+        return without_values(self.plain_options.values(), str(error))
 
     def cause(self, error: BaseException) -> BaseException:
         """`error` as the cause of another one: with options only what is told, and the place in the code."""
@@ -69,20 +69,3 @@ def why_refused(name: str, table: str, *, built_in: Collection[str], declared: M
         f"{name[:_SHOWN_CHARACTERS]!r} is not one of the {table} of this run: {known}; "
         f"the run's settings declare another one as [{table}.NAME] with its `path`"
     )
-
-
-def _without(values: Iterable[str], text: str) -> str:
-    for value in sorted(filter(None, values), key=len, reverse=True):
-        found = "".join(map(_as_written, re.findall(r"\\+|[^\\]", value, re.DOTALL)))
-        # A short one is no secret that could be found in a text, and may be part of any word or number.
-        text = re.sub(found if len(value) >= _SHORT else rf"(?<!\w){found}(?!\w)", _HIDDEN, text)
-    return text
-
-
-def _as_written(part: str) -> str:
-    """A pattern of a character, or of backslashes, as it is and in what `repr` makes of it, once or more often."""
-    if part.startswith("\\"):
-        return r"\\+"
-    escape = repr(part)[1:-1]
-    plain = rf"\\*{re.escape(part)}"
-    return plain if escape == part else rf"(?:{plain}|\\+{re.escape(escape[1:])})"

@@ -27,7 +27,7 @@ def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | N
     configure_logging(stage)
     expect_many_objects()
     stop = Stop()
-    _ask_on_signal(stop)
+    ask_on_signal(stop)
     try:
         outcome = main(stop)
         if outcome is not None:
@@ -41,7 +41,9 @@ def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | N
     sys.exit(0)
 
 
-def _ask_on_signal(stop: Stop) -> None:
+def ask_on_signal(stop: Stop) -> None:
+    """Have the first SIGTERM or Ctrl-C ask `stop`; a second one ends the process at once."""
+
     def ask(number: int, _frame: FrameType | None) -> None:
         stop.ask()
         # The default handlers are back, so that the next signal ends the process even if `main` hangs.

@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST, disable_created_metrics, generate_latest
 
+from rollstream.process import metrics
+from rollstream.process.masking import SECRETS
 from rollstream.schemas.errors import ConfigurationError
 
 _LOG = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ class Health:
     def check(self, name: str, is_ready: bool, detail: str = "") -> None:
         """Set whether the part `name` is ready; the process is ready when every part is."""
         with self._lock:
-            self._checks[name] = Check(is_ok=is_ready, detail=detail)
+            self._checks[name] = Check(is_ok=is_ready, detail=SECRETS.masked(detail))
 
     def draining(self) -> None:
         """Report not ready from now on, because the process ends."""
@@ -94,10 +96,14 @@ class Health:
                 "free one, or another health_host"
             ) from error
         self._server.daemon_threads = True
+        metrics.READY.set_function(self._is_ready)
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True).start()
         actual = int(self._server.server_address[1])
         _LOG.info("serving /metrics, /livez and /readyz on port %d", actual)
         return actual
+
+    def _is_ready(self) -> float:
+        return float(all(check.is_ok for check in self.readiness().values()))
 
     def close(self) -> None:
         """Stop answering."""

@@ -9,15 +9,19 @@ import logging
 import os
 import re
 import sys
+import threading
 from types import TracebackType
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import structlog
 from structlog.typing import EventDict, ExcInfo, Processor
 
+from rollstream.process.masking import SECRETS
 from rollstream.process.terminal import escaped
 
-KEYS: Final = ("group_id", "rollout_id", "weight_version", "policy_lag", "topic", "partition", "offset")
+KEYS: Final = (
+    "group_id", "rollout_id", "weight_version", "policy_lag", "topic", "partition", "offset", "trace_id", "span_id",
+)  # fmt: skip
 """The structured keys, bound or given as `extra={"group_id": …}`. All stages use these: one search finds a rollout."""
 
 
@@ -43,6 +47,7 @@ def configure_logging(stage: str, level: int = logging.INFO) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
+    threading.excepthook = _log_uncaught_in_thread
 
 
 def configure_command_logging() -> None:
@@ -96,7 +101,7 @@ class OneOfAKind(logging.Filter):
 class _PlainFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The line, without what could steer the terminal."""
-        return escaped(super().format(record), keep="\n\t")
+        return SECRETS.masked(escaped(super().format(record), keep="\n\t"))
 
 
 def _json_formatter(stage: str) -> logging.Formatter:
@@ -154,9 +159,21 @@ def _formatter(stage: str, clock: Processor, *rendering: Processor) -> logging.F
             structlog.stdlib.ExtraAdder(allow=KEYS),
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
             *rendering,
+            _without_secrets,
         ]
     )
 
 
+def _without_secrets(_logger: logging.Logger, _method: str, line: Any) -> str:
+    """The last guard: any library may log what it was given."""
+    return SECRETS.masked(line)
+
+
 def _log_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     logging.getLogger("rollstream").critical("uncaught %s", kind.__name__, exc_info=(kind, error, trace))
+
+
+def _log_uncaught_in_thread(uncaught: threading.ExceptHookArgs) -> None:
+    # SystemExit ends a thread without a word, as Python's own hook has it.
+    if uncaught.exc_value is not None and not issubclass(uncaught.exc_type, SystemExit):
+        _log_uncaught(uncaught.exc_type, uncaught.exc_value, uncaught.exc_traceback)

@@ -19,8 +19,8 @@ class RunFile:
     """A run's file as it was read; without a file it is empty."""
 
     path: Path | None = None
-    document: Mapping[str, Any] = field(default_factory=dict)
-    text: str = ""
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    text: str = field(default="", repr=False)
 
     @classmethod
     def read(cls, path: Path) -> "RunFile":

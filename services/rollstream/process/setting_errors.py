@@ -7,14 +7,15 @@ import difflib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
 from rollstream.process.run_file import RunFile
 from rollstream.process.setting_keys import Key, key_at, keys_of, names_below
-from rollstream.schemas.addresses import without_credentials
+from rollstream.schemas.addresses import may_hold_a_password, quoted_if_plain
 
 PREFIX: Final = "ROLLSTREAM_"
 _LONGEST_SHOWN: Final = 60
@@ -30,8 +31,8 @@ class Sources:
 
     file: RunFile
     table: str
-    own: Mapping[str, Any]
-    environment: Mapping[str, Any]
+    own: Mapping[str, Any] = field(repr=False)
+    environment: Mapping[str, Any] = field(repr=False)
     tables: Mapping[str, Sequence[str]]
 
     def variable_of(self, path: Sequence[str]) -> str | None:
@@ -107,11 +108,25 @@ def refused(path: tuple[str, ...], sources: Sources) -> str:
     return f"{sources.place_of(path)}: does not fit into 64 bits; lower it"
 
 
+def with_passwords(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The places of texts that look like an address with a password, where none belongs: what is plain is shown."""
+    if isinstance(values, Mapping):
+        return [path for name, below in values.items() for path in with_passwords(below, (*above, name))]
+    return [above] if isinstance(values, str | Path) and may_hold_a_password(str(values)) else []
+
+
+def password_refused(path: tuple[str, ...], sources: Sources) -> str:
+    """The sentence about one of `with_passwords`."""
+    return (
+        f"{sources.place_of(path)}: looks like an address with a user, password or query, which does not belong here; "
+        "it is not shown, since it may hold a secret"
+    )
+
+
 def shown(value: Any) -> str:
-    """A value that is no secret, for an error: numbers and short texts as they are, of others what they are."""
+    """A value that is no secret, for an error: numbers and a few plain words as they are, of others what they are."""
     if isinstance(value, str):
-        text = repr(without_credentials(value) if "@" in value else value)
-        return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 2]}…{text[-1]}"
+        return quoted_if_plain(value)
     if isinstance(value, Mapping):
         return "a table"
     return "a list" if isinstance(value, list | tuple) else repr(value)[:_LONGEST_SHOWN]

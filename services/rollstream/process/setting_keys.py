@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final
 
 from pydantic import BaseModel
@@ -52,6 +53,7 @@ class Key:
     """Whether it is a table with names of the user's choice."""
 
 
+@cache
 def keys_of(model: type[BaseModel]) -> tuple[Key, ...]:
     """Every key of `model`, those of its tables after the table's own."""
     schema = model.model_json_schema()

@@ -24,7 +24,9 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from rollstream.process.address import Address
 from rollstream.process.declared import Declarations
+from rollstream.process.masking import SECRETS, secrets_in
 from rollstream.process.run_file import RunFile
 from rollstream.process.setting_errors import (
     PREFIX,
@@ -32,14 +34,17 @@ from rollstream.process.setting_errors import (
     bad_json,
     did_you_mean,
     explained,
+    password_refused,
     refused,
     shown,
     too_large,
     variable_name,
+    with_passwords,
 )
 from rollstream.process.setting_keys import key_at, keys_of
 from rollstream.process.storage_settings import Location, StorageSettings
-from rollstream.schemas.addresses import checked_address, without_credentials
+from rollstream.process.tracing_settings import TracingSettings
+from rollstream.schemas.addresses import checked_address, checked_servers
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 
@@ -67,7 +72,10 @@ class KafkaSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     bootstrap_servers: str = Field(
-        default="127.0.0.1:9092", min_length=1, description="host:port of one or more brokers, separated by commas"
+        default="127.0.0.1:9092",
+        min_length=1,
+        json_schema_extra=_MAY_HOLD_A_PASSWORD,
+        description="host:port of one or more brokers, separated by commas",
     )
     group_protocol: Literal["consumer", "classic"] = Field(
         default="consumer", description="consumer is KIP-848 (brokers from 4.0); classic joins with cooperative-sticky"
@@ -82,6 +90,11 @@ class KafkaSettings(BaseModel):
     security: dict[str, SecretStr] = Field(
         default_factory=dict, description="librdkafka's security.*, sasl.* and ssl.* settings, passed through"
     )
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _servers(cls, value: str) -> str:
+        return checked_servers(value)
 
     @field_validator("security")
     @classmethod
@@ -127,14 +140,12 @@ class StageSettings(BaseSettings):
 
     run: str = Field(description="Name: prefix of topics, consumer groups and transactional ids, [a-z0-9-]{1,60}")
     kafka: KafkaSettings = Field(default_factory=KafkaSettings, description="How to reach the cluster")
-    registry_url: str | None = Field(
+    registry_url: Address | None = Field(
         default=None,
-        json_schema_extra=_MAY_HOLD_A_PASSWORD,
         description="Confluent-compatible registry, http:// or https://; default: packaged schemas",
     )
-    redis_url: str | None = Field(
+    redis_url: Address | None = Field(
         default=None,
-        json_schema_extra=_MAY_HOLD_A_PASSWORD,
         description="Redis, for what may be lost, redis://, rediss:// or unix://; without it all goes on, but a poison "
         "record is started for ever",
     )
@@ -144,6 +155,10 @@ class StageSettings(BaseSettings):
     )
     storage: StorageSettings = Field(
         default_factory=StorageSettings, description="How to reach an object store, and copies of what lies there"
+    )
+    tracing: TracingSettings = Field(
+        default_factory=TracingSettings,
+        description="Where spans of each record's way through the stages go, if anywhere",
     )
     environments: Declarations = Field(
         default_factory=dict,
@@ -179,13 +194,13 @@ class StageSettings(BaseSettings):
 
     @field_validator("registry_url")
     @classmethod
-    def _registry_url(cls, value: str | None) -> str | None:
-        return value if value is None else checked_address(value, "http", "https")
+    def _registry_url(cls, value: Address | None) -> Address | None:
+        return _checked(value, "http", "https")
 
     @field_validator("redis_url")
     @classmethod
-    def _redis_url(cls, value: str | None) -> str | None:
-        return value if value is None else checked_address(value, "redis", "rediss", "unix")
+    def _redis_url(cls, value: Address | None) -> Address | None:
+        return _checked(value, "redis", "rediss", "unix")
 
     @property
     def max_open_groups(self) -> int:
@@ -227,8 +242,11 @@ class StageSettings(BaseSettings):
         except SettingsError:
             return None, tuple(bad_json(cls)) or (f"an environment variable {PREFIX}… can't be read",)
         settings._file = file
-        huge = too_large(settings.model_dump())
-        return (None, tuple(refused(path, cls.sources(file)) for path in huge)) if huge else (settings, ())
+        values = settings.model_dump()
+        SECRETS.add(secrets_in(values))
+        refusals = [(refused, too_large(values)), (password_refused, with_passwords(values))]
+        problems = [refusal(path, cls.sources(file)) for refusal, paths in refusals for path in paths]
+        return (None, tuple(problems)) if problems else (settings, ())
 
     @classmethod
     def sources(cls, file: RunFile) -> Sources:
@@ -247,12 +265,18 @@ class StageSettings(BaseSettings):
         return table if isinstance(table, dict) else {}
 
     def resolved(self) -> dict[str, Any]:
-        """The settings as they apply, as JSON types, with secrets and the credentials in addresses masked."""
-        return {name: _masked(value) for name, value in self.model_dump(mode="json").items()}
+        """The settings as they apply, as JSON types, without secrets, and without the passwords of addresses."""
+        return self.model_dump(mode="json")
 
     def log_resolved(self) -> None:
         """Log the settings as they apply, without secrets."""
         _LOG.info("settings of %s: %s", self.table or "rollstream", json.dumps(self.resolved(), separators=(",", ":")))
+
+
+def _checked(address: Address | None, *schemes: str) -> Address | None:
+    if address is not None:
+        checked_address(address.get_secret_value(), *schemes)
+    return address
 
 
 def settings_class(stage: Stage) -> type[StageSettings]:
@@ -310,10 +334,3 @@ def _unknown_variables(cls: type[StageSettings]) -> Iterator[str]:
 
 def _fields_of_all() -> set[str]:
     return {key for keys in key_tables().values() for key in keys}
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _masked(below) for name, below in value.items()}
-    is_address = isinstance(value, str) and ("@" in value or "://" in value)
-    return without_credentials(value) if is_address else value

@@ -2,11 +2,13 @@
 
 import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import faust
 from pydantic import SecretStr
 
+from rollstream.process.security_files import require_readable_files
 from rollstream.schemas.errors import ConfigurationError
 
 _KNOWN: Final = (
@@ -28,6 +30,7 @@ def faust_credentials(security: Mapping[str, SecretStr]) -> Any:
     protocol = values.get("security.protocol", "plaintext").upper()
     if protocol == "PLAINTEXT":
         return None
+    require_readable_files(security)
     if protocol == "SSL":
         return faust.SSLCredentials(_ssl_context(values))
     if protocol not in ("SASL_PLAINTEXT", "SASL_SSL"):
@@ -47,13 +50,20 @@ def faust_credentials(security: Mapping[str, SecretStr]) -> Any:
 
 def _ssl_context(values: Mapping[str, str]) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=values.get("ssl.ca.location"))
+        file, directory = _authorities(values.get("ssl.ca.location", ""))
+        context = ssl.create_default_context(cafile=file, capath=directory)
         if "ssl.certificate.location" in values:
             context.load_cert_chain(
-                values["ssl.certificate.location"], values.get("ssl.key.location"), values.get("ssl.key.password")
+                values["ssl.certificate.location"],
+                values.get("ssl.key.location"),
+                # Without one, OpenSSL would ask at the terminal for that of an encrypted key.
+                values.get("ssl.key.password", ""),
             )
     except OSError as error:
-        raise ConfigurationError(f"[kafka.security] ssl: {error}") from error
+        raise ConfigurationError(
+            f"[kafka.security] the files of ssl.* can't be used ({error}): they must be PEM, and ssl.key.location and "
+            "ssl.key.password must belong to ssl.certificate.location"
+        ) from error
     # librdkafka's defaults: verify the certificate, and that it was made for this host.
     verifies = values.get("enable.ssl.certificate.verification", "true").lower() == "true"
     context.check_hostname = verifies and values.get("ssl.endpoint.identification.algorithm", "https") == "https"
@@ -61,3 +71,10 @@ def _ssl_context(values: Mapping[str, str]) -> ssl.SSLContext:
         # In this order: ssl refuses CERT_NONE as long as check_hostname is on.
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _authorities(location: str) -> tuple[str | None, str | None]:
+    """The file or the directory with the certificates of authorities, as librdkafka reads it. Neither: the system's."""
+    if location in ("", "probe"):
+        return None, None
+    return (None, location) if Path(location).is_dir() else (location, None)

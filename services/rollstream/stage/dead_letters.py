@@ -21,6 +21,7 @@ from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import Headers, Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
+from rollstream.process.masking import SECRETS
 from rollstream.schemas.codec import schema_id_of
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.record import writable
@@ -92,7 +93,7 @@ def dead_letter(
         "original.timestamp": str(message.timestamp_ms),
         "consumer.group": group,
         "error.class": type(error).__name__,
-        "error.message": str(error)[:_MAX_ERROR_CHARACTERS],
+        "error.message": SECRETS.masked(str(error))[:_MAX_ERROR_CHARACTERS],
         "attempts": str(attempts),
         "failed_at": failed_at.isoformat(),
         "schema_id": "" if schema_id is None else str(schema_id),

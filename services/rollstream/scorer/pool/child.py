@@ -14,6 +14,7 @@ from typing import Any
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.environments.rubric import RewardInput, finite
+from rollstream.process.declared import Declaration
 from rollstream.process.parent import die_with
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 from rollstream.schemas.failure import Failure, FailureCode
@@ -79,8 +80,9 @@ def _serve(parent: _Parent) -> None:
             parent.tell(chunk.number, environment)
             continue
         parent.tell(chunk.number)
+        declaration = setup.environments.get(chunk.environment, Declaration())
         for sample_id, answer in zip(chunk.sample_ids, chunk.answers, strict=True):
-            parent.tell(sample_id, _verdict(environment, answer))
+            parent.tell(sample_id, _verdict(environment, answer, declaration))
 
 
 def _loaded(name: str, setup: Setup, environments: dict[str, Environment]) -> Environment | Verdict:
@@ -96,7 +98,7 @@ def _loaded(name: str, setup: Setup, environments: dict[str, Environment]) -> En
         return unresolved(FailureCode.BROKEN_ENVIRONMENT, str(error))
 
 
-def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
+def _verdict(environment: Environment, answer: RewardInput, declaration: Declaration) -> Verdict:
     try:
         reward, components = environment.rubric.score(answer)
         # A rubric may be a user's own class and return anything: only plain numbers may leave this process.
@@ -106,11 +108,12 @@ def _verdict(environment: Environment, answer: RewardInput) -> Verdict:
             components={_writable(name): finite(value, f"component {name!r}") for name, value in components.items()},
         )
     except RewardError as error:
-        return unresolved(FailureCode.BAD_REWARD, str(error))
+        return unresolved(FailureCode.BAD_REWARD, declaration.told(error))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 (a user's rubric may raise anything)
-        return unresolved(FailureCode.BAD_REWARD, f"the rubric raised {type(error).__name__}: {error}")
+        told = declaration.told(error)
+        return unresolved(FailureCode.BAD_REWARD, f"the rubric raised {type(error).__name__}: {told}")
 
 
 def _writable(name: str) -> str:
