@@ -80,10 +80,10 @@ class Run:
         """Run a stage that a test has changed, as `start_forked` does it."""
         return self._keep(start_forked(main, log=self._next_log(), env=_ONE_THREAD))
 
-    def start_as_people_do(self, stage: str) -> StartedProcess:
+    def start_as_people_do(self, stage: str, **env: str) -> StartedProcess:
         """Start `rollstream STAGE` as a process that imports everything by itself."""
         command = [sys.executable, "-m", "rollstream.cli.main", stage, "--config", str(self.config)]
-        return self._keep(start_process(command, log=self._next_log(), env=_ONE_THREAD))
+        return self._keep(start_process(command, log=self._next_log(), env=_ONE_THREAD | env))
 
     def command(self, *words: str) -> str:
         """Standard output of `rollstream WORDS`, which must succeed; in this process."""

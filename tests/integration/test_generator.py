@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rollstream.local.ports import free_ports
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Purpose, Sampling
@@ -17,6 +18,7 @@ from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEI
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsKind, WeightsPublished
 from tests.harness.builders import a_prompt, published
 from tests.harness.running import Run, a_run
+from tests.harness.scraping import scraped
 from tests.harness.waits import wait_until
 
 
@@ -64,7 +66,8 @@ def wait_for_applied(run: Run, version: int, outcome: ApplyOutcome = ApplyOutcom
 
 def test_every_sample_of_a_prompt_comes_back_with_tokens_logprobs_and_versions(run: Run) -> None:
     run.publish_weights(0)
-    generator = run.start("generator")
+    [port] = free_ports(1)
+    generator = run.start("generator", ROLLSTREAM_HEALTH_PORT=str(port))
     prompts = [a_prompt(row, run=run.name) for row in range(5)]
     run.submit(*prompts)
     samples = wait_for_samples(run, 20)
@@ -78,6 +81,8 @@ def test_every_sample_of_a_prompt_comes_back_with_tokens_logprobs_and_versions(r
         ]
         assert sample.prompt in prompts
     wait_until(lambda: run.committed("generators", "prompts") == 5, "the prompts' offsets to be committed")
+    for seconds in ("weight_load_seconds", "weight_stall_seconds"):
+        assert scraped(port, f"rollstream_generator_{seconds}_count") == 1
     assert generator.terminate() == 0
 
 

@@ -24,6 +24,7 @@ from tests.harness.forking import start_forked
 from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run, readiness
+from tests.harness.scraping import scraped
 from tests.harness.unruly_environment import NAME, TABLE
 from tests.harness.waits import DEADLINE_SECONDS, wait_until
 
@@ -62,6 +63,12 @@ def scored_ids(run: Run) -> list[str]:
 
 def by_index(records: list[RolloutScored]) -> dict[int, RolloutScored]:
     return {record.rollout.sample_index: record for record in records}
+
+
+def lag_of(port: int, run: Run) -> float | None:
+    """What a scorer says that it has not committed."""
+    labels = {"group": f"{run.name}.scorers", "topic": f"{run.name}.rollouts"}
+    return scraped(port, "rollstream_bus_consumer_lag_records", **labels)
 
 
 def start_broken(run: Run, how: str) -> StartedProcess:
@@ -108,6 +115,8 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     assert {letter.value for letter in letters} == {*GARBAGE.values(), whole[:-20]}
     wait_until(lambda: readiness(port)["fetching"]["detail"] == "4 partitions are read", "all to be read")
     assert all(check["is_ok"] for check in readiness(port).values())
+    wait_until(lambda: lag_of(port, run) == 0, "no lag")
+    assert scraped(port, "rollstream_process_ready") == 1
     assert scorer.terminate() == 0
 
 
@@ -134,11 +143,13 @@ def test_a_scorer_that_is_to_stop_does_not_wait_for_all_that_hangs(run: Run, tmp
     miss_killed_members_soon(run)
     first, second = tmp_path / "first", tmp_path / "second"
     put(run, a_generated(prompt=ordered(0, f"hang noted in {first}")))
-    scorer = run.start("scorer")
+    [port] = free_ports(1)
+    scorer = run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
     wait_until(first.exists, "a batch of one that hangs")
     # They are read meanwhile, and are the next batch.
     put(run, *(a_generated(prompt=ordered(row, f"hang noted in {second}")) for row in range(1, 30)))
     wait_until(second.exists, "the next batch")
+    wait_until(lambda: (lag_of(port, run) or 0) > 20, "what is not committed to be exported")
     assert scorer.terminate() == 0
     scored = run.records(SCORED)
     assert len(scored) == run.committed("scorers", "rollouts")

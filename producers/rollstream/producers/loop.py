@@ -28,7 +28,7 @@ What happens when …
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -37,10 +37,12 @@ from rollstream.bus.message import Message, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
+from rollstream.bus.tracing import sending
 from rollstream.engines.settings import EngineSettings
 from rollstream.history.passing import skipped_by
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
+from rollstream.process.tracing import OFF, Tracing, require_tracing, tracing_of
 from rollstream.producers import metrics
 from rollstream.producers.claims import Claims
 from rollstream.producers.credit import Credit, CreditMark
@@ -73,8 +75,17 @@ _WAIT_SECONDS = 0.5
 class Producer:
     """One producer; `run` returns when a finite source is done, or when it is asked to stop."""
 
-    def __init__(self, settings: ProducerSettings, source: Source, *, sampling: Sampling, health: Health) -> None:
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        source: Source,
+        *,
+        sampling: Sampling,
+        health: Health,
+        tracing: Tracing = OFF,
+    ) -> None:
         self._settings = settings
+        self._tracing = tracing
         self._source = source
         self._sampling = sampling
         self._health = health
@@ -265,7 +276,9 @@ class Producer:
         return numbered_rows(self._source, self._place, stop_before=stop_before)
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
-        for (_, number), end in _ends(publisher, [self._record(prompt) for prompt in batch]).items():
+        with sending(self._tracing, [self._record(prompt) for prompt in batch], operation="submit") as records:
+            ends = _ends(publisher, records)
+        for (_, number), end in ends.items():
             self._prompts_offsets[number] = max(end, self._prompts_offsets.get(number, 0))
         metrics.SUBMITTED.inc(len(batch))
 
@@ -304,7 +317,7 @@ class Producer:
         metrics.SEQUENCE.set(self._place.sequence)
 
 
-def _ends(publisher: Publisher, records: list[OutRecord]) -> dict[Partition, int]:
+def _ends(publisher: Publisher, records: Sequence[OutRecord]) -> dict[Partition, int]:
     """Publish the records. Returns where they end, once the broker has confirmed them."""
     deliveries = Deliveries()
     for record in records:
@@ -335,6 +348,7 @@ def idle_engine_warning(settings: ProducerSettings) -> str | None:
 def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     """Build a producer and its health endpoint, run it, close both."""
     settings.log_resolved()
+    require_tracing(settings.tracing)
     warning = idle_engine_warning(settings)
     if warning:
         _LOG.warning(warning)
@@ -342,8 +356,8 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     health.serve(settings.health_host, settings.health_port)
     try:
         Run(settings).require_topics(PROMPTS, PRODUCERS, LEDGER)
-        producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=health)
-        with reported(settings):
-            producer.run(stop)
+        source, sampling = build_source(settings), sampling_of(settings)
+        with tracing_of(settings.tracing, stage="producer", run=settings.run) as tracing, reported(settings):
+            Producer(settings, source, sampling=sampling, health=health, tracing=tracing).run(stop)
     finally:
         health.close()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from rollstream.bus.message import Partition
 from rollstream.bus.run import Run
+from rollstream.process.trace_context import headers_of_environment
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.prompt import PromptSubmitted, refuse_out_of_bounds
 from rollstream.schemas.scored import RolloutScored
@@ -29,11 +30,12 @@ class Patience:
 def submit(run: Run, prompt: PromptSubmitted, patience: Patience) -> None:
     """Publish the prompt on `prompts`; returns when the broker has confirmed it, or raises `BrokerError`.
 
-    Raises `ConfigurationError` for a prompt whose samples would all fail.
+    Its trace goes on from the variables TRACEPARENT and TRACESTATE, if they are set. Raises `ConfigurationError` for a
+    prompt whose samples would all fail.
     """
     refuse_out_of_bounds(prompt)
     with run.publisher(f"prompt-{os.getpid()}") as publisher:
-        delivery = publisher.publish_soon(run.out_record(PROMPTS, prompt))
+        delivery = publisher.publish_soon(run.out_record(PROMPTS, prompt, headers_of_environment()))
         try:
             delivery.result(patience.left)
         except TimeoutError as error:

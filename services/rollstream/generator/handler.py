@@ -15,6 +15,7 @@ from rollstream.agents.load import Agents
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
+from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MIN_TEMPERATURE
 from rollstream.schemas.errors import EngineDeadError, EngineError, FailedSampleError, RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
@@ -65,7 +66,7 @@ class GeneratorHandler:
     def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
         """group_size unresolved samples, so that the group closes: a prompt that can be read is never dead-lettered."""
         for index in _indices(prompt):
-            failure = Failure(code=FailureCode.GIVEN_UP, message=str(error))
+            failure = _failure(FailureCode.GIVEN_UP, error)
             yield self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, failure=failure)
 
     def weight(self, prompt: PromptSubmitted) -> int:
@@ -92,7 +93,7 @@ class GeneratorHandler:
             async with asyncio.timeout(self._bounds.deadline_seconds):
                 turns = await self._turns_with_retries(prompt, index, attempt_id)
         except FailedSampleError as error:
-            return Status.FAILED, Failure(code=FailureCode(error.code), message=str(error)), ()
+            return Status.FAILED, _failure(FailureCode(error.code), error), ()
         except TimeoutError:
             late = f"not done within {self._bounds.deadline_seconds} s"
             return Status.UNRESOLVED, Failure(code=FailureCode.DEADLINE, message=late), ()
@@ -100,7 +101,7 @@ class GeneratorHandler:
         except EngineDeadError:
             raise
         except EngineError as error:
-            return Status.UNRESOLVED, Failure(code=FailureCode.ENGINE, message=str(error)), ()
+            return Status.UNRESOLVED, _failure(FailureCode.ENGINE, error), ()
         return Status.COMPLETED, None, turns
 
     async def _turns_with_retries(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> tuple[Turn, ...]:
@@ -148,6 +149,11 @@ class GeneratorHandler:
             started_at=started,
             finished_at=utc_now(),
         )
+
+
+def _failure(code: FailureCode, error: Exception) -> Failure:
+    """What `error` says, for everybody who reads the run's topics: an agent knows secrets of the settings."""
+    return Failure(code=code, message=SECRETS.masked(str(error)))
 
 
 def _indices(prompt: PromptSubmitted) -> range:

@@ -34,10 +34,13 @@ What happens when … (the loop itself is `stage/loop.py`)
 import asyncio
 import os
 import socket
+from collections.abc import Callable
+from functools import partial
 
 from rollstream.agents.load import Agents
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.group_config import ConsumerSettings
+from rollstream.bus.message import Headers
 from rollstream.bus.run import Run
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
@@ -45,12 +48,15 @@ from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, SampleBounds, without_tokens
 from rollstream.generator.settings import GeneratorSettings
+from rollstream.generator.tracing import headers_of_sample
 from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
+from rollstream.process.address import revealed
 from rollstream.process.apart import run_apart
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop, ending_within, first_to_end
+from rollstream.process.tracing import OFF, Span, Tracing, require_tracing, tracing_of
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
 from rollstream.schemas.topics import (
@@ -80,6 +86,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     """
     settings.log_resolved()
     Agents(settings.agents)  # one that cannot be imported is refused before the engine starts, which may take minutes
+    require_tracing(settings.tracing)
     # In a child, so that the clients' threads are never in this process. An engine takes long to load.
     run_apart(lambda: _require_what_is_needed(settings))
     health = Health()
@@ -89,7 +96,9 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
         # A placeholder: the newest published version is loaded before the first prompt.
         await engine.start(weight_version=0)
     try:
-        await run_on(engine, settings, health, stop)
+        # Only now: exporting has a thread, and the engine may have forked.
+        with tracing_of(settings.tracing, stage="generator", run=settings.run) as tracing:
+            await run_on(engine, settings, health, stop, tracing)
     finally:
         await engine.close()
         health.close()
@@ -100,7 +109,9 @@ def _require_what_is_needed(settings: GeneratorSettings) -> None:
     open_weight_store(settings.weight_store, settings.storage).probe(writes=False)
 
 
-async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop) -> None:
+async def run_on(
+    engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop, tracing: Tracing = OFF
+) -> None:
     """Run the stage on an engine that was started already; see `run_generator`."""
     identity = _identity(engine, settings)
     current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
@@ -129,12 +140,13 @@ async def run_on(engine: Engine, settings: GeneratorSettings, health: Health, st
             run=run,
             consumer=consumer,
             publisher=publisher,
-            routes=_routes(handler),
-            poison=PoisonGuard(settings.redis_url, consumer.group_id),
+            routes=_routes(handler, partial(headers_of_sample, tracing, settings.model)),
+            poison=PoisonGuard(revealed(settings.redis_url), consumer.group_id),
             health=health,
+            tracing=tracing,
         )
         keeper = _LagKeeper(consumer, health, settings.max_policy_lag)
-        fleet = Fleet(settings.redis_url, settings.run)
+        fleet = Fleet(revealed(settings.redis_url), settings.run)
         await first_to_end(
             run_stage(stage, stop),
             watcher.follow(keeper.note),
@@ -161,7 +173,9 @@ class _LagKeeper:
             self._consumer.pause_for(_BEHIND)
 
 
-def _routes(handler: GeneratorHandler) -> tuple[Route[PromptSubmitted, RolloutGenerated], ...]:
+def _routes(
+    handler: GeneratorHandler, trace: Callable[[Span, RolloutGenerated], Headers]
+) -> tuple[Route[PromptSubmitted, RolloutGenerated], ...]:
     return tuple(
         Route(
             source=source,
@@ -170,6 +184,8 @@ def _routes(handler: GeneratorHandler) -> tuple[Route[PromptSubmitted, RolloutGe
             on_failure=handler.give_up,
             if_too_large=without_tokens,
             weight=handler.weight,
+            operation="generate",
+            trace=trace,
         )
         for source, output in _TOPICS
     )

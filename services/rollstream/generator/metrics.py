@@ -2,6 +2,9 @@
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from rollstream.schemas.rollout import Status
+from rollstream.schemas.weights import ApplyOutcome
+
 SAMPLES = Counter("rollstream_generator_samples_total", "Samples that ended", ["status"])
 FAILURES = Counter("rollstream_generator_failures_total", "Samples that did not complete, by why", ["code"])
 TOKENS = Counter("rollstream_generator_completion_tokens_total", "Tokens sampled")
@@ -13,11 +16,22 @@ STALE_SINCE = Gauge(
     "When the first version was published that is newer than the one that generates, Unix time; 0 if none is",
 )
 LOADS = Counter("rollstream_generator_weight_loads_total", "Versions seen, by how loading them ended", ["outcome"])
+LOAD = Histogram(
+    "rollstream_generator_weight_load_seconds",
+    "From a new version's turn to generation with it: fetch and check its files, load them",
+    buckets=(0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800),
+)
 STALL = Histogram(
     "rollstream_generator_weight_stall_seconds",
     "How long generation stood still for an update",
     buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
 )
+
+# All that there can be, from the start on: Prometheus sees no increase where a series begins.
+for _status in (Status.COMPLETED, Status.FAILED, Status.UNRESOLVED):
+    SAMPLES.labels(status=_status.value)
+for _outcome in (ApplyOutcome.APPLIED, ApplyOutcome.FAILED, ApplyOutcome.SKIPPED):
+    LOADS.labels(outcome=_outcome.value)
 
 
 def num_tokens() -> float:

@@ -1,11 +1,12 @@
 """Settings of the generator, TOML table `[generator]`."""
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.settings import StageSettings
+from rollstream.schemas.addresses import is_bucket
 
 
 class GeneratorSettings(StageSettings):
@@ -30,3 +31,12 @@ class GeneratorSettings(StageSettings):
         description="How long running evaluation samples may hold back a newer version, and how long others wait for "
         "the published version that they name, seconds",
     )
+
+    @model_validator(mode="after")
+    def _reach_the_weights_everywhere(self) -> Self:
+        if self.engine.nodes.count > 1 and is_bucket(self.weight_store):
+            raise ValueError(
+                f"engine.nodes.count {self.engine.nodes.count} with a weight_store in an object store: every machine "
+                "reads a version's files at the same path, so weight_store must be a directory that all of them mount"
+            )
+        return self

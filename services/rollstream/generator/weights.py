@@ -182,13 +182,15 @@ class WeightWatcher:
             return False
         self._parts.store.serve(record.uri)
         metrics.WEIGHT_VERSION.set(version)
+        load = time.monotonic() - started
+        metrics.LOAD.observe(load)
         metrics.STALL.observe(report.stall_seconds)
         skipped = [number for number in self._unreported if number < version]
         await asyncio.gather(*(self._report(number, ApplyOutcome.SKIPPED) for number in skipped))
         self._unreported = [number for number in self._unreported if number > version]
         self._show_staleness()
         stall = report.stall_seconds + held_seconds
-        await self._report(version, ApplyOutcome.APPLIED, stall_seconds=stall, load_seconds=time.monotonic() - started)
+        await self._report(version, ApplyOutcome.APPLIED, stall_seconds=stall, load_seconds=load)
         _LOG.info("version %d generates", version, extra={"weight_version": version})
         return True
 

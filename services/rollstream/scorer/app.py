@@ -136,13 +136,15 @@ def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_a
 def fetched(app: Any) -> Mapping[Partition, Fetched]:
     """What is known of each partition that this process reads; empty while partitions are handed out."""
     # Faust and aiokafka have no public way. These names are checked by a test on a broker.
-    consumer = app.consumer._thread._consumer
+    consumer, committed = app.consumer._thread._consumer, app.consumer._committed_offset
     if consumer is None:
         return {}
     try:
         return {
             (tp.topic, tp.partition): Fetched(
-                answer=consumer.last_poll_timestamp(tp), has_records=tp in consumer._fetcher._records
+                answer=consumer.last_poll_timestamp(tp),
+                has_records=tp in consumer._fetcher._records,
+                lag=max(0, (consumer.highwater(tp) or 0) - (committed.get(tp) or 0)),
             )
             for tp in consumer.assignment()
         }

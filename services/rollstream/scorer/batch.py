@@ -19,7 +19,9 @@ from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
+from rollstream.bus.tracing import processing
 from rollstream.process.crash_points import crash_point
+from rollstream.process.tracing import OFF, ROLLOUT_ID, Span, Tracing
 from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.record import utc_now
@@ -42,8 +44,15 @@ _MUST_END: Final = unresolved(FailureCode.TIMEOUT, "its turn did not come before
 
 ScoringRoute = tuple[Topic[RolloutGenerated], Topic[RolloutScored]]
 """Which topic is read, and where its rollouts go once they are scored."""
-_Decoded = tuple[str, RolloutGenerated]
-"""A rollout, and the topic that it came from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """A rollout, the topic that it came from, and the span of its scoring."""
+
+    topic: str
+    rollout: RolloutGenerated
+    span: Span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +66,7 @@ class BatchParts:
     publisher: Publisher
     starts: StartCounter
     scorer: ScorerIdentity
+    tracing: Tracing = OFF
 
 
 class BatchScorer:
@@ -96,31 +106,35 @@ class BatchScorer:
             while rollouts:
                 rollouts = await self._score_some(rollouts, must_end)
 
-    async def _score_some(self, rollouts: list[_Decoded], must_end: Callable[[], bool]) -> list[_Decoded]:
+    async def _score_some(self, rollouts: list[_Taken], must_end: Callable[[], bool]) -> list[_Taken]:
         """Score as many as the time of a batch allows, and publish them. Returns the others."""
-        verdicts = await self._verdicts([rollout for _, rollout in rollouts])
+        verdicts = await self._verdicts([taken.rollout for taken in rollouts])
         is_last = must_end()
-        results, left = [], []
-        for (topic, rollout), given in zip(rollouts, verdicts, strict=True):
+        results, scored, left = [], [], []
+        for taken, given in zip(rollouts, verdicts, strict=True):
             verdict = given or (_MUST_END if is_last else None)
             if verdict is None:
-                left.append((topic, rollout))
+                left.append(taken)
             else:
-                results.append(self._result(topic, rollout, verdict))
+                results.append(self._result(taken, verdict))
+                scored.append(taken)
         await self._publish(results)
+        for taken in scored:
+            taken.span.end()
         return left
 
-    def _decoded(self, messages: Sequence[Message], attempts: int) -> tuple[list[OutRecord], list[_Decoded]]:
-        """Dead letters of the messages that can't be read, and the rollouts of the others with their topics."""
+    def _decoded(self, messages: Sequence[Message], attempts: int) -> tuple[list[OutRecord], list[_Taken]]:
+        """Dead letters of the messages that can't be read, and the rollouts of the others."""
         letters: list[OutRecord] = []
-        rollouts: list[_Decoded] = []
+        rollouts: list[_Taken] = []
         for message in messages:
             bus_metrics.CONSUMED.labels(message.topic).inc()
             source, _ = self._routes[message.topic]
+            span = self._span(message)
             try:
-                rollouts.append((message.topic, self._run.codec(source).decode(message.value)))
+                rollouts.append(_Taken(message.topic, self._run.codec(source).decode(message.value), span))
             except DecodeError as error:
-                letters.append(self._letter(message, error, attempts=attempts, reason="unreadable"))
+                letters.append(self._letter(message, error, span, attempts=attempts, reason="unreadable"))
         return letters, rollouts
 
     async def _verdicts(self, rollouts: Sequence[RolloutGenerated]) -> list[Verdict | None]:
@@ -128,29 +142,37 @@ class BatchScorer:
         given = iter(await self._parts.pool.score([sample for sample in asked if isinstance(sample, Sample)]))
         return [next(given) if isinstance(sample, Sample) else sample for sample in asked]
 
-    def _result(self, topic: str, rollout: RolloutGenerated, verdict: Verdict) -> OutRecord:
+    def _result(self, taken: _Taken, verdict: Verdict) -> OutRecord:
+        topic, rollout, span = taken.topic, taken.rollout, taken.span
         _, output = self._routes[topic]
         scored = annotated(rollout, verdict, self._parts.scorer, utc_now())
         try:
-            result = self._run.out_record(output, scored)
+            result = self._run.out_record(output, scored, span.headers)
         except RecordTooLargeError as error:
             scored = without_tokens(scored, error)
-            result = self._run.out_record(output, scored)
+            result = self._run.out_record(output, scored, span.headers)
         metrics.ROLLOUTS.labels(topic.rpartition(".")[2], scored.scoring.status.value).inc()
         if scored.scoring.failure is not None:
             metrics.FAILURES.labels(scored.scoring.failure.code.value).inc()
+            span.fail(scored.scoring.failure.code.value)
         if verdict.failure is not None and rollout.failure is None:
-            _LOG.warning("no reward: %s", verdict.failure, extra={"rollout_id": rollout.rollout_id})
+            _LOG.warning("no reward: %s", verdict.failure, extra={"rollout_id": rollout.rollout_id, **span.log_keys})
+        span.set({ROLLOUT_ID: rollout.rollout_id})
         return result
 
     async def _give_up(self, message: Message, starts: int) -> None:
         error = PoisonError(f"the process died on this record {starts} times")
-        await self._publish([self._letter(message, error, attempts=starts, reason="poison")])
+        await self._publish([self._letter(message, error, self._span(message), attempts=starts, reason="poison")])
 
-    def _letter(self, message: Message, error: Exception, *, attempts: int, reason: str) -> OutRecord:
+    def _span(self, message: Message) -> Span:
+        return processing(self._parts.tracing, message, operation="score", group=self._parts.group)
+
+    def _letter(self, message: Message, error: Exception, span: Span, *, attempts: int, reason: str) -> OutRecord:
         parts = self._parts
         bus_metrics.DEAD_LETTERS.labels(message.topic, reason).inc()
-        _LOG.warning("dead letter (%s): %s", reason, error, extra=message.place())
+        _LOG.warning("dead letter (%s): %s", reason, error, extra={**message.place(), **span.log_keys})
+        span.fail(reason)
+        span.end()
         topic = self._run.topic(DEAD_LETTERS)
         return dead_letter(message, topic=topic, group=parts.group, error=error, attempts=attempts, failed_at=utc_now())
 

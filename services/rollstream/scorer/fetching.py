@@ -12,10 +12,14 @@ from rollstream.bus.message import Partition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What the client knows of a partition: a number that each answer changes, and whether records wait here."""
+    """What the client knows of a partition: a number that each answer changes, and whether records wait here.
+
+    `lag`: records between the commit and the end; from offset 0 on while nothing is committed.
+    """
 
     answer: int | None
     has_records: bool
+    lag: int = 0
 
 
 class FetchWatch:

@@ -32,12 +32,15 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any, Final
 
+from rollstream.bus.metrics import LAG
 from rollstream.bus.run import Run
 from rollstream.environments.load import refuse_unknown_environment
+from rollstream.process.address import revealed
 from rollstream.process.beat import beat
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop, first_to_end
+from rollstream.process.tracing import require_tracing, tracing_of
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
 from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process, fetched, leave_at_once
@@ -61,13 +64,15 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
     settings.log_resolved()
     for name in settings.environments:
         refuse_unknown_environment(name, settings.environments)
+    require_tracing(settings.tracing)
     run = Run(settings)
     # Faust would wait for missing topics for ever and log nothing.
     await asyncio.to_thread(run.require_topics, *(topic for route in _ROUTES for topic in route), DEAD_LETTERS)
     async with AsyncExitStack() as stack:
+        tracing = stack.enter_context(tracing_of(settings.tracing, stage="scorer", run=settings.run))
         pool = await stack.enter_async_context(ScoringPool(settings.pool_bounds(), settings.environments))
         publisher = await stack.enter_async_context(run.publisher(_scorer_id(settings)))
-        starts = StartCounter(settings.redis_url, _group(settings))
+        starts = StartCounter(revealed(settings.redis_url), _group(settings))
         stack.push_async_callback(starts.close)
         parts = BatchParts(
             run=run,
@@ -77,6 +82,7 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
             publisher=publisher,
             starts=starts,
             scorer=ScorerIdentity(scorer_id=_scorer_id(settings), version=version("rollstream")),
+            tracing=tracing,
         )
         scorer = BatchScorer(parts)
         await serve_stream(settings, scorer.score, stop, lambda: starts.redis_state)
@@ -118,7 +124,7 @@ async def _run_app(settings: ScorerSettings, handle: Handle, health: Health, sto
         await _start(app, stop)
         hide_loaded_objects()
         _LOG.info("scoring")
-        await first_to_end(_until_stopped(app, stop), _watch_fetching(app, health))
+        await first_to_end(_until_stopped(app, stop), _watch_fetching(app, stream, health))
         health.draining()
         # Faust waits for the running batch here, commits it and leaves the group.
         await asyncio.wait_for(app.stop(), _STOP_SECONDS)
@@ -144,12 +150,15 @@ async def _until_stopped(app: Any, stop: Stop) -> None:
         await asyncio.sleep(0.1)
 
 
-async def _watch_fetching(app: Any, health: Health) -> None:
+async def _watch_fetching(app: Any, stream: StreamSettings, health: Health) -> None:
     watch = FetchWatch(_READ_WITHIN_SECONDS)
     while True:
         assigned = fetched(app)
         silent = watch.look(assigned, time.monotonic())
         health.check("fetching", not silent, silent or f"{len(assigned)} partitions are read")
+        for topic in stream.topics:
+            lag = sum(state.lag for partition, state in assigned.items() if partition[0] == topic)
+            LAG.labels(stream.group, topic).set(lag)
         await asyncio.sleep(0.5)
 
 

@@ -43,13 +43,15 @@ from structlog.contextvars import bind_contextvars
 from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer, InFlight
 from rollstream.bus.deliveries import Deliveries
-from rollstream.bus.message import Message
+from rollstream.bus.message import Headers, Message
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
+from rollstream.bus.tracing import processing
 from rollstream.process.beat import beat
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop, first_to_end
+from rollstream.process.tracing import OFF, Span, Tracing
 from rollstream.schemas.errors import (
     BadMessageError,
     BrokenWorldError,
@@ -82,6 +84,9 @@ class Route(Generic[T, R]):
     `handle` yields each result as soon as it is complete. `on_failure` gives the results to publish if `handle` raised
     or the record was given up; without it the message becomes a dead letter. `if_too_large` makes a smaller result of
     one over the size limit. `weight` is the record's share of `ConsumerSettings.max_weight`.
+
+    `operation` names the work in the record's span. `trace` gives the headers of a result, whose span may be one of its
+    own below that; else they are those of the record's span.
     """
 
     source: Topic[T]
@@ -90,6 +95,8 @@ class Route(Generic[T, R]):
     on_failure: Callable[[T, Exception], Iterable[R]] | None = None
     if_too_large: Callable[[R, RecordTooLargeError], R] | None = None
     weight: Callable[[T], int] | None = None
+    operation: str = "process"
+    trace: Callable[[Span, R], Headers] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +110,7 @@ class Stage:
     poison: PoisonGuard
     health: Health
     drain_seconds: float = 20.0
+    tracing: Tracing = OFF
 
 
 async def run_stage(stage: Stage, stop: Stop) -> None:
@@ -133,6 +141,7 @@ class _Work:
             stage.run.make_codecs(route.source, route.output)
         self._routes = {stage.run.topic(route.source): route for route in stage.routes}
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
+        self._spans: dict[InFlight, Span] = {}
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         # Times of the latest failures: one more than the bound, so that the first and last tell the rate.
         self._failures: deque[float] = deque(maxlen=MAX_FAILURES_A_MINUTE + 1)
@@ -185,6 +194,7 @@ class _Work:
 
     def _ended(self, taken: InFlight, task: asyncio.Task[None]) -> None:
         del self._tasks[taken]
+        self._spans.pop(taken, None)  # a task that was cancelled before it began has none
         error: BaseException | None
         if not task.cancelled():
             error = task.exception()
@@ -202,8 +212,23 @@ class _Work:
     # One record, from its start to the confirmation of all its effects.
 
     async def _work_on(self, taken: InFlight) -> None:
+        span = self._spans[taken] = processing(
+            self._stage.tracing,
+            taken.message,
+            operation=self._routes[taken.message.topic].operation,
+            group=self._stage.consumer.group_id,
+        )
         # In this task and those of the handler, every log line says which message it is about.
-        bind_contextvars(**taken.message.place())
+        bind_contextvars(**taken.message.place(), **span.log_keys)
+        try:
+            await self._finish(taken)
+        except BaseException as error:
+            span.fail(type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    async def _finish(self, taken: InFlight) -> None:
         async with self._stage.poison.start(taken.message) as start:
             # It may have waited for others, or they for one that runs alone: that does not count against its bound.
             taken.begin()
@@ -255,12 +280,14 @@ class _Work:
         if not taken.is_current:
             # The partition was revoked or lost; `cancel_dropped` is about to cancel this task.
             raise asyncio.CancelledError
+        span = self._spans[taken]
+        headers = span.headers if route.trace is None else route.trace(span, result)
         try:
-            sent = self._run.out_record(route.output, result)
+            sent = self._run.out_record(route.output, result, headers)
         except RecordTooLargeError as error:
             if route.if_too_large is None:
                 raise
-            sent = self._run.out_record(route.output, route.if_too_large(result, error))
+            sent = self._run.out_record(route.output, route.if_too_large(result, error), headers)
         await self._stage.publisher.send(sent, deliveries)
 
     async def _confirmed(self, route: Route[Any, Any], deliveries: Deliveries) -> None:
@@ -268,6 +295,7 @@ class _Work:
         metrics.PUBLISHED.labels(self._run.topic(route.output)).inc(deliveries.num_sent)
 
     async def _fail(self, taken: InFlight, start: Start, record: Record, error: Exception) -> None:
+        self._spans[taken].fail(type(error).__name__)
         route = self._routes[taken.message.topic]
         if route.on_failure is None:
             reason = "poison" if isinstance(error, PoisonError) else "failed"
@@ -284,6 +312,7 @@ class _Work:
     async def _dead_letter(self, taken: InFlight, start: Start, error: Exception, *, reason: str) -> None:
         if not taken.is_current:
             raise asyncio.CancelledError
+        self._spans[taken].fail(reason)
         stage, message = self._stage, taken.message
         letter = dead_letter(
             message,

@@ -20,6 +20,7 @@ from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop, ending_within
+from rollstream.process.tracing import OFF, Tracing, require_tracing, tracing_of
 from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHTS
 from rollstream.trainer import metrics
@@ -36,11 +37,13 @@ from rollstream.trainer.commits.restart import (
     check_position,
     plan_restart,
     reading_start,
+    with_margin,
 )
 from rollstream.trainer.intake.admission import AdmissionRules, narrow_lag_bound
 from rollstream.trainer.intake.aging import Aging
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.intake import Intake
+from rollstream.trainer.intake.own_lag import export_own_lag
 from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
 from rollstream.trainer.learning.backends.protocol import TrainingBackend
@@ -48,8 +51,6 @@ from rollstream.trainer.loop import Parts, Trainer
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
-# The broker deletes a little later than it may, and clocks differ.
-_MARGIN_SECONDS: Final = 24 * 3600.0
 # Imports, models and brokers that are away can't be told to end.
 _START_ENDS_SECONDS: Final = 10.0
 
@@ -62,6 +63,7 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
     health = Health()
     health.serve(settings.health_host, settings.health_port)
     try:
+        require_tracing(settings.tracing)
         _refuse_what_is_missing(settings)
         if _is_told_to_end(stop):
             return
@@ -69,7 +71,8 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
         with ending_within(stop, _START_ENDS_SECONDS):
             backend = _load_backend(settings)
         hide_loaded_objects()
-        train(settings, backend, stop, health, clock)
+        with tracing_of(settings.tracing, stage="trainer", run=settings.run) as tracing:
+            train(settings, backend, stop, health, clock, tracing)
     finally:
         health.close()
 
@@ -85,7 +88,12 @@ def _refuse_what_is_missing(settings: TrainerSettings) -> None:
 
 
 def train(
-    settings: TrainerSettings, backend: TrainingBackend, stop: Stop, health: Health, clock: Clock = time.monotonic
+    settings: TrainerSettings,
+    backend: TrainingBackend,
+    stop: Stop,
+    health: Health,
+    clock: Clock = time.monotonic,
+    tracing: Tracing = OFF,
 ) -> None:
     """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over.
 
@@ -109,6 +117,7 @@ def train(
             backend.load_state(state_directory(found.checkpoint))
     if _is_told_to_end(stop):
         return
+    metrics.begin(found.known.milestones)
     commits = _commits(settings, run, publisher, stores, found)
     _restart(found.plan, backend, commits)
     with ExitStack() as stack:
@@ -117,9 +126,12 @@ def train(
         upstream = UpstreamWatcher(run.sibling(settings.rollouts_run), clock)
         stack.callback(upstream.close)
         reader = stack.enter_context(RolloutReader(settings, found.start.offsets))
+        source = run.sibling(settings.rollouts_run)
+        export_own_lag(run.group("trainer"), source, lambda: upstream.latest, lambda: reader.committed)
         parts = Parts(
             backend=backend, commits=commits, intake=_intake(settings, backend, found), reader=reader,
             upstream=upstream, versions=found.known.fold.versions, restored=found.restored, health=health, clock=clock,
+            tracing=tracing,
         )  # fmt: skip
         Trainer(settings, parts).run(stop)
 
@@ -281,7 +293,7 @@ def _remember_seconds(source: Run) -> float | None:
     except BrokerError as error:
         _LOG.warning("closed groups stay remembered: how long topics keep records is unknown: %s", error)
         return None
-    return None if kept is None else kept + _MARGIN_SECONDS
+    return None if kept is None else with_margin(kept)
 
 
 def _rules(settings: TrainerSettings, backend: TrainingBackend) -> AdmissionRules:

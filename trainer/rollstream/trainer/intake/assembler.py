@@ -9,6 +9,7 @@ from datetime import datetime
 
 from rollstream.bus.message import Partition
 from rollstream.bus.offsets import OffsetTracker
+from rollstream.process.trace_context import TraceContext
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ids import rollout_id
 from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
@@ -86,22 +87,24 @@ class Assembler:
         """Note that the ledger names these groups as closed."""
         self._closed.difference_update(group_ids)
 
-    def add_prompt(self, prompt: PromptSubmitted, place: Place) -> None:
+    def add_prompt(self, prompt: PromptSubmitted, place: Place, trace: TraceContext | None = None) -> None:
         """Open the prompt's group."""
-        group = self._group_for(prompt, prompt.group_id, prompt.group_size, place)
+        group = self._group_for(prompt, prompt.group_id, prompt.group_size, place, trace)
         if group is not None and group.prompt_place is None:
             group.prompt_place = place
 
-    def add_sample(self, scored: RolloutScored, place: Place, num_bytes: int) -> None:
+    def add_sample(
+        self, scored: RolloutScored, place: Place, num_bytes: int, trace: TraceContext | None = None
+    ) -> None:
         """Put a sample into its group; of two attempts a completed one is kept, else the first."""
         rollout = scored.rollout
-        group = self._group_for(rollout.prompt, rollout.group_id, rollout.group_size, place)
+        group = self._group_for(rollout.prompt, rollout.group_id, rollout.group_size, place, trace)
         if group is None:
             return
         if not _belongs(rollout, group):
             self.drop(group.group_id, DropReason.CONFLICT)
             return
-        sample = PlacedSample(scored=scored, place=place, num_bytes=num_bytes)
+        sample = PlacedSample(scored=scored, place=place, num_bytes=num_bytes, trace=trace)
         known = group.samples.get(rollout.sample_index)
         if known is None:
             self._fill(group, sample)
@@ -150,7 +153,9 @@ class Assembler:
         """Ids of the groups that are not closed."""
         return tuple(self._open)
 
-    def _group_for(self, prompt: PromptSubmitted, group_id: str, group_size: int, place: Place) -> Group | None:
+    def _group_for(
+        self, prompt: PromptSubmitted, group_id: str, group_size: int, place: Place, trace: TraceContext | None
+    ) -> Group | None:
         """The open group that this record belongs to, opened if it is new; None if the record changes nothing."""
         if self.is_closed(group_id):
             # A group that is not for training closes at its first record, so its later samples are no duplicates.
@@ -161,7 +166,7 @@ class Assembler:
         group = self._open.get(group_id)
         is_new = group is None
         if group is None:
-            group = Group(group_id=group_id, content_hash=content_hash, group_size=group_size)
+            group = Group(group_id=group_id, content_hash=content_hash, group_size=group_size, trace=trace)
             self._open[group_id] = group
         elif not group.content_hash:
             # The group was only expected (`expect`).

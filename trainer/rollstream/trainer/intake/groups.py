@@ -29,6 +29,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rollstream.bus.message import Partition
+from rollstream.process.trace_context import TraceContext
 from rollstream.schemas.ledger import NON_FINITE_REASON, ClosedGroup, GroupOutcome
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
@@ -84,11 +85,12 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedSample:
-    """A scored sample, where it lies in `scored`, and its size there in bytes."""
+    """A scored sample, where it lies in `scored`, its size there in bytes, and the span of its scoring, if traced."""
 
     scored: RolloutScored
     place: Place
     num_bytes: int
+    trace: TraceContext | None = None
 
     @property
     def is_completed(self) -> bool:
@@ -101,6 +103,7 @@ class Group:
     """An open group. `samples`: sample_index → the attempt that is kept. `places`: where all its records lie.
 
     A group that is only expected (`Assembler.expect`) has an empty hash and size 0 until one of its records comes.
+    `trace`: the context of its first record, if spans are exported.
     """
 
     group_id: str
@@ -109,6 +112,7 @@ class Group:
     prompt_place: Place | None = None
     samples: dict[int, PlacedSample] = field(default_factory=dict)
     places: list[Place] = field(default_factory=list)
+    trace: TraceContext | None = None
 
     @property
     def is_complete(self) -> bool:

@@ -9,6 +9,7 @@ from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
 from rollstream.bus.run import Run
+from rollstream.process.trace_context import context_in, log_keys
 from rollstream.schemas.errors import BrokerError, DecodeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED
@@ -28,6 +29,7 @@ class RolloutReader:
     """Reads `prompts` and `scored` of the run whose rollouts are trained on; reads only when `poll` is called."""
 
     def __init__(self, settings: TrainerSettings, start: Mapping[Partition, int]) -> None:
+        self._is_traced = settings.tracing.is_on
         run = Run(settings)
         source = run.sibling(settings.rollouts_run)
         self._prompts_topic = source.topic(PROMPTS)
@@ -36,6 +38,8 @@ class RolloutReader:
         self._group = run.group("trainer")
         self._dead_letters = run.topic(DEAD_LETTERS)
         self._publisher = run.publisher(f"{self._group}.dead-letters")
+        self.committed = dict(start)
+        """The offsets that monitors see as the trainer's."""
         self._reader = source.reader(PROMPTS, SCORED, start=start, monitor_group=self._group, follows=True)
 
     def __enter__(self) -> Self:
@@ -63,11 +67,13 @@ class RolloutReader:
         """Decode and assemble; a sample that can't be read goes to dead-letters, and its group lacks it."""
         for message in messages:
             place = Place(message.topic_partition, message.offset)
+            trace = context_in(message.headers) if self._is_traced else None
             try:
                 if message.topic == self._prompts_topic:
-                    assembler.add_prompt(self._prompts.decode(message.checked_value()), place)
+                    assembler.add_prompt(self._prompts.decode(message.checked_value()), place, trace)
                 else:
-                    assembler.add_sample(self._scored.decode(message.checked_value()), place, len(message.value or b""))
+                    scored = self._scored.decode(message.checked_value())
+                    assembler.add_sample(scored, place, len(message.value or b""), trace)
             except DecodeError as error:
                 self._pass_over(message, error)
                 assembler.skip(place)
@@ -75,6 +81,7 @@ class RolloutReader:
     def commit_for_monitoring(self, offsets: Mapping[Partition, int]) -> None:
         """Commit offsets for lag monitors alone; the trainer itself restarts from its checkpoint."""
         self._reader.commit_for_monitoring(offsets)
+        self.committed = dict(offsets)
 
     def _pass_over(self, message: Message, error: DecodeError) -> None:
         if message.topic == self._prompts_topic:
@@ -89,4 +96,5 @@ class RolloutReader:
         except TimeoutError as late:
             raise BrokerError(f"no delivery report from {self._dead_letters} in {DELIVERY_TIMEOUT_SECONDS} s") from late
         NUM_DEAD_LETTERS.labels(message.topic, "unreadable").inc()
-        _LOG.warning("unreadable sample: %s", error, extra=message.place())
+        trace = context_in(message.headers) if self._is_traced else None
+        _LOG.warning("unreadable sample: %s", error, extra={**message.place(), **log_keys(trace)})
