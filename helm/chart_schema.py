@@ -83,6 +83,8 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "maxReplicas": _COUNT,
     "lagThreshold": _COUNT,
     "partitions": {"type": "integer", "minimum": 1, "maximum": 1000},
+    "generator.leaderWorkerSet.size": {"type": "integer", "minimum": 2, "maximum": 64},
+    "generator.leaderWorkerSet.port": {"type": "integer", "minimum": 1, "maximum": 65535},
     "maxUnavailable": _NUMBER_OR_TEXT,
     "unhealthyPodEvictionPolicy": _choice("AlwaysAllow", "IfHealthyBudget"),
     "dns": _EGRESS,
@@ -90,6 +92,7 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "networkPolicy.schemaRegistry": _EGRESS,
     "networkPolicy.redis": _EGRESS,
     "networkPolicy.objectStore": _EGRESS,
+    "networkPolicy.tracing": _EGRESS,
     "extraObjects": {"type": "array", "items": {"type": ["object", "string"]}},
     "stageDefaults.image": {"$ref": "#/properties/image"},
 }  # fmt: skip

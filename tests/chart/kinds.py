@@ -8,6 +8,8 @@ from cloudcoil.models.keda.v1alpha1 import ScaledObject, TriggerAuthentication
 from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule, ServiceMonitor
 from pydantic import BaseModel
 
+from tests.chart.leader_worker_set import LeaderWorkerSet
+
 OLDEST: Final = "1.29"
 NEWEST: Final = kubernetes_validate.latest_version()
 _MODELS: Final[dict[str, type[BaseModel]]] = {
@@ -16,6 +18,7 @@ _MODELS: Final[dict[str, type[BaseModel]]] = {
     "monitoring.coreos.com/v1/PodMonitor": PodMonitor,
     "monitoring.coreos.com/v1/ServiceMonitor": ServiceMonitor,
     "monitoring.coreos.com/v1/PrometheusRule": PrometheusRule,
+    "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet": LeaderWorkerSet,
 }
 # Otherwise the library reads its files again for each document.
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)
@@ -31,3 +34,8 @@ def check(document: dict[str, Any]) -> None:
     # The models pass over a field that they don't know: only the dump shows that it was not taken.
     taken = model.model_validate(document).model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert taken == document
+    if model is LeaderWorkerSet:
+        group = document["spec"]["leaderWorkerTemplate"]
+        for template in (group["leaderTemplate"], group["workerTemplate"]):
+            metadata = {"name": document["metadata"]["name"]}
+            check({"apiVersion": "v1", "kind": "PodTemplate", "metadata": metadata, "template": template})

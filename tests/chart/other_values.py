@@ -10,15 +10,18 @@ from tests.chart.rendering import CHART, STAGES
 _OF_THE_CHART: Final = {
     "run", "kafka", "registry_url", "redis_url", "weight_store", "health_port", "storage.options",
     "storage.allow_http", "storage.cache", "storage.cache_bytes", "generator.generator_id", "scorer.scorer_id",
+    "generator.engine.tensor_parallel_size", "generator.engine.nodes",
     "trainer.checkpoints",
 }  # fmt: skip
-# A trainer that ends is refused by the chart. The cap is not for `old = "behavior"`, which another value is.
-_LEFT_OUT: Final = {"trainer.num_steps", "trainer.learning.importance_cap"}
+# A trainer that ends is refused by the chart, and so are headers, which may be secret. The cap is not for
+# `old = "behavior"`, which another value is.
+_LEFT_OUT: Final = {"trainer.num_steps", "trainer.learning.importance_cap", "tracing.headers"}
 # Values that must fit to others.
 _FITTING: Final[dict[str, Any]] = {
     "health_host": "127.0.0.1",
     "environments": {"mine": {"path": "my.module.Environment", "options": {"level": "3"}}},
     "agents": {"mine": {"path": "my.module.Agent", "options": {"tools": "a=b # c"}}},
+    "tracing.endpoint": "http://collector:4318",
     "producer.share": 7,
     "producer.wait_until_closed": False,
     "producer.environment": "word_count",

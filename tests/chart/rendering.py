@@ -53,17 +53,29 @@ class Release:
         return found
 
     def workload(self, stage: str) -> Document:
-        """The Deployment, StatefulSet or Job of a stage."""
-        workloads = [one for kind in ("Deployment", "StatefulSet", "Job") for one in self.of_kind(kind)]
+        """The Deployment, StatefulSet, LeaderWorkerSet or Job of a stage."""
+        kinds = ("Deployment", "StatefulSet", "LeaderWorkerSet", "Job")
+        workloads = [one for kind in kinds for one in self.of_kind(kind)]
         (found,) = [one for one in workloads if labels_of(one)["app.kubernetes.io/component"] == stage]
+        return found
+
+    def pod(self, stage: str, member: str = "leader") -> Document:
+        """The pod template of a stage; of a group that of its `member`, leader or worker."""
+        spec = self.workload(stage)["spec"]
+        found: Document = spec["template"] if "template" in spec else spec["leaderWorkerTemplate"][f"{member}Template"]
         return found
 
     def pods(self) -> Iterator[tuple[str, Document]]:
         """Every pod's metadata and spec, by the name of the document that holds it."""
         for document in self.documents:
+            where = f"{document['kind']} {document['metadata']['name']}"
+            group = document.get("spec", {}).get("leaderWorkerTemplate", {})
+            for member in ("leader", "worker"):
+                if f"{member}Template" in group:
+                    yield f"{where} {member}", group[f"{member}Template"]
             pod = document if document["kind"] == "Pod" else document.get("spec", {}).get("template")
             if pod is not None and "containers" in pod.get("spec", {}):
-                yield f"{document['kind']} {document['metadata']['name']}", pod
+                yield where, pod
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:

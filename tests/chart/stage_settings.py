@@ -12,6 +12,9 @@ from rollstream.process.settings import Stage, StageSettings, settings_class
 from tests.chart.rendering import Document, Release, container_of
 
 POD_NAME: Final = "the-pod-0"
+POD_IP: Final = "10.0.0.7"
+# What the controller of a LeaderWorkerSet sets in every container.
+IN_GROUP: Final = {"LWS_LEADER_ADDRESS": "the-pod-0.the-pod.training", "LWS_GROUP_SIZE": "2"}
 
 
 def secret_of(secret: str, key: str) -> str:
@@ -20,27 +23,36 @@ def secret_of(secret: str, key: str) -> str:
 
 
 def settings_of(
-    release: Release, stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, secrets: Mapping[str, str] = {}
+    release: Release,
+    stage: Stage,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    secrets: Mapping[str, str] = {},
+    member: str = "leader",
 ) -> StageSettings:
-    """The settings as the stage's container finds them. `secrets`: values of `secret/key` other than `secret_of`."""
-    pod = release.workload(stage)["spec"]["template"]
+    """The settings as the stage's container finds them. `secrets`: values of `secret/key` other than `secret_of`.
+
+    `member`: which pod of a group, where the stage has groups.
+    """
+    pod = release.pod(stage, member)
     container = container_of(pod, stage)
+    in_group = IN_GROUP | {"LWS_WORKER_INDEX": "0" if member == "leader" else "1"}
     for name in [name for name in os.environ if name.startswith("ROLLSTREAM_")]:
         monkeypatch.delenv(name)
     for variable in container["env"]:
-        monkeypatch.setenv(variable["name"], _value(variable, secrets))
+        monkeypatch.setenv(variable["name"], _value(variable, secrets, in_group))
     file = tmp_path / "rollstream.toml"
     file.write_text(_mounted(release, pod, container, os.environ["ROLLSTREAM_CONFIG"]))
     return settings_class(stage).load(file)
 
 
-def _value(variable: Document, secrets: Mapping[str, str]) -> str:
+def _value(variable: Document, secrets: Mapping[str, str], in_group: Mapping[str, str]) -> str:
     if "value" in variable:
-        return str(variable["value"])
+        text = str(variable["value"])
+        return in_group[text[2:-1]] if text.startswith("$(") else text
     source = variable["valueFrom"]
     if "fieldRef" in source:
-        assert source["fieldRef"] == {"fieldPath": "metadata.name"}
-        return POD_NAME
+        return {"metadata.name": POD_NAME, "status.podIP": POD_IP}[source["fieldRef"]["fieldPath"]]
     name, key = source["secretKeyRef"]["name"], source["secretKeyRef"]["key"]
     return secrets.get(f"{name}/{key}", secret_of(name, key))
 

@@ -8,9 +8,11 @@ from click.testing import CliRunner
 
 from rollstream.cli.main import cli
 from tests.chart.rendering import STAGES, Document, Release, at, container_of, example, render
+from tests.harness.small_registry import a_small_registry
 
 WITHOUT_HOOKS = at("bootstrapJob.useHelmHooks", False)
 REGISTRY = at("schemaRegistry.url", "http://registry:8081")
+SECRET_REGISTRY = at("schemaRegistry", {"existingSecret": "registry", "urlKey": "address"})
 
 
 def annotations(document: Document) -> dict[str, str]:
@@ -54,10 +56,29 @@ def test_without_hooks_it_is_a_job_like_any_other_whose_name_changes_with_what_i
 def test_it_makes_the_topics_and_registers_the_schemas_where_there_is_a_registry() -> None:
     topics = ["topics", "create", "--partitions", "16"]
     assert commands(render()) == [topics]
-    register = ["schemas", "register", "--run", "math", "--url", "http://registry:8081"]
+    register = ["schemas", "register"]
     assert commands(render(REGISTRY)) == [topics, register]
+    assert commands(render(SECRET_REGISTRY)) == [topics, register]
     assert commands(render(REGISTRY, at("bootstrapJob.registerSchemas", False))) == [topics]
     assert commands(render(at("bootstrapJob.partitions", 3)))[0][-1] == "3"
+
+
+def test_it_registers_with_the_password_of_the_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = render(SECRET_REGISTRY)
+    variables = container_of(release.pod("bootstrap"), "bootstrap")["env"]
+    (source,) = [one["valueFrom"] for one in variables if one["name"] == "ROLLSTREAM_REGISTRY_URL"]
+    assert source == {"secretKeyRef": {"name": "registry", "key": "address"}}
+    (file,) = [one["value"] for one in variables if one["name"] == "ROLLSTREAM_CONFIG"]
+    mounts = container_of(release.pod("bootstrap"), "bootstrap")["volumeMounts"]
+    assert {"name": "run", "mountPath": str(Path(file).parent), "readOnly": True} in mounts
+    config = tmp_path / Path(file).name
+    config.write_text(release.one("ConfigMap", "-bootstrap")["data"][config.name])
+    with a_small_registry("key:hunter2") as registry:
+        monkeypatch.setenv("ROLLSTREAM_CONFIG", str(config))
+        monkeypatch.setenv("ROLLSTREAM_REGISTRY_URL", registry.url.replace("://", "://key:hunter2@"))
+        result = CliRunner().invoke(cli, commands(release)[1])
+        assert result.exit_code == 0, result.output
+        assert "math.prompts-value" in registry.subjects
 
 
 def test_it_ends_by_itself() -> None:
@@ -104,7 +125,7 @@ def test_the_command_that_the_test_runs_finds_the_rendered_file_fine(values: dic
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize("values", [{}, REGISTRY, example("keda.yaml")], ids=["minimal", "registry", "keda"])
+@pytest.mark.parametrize("values", [{}, SECRET_REGISTRY, example("keda.yaml")], ids=["minimal", "registry", "keda"])
 def test_the_command_knows_every_argument_that_a_container_is_started_with(values: dict[str, Any]) -> None:
     asked = {
         tuple(container["args"])

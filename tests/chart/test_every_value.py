@@ -24,6 +24,7 @@ _FITTING: Final = {
     "objectStore.endpoint": "https://endpoint-here",
     "kafka.lingerSeconds": 0.123,
     "nameOverride": "name-here",
+    "generator.leaderWorkerSet.size": 37,
 }
 _SWITCHES: Final[dict[str, Any]] = merged(
     at("config.producer.environment", "sort_digits"),
@@ -63,6 +64,9 @@ _THIRD_SIDE: Final = merged(
     at("generator", {"replicas": 13, "autoscaling": {"hpa": {"enabled": False}}}),
     at("scorer", {"replicas": 17, "autoscaling": {"hpa": {"enabled": False}}}),
 )
+_FOURTH_SIDE: Final = merged(
+    _ONE_SIDE, at("generator", {"leaderWorkerSet": {"enabled": True}, "updateStrategy": {"type": "RollingUpdate"}})
+)
 _SET_BY_THE_THIRD: Final = {"weightStore.pvc.existingClaim", "trainer.checkpoints.existingClaim", "generator.replicas",
                             "scorer.replicas"}  # fmt: skip
 
@@ -93,9 +97,8 @@ def test_every_text_and_number_is_found_in_what_is_rendered() -> None:
             own[f"{stage}.autoscaling.{scaler}.minReplicas"] = 101 + 2 * number + 10 * (stage == "scorer")
             own[f"{stage}.autoscaling.{scaler}.maxReplicas"] = 201 + 2 * number + 10 * (stage == "scorer")
     values = merged(*(at(path, value) for path, value in own.items()), _SWITCHES)
-    texts = "".join(
-        text for side in (_ONE_SIDE, _OTHER_SIDE, _THIRD_SIDE) for text in render_exactly(merged(values, side)).texts
-    )
+    sides = (_ONE_SIDE, _OTHER_SIDE, _THIRD_SIDE, _FOURTH_SIDE)
+    texts = "".join(text for side in sides for text in render_exactly(merged(values, side)).texts)
     missing = {
         path: value
         for path, value in own.items()
@@ -103,5 +106,5 @@ def test_every_text_and_number_is_found_in_what_is_rendered() -> None:
     }
     assert missing == {}
     assert str(own["objectStore.cache.gib"] * 2**30) in texts
-    for found in ("weights-claim-here", "checkpoints-claim-here", "replicas: 13", "replicas: 17"):
+    for found in ("weights-claim-here", "checkpoints-claim-here", "replicas: 13", "replicas: 17", "size: 37"):
         assert found in texts

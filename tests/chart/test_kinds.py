@@ -41,10 +41,10 @@ def test_the_values_of_the_chart_alone_pass_helm_lint_but_for_the_run_that_must_
     assert [one for one in report["messages"] if one["severity"] > 1 and "run: name the run" not in one["error"]] == []
 
 
-def test_each_of_the_seven_situations_has_an_example() -> None:
+def test_each_of_the_nine_situations_has_an_example() -> None:
     assert set(EXAMPLES) == {
         "minimal-cpu.yaml", "one-gpu-node.yaml", "strimzi.yaml", "msk-scram.yaml", "confluent-cloud.yaml", "keda.yaml",
-        "s3.yaml",
+        "s3.yaml", "multi-gpu.yaml", "leader-worker-set.yaml",
     }  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_every_kind_of_document_that_the_chart_can_make_is_checked() -> None:
     assert made == {
         "ConfigMap", "ServiceAccount", "Service", "PersistentVolumeClaim", "Deployment", "StatefulSet", "Job", "Pod",
         "PodDisruptionBudget", "HorizontalPodAutoscaler", "NetworkPolicy", "ScaledObject", "TriggerAuthentication",
-        "PodMonitor", "ServiceMonitor", "PrometheusRule",
+        "PodMonitor", "ServiceMonitor", "PrometheusRule", "LeaderWorkerSet",
     }  # fmt: skip
 
 
@@ -64,6 +64,21 @@ def test_a_field_that_a_kind_does_not_have_is_found(kind: str) -> None:
     document = copy.deepcopy(render(example("keda.yaml")).of_kind(kind)[0])
     document["spec"]["typo"] = 1
     with pytest.raises((AssertionError, kubernetes_validate.ValidationError)):
+        check(document)
+
+
+@pytest.mark.parametrize(
+    "path", ["", "leaderWorkerTemplate", "rolloutStrategy.rollingUpdateConfiguration",
+             "leaderWorkerTemplate.leaderTemplate.spec", "leaderWorkerTemplate.workerTemplate.spec.containers.0"]
+)  # fmt: skip
+def test_a_field_that_a_group_or_its_pods_do_not_have_is_found(path: str) -> None:
+    document = copy.deepcopy(render_exactly(example("leader-worker-set.yaml")).one("LeaderWorkerSet"))
+    check(document)
+    place = document["spec"]
+    for name in filter(None, path.split(".")):
+        place = place[int(name)] if name.isdigit() else place[name]
+    place["typo"] = 1
+    with pytest.raises((ValidationError, kubernetes_validate.ValidationError)):
         check(document)
 
 

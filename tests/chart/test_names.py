@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.chart.everything import EVERYTHING
-from tests.chart.rendering import Release, at, labels_of, merged, render
+from tests.chart.rendering import Release, at, example, labels_of, merged, render, render_exactly
 
 # Longest name that Helm allows.
 LONG = "a" * 53
@@ -21,10 +21,13 @@ def names(release: Release) -> set[tuple[str, str]]:
 
 @pytest.mark.parametrize("release", [LONG, "rl", "rollstream"])
 def test_names_and_labels_are_as_short_as_kubernetes_wants(release: str) -> None:
-    for document in render(FULL, release=release).documents:
+    groups = render_exactly(example("leader-worker-set.yaml"), release=release)
+    assert groups.of_kind("LeaderWorkerSet")
+    for document in (*render(FULL, release=release).documents, *groups.documents):
         name = document["metadata"]["name"]
         # A StatefulSet's pods carry its name with a hash in a label.
-        assert len(name) <= (52 if document["kind"] == "StatefulSet" else 63), name
+        # Those of a LeaderWorkerSet have a StatefulSet for each group, named NAME-99 for example.
+        assert len(name) <= {"StatefulSet": 52, "LeaderWorkerSet": 49}.get(document["kind"], 63), name
         assert re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name)
         pod = document.get("spec", {}).get("template", {})
         for labels in (document["metadata"].get("labels", {}), pod.get("metadata", {}).get("labels", {})):

@@ -6,6 +6,7 @@ from tests.chart.everything import EVERYTHING
 from tests.chart.rendering import STAGES, Document, Release, at, example, render
 
 ON = at("networkPolicy.enabled", True)
+GROUPS = at("generator", {"gpu": {"count": 8}, "leaderWorkerSet": {"enabled": True}})
 PEER = [{"namespaceSelector": {"matchLabels": {"a": "b"}}}]
 
 
@@ -55,6 +56,34 @@ def test_a_pod_reaches_dns_kafka_and_what_is_configured() -> None:
     checkpoints = render(ON, at("trainer.checkpoints.location", "s3://b/c"))
     assert ports(policy(checkpoints, "trainer")) == {53, 9092, 443}
     assert ports(policy(checkpoints, "generator")) == {53, 9092}
+
+
+def test_stages_reach_the_collector_of_spans_where_there_is_one() -> None:
+    collector = at("config.tracing.endpoint", "http://collector:4318")
+    release = render(ON, collector)
+    assert [4318 in ports(policy(release, stage)) for stage in STAGES] == [True] * 4
+    assert 4318 not in ports(policy(release, "bootstrap"))
+    alone = render(ON, at("config.scorer", collector["config"]), at("networkPolicy.tracing", {"ports": [4319]}))
+    assert {stage for stage in STAGES if 4319 in ports(policy(alone, stage))} == {"scorer"}
+
+
+def test_the_pods_of_groups_reach_each_other_and_no_one_else_reaches_them() -> None:
+    release = render(GROUPS, ON, at("networkPolicy.metricsFrom", PEER), at("redis.url", "redis://cache"))
+    components = {one["metadata"]["labels"]["app.kubernetes.io/component"] for one in release.of_kind("NetworkPolicy")}
+    assert components == {pod["metadata"]["labels"]["app.kubernetes.io/component"] for _, pod in release.pods()}
+    for component in ("generator", "generator-worker"):
+        spec = policy(release, component)
+        scrape, group = spec["ingress"]
+        assert scrape["from"] == PEER
+        (peer,) = group["from"]
+        assert group.keys() == {"from"}  # at any port: NCCL takes free ones
+        (only,) = peer["podSelector"]["matchExpressions"]
+        assert (only["key"], only["values"]) == ("app.kubernetes.io/component", ["generator", "generator-worker"])
+        assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "rl"
+        assert {"to": [peer]} in spec["egress"]
+    assert ports(policy(release, "generator")) == {53, 9092, 6379}
+    assert ports(policy(release, "generator-worker")) == {53}
+    assert len(policy(release, "scorer")["ingress"]) == 1
 
 
 def test_dns_is_asked_over_both_protocols() -> None:

@@ -19,6 +19,13 @@ def test_the_notes_hint_at_what_is_missing_and_only_at_that() -> None:
         assert hint not in full
 
 
+def test_the_notes_say_over_how_many_gpus_the_model_is_divided() -> None:
+    pod, group = at("generator.gpu.count", 4), at("generator.leaderWorkerSet", {"enabled": True, "size": 3})
+    assert "divides the model over" not in render().notes
+    assert "divides the model over 4 GPUs; the number must divide its heads" in render(pod).notes
+    assert "divides the model over 12 GPUs of 3 pods; the number" in render(pod, group).notes
+
+
 def test_the_notes_say_which_stages_the_release_has_and_where_the_weights_are() -> None:
     notes = render(at("scorer.enabled", False)).notes
     assert "Scorer        is not part of this release" in notes

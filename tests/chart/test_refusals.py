@@ -21,6 +21,9 @@ TYPOS = [
     ("config.scorer.max_policy_lag", 4),
     ("generator.replica", 2),
     ("generator.autoscaling.keda.lagTreshold", 5),
+    ("generator.gpu.counts", 4),
+    ("generator.leaderWorkerSet.pods", 4),
+    ("config.generator.engine.gpu_memory_utilisation", 0.8),
     ("scorer.resources.limit", {"memory": "1Gi"}),
     ("scorer.podAnnotation", {"a": "b"}),
     ("trainer.replicas", 2),
@@ -58,6 +61,11 @@ WRONG_VALUES = [
     ("config.trainer.learning.loss", "reinforce", "value must be one of"),
     ("generator.autoscaling.keda.minReplicas", 0, "minimum: got 0, want 1"),
     ("healthPort", 0, "minimum: got 0, want 1"),
+    ("generator.gpu.count", "two", "got string, want integer"),
+    ("generator.leaderWorkerSet.size", 1, "minimum: got 1, want 2"),
+    ("generator.leaderWorkerSet.port", 70000, "maximum: got 70,000, want 65,535"),
+    ("config.generator.engine.gpu_memory_utilization", 1.5, "maximum: got 1.5, want 1"),
+    ("config.generator.engine.max_num_batched_tokens", 0, "minimum: got 0, want 1"),
     ("metrics.prometheusRule.thresholds", {"dead_letters": "many"}, "got string, want number"),
 ]
 
@@ -73,6 +81,7 @@ def test_a_value_of_the_wrong_kind_is_refused_at_its_place(path: str, value: Any
 SASL = {"kafka": {"security": {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "existingSecret": "user"}}}
 BUCKET = {"weightStore": {"backend": "objectStore", "location": "s3://bucket/weights"}}
 KEDA = at("generator.autoscaling.keda.enabled", True)
+GROUPS = at("generator", {"gpu": {"count": 8}, "leaderWorkerSet": {"enabled": True}})
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     (at("run", ""), "run: name the run"),
@@ -109,7 +118,6 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     (at("redis.url", "r:6379"), "redis.url: it must begin with redis:// or rediss://"),
     (at("schemaRegistry.url", "https://key:hunter2@r"), "name it in schemaRegistry.existingSecret"),
     (at("schemaRegistry.url", "registry:8081"), "schemaRegistry.url: it must begin with http:// or https://"),
-    (at("schemaRegistry.existingSecret", "registry"), "set bootstrapJob.registerSchemas=false"),
     (
         at("objectStore.options.secret_access_key", "hunter2"),
         "put it into a secret and name it in objectStore.secretOp",
@@ -140,8 +148,38 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (merged(KEDA, SASL, at("kafka.security.username", "rl")), "KEDA reads the user's name from a secret only"),
     (at("scorer.strategy.type", "Recreate"), "scorer.strategy: rollingUpdate is not for type Recreate"),
-    (at("generator.gpu.count", 2), "generator.gpu.count 2: a process uses one GPU; raise generator.replicas"),
-    (at("trainer.gpu.count", 8), "trainer.gpu.count 8: a process uses one GPU; the trainer is one process"),
+    (at("trainer.gpu.count", 8), "trainer.gpu.count 8: the trainer is one process, which uses one GPU"),
+    (
+        merged(at("generator.gpu.count", 2), at("config.generator.engine.kind", "transformers")),
+        "generator.gpu.count 2: only vllm divides a model over several GPUs, but config.generator.engine.kind is trans",
+    ),
+    (at("generator.gpu.count", 72), "generator.gpu.count 72: GPUs of one pod, at most 64"),
+    (
+        merged(at("generator.gpu.count", 4), at("config.generator.engine.tensor_parallel_size", 2)),
+        "config.generator.engine.tensor_parallel_size: set generator.gpu.count instead, GPUs of each pod",
+    ),
+    (at("config.generator.engine.nodes.count", 2), "config.generator.engine.nodes: set generator.leaderWorkerSet inst"),
+    (at("generator.leaderWorkerSet.enabled", True), "generator.leaderWorkerSet: set generator.gpu.count, the GPUs of"),
+    (
+        merged(GROUPS, at("generator.leaderWorkerSet.size", 16)),
+        "generator.leaderWorkerSet.size 16: 8 GPUs of each pod make 128, and vLLM divides a model over at most 64",
+    ),
+    (
+        merged(GROUPS, BUCKET),
+        "generator.leaderWorkerSet: every pod of a group reads a version's files at the same path",
+    ),
+    (
+        merged(GROUPS, at("weightStore.pvc.sameNode", True)),
+        "generator.leaderWorkerSet: weightStore.pvc.sameNode puts all pods on one node",
+    ),
+    (
+        merged(GROUPS, at("config.generator.engine.kind", "scripted"), at("generator.gpu.count", 1)),
+        "generator.leaderWorkerSet: only vllm spans several pods, but config.generator.engine.kind is scripted",
+    ),
+    (
+        merged(GROUPS, at("generator.updateStrategy.type", "OnDelete")),
+        "generator.updateStrategy.type OnDelete: the groups of a LeaderWorkerSet know RollingUpdate only",
+    ),
     (at("trainer.gpu", {"count": 1, "vendor": "cerebras"}), "gpuResourceNames has amd, nvidia"),
     (
         at("metrics", {"podMonitor": {"enabled": True}, "serviceMonitor": {"enabled": True}}),
@@ -161,7 +199,10 @@ def test_what_may_be_combined_is_taken() -> None:
     render(SASL, at("kafka.security.username", "rl"), at("scorer.autoscaling.hpa.enabled", True))
     render(at("weightStore.pvc", {"accessModes": ["ReadWriteOnce"], "sameNode": True}))
     render(at("weightStore.pvc", {"accessModes": ["ReadWriteOnce"], "existingClaim": "shared"}))
+    render(at("schemaRegistry.existingSecret", "registry"))
     render(at("schemaRegistry.existingSecret", "registry"), at("bootstrapJob.registerSchemas", False))
+    render(GROUPS, at("generator.autoscaling.hpa.enabled", True))
+    render(at("generator", {"enabled": False, "leaderWorkerSet": {"enabled": True}}))
     render(at("scorer.strategy", {"type": "Recreate", "rollingUpdate": None}))
     render(at("generator.replicas", 100), at("bootstrapJob.enabled", False))
     render(at("objectStore", {"endpoint": "http://s3:9000", "allowHttp": True}))

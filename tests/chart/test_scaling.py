@@ -7,6 +7,7 @@ import pytest
 from tests.chart.rendering import at, example, merged, render
 
 KEDA = "keda.yaml"
+GROUPS = at("generator", {"gpu": {"count": 8}, "leaderWorkerSet": {"enabled": True, "size": 2}})
 
 
 @pytest.mark.parametrize("stage", ["generator", "scorer"])
@@ -23,6 +24,17 @@ def test_a_scaler_alone_decides_about_the_replicas(stage: str, scaler: str) -> N
     assert (found[least], found[most]) == (2, 7)
     assert found["scaleTargetRef"] == {
         "apiVersion": "apps/v1", "kind": workload["kind"], "name": workload["metadata"]["name"],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("scaler", ["hpa", "keda"])
+def test_a_scaler_counts_groups_where_a_generator_spans_several_pods(scaler: str) -> None:
+    release = render(GROUPS, at(f"generator.autoscaling.{scaler}.enabled", True))
+    groups = release.one("LeaderWorkerSet")
+    assert "replicas" not in groups["spec"]
+    found = release.one("HorizontalPodAutoscaler" if scaler == "hpa" else "ScaledObject", "generator")["spec"]
+    assert found["scaleTargetRef"] == {
+        "apiVersion": groups["apiVersion"], "kind": groups["kind"], "name": groups["metadata"]["name"],
     }  # fmt: skip
 
 

@@ -38,6 +38,25 @@ PLACES = [
     at("config.environments.mine", {"path": "a.B", "options": {"api_key": PLANTED}}),
     at("config.scorer.environments.mine", {"path": "a.B", "options": {"password": PLANTED}}),
     at("kafka.bootstrapServers", f"user:{PLANTED}@broker:9092"),
+    at("kafka.security.tls.client.keyPassword", PLANTED),
+    at("kafka.security.tls.client.keyKey", {"pem": f"-----BEGIN PRIVATE KEY-----\n{PLANTED}\n"}),
+    at("kafka.security.tls.ca.pem", f"-----BEGIN CERTIFICATE-----\n{PLANTED}\n"),
+    # Where no address belongs, or any text may stand.
+    *(
+        at(path, f"https://key:{PLANTED}@host/x")
+        for path in (
+            "model.path",
+            "image.repository",
+            "serviceAccount.name",
+            "config.producer.path",
+            "objectStore.region",
+        )
+    ),
+    at("stageDefaults.podAnnotations", {"note": f"amqp://key:{PLANTED}@host"}),
+    at("stageDefaults.extraEnv", [{"name": "HTTPS_PROXY", "value": f"http://key:{PLANTED}@proxy"}]),
+    at("config.tracing.headers", {"authorization": PLANTED}),
+    at("config.trainer.tracing.headers", {"authorization": PLANTED}),
+    at("config.tracing.endpoint", f"https://key:{PLANTED}@collector"),
     *(
         at(f"{part}.extraEnv", [{"name": name, "value": PLANTED}])
         for part, name in (
@@ -47,6 +66,8 @@ PLACES = [
             ("producer", "ROLLSTREAM_REDIS_URL"),
             ("bootstrapJob", "ROLLSTREAM_REGISTRY_URL"),
             ("scorer", "ROLLSTREAM_ENVIRONMENTS__MINE__OPTIONS__API_KEY"),
+            ("trainer", "ROLLSTREAM_TRACING__HEADERS__AUTHORIZATION"),
+            ("stageDefaults", "OTEL_EXPORTER_OTLP_HEADERS"),
         )
     ),
 ]
@@ -66,6 +87,11 @@ def test_the_same_variables_may_come_from_a_secret_and_others_may_have_a_value()
         "containers"
     ][0]
     assert container["env"][-2:] == variables
+
+
+def test_an_address_may_name_a_variable_that_comes_from_a_secret() -> None:
+    proxy = {"name": "HTTPS_PROXY", "value": "http://key:$(PROXY_PASSWORD)@proxy"}
+    assert proxy["value"] in "".join(render(at("stageDefaults.extraEnv", [proxy])).texts)
 
 
 @pytest.mark.parametrize("name", SETS)

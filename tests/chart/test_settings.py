@@ -9,10 +9,11 @@ from rollstream.process.settings import STAGES, Stage
 from tests.chart.everything import EVERYTHING
 from tests.chart.other_values import leaves, other_config
 from tests.chart.rendering import EXAMPLES, MINIMAL, at, container_of, example, merged, render, render_exactly
-from tests.chart.stage_settings import POD_NAME, found_at, plain, secret_of, settings_of
+from tests.chart.stage_settings import IN_GROUP, POD_NAME, found_at, plain, secret_of, settings_of
 
 SASL = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-256", "existingSecret": "user"}
 BUCKET = {"backend": "objectStore", "location": "s3://bucket/weights"}
+GROUPS = at("generator", {"gpu": {"count": 8}, "leaderWorkerSet": {"enabled": True, "size": 3, "port": 29600}})
 KEYS = {"existingSecret": "keys", "secretOptions": {"access_key_id": "id", "account_key": "key"}}
 
 VALUES: list[tuple[dict[str, Any], str, str, Any]] = [
@@ -42,6 +43,12 @@ VALUES: list[tuple[dict[str, Any], str, str, Any]] = [
     (at("redis.url", "redis://cache:6379/1"), "all", "redis_url", "redis://cache:6379/1"),
     (at("model.path", "/models/other"), "generator", "engine.model_path", "/models/other"),
     (at("model.path", "/models/other"), "trainer", "model_path", "/models/other"),
+    ({}, "generator", "engine.tensor_parallel_size", 1),
+    (at("generator.gpu.count", 1), "generator", "engine.tensor_parallel_size", 1),
+    (at("generator.gpu.count", 4), "generator", "engine.tensor_parallel_size", 4),
+    (GROUPS, "generator", "engine.tensor_parallel_size", 24),
+    (GROUPS, "generator", "engine.nodes", {"count": 3, "rank": 0, "leader": IN_GROUP["LWS_LEADER_ADDRESS"],
+                                           "port": 29600}),
     ({}, "all", "weight_store", "/weights"),
     (at("weightStore", BUCKET), "all", "weight_store", "s3://bucket/weights"),
     (at("objectStore.endpoint", "https://s3:9000"), "all", "storage.options.endpoint", "https://s3:9000"),
@@ -80,11 +87,7 @@ def test_a_value_of_the_chart_lands_in_its_setting(
     ("values", "path", "url"),
     [
         (at("redis.existingSecret", "redis"), "redis_url", "rediss://:hunter2@cache:6380/0"),
-        (
-            merged(at("schemaRegistry", {"existingSecret": "registry"}), at("bootstrapJob.registerSchemas", False)),
-            "registry_url",
-            "https://key:hunter2@registry",
-        ),
+        (at("schemaRegistry", {"existingSecret": "registry"}), "registry_url", "https://key:hunter2@registry"),
     ],
 )
 def test_an_address_with_a_password_comes_from_its_secret(
@@ -93,6 +96,18 @@ def test_an_address_with_a_password_comes_from_its_secret(
     secrets = {"redis/url": url, "registry/url": url}
     for stage in STAGES:
         assert found_at(settings_of(render(values), stage, tmp_path, monkeypatch, secrets), path) == url
+
+
+def test_the_other_pods_of_a_group_read_the_same_settings_but_for_their_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = render(GROUPS)
+    leader, worker = (
+        plain(settings_of(release, "generator", tmp_path, monkeypatch, member=member).model_dump())
+        for member in ("leader", "worker")
+    )
+    assert (leader["engine"]["nodes"].pop("rank"), worker["engine"]["nodes"].pop("rank")) == (0, 1)
+    assert leader == worker
 
 
 @pytest.mark.parametrize("stage", STAGES)

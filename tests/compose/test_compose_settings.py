@@ -90,7 +90,7 @@ def test_a_value_of_the_environment_goes_before_that_of_the_file(service: str, m
     assert plain.registry_url is None
     assert plain.storage.options == {}
     stored = loaded(filled(), service, monkeypatch)
-    assert stored.registry_url == "http://registry:8081"
+    assert str(stored.registry_url) == "http://registry:8081"
     has_weights = stage_of(service) in ("generator", "trainer")
     assert stored.weight_store == ("s3://rollstream/weights" if has_weights else "/weights")
     # A key that a stage does not need, it does not get.

@@ -31,7 +31,7 @@
   "kafka" $kafka
   "storage" $storage
   "weight_store" (ternary $v.weightStore.location "/weights" (eq $v.weightStore.backend "objectStore"))
-  "generator" (dict "engine" (dict "model_path" $v.model.path))
+  "generator" (dict "engine" (include "rollstream.engine" . | fromJson))
   "trainer" (dict "model_path" $v.model.path "checkpoints" ($v.trainer.checkpoints.location | default "/checkpoints")) -}}
 {{- with $v.schemaRegistry.url }}{{ $_ := set $own "registry_url" . }}{{ end -}}
 {{- with $v.redis.url }}{{ $_ := set $own "redis_url" . }}{{ end -}}
@@ -60,4 +60,17 @@ ssl.key.location: /etc/rollstream/kafka-client/tls.key
 ssl.endpoint.identification.algorithm: none
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* What the chart knows of the engine, as JSON: the model, and the GPUs over which it is divided. */}}
+{{- define "rollstream.engine" -}}
+{{- $generator := .Values.generator -}}
+{{- $group := $generator.leaderWorkerSet -}}
+{{- $gpus := max 1 $generator.gpu.count -}}
+{{- $engine := dict "model_path" .Values.model.path "tensor_parallel_size" $gpus -}}
+{{- if $group.enabled -}}
+{{- $_ := set $engine "tensor_parallel_size" (mul $gpus $group.size) -}}
+{{- $_ := set $engine "nodes" (dict "count" $group.size "port" $group.port) -}}
+{{- end -}}
+{{- toJson $engine -}}
 {{- end }}

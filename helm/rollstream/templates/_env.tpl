@@ -1,5 +1,5 @@
 {{/* Where to find the settings, and the secret ones of them. Kafka's have a dot in their names, which is allowed in
-names of environment variables; no shell reads them. context: root, stage */}}
+names of environment variables; no shell reads them. context: root, stage, onlyLends */}}
 {{- define "rollstream.env" -}}
 {{- $v := .root.Values -}}
 {{- $security := $v.kafka.security -}}
@@ -11,6 +11,23 @@ names of environment variables; no shell reads them. context: root, stage */}}
 - name: ROLLSTREAM_{{ upper .stage }}_ID
   valueFrom: {fieldRef: {fieldPath: metadata.name}}
 {{- end }}
+{{- if and (eq .stage "generator") $v.generator.leaderWorkerSet.enabled }}
+- name: ROLLSTREAM_ENGINE__NODES__RANK
+  value: $(LWS_WORKER_INDEX)
+- name: ROLLSTREAM_ENGINE__NODES__LEADER
+  value: $(LWS_LEADER_ADDRESS)
+- name: VLLM_HOST_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- end }}
+{{- if not .onlyLends }}
+{{- include "rollstream.secretsEnv" . }}
+{{- end }}
+{{- end }}
+
+{{/* The secret ones. context: root, stage */}}
+{{- define "rollstream.secretsEnv" -}}
+{{- $v := .root.Values -}}
+{{- $security := $v.kafka.security -}}
 {{- if contains "SASL" $security.protocol }}
 {{- if not $security.username }}
 {{ include "rollstream.secretEnv" (list "KAFKA__SECURITY__SASL.USERNAME" $security.existingSecret $security.usernameKey) }}

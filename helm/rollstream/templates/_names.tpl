@@ -29,9 +29,9 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- merge $own (include "rollstream.selectorLabels" $root | fromYaml) (.labels | default dict) $root.Values.commonLabels | toYaml -}}
 {{- end }}
 
-{{/* Without the chart's version, by which every pod would start again. context: root, stage, values */}}
+{{/* Without the chart's version, by which every pod would start again. context: root, stage, component, values */}}
 {{- define "rollstream.podLabels" -}}
-{{- $own := merge (include "rollstream.selectorLabels" .root | fromYaml) (dict "app.kubernetes.io/component" .stage) -}}
+{{- $own := merge (include "rollstream.selectorLabels" .root | fromYaml) (dict "app.kubernetes.io/component" (.component | default .stage)) -}}
 {{- merge $own (.values.podLabels | default dict) .root.Values.commonLabels | toYaml -}}
 {{- end }}
 

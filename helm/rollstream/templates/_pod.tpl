@@ -1,6 +1,7 @@
 {{/* The pod of a stage, of the bootstrap Job and of the test: none has a pod of its own making, so that none lacks
 security or a pass-through. context: root, stage, values, args, initContainers (of our own image: name → args),
-isService (whether it has probes and a port), configMap, serviceAccountName, restartPolicy */}}
+isService (whether it has probes and a port), onlyLends (whether it only lends its GPUs to another pod, and knows no
+secret), configMap, serviceAccountName, restartPolicy */}}
 {{- define "rollstream.podSpec" -}}
 {{- $v := .root.Values -}}
 {{- $s := .values -}}
@@ -33,7 +34,7 @@ securityContext:
 initContainers:
   {{- range $name, $args := .initContainers }}
   - name: {{ $name }}
-    {{- include "rollstream.container" (dict "root" $.root "stage" $.stage "values" $s "args" $args "resources" $.smallResources) | nindent 4 }}
+    {{- include "rollstream.container" (dict "root" $.root "stage" $.stage "onlyLends" $.onlyLends "values" $s "args" $args "resources" $.smallResources) | nindent 4 }}
   {{- end }}
   {{- with $s.extraInitContainers }}
   {{- tpl (toYaml .) $.root | nindent 2 }}
@@ -41,7 +42,7 @@ initContainers:
 {{- end }}
 containers:
   - name: {{ .stage }}
-    {{- include "rollstream.container" (dict "root" .root "stage" .stage "values" $s "args" .args "resources" (include "rollstream.resources" . | fromYaml)) | nindent 4 }}
+    {{- include "rollstream.container" (dict "root" .root "stage" .stage "onlyLends" .onlyLends "values" $s "args" .args "resources" (include "rollstream.resources" . | fromYaml)) | nindent 4 }}
     {{- if .isService }}
     ports:
       - {name: metrics, containerPort: {{ $v.healthPort }}, protocol: TCP}
@@ -115,10 +116,10 @@ volumeMounts:
 {{- toYaml $affinity -}}
 {{- end }}
 
-{{/* The pod template of a stage. context: root, stage, values */}}
+{{/* The pod template of a stage. context: root, stage, component, values, onlyLends */}}
 {{- define "rollstream.stagePod" -}}
 {{- $wait := dict -}}
-{{- if .root.Values.waitForTopics }}{{ $wait = dict "wait-for-topics" (list "topics" "describe") }}{{ end -}}
+{{- if and .root.Values.waitForTopics (not .onlyLends) }}{{ $wait = dict "wait-for-topics" (list "topics" "describe") }}{{ end -}}
 metadata:
   labels:
     {{- include "rollstream.podLabels" . | nindent 4 }}
@@ -129,6 +130,6 @@ metadata:
     {{- end -}}
     {{- merge $own .values.podAnnotations .root.Values.commonAnnotations | toYaml | nindent 4 }}
 spec:
-  {{- include "rollstream.podSpec" (dict "root" .root "stage" .stage "values" .values "args" (list .stage) "isService" true
+  {{- include "rollstream.podSpec" (dict "root" .root "stage" .stage "values" .values "args" (list .stage) "isService" true "onlyLends" .onlyLends
     "initContainers" $wait "smallResources" .root.Values.bootstrapJob.resources "restartPolicy" .restartPolicy) | nindent 2 }}
 {{- end }}

@@ -10,6 +10,7 @@ message shows a value that may hold a secret. */}}
 {{- include "rollstream.validateScaling" . -}}
 {{- include "rollstream.validateGpus" . -}}
 {{- include "rollstream.validateMonitors" . -}}
+{{- include "rollstream.refusePasswords" (list (list) .Values) -}}
 {{- end }}
 
 {{- define "rollstream.validateRequired" -}}
@@ -41,6 +42,9 @@ message shows a value that may hold a secret. */}}
 {{- range $pair := list (list "generator" "generator_id") (list "scorer" "scorer_id") -}}
 {{- if hasKey (index $config (index $pair 0) | default dict) (index $pair 1) }}{{ fail (printf "config.%s.%s: the chart sets it to the name of each pod" (index $pair 0) (index $pair 1)) }}{{ end -}}
 {{- end -}}
+{{- $engine := ($config.generator | default dict).engine | default dict -}}
+{{- if hasKey $engine "tensor_parallel_size" }}{{ fail "config.generator.engine.tensor_parallel_size: set generator.gpu.count instead, GPUs of each pod; the model is divided over all of them" }}{{ end -}}
+{{- if hasKey $engine "nodes" }}{{ fail "config.generator.engine.nodes: set generator.leaderWorkerSet instead, by which a generator spans several pods" }}{{ end -}}
 {{- $trainer := $config.trainer | default dict -}}
 {{- if hasKey $trainer "checkpoints" }}{{ fail "config.trainer.checkpoints: set trainer.checkpoints.location instead" }}{{ end -}}
 {{- if $trainer.num_steps }}{{ fail "config.trainer.num_steps: a StatefulSet starts the trainer again whenever it ends; stop it by trainer.enabled=false instead" }}{{ end -}}
@@ -72,9 +76,6 @@ message shows a value that may hold a secret. */}}
 {{- end -}}
 {{- if not (regexMatch "^(https?://.*)?$" .Values.schemaRegistry.url) }}{{ fail "schemaRegistry.url: it must begin with http:// or https://" }}{{ end -}}
 {{- if not (regexMatch "^(rediss?://.*)?$" .Values.redis.url) }}{{ fail "redis.url: it must begin with redis:// or rediss://" }}{{ end -}}
-{{- if and .Values.schemaRegistry.existingSecret .Values.bootstrapJob.enabled .Values.bootstrapJob.registerSchemas -}}
-{{ fail "schemaRegistry.existingSecret: `rollstream schemas register` takes the URL on its command line, where a password would be shown; register the schemas yourself, and set bootstrapJob.registerSchemas=false" }}
-{{- end -}}
 {{- if regexMatch "[@?]" .Values.objectStore.endpoint }}{{ fail "objectStore.endpoint: no user, password or query; keys come from objectStore.existingSecret" }}{{ end -}}
 {{- if contains "@" .Values.kafka.bootstrapServers }}{{ fail "kafka.bootstrapServers: host:port alone; user and password come from kafka.security.existingSecret" }}{{ end -}}
 {{- range $option, $_ := .Values.objectStore.options -}}
@@ -84,7 +85,7 @@ message shows a value that may hold a secret. */}}
 
 {{/* Names that tell a secret, where its value would be shown by `kubectl get`. */}}
 {{- define "rollstream.validateSecrets" -}}
-{{- $secret := "(?i)(password|secret|_token$|api_?key|access_key$|account_key$|KAFKA__SECURITY|STORAGE__OPTIONS|^ROLLSTREAM_(REDIS|REGISTRY)_URL$)" -}}
+{{- $secret := "(?i)(password|secret|_token$|api_?key|access_key$|account_key$|KAFKA__SECURITY|STORAGE__OPTIONS|TRACING__HEADERS|OTLP_(TRACES_)?HEADERS|^ROLLSTREAM_(REDIS|REGISTRY)_URL$)" -}}
 {{- range $part := list "stageDefaults" "producer" "generator" "scorer" "trainer" "bootstrapJob" -}}
 {{- range (index $.Values $part).extraEnv -}}
 {{- if and .value (regexMatch $secret .name) }}{{ fail (printf "%s.extraEnv: %s may be a secret; give it by valueFrom.secretKeyRef" $part .name) }}{{ end -}}
@@ -92,6 +93,9 @@ message shows a value that may hold a secret. */}}
 {{- end -}}
 {{- $config := .Values.config -}}
 {{- range $table := list $config $config.producer $config.generator $config.scorer $config.trainer -}}
+{{- $tracing := ($table | default dict).tracing | default dict -}}
+{{- if $tracing.headers }}{{ fail "config.tracing.headers may hold a key, and config lies in a ConfigMap; give each in stageDefaults.extraEnv as ROLLSTREAM_TRACING__HEADERS__NAME from a secret" }}{{ end -}}
+{{- if regexMatch "[@?]" ($tracing.endpoint | default "") }}{{ fail "config.tracing.endpoint: no user, password or query; keys come as ROLLSTREAM_TRACING__HEADERS__NAME from a secret" }}{{ end -}}
 {{- range $kind, $declared := pick ($table | default dict) "environments" "agents" -}}
 {{- range $name, $declaration := $declared -}}
 {{- range $option, $_ := $declaration.options -}}
@@ -147,9 +151,27 @@ message shows a value that may hold a secret. */}}
 {{- define "rollstream.validateGpus" -}}
 {{- range $name := list "generator" "trainer" -}}
 {{- $gpu := (index $.Values $name).gpu -}}
-{{- if gt (int $gpu.count) 1 }}{{ fail (printf "%s.gpu.count %d: a process uses one GPU; %s" $name (int $gpu.count) (ternary "raise generator.replicas" "the trainer is one process" (eq $name "generator"))) }}{{ end -}}
 {{- if and $gpu.count (not (hasKey $.Values.gpuResourceNames $gpu.vendor)) }}{{ fail (printf "%s.gpu.vendor %s: gpuResourceNames has %s" $name $gpu.vendor (keys $.Values.gpuResourceNames | sortAlpha | join ", ")) }}{{ end -}}
 {{- end -}}
+{{- if gt (int .Values.trainer.gpu.count) 1 }}{{ fail (printf "trainer.gpu.count %d: the trainer is one process, which uses one GPU" (int .Values.trainer.gpu.count)) }}{{ end -}}
+{{- $generator := .Values.generator -}}
+{{- $kind := ((.Values.config.generator | default dict).engine | default dict).kind | default "vllm" -}}
+{{- if and (gt (int $generator.gpu.count) 1) (ne $kind "vllm") }}{{ fail (printf "generator.gpu.count %d: only vllm divides a model over several GPUs, but config.generator.engine.kind is %s; set 1 and raise generator.replicas" (int $generator.gpu.count) $kind) }}{{ end -}}
+{{- if gt (int $generator.gpu.count) 64 }}{{ fail (printf "generator.gpu.count %d: GPUs of one pod, at most 64" (int $generator.gpu.count)) }}{{ end -}}
+{{- if and $generator.enabled $generator.leaderWorkerSet.enabled }}{{ include "rollstream.validateGroup" . }}{{ end -}}
+{{- end }}
+
+{{/* A generator that spans several pods. */}}
+{{- define "rollstream.validateGroup" -}}
+{{- $generator := .Values.generator -}}
+{{- $group := $generator.leaderWorkerSet -}}
+{{- $kind := ((.Values.config.generator | default dict).engine | default dict).kind | default "vllm" -}}
+{{- if ne $kind "vllm" }}{{ fail (printf "generator.leaderWorkerSet: only vllm spans several pods, but config.generator.engine.kind is %s" $kind) }}{{ end -}}
+{{- if not $generator.gpu.count }}{{ fail "generator.leaderWorkerSet: set generator.gpu.count, the GPUs of each pod of a group" }}{{ end -}}
+{{- if gt (mul $generator.gpu.count $group.size) 64 }}{{ fail (printf "generator.leaderWorkerSet.size %d: %d GPUs of each pod make %d, and vLLM divides a model over at most 64" (int $group.size) (int $generator.gpu.count) (mul $generator.gpu.count $group.size)) }}{{ end -}}
+{{- if ne .Values.weightStore.backend "pvc" }}{{ fail "generator.leaderWorkerSet: every pod of a group reads a version's files at the same path, so weightStore.backend must be pvc, a volume that all nodes mount; with an object store only the first pod would have them" }}{{ end -}}
+{{- if .Values.weightStore.pvc.sameNode }}{{ fail "generator.leaderWorkerSet: weightStore.pvc.sameNode puts all pods on one node; there use generator.gpu.count alone" }}{{ end -}}
+{{- if ne ($generator.updateStrategy.type | default "RollingUpdate") "RollingUpdate" }}{{ fail (printf "generator.updateStrategy.type %s: the groups of a LeaderWorkerSet know RollingUpdate only" $generator.updateStrategy.type) }}{{ end -}}
 {{- end }}
 
 {{- define "rollstream.validateMonitors" -}}
