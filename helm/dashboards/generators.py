@@ -2,9 +2,10 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Row, board, buckets, lines, query, variable
+from helm.dashboards.parts import RUN, Panel, Row, board, buckets, lines, query, variable
 
 _ONE = f'{RUN}, instance=~"$generator"'
+_NEEDED = "vLLM exports this only with `vllm_metrics = true` in `[generator.engine]`."
 
 
 def make() -> dashboard.Dashboard:
@@ -15,7 +16,7 @@ def make() -> dashboard.Dashboard:
         "Generators",
         "What each generator does, with which weights, and what fails there. Fleet means stand beside the least and "
         "the most, so that one sick engine is seen.",
-        [_throughput(), _weights(), _failures()],
+        [_throughput(), _weights(), _failures(), _vllm()],
         more_variables=[chosen],
     )
 
@@ -68,6 +69,7 @@ def _throughput() -> Row:
 
 def _weights() -> Row:
     stall = f"sum by (le) (rate(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
+    load = f"sum by (le) (rate(rollstream_generator_weight_load_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
     return Row(
         title="Weights",
         panels=[
@@ -103,6 +105,16 @@ def _weights() -> Row:
                     f"sum by (outcome) (rate(rollstream_generator_weight_loads_total{{{_ONE}}}[$__rate_interval]))",
                     "{{outcome}}",
                 ),
+                width=6,
+            ),
+            lines(
+                "Time to load weights",
+                "From a new version's turn to generation with it: its files are fetched, checked and loaded. The stall "
+                "is only the last part of it.",
+                "s",
+                query(f"histogram_quantile(0.5, {load})", "median"),
+                query(f"histogram_quantile(0.95, {load})", "95th percentile"),
+                width=6,
             ),
             lines(
                 "Stall at an update",
@@ -110,12 +122,14 @@ def _weights() -> Row:
                 "s",
                 query(f"histogram_quantile(0.5, {stall})", "median"),
                 query(f"histogram_quantile(0.95, {stall})", "95th percentile"),
+                width=6,
             ),
             buckets(
                 "Stalls at updates",
                 "How many updates stalled for how long.",
                 "s",
                 f"sum by (le) (increase(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))",
+                width=6,
             ),
         ],
     )
@@ -147,3 +161,57 @@ def _failures() -> Row:
             ),
         ],
     )
+
+
+def _vllm() -> Row:
+    kept = f"rate(vllm:prefix_cache_hits_total{{{_ONE}}}[$__rate_interval])"
+    asked = f"rate(vllm:prefix_cache_queries_total{{{_ONE}}}[$__rate_interval])"
+    return Row(
+        title="vLLM's own metrics",
+        panels=[
+            _percentiles("Time to first token", "From a request to its first token.", "time_to_first_token_seconds"),
+            _percentiles("Time between tokens", "Between two tokens of one request.", "inter_token_latency_seconds"),
+            _percentiles(
+                "Time in vLLM's queue",
+                "What a request waits inside vLLM. Nearly 0: the generator gives it what it can start at once.",
+                "request_queue_time_seconds",
+            ),
+            lines(
+                "KV cache in use",
+                f"Share of its blocks, mean and most of the generators. A full one preempts requests. {_NEEDED}",
+                "percentunit",
+                query(f"avg(vllm:kv_cache_usage_perc{{{_ONE}}})", "mean"),
+                query(f"max(vllm:kv_cache_usage_perc{{{_ONE}}})", "most"),
+                width=6,
+            ),
+            lines(
+                "Requests inside vLLM",
+                f"Requests that vLLM computes, and those that wait in its queue. {_NEEDED}",
+                "suffix: requests",
+                query(f"sum(vllm:num_requests_running{{{_ONE}}})", "running"),
+                query(f"sum(vllm:num_requests_waiting{{{_ONE}}})", "waiting"),
+                width=6,
+            ),
+            lines(
+                "Preempted requests",
+                f"Requests whose KV cache was given to others: their tokens so far are computed again. {_NEEDED}",
+                "suffix: requests/s",
+                query(f"sum(rate(vllm:num_preemptions_total{{{_ONE}}}[$__rate_interval]))", "preempted"),
+                width=6,
+            ),
+            lines(
+                "Prompt tokens found in the cache",
+                f"Share of the prompt tokens that samples of one prompt compute only once. {_NEEDED}",
+                "percentunit",
+                query(f"sum({kept}) / (sum({asked}) > 0)", "found"),
+                width=6,
+            ),
+        ],
+    )
+
+
+def _percentiles(title: str, description: str, histogram: str) -> Panel:
+    found = f"sum by (le) (rate(vllm:{histogram}_bucket{{{_ONE}}}[$__rate_interval]))"
+    quantiles = ((0.5, "median"), (0.95, "95th percentile"))
+    queries = (query(f"histogram_quantile({share}, {found})", legend) for share, legend in quantiles)
+    return lines(title, f"{description} {_NEEDED}", "s", *queries)

@@ -37,7 +37,8 @@ def _learning() -> Row:
         panels=[
             lines(
                 "Reward",
-                "Mean over the completed samples of the groups that each step closed, in rewards of the environment.",
+                "Mean over the completed samples of all groups that closed since the step before, trained or dropped. "
+                "In rewards of the environment.",
                 "none",
                 query(f"rollstream:reward_mean:step{{{RUN}}}", "mean reward"),
                 width=12,
@@ -54,19 +55,41 @@ def _learning() -> Row:
             ),
             words("Where a step came from", _LINEAGE, width=6),
             number(
-                "Optimizer step", "Steps on the surviving branch.", "none", f"max(rollstream_trainer_step{{{RUN}}})"
+                "Optimizer step",
+                "Steps on the surviving branch.",
+                "none",
+                f"max(rollstream_trainer_step{{{RUN}}})",
+                width=3,
             ),
             number(
                 "Newest weight version",
                 "Versions only grow; a restart or rollback makes one too.",
                 "none",
                 f"max(rollstream_trainer_weight_version{{{RUN}}})",
+                width=3,
+            ),
+            number(
+                "Since the newest step",
+                "Time since it was committed. Before the first one, since the trainer started.",
+                "s",
+                f"time() - max(rollstream:last_step_timestamp_seconds{{{RUN}}})",
+                bad_from=3600,
+                width=3,
+            ),
+            number(
+                "Steps that are not saved",
+                "Time since the newest checkpoint or the start of the trainer: so much a trainer that dies does again.",
+                "s",
+                f"time() - max(rollstream:saved_timestamp_seconds{{{RUN}}})",
+                bad_from=14400,
+                width=3,
             ),
             number(
                 "Entropy",
                 "Of the policy on the trained tokens of the newest step. Near 0 nothing is explored any more.",
                 "suffix: nats",
                 f"max(rollstream:entropy:step{{{RUN}}})",
+                width=3,
             ),
             number(
                 "Groups without spread",
@@ -74,13 +97,15 @@ def _learning() -> Row:
                 "percentunit",
                 f"max(rollstream:no_spread:ratio_rate1h{{{RUN}}})",
                 bad_from=0.9,
+                width=3,
             ),
             number(
                 "Cut-off samples",
-                "Share of the newest step's samples that ended at their token limit.",
+                "Share of the samples since the step before the newest that ended at their token limit.",
                 "percentunit",
                 f"max(rollstream:truncated_ratio:step{{{RUN}}})",
                 bad_from=0.3,
+                width=3,
             ),
             number(
                 "Alerts that fire",
@@ -88,6 +113,7 @@ def _learning() -> Row:
                 "none",
                 f'count(ALERTS{{{RUN}, alertname=~"Rollstream.+", alertstate="firing"}}) or vector(0)',
                 bad_from=1,
+                width=3,
             ),
         ],
     )
@@ -235,18 +261,28 @@ def _processes() -> Row:
                 "Of each stage, processes that Prometheus can scrape.",
                 "none",
                 query(f"sum by (stage) (up{{{RUN}}})", "{{stage}}"),
+                width=6,
+            ),
+            lines(
+                "Processes that are ready",
+                "Of each stage, processes whose /readyz is fine. One that loads a model or ends is not ready.",
+                "none",
+                query(f"sum by (stage) (rollstream_process_ready{{{RUN}}})", "{{stage}}"),
+                width=6,
             ),
             lines(
                 "Memory",
                 "Resident memory of each process, without its children.",
                 "bytes",
                 query(f"process_resident_memory_bytes{{{RUN}}}", "{{stage}} {{instance}}"),
+                width=6,
             ),
             lines(
                 "Open files",
                 "File handles of each process, connections to brokers included.",
                 "none",
                 query(f"process_open_fds{{{RUN}}}", "{{stage}} {{instance}}"),
+                width=6,
             ),
         ],
     )

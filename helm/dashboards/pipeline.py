@@ -52,17 +52,18 @@ def _backlog() -> Row:
         title="What waits",
         panels=[
             lines(
-                "Lag of the generators",
-                "Prompts behind what the generators committed, those in hand included. Credit bounds it for training.",
+                "Lag of stages",
+                "Records behind what a stage committed, those in hand included. Credit bounds it for training. The "
+                "trainer commits no further than its oldest open group.",
                 "suffix: records",
-                query(f"sum by (topic) (rollstream_bus_consumer_lag_records{{{RUN}}})", "{{topic}}"),
+                query(f"sum by (stage, topic) (rollstream_bus_consumer_lag_records{{{RUN}}})", "{{stage}} {{topic}}"),
             ),
             lines(
-                "Lag of the generators in time",
-                "How long the generators need for what waits, at the pace of now.",
+                "Lag of stages in time",
+                "How long generators and scorers need for what waits, at the pace of now.",
                 "s",
                 query(
-                    f"sum by (topic) (rollstream_bus_consumer_lag_records{{{RUN}}})"
+                    f'sum by (topic) (rollstream:consumer_lag_records{{{RUN}, stage=~"generator|scorer"}})'
                     f" / ({rate('rollstream_bus_consumed_records_total', 'topic')} > 0)",
                     "{{topic}}",
                 ),
@@ -173,9 +174,9 @@ def _faults() -> Row:
             ),
             lines(
                 "Records that changed nothing",
-                "Records that came again after their sample or group was there, since the trainer started.",
-                "suffix: records",
-                query(f"sum(rollstream_trainer_duplicate_records{{{RUN}}})", "duplicates"),
+                "Records that the trainer read after their sample or group was there.",
+                "suffix: records/s",
+                query(rate("rollstream_trainer_duplicate_records_total"), "duplicates"),
             ),
             lines(
                 "Commits of offsets",
@@ -196,6 +197,14 @@ def _faults() -> Row:
                 "suffix: prompts",
                 query(f"sum(rollstream_producer_strangers_prompts_total{{{RUN}}})", "of strangers"),
                 query(f"sum(rollstream_trainer_unreadable_prompts_total{{{RUN}}})", "unreadable"),
+            ),
+            lines(
+                "Spans",
+                "Spans of traces that the collector took, and those that it did not get, by why. None without "
+                "an endpoint in `[tracing]`.",
+                "suffix: spans/s",
+                query(rate("rollstream_tracing_exported_spans_total"), "exported"),
+                query(rate("rollstream_tracing_dropped_spans_total", "reason"), "{{reason}}"),
             ),
         ],
     )

@@ -21,13 +21,14 @@ def _rewards() -> Row:
         panels=[
             lines(
                 "Mean reward",
-                "Over the completed samples of the groups that each step closed, in rewards of the environment.",
+                "Over the completed samples of all groups that closed since the step before, trained or dropped. In "
+                "rewards of the environment.",
                 "none",
                 query(f"rollstream:reward_mean:step{{{RUN}}}", "mean"),
             ),
             lines(
                 "Reward functions",
-                "Mean of each reward function of the rubric, before its weight.",
+                "Mean of each reward function of the rubric, before its weight, over the same samples.",
                 "none",
                 query(f"rollstream_trainer_reward_component{{{RUN}}}", "{{component}}"),
             ),

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Panel, Row, board, lines, query, rate, words
+from helm.dashboards.parts import RUN, Panel, Row, board, lines, number, query, rate, words
 
 _PHASES = {
     "assembling": "decode and admit",
@@ -38,7 +38,45 @@ def make() -> dashboard.Dashboard:
         "trainer",
         "Trainer",
         "Where the trainer's time goes, and how learning behaves. Figures are those of the newest step.",
-        [_time(), _optimization(), _policies()],
+        [_state(), _time(), _optimization(), _policies()],
+    )
+
+
+def _state() -> Row:
+    return Row(
+        title="State",
+        panels=[
+            number(
+                "Since the newest step",
+                "Time since it was committed. Before the first one, since the trainer started.",
+                "s",
+                f"time() - max(rollstream:last_step_timestamp_seconds{{{RUN}}})",
+                bad_from=3600,
+                width=6,
+            ),
+            number(
+                "Steps that are not saved",
+                "Time since the newest checkpoint or the start of the trainer: so much a trainer that dies does again.",
+                "s",
+                f"time() - max(rollstream:saved_timestamp_seconds{{{RUN}}})",
+                bad_from=14400,
+                width=6,
+            ),
+            number(
+                "Restarts and rollbacks",
+                "Since the run began. A trainer that ends in order leaves a restart too, if it made steps.",
+                "none",
+                f"sum(rollstream:interruptions{{{RUN}}})",
+                width=6,
+            ),
+            number(
+                "Rollbacks",
+                "Of these, how often somebody went back to an older version.",
+                "none",
+                f'sum(rollstream:interruptions{{{RUN}, kind="rollback"}})',
+                width=6,
+            ),
+        ],
     )
 
 
@@ -63,7 +101,8 @@ def _time() -> Row:
             ),
             lines(
                 "Tokens of the newest step",
-                "Tokens generated for the groups that it closed, and trained tokens, by its wall time.",
+                "Tokens generated for the groups that closed since the step before, and trained tokens, by the wall "
+                "time between both.",
                 "suffix: tokens/s",
                 query(f"rollstream_trainer_generated_tokens_per_second{{{RUN}}}", "generated"),
                 query(f"rollstream_trainer_trained_tokens_per_second{{{RUN}}}", "trained"),
@@ -122,8 +161,8 @@ def _optimization() -> Row:
             ),
             _figure(
                 "Dropped and flat groups",
-                "Of the groups that the newest step's entry closes: those not trained on, and those whose samples all "
-                "have the same reward. Groups that are dropped between steps have entries of their own.",
+                "Of the groups that closed since the step before: those not trained on, and those whose samples all "
+                "have the same reward.",
                 "percentunit",
                 dropped_ratio="dropped",
                 zero_std_ratio="without spread",

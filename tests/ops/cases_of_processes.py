@@ -1,6 +1,6 @@
 """When the alerts on processes and on progress fire."""
 
-from tests.ops.rule_tests import RUN, AlertCase, closed, instance, series, step_gauge, steps, up
+from tests.ops.rule_tests import RUN, AlertCase, closed, instance, run_gauge, series, step_gauge, steps, up
 
 _OF_RUN = {"run": RUN}
 _STARTS = "process_start_time_seconds"
@@ -16,6 +16,19 @@ def _phases(publishing: str) -> dict[str, str]:
         **{name: value for phase in others for name, value in step_gauge(f"{phase}_seconds", "1x400").items()},
         **step_gauge("publishing_seconds", publishing),
     }
+
+
+def _lag(values: str, topic: str = "math.rollouts") -> dict[str, str]:
+    """What waits for two scorers, the same for each."""
+    of_one = series("rollstream_bus_consumer_lag_records", "scorer", values, group="math.scorers", topic=topic)
+    return {
+        **of_one,
+        **series("rollstream_bus_consumer_lag_records", "scorer", values, number=1, group="math.scorers", topic=topic),
+    }
+
+
+def _interrupted(values: str, kind: str = "rollback") -> dict[str, str]:
+    return series("rollstream_trainer_interruptions_total", "trainer", values, kind=kind)
 
 
 def _waits(seconds: str) -> dict[str, str]:
@@ -49,6 +62,26 @@ CASES = (
         fires=series(_STARTS, "generator", "100x40 2500x5 2800x5 3100x20"),
         silent=[series(_STARTS, "generator", "100x40 2500x5 2800x20"), series(_STARTS, "generator", "100x70")],
         labels={**_OF_RUN, "stage": "generator", "instance": instance("generator")},
+    ),
+    AlertCase(
+        alert="RollstreamNotReady",
+        fires=series("rollstream_process_ready", "scorer", "1x20 0x80"),
+        silent=[
+            series("rollstream_process_ready", "scorer", "1x200"),
+            # It loads a model, then it is ready.
+            series("rollstream_process_ready", "scorer", "0x50 1x100"),
+            # It is too far behind, which has an alert of its own.
+            {
+                **series("rollstream_process_ready", "generator", "0x100"),
+                **series("rollstream_generator_policy_lag_steps", "generator", "7x100"),
+            },
+            {
+                **series("rollstream_process_ready", "generator", "0x100"),
+                **series("rollstream_generator_policy_lag_steps", "generator", "-1x100"),
+            },
+        ],
+        labels={**_OF_RUN, "stage": "scorer", "instance": instance("scorer")},
+        at="90m",
     ),
     AlertCase(
         alert="RollstreamTwoTrainers",
@@ -90,13 +123,99 @@ CASES = (
     ),
     AlertCase(
         alert="RollstreamNoSteps",
-        fires={**steps("5x400"), **closed("0+3x400", reason="tokenizer_mismatch")},
+        fires={**run_gauge("last_step_timestamp_seconds", "600x400"), **closed("0+3x400", reason="tokenizer_mismatch")},
         silent=[
-            {**steps("0+0.1x400"), **closed("0+3x400", reason="no_spread")},
-            {**steps("5x400"), **closed("0+3x400", reason="not_for_training")},
+            # A step every 40 minutes.
+            {
+                **run_gauge("last_step_timestamp_seconds", "600x39 3000x39 5400x40"),
+                **closed("0+3x400", reason="no_spread"),
+            },
+            {
+                **run_gauge("last_step_timestamp_seconds", "600x400"),
+                **closed("0+3x400", reason="not_for_training"),
+            },
+            # Nothing to do.
+            {**run_gauge("last_step_timestamp_seconds", "600x400"), **closed("70x400", reason="no_spread")},
         ],
         labels=_OF_RUN,
         at="90m",
+    ),
+    AlertCase(
+        alert="RollstreamNoSteps",
+        # Not one since the run began.
+        fires={
+            **run_gauge("last_step_timestamp_seconds", "0x400"),
+            **closed("0+3x400", reason="tokenizer_mismatch"),
+            **series(_STARTS, "trainer", "600x400"),
+        },
+        silent=[
+            {
+                **run_gauge("last_step_timestamp_seconds", "0x400"),
+                **closed("0+3x400", reason="no_spread"),
+                **series(_STARTS, "trainer", "4200x400"),
+            }
+        ],
+        labels=_OF_RUN,
+        at="90m",
+    ),
+    AlertCase(
+        alert="RollstreamCheckpointOverdue",
+        fires={
+            **steps(),
+            **run_gauge("last_checkpoint_timestamp_seconds", "600x400"),
+            **series(_STARTS, "trainer", "60x400"),
+        },
+        silent=[
+            # The last one of the trainer before: this one has started half an hour ago.
+            {
+                **steps(),
+                **run_gauge("last_checkpoint_timestamp_seconds", "600x400"),
+                **series(_STARTS, "trainer", "16200x400"),
+            },
+            {
+                **steps(),
+                **run_gauge("last_checkpoint_timestamp_seconds", "16200x400"),
+                **series(_STARTS, "trainer", "60x400"),
+            },
+            # It makes no steps, so there is nothing to save.
+            {
+                **steps("9x400"),
+                **run_gauge("last_checkpoint_timestamp_seconds", "600x400"),
+                **series(_STARTS, "trainer", "60x400"),
+            },
+        ],
+        labels=_OF_RUN,
+        at="5h",
+    ),
+    AlertCase(
+        alert="RollstreamLagGrowing",
+        fires=_lag("0+400x200"),
+        silent=[
+            # Much, and no more than before.
+            _lag("90000x200"),
+            # What piled up in an outage goes down.
+            _lag("90000-400x200"),
+            # Little.
+            _lag("0+10x200"),
+        ],
+        labels={**_OF_RUN, "stage": "scorer", "topic": "math.rollouts"},
+        at="2h30m",
+    ),
+    AlertCase(
+        alert="RollstreamRolledBack",
+        # While the rollback was made, no trainer ran.
+        fires=_interrupted("2x40 stale _x10 3x50"),
+        silent=[
+            _interrupted("2x100"),
+            _interrupted("2x40 stale _x10 3x50", kind="restart"),
+            # Counted from the run's beginning on by the trainer that takes over too: nothing is new.
+            {
+                **_interrupted("2x60 stale"),
+                **series("rollstream_trainer_interruptions_total", "trainer", "_x50 2x50", number=1, kind="rollback"),
+            },
+        ],
+        labels={**_OF_RUN, "kind": "rollback"},
+        at="95m",
     ),
     AlertCase(
         alert="RollstreamTrainerStarved",

@@ -69,6 +69,11 @@ def step_gauge(name: str, values: str) -> dict[str, str]:
     return series(f"rollstream_trainer_{name}", "trainer", values)
 
 
+def run_gauge(name: str, values: str) -> dict[str, str]:
+    """A gauge of the run that the trainer exports, whether it has made a step or not."""
+    return series(f"rollstream_trainer_{name}", "trainer", values)
+
+
 def closed(values: str, outcome: str = "dropped", reason: str = "") -> dict[str, str]:
     """Groups that the trainer closed."""
     return series("rollstream_trainer_groups_total", "trainer", values, outcome=outcome, reason=reason)

@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.ops.rule_tests import all_rules, closed, one_test, run_promtool, samples, series, step_gauge, steps, up
+from tests.ops.rule_tests import (
+    all_rules,
+    closed,
+    one_test,
+    run_gauge,
+    run_promtool,
+    samples,
+    series,
+    step_gauge,
+    steps,
+    up,
+)
 
 _ALL = ("producer", "generator", "scorer", "trainer")
 _PHASES = ("assembling", "packing", "forward_backward", "optimizer", "publishing")
@@ -20,6 +31,7 @@ def _processes() -> dict[str, str]:
         found |= series("process_start_time_seconds", stage, "60x400")
         found |= series("process_open_fds", stage, "120x400")
         found |= series("process_max_fds", stage, "1048576x400")
+        found |= series("rollstream_process_ready", stage, "0x5 1x400")
     return found
 
 
@@ -29,6 +41,26 @@ def _last_step(values: str = "x400") -> dict[str, str]:
     return {
         key: value for name, figure in gauges.items() for key, value in step_gauge(name, f"{figure}{values}").items()
     }
+
+
+def _progress(step: str, checkpoint: str, restarts: str = "1x400") -> dict[str, str]:
+    """When the newest step and checkpoint were, and how often the run was interrupted."""
+    return {
+        **run_gauge("last_step_timestamp_seconds", step),
+        **run_gauge("last_checkpoint_timestamp_seconds", checkpoint),
+        **series("rollstream_trainer_interruptions_total", "trainer", restarts, kind="restart"),
+        **series("rollstream_trainer_interruptions_total", "trainer", "0x400", kind="rollback"),
+    }
+
+
+def _lag(values: str) -> dict[str, str]:
+    """What waits for each stage."""
+    found: dict[str, str] = {}
+    for stage, topic in (("generator", "prompts"), ("scorer", "rollouts"), ("trainer", "scored")):
+        found |= series(
+            "rollstream_bus_consumer_lag_records", stage, values, group=f"math.{stage}s", topic=f"math.{topic}"
+        )
+    return found
 
 
 def _groups(open_groups: str, ready: str) -> dict[str, str]:
@@ -71,17 +103,18 @@ def _counters(change: str) -> dict[str, str]:
 _RUNS = {
     "busy": {
         **_processes(), **steps(), **_last_step(), **_groups("40x400", "5x400"), **_counters("+10x400"),
-        **_generators("9000+900x400", "18x400"),
+        **_generators("9000+900x400", "18x400"), **_progress("0+60x400", "0+60x400"), **_lag("20000x400"),
     },
     # Producers have nothing to submit. The figures of the last step stay, and so does a rest that fills no step.
     "idle": {
         **_processes(), **steps("70x400"), **_last_step(), **_groups("3x400", "3x400"), **_counters("x400"),
-        **_generators("9000x400", "0x400"),
+        **_generators("9000x400", "0x400"), **_progress("600x400", "600x400"), **_lag("0x400"),
     },
     # Producers used up their credit at once; generators load their model for 40 minutes.
     "just started": {
         **_processes(), **series("rollstream_trainer_ledger_entries_total", "trainer", "1x400", kind="restart"),
-        **dict.fromkeys(_last_step(), "0x400"), **_groups("40x400", "0x400"),
+        **dict.fromkeys(_last_step(), "0x400"), **_groups("40x400", "0x400"), **_progress("0x400", "0x400"),
+        **series("rollstream_process_ready", "generator", "0x400"), **_lag("200x400"),
     },
     # The trainer's process was replaced an hour ago, and its gauges were 0 for 20 minutes.
     "restarted": {
@@ -89,6 +122,7 @@ _RUNS = {
         **_generators("9000+900x400", "18x400"),
         **{name: f"{value} 0x20 {value}" for name, value in _last_step("x100").items()},
         **series("process_start_time_seconds", "trainer", "60x100 6100x300"),
+        **_progress("0+60x100 6000x20 7200+60x280", "0x50 3000x80 7800+60x270", "1x100 _x2 2x300"), **_lag("20000x400"),
     },
 }  # fmt: skip
 

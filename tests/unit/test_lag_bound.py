@@ -1,7 +1,7 @@
 """At its start the trainer warns if max_policy_lag is too low for the run's longest rollouts."""
 
 from rollstream.trainer.intake.admission import narrow_lag_bound
-from rollstream.trainer.reporting import rollout_metrics
+from rollstream.trainer.since_step import SampleSums
 from tests.harness.builders import a_rollout
 
 
@@ -26,4 +26,6 @@ def test_a_run_without_steps_says_nothing() -> None:
 
 
 def test_a_step_reports_how_long_its_rollouts_took() -> None:
-    assert rollout_metrics([a_rollout(), a_rollout(sample_index=1)])["rollout_seconds_p99"] == 1.0
+    sums = SampleSums()
+    sums.add([a_rollout(), a_rollout(sample_index=1)])
+    assert sums.metrics()["rollout_seconds_p99"] == 1.0

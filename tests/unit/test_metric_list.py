@@ -59,6 +59,13 @@ def test_units_follow_from_names() -> None:
     assert unit_of("rollstream_trainer_loss", "gauge") == ""
 
 
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    for metric in all_metrics():
+        assert not re.search("(milli|micro|nano)seconds|kilobytes|percent|minutes|hours", metric.name), metric.name
+        assert ("_ratio" in metric.name or "_fraction" in metric.name) == (metric.unit == "0 to 1"), metric
+        assert metric.kind != "gauge" or not metric.name.endswith(("_count", "_sum", "_bucket")), metric
+
+
 def test_tokens_are_counted_by_lag_as_a_histogram_of_prometheus() -> None:
     registry = CollectorRegistry()
     histogram = LagHistogram("lag_steps", "Lag", registry=registry)

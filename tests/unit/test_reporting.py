@@ -1,23 +1,125 @@
-"""What a ledger entry reports of the groups that it closes."""
+"""What a step reports of the groups that closed since the step before, and what each entry reports of its own."""
+
+from collections.abc import Sequence
 
 import pytest
 
-from rollstream.trainer.reporting import group_metrics, rollout_metrics
-from tests.harness.builders import a_rollout
+from rollstream.schemas.rollout import FinishReason
+from rollstream.schemas.scored import RolloutScored
+from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
+from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Place, PlacedSample
+from rollstream.trainer.learning.backends.protocol import StepReport
+from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
+from rollstream.trainer.since_step import SampleSums, SinceStep
+from tests.harness.builders import a_group, a_prompt, a_rollout, a_scoring, a_turn
+
+RULES = AdmissionRules(max_policy_lag=4, train_without_spread=True)
+REPORT = StepReport(
+    loss=0.5, grad_norm=1.0, num_updates=1, skipped=False, metrics={"trained_tokens": 24.0}, seconds={"packing": 0.1}
+)
 
 
-def test_rollout_metrics_leave_out_samples_without_a_reward():
-    scored = [a_rollout(reward=1.0), a_rollout(reward=0.0)]
-    metrics = rollout_metrics(scored)
-    assert metrics["reward_mean"] == 0.5
-    assert metrics["completion_tokens_mean"] == 6.0
-    assert rollout_metrics([]) == {}
+def a_group_of(samples: Sequence[RolloutScored]) -> Group:
+    group = Group(group_id=samples[0].rollout.group_id, content_hash="", group_size=len(samples))
+    for offset, scored in enumerate(samples):
+        place = Place(("demo.scored", 0), offset)
+        group.samples[scored.rollout.sample_index] = PlacedSample(scored=scored, place=place, num_bytes=100)
+    return group
 
 
-def test_group_metrics_count_by_reason():
-    assert group_metrics(4, {}, num_flat=1)["zero_std_ratio"] == pytest.approx(1 / 4)
-    metrics = group_metrics(3, {"no_spread": 2, "too_old": 1})
-    assert metrics["groups_dropped"] == 3.0
-    assert metrics["dropped_ratio"] == 0.5
-    assert metrics["zero_std_ratio"] == pytest.approx(1 / 3)
-    assert metrics["groups_dropped/too_old"] == 1.0
+def trained(row: int, *rewards: float) -> Admitted:
+    group = a_group_of(a_group(rewards, prompt=a_prompt(row, group_size=len(rewards))))
+    found = admit(group, RULES, lambda version: 0)
+    assert isinstance(found, Admitted)
+    return found
+
+
+def dropped(row: int, *rewards: float, reason: DropReason = DropReason.NO_SPREAD) -> DroppedGroup:
+    return DroppedGroup(
+        group=a_group_of(a_group(rewards, prompt=a_prompt(row, group_size=len(rewards)))), reason=reason
+    )
+
+
+def sums_of(*samples: RolloutScored) -> dict[str, float]:
+    sums = SampleSums()
+    sums.add(samples)
+    return sums.metrics()
+
+
+def test_samples_without_a_reward_are_left_out() -> None:
+    found = sums_of(a_rollout(1.0, 0), a_rollout(0.0, 1), a_rollout(None, 2))
+    assert found["reward_mean"] == 0.5
+    assert found["reward_std"] == 0.5
+    assert found["completion_tokens_mean"] == found["completion_tokens_max"] == 6.0
+    assert found["reward_component/exact_match"] == 0.5
+    assert sums_of(a_rollout(None, 0)) == sums_of() == {}
+
+
+def test_lengths_and_cut_off_samples_are_shares_of_the_completed_ones() -> None:
+    cut_off = a_rollout(0.0, 1, turns=(a_turn((4, 5), finish_reason=FinishReason.LENGTH),))
+    found = sums_of(a_rollout(1.0, 0), cut_off, a_rollout(None, 2), a_rollout(0.0, 3))
+    assert found["truncated_ratio"] == pytest.approx(1 / 3)
+    assert found["completion_tokens_mean"] == pytest.approx(14 / 3)
+
+
+def test_rewards_that_are_all_the_same_have_no_deviation() -> None:
+    assert sums_of(*(a_rollout(0.1) for _ in range(7)))["reward_std"] == 0.0
+
+
+def test_a_component_that_few_samples_have_is_a_mean_over_those() -> None:
+    named = a_rollout(1.0, 0, scoring=a_scoring(1.0, components={"format": 0.5, "exact_match": 1.0}))
+    found = sums_of(named, a_rollout(0.0, 1))
+    assert (found["reward_component/format"], found["reward_component/exact_match"]) == (0.5, 0.5)
+
+
+def test_names_of_strangers_do_not_become_series_without_bound() -> None:
+    strange = (a_rollout(scoring=a_scoring(components={f"c{number}": 1.0})) for number in range(100))
+    assert sum(name.startswith("reward_component/") for name in sums_of(*strange)) == 64
+
+
+def test_a_step_reports_the_groups_that_were_dropped_between_the_steps_too() -> None:
+    since = SinceStep()
+    # Four groups are all right. They were closed by entries of their own, before the step was due.
+    since.add_drops([dropped(row, 1.0, 1.0, 1.0, 1.0) for row in range(4)])
+    own = dropped(9, 0.0, 0.0, 0.0, 0.0)
+    since.add_drops([own])
+    batch = [trained(row, 0.0, 0.0, 0.0, 1.0) for row in (4, 5)]
+    since.add_trained(batch)
+    found = metrics_of_step(batch, [own], since, REPORT, StepClock())
+    # Over the groups of its own entry it would be 2 / 12.
+    assert found["reward_mean"] == pytest.approx((16 + 2) / 28)
+    assert found["zero_std_ratio"] == found["dropped_ratio"] == pytest.approx(5 / 7)
+    assert found["generated_tokens_per_second"] * found["step_seconds"] == pytest.approx(28 * 6)
+
+
+def test_counts_of_all_entries_add_up_to_the_run() -> None:
+    early, own = dropped(0, 1.0, 1.0), dropped(1, 0.0, 0.0)
+    since = SinceStep()
+    since.add_drops([early, own])
+    batch = [trained(2, 0.0, 1.0)]
+    since.add_trained(batch)
+    entries = [metrics_of_drops([early]), metrics_of_step(batch, [own], since, REPORT, StepClock())]
+    assert sum(entry["generated_tokens"] for entry in entries) == 6 * 6
+    assert [entry["groups_dropped"] for entry in entries] == [1.0, 1.0]
+    assert [entry["groups_dropped/no_spread"] for entry in entries] == [1.0, 1.0]
+    assert [entry["groups_trained"] for entry in entries] == [0.0, 1.0]
+
+
+def test_an_entry_of_drops_reports_its_own_groups() -> None:
+    found = metrics_of_drops([dropped(0, 1.0, 1.0), dropped(1, 0.0, 1.0, reason=DropReason.TOO_OLD)])
+    assert found["reward_mean"] == 0.75
+    assert (found["dropped_ratio"], found["zero_std_ratio"]) == (1.0, 0.5)
+
+
+def test_a_group_that_trains_without_spread_counts_as_one_without_spread() -> None:
+    since = SinceStep()
+    since.add_trained([trained(0, 1.0, 1.0), trained(1, 0.0, 1.0)])
+    assert (since.metrics()["zero_std_ratio"], since.metrics()["dropped_ratio"]) == (0.5, 0.0)
+
+
+def test_prompts_that_are_not_for_training_change_no_share() -> None:
+    empty = Group(group_id="g", content_hash="", group_size=2)
+    since = SinceStep()
+    since.add_trained([trained(0, 0.0, 1.0)])
+    since.add_drops([DroppedGroup(group=empty, reason=DropReason.NOT_FOR_TRAINING)])
+    assert (since.metrics()["zero_std_ratio"], since.metrics()["dropped_ratio"]) == (0.0, 0.0)

@@ -18,6 +18,10 @@ UPDATES_SKIPPED: Final = "updates_skipped"
 """Metric of a step: of its optimizer updates, how many were skipped after a non-finite loss or gradient."""
 TRAINED_AT_LAG: Final = "trained_tokens_at_lag/"
 """Begin of metrics of a step: tokens that it trained on. The policy lag of the weights that sampled them follows."""
+REWARD_COMPONENT: Final = "reward_component/"
+"""Begin of metrics of a step: the mean of one reward function, whose name follows."""
+MOST_REWARD_COMPONENTS: Final = 64
+"""Reward functions that are reported. A rubric has a few, but whoever writes to `scored` may name any."""
 
 
 class EntryKind(StrEnum):

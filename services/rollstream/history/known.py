@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import FoldSnapshot, LedgerFold
+from rollstream.history.milestones import Milestones
 from rollstream.history.passing import Passing, passed_over, refused
 from rollstream.history.versions import LARGEST_VERSION
 from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
@@ -44,6 +45,7 @@ class HistorySnapshot(BaseModel):
     uris: dict[int, str] = Field(description="Weight version → where it lies, of the newest surviving ones")
     step_times: tuple[dict[str, float], ...] = Field(description="How long the latest steps and their rollouts took")
     fold: FoldSnapshot
+    milestones: Milestones = Field(default=Milestones(), description="Without it they are counted from here on")
 
     @property
     def offsets(self) -> dict[str, int]:
@@ -84,6 +86,7 @@ class KnownHistory:
         self.newest_version = snapshot.newest_version if snapshot else -1
         self.uris = dict(snapshot.uris) if snapshot else {}
         self.step_times = deque(snapshot.step_times if snapshot else (), maxlen=_LATEST_STEPS)
+        self.milestones = snapshot.milestones if snapshot else Milestones()
         self._ledger, self._weights = _Cursor(0, 0), _Cursor(0, 0)
         self._frozen: HistorySnapshot | None = None
 
@@ -109,6 +112,7 @@ class KnownHistory:
         """Add the next entry of `ledger`; raises `InconsistentLedgerError`."""
         self.fold.add(entry)
         self.newest_version = max(self.newest_version, entry.weight_version)
+        self.milestones = self.milestones.after(entry)
         if entry.kind is EntryKind.STEP:
             self.step_times.append({name: entry.metrics[name] for name in _TIMES if name in entry.metrics})
 
@@ -144,6 +148,7 @@ class KnownHistory:
             uris=self.uris,
             step_times=tuple(self.step_times),
             fold=self.fold.snapshot(),
+            milestones=self.milestones,
         )
 
 

@@ -14,6 +14,8 @@ _EXPORTED_BY: Final = {
     "scorer": "rollstream.scorer.metrics",
     "trainer": "rollstream.trainer.metrics",
     "bus": "rollstream.bus.metrics",
+    "process": "rollstream.process.metrics",
+    "tracing": "rollstream.process.tracing_metrics",
 }
 """The second word of a metric's name → the module that makes it. Generators export what begins with `bus` in full; the
 other stages export the parts that they use."""
@@ -33,6 +35,7 @@ _UNITS: Final = {
     "importance_weight": "ratio of probabilities",
     "in_flight_weight": "tokens in generators, else records",
     "step": "steps",
+    "ready": "0 or 1",
 }
 """Part of a name → unit; the first that fits."""
 
@@ -42,7 +45,8 @@ class Metric:
     """One metric as Prometheus knows it."""
 
     stage: str
-    """Which stage exports it; `bus`: each one that takes records from topics or puts them there."""
+    """Which stage exports it; `bus`: each one that takes records from topics or puts them there; `process`,
+    `tracing`: each."""
     name: str
     kind: str
     """counter, gauge or histogram."""
@@ -67,9 +71,12 @@ def markdown(metrics: Sequence[Metric]) -> str:
     lines = [
         "# Metrics",
         "",
-        "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. This file is made by",
-        "`rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]` a generator exports",
-        "vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV cache and more.",
+        "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. `process` and",
+        "`tracing`: each stage exports all of it.",
+        "",
+        "This file is made by `rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]`,",
+        "generators export vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV",
+        "cache and more.",
     ]
     for stage in _EXPORTED_BY:
         lines += ["", f"## {stage}", "", "| metric | type | labels | unit | meaning |", "|---|---|---|---|---|"]

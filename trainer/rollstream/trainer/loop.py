@@ -57,6 +57,8 @@ from typing import Final
 from rollstream.history.versions import VersionTree
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
+from rollstream.process.trace_context import log_keys
+from rollstream.process.tracing import OFF, Span, Tracing
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics
@@ -70,6 +72,8 @@ from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
 from rollstream.trainer.learning.backends.protocol import StepReport, TrainingBackend
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step, tokens_by_lag
 from rollstream.trainer.settings import TrainerSettings
+from rollstream.trainer.since_step import SinceStep
+from rollstream.trainer.tracing import end_dropped, end_step, step_span
 
 _LOG = logging.getLogger(__name__)
 
@@ -100,6 +104,7 @@ class Parts:
     restored: Position
     health: Health
     clock: Clock
+    tracing: Tracing = OFF
 
 
 class Trainer:
@@ -110,7 +115,8 @@ class Trainer:
         self._parts = parts
         self._assembler = parts.intake.assembler
         self._clock = StepClock()
-        self._publishing_seconds = 0.0
+        self._since = SinceStep()
+        self._num_duplicates = 0
         self._oldest_drop: float | None = None
         self._checkpointed_step = parts.restored.step
         self._monitored_at = 0.0
@@ -197,6 +203,7 @@ class Trainer:
     def _train(self, batch: Sequence[Admitted], stop: Stop) -> None:
         """One optimizer step, and its commit."""
         parts = self._parts
+        span = step_span(parts.tracing, batch)
         samples = [sample for admitted in batch for sample in admitted.training]
         report = parts.backend.train_step(samples, step=parts.commits.step + 1)
         if report.num_updates == 0:
@@ -205,6 +212,8 @@ class Trainer:
             _LOG.error(
                 "step %d skipped: loss %s, gradient norm %s", parts.commits.step + 1, report.loss, report.grad_norm
             )
+            span.fail(DropReason.NON_FINITE.value)
+            span.end()
             self._publish_drops()
             self._count_skip(report)
             return
@@ -212,23 +221,26 @@ class Trainer:
         self._publish_drops(leave=MOST_CLOSED_PER_ENTRY)
         closed = self._assembler.close_trained(admitted.group.group_id for admitted in batch)
         drops = self._take_drops()
+        self._since.add_trained(batch)
         record = StepRecord(
             trained=_trained(batch),
             closed=(*closed, *(drop.closed() for drop in drops)),
             metrics={
-                **metrics_of_step(batch, drops, report, self._clock, publishing_seconds=self._publishing_seconds),
+                **metrics_of_step(batch, drops, self._since, report, self._clock),
                 **tokens_by_lag(batch, self._lag),
                 **parts.intake.lag_by_length.take(),
             },
             started_at=self._clock.started_at,
         )
         # The time to publish this step counts to the next one: this step's metrics are part of what is published.
-        self._clock = StepClock()
+        self._clock, self._since = StepClock(), SinceStep()
         began = time.perf_counter()
         checkpoint = self._checkpoint() if self._is_checkpoint_due(stop) else None
         entry = parts.commits.optimizer_step(record, parts.backend.save_weights, checkpoint)
-        self._publishing_seconds = time.perf_counter() - began
-        self._committed(entry)
+        self._clock.publishing_seconds = time.perf_counter() - began
+        end_step(parts.tracing, span, batch, entry)
+        end_dropped(parts.tracing, drops, entry)
+        self._committed(entry, span)
         prompts = (admitted.scored[0].scored.rollout.prompt for admitted in batch)
         metrics.note_ages((prompt.submitted_at for prompt in prompts), entry.finished_at)
         self._count_skip(report)
@@ -242,7 +254,7 @@ class Trainer:
                 f"({report.grad_norm}): lower learning_rate, or go back with `rollstream weights rollback`"
             )
 
-    def _committed(self, entry: LedgerEntry) -> None:
+    def _committed(self, entry: LedgerEntry, span: Span) -> None:
         if entry.checkpoint is not None:
             self._checkpointed_step = entry.step
         self._note(entry)
@@ -253,7 +265,11 @@ class Trainer:
             entry.metrics.get("reward_mean", float("nan")),
             entry.metrics["groups_trained"],
             entry.metrics["groups_dropped"],
-            extra={"weight_version": entry.weight_version, "policy_lag": entry.metrics.get("policy_lag_max", 0.0)},
+            extra={
+                "weight_version": entry.weight_version,
+                "policy_lag": entry.metrics.get("policy_lag_max", 0.0),
+                **span.log_keys,
+            },
         )
         self._show()
 
@@ -296,14 +312,18 @@ class Trainer:
         while self._assembler.num_drops > leave:
             drops = self._take_drops()
             values = {**metrics_of_drops(drops), **self._parts.intake.lag_by_length.take()}
-            self._note(self._parts.commits.drops([drop.closed() for drop in drops], values))
+            entry = self._parts.commits.drops([drop.closed() for drop in drops], values)
+            self._note(entry)
+            end_dropped(self._parts.tracing, drops, entry)
 
     def _take_drops(self) -> tuple[DroppedGroup, ...]:
         self._oldest_drop = None
         drops = self._assembler.take_drops(MOST_CLOSED_PER_ENTRY)
+        self._since.add_drops(drops)
         for drop in drops:
             level = _LEVELS.get(drop.reason, logging.DEBUG)
-            _LOG.log(level, "group dropped: %s", drop.reason.value, extra={"group_id": drop.group.group_id})
+            keys = {"group_id": drop.group.group_id, **log_keys(drop.group.trace)}
+            _LOG.log(level, "group dropped: %s", drop.reason.value, extra=keys)
         return drops
 
     def _lag(self, version: int) -> int | None:
@@ -317,7 +337,8 @@ class Trainer:
         metrics.OPEN_GROUPS.set(self._assembler.num_open)
         metrics.READY_GROUPS.set(self._parts.intake.num_ready)
         metrics.INCOMPLETE_BYTES.set(self._assembler.incomplete_bytes)
-        metrics.DUPLICATES.set(self._assembler.num_duplicates)
+        metrics.DUPLICATES.inc(self._assembler.num_duplicates - self._num_duplicates)
+        self._num_duplicates = self._assembler.num_duplicates
         if time.monotonic() - self._monitored_at > _MONITOR_EVERY_SECONDS:
             self._monitored_at = time.monotonic()
             self._parts.reader.commit_for_monitoring(self._assembler.offsets())

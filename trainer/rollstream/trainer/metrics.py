@@ -10,7 +10,15 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histo
 from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from rollstream.schemas.ledger import TRAINED_AT_LAG, EntryKind, GroupOutcome, LedgerEntry
+from rollstream.history.milestones import Milestones
+from rollstream.schemas.ledger import (
+    MOST_REWARD_COMPONENTS,
+    TRAINED_AT_LAG,
+    EntryKind,
+    GroupOutcome,
+    LedgerEntry,
+)
+from rollstream.schemas.ledger import REWARD_COMPONENT as COMPONENT_PREFIX
 
 
 class LagHistogram(Collector):
@@ -44,13 +52,26 @@ GROUPS: Final = Counter("rollstream_trainer_groups_total", "Groups closed; the r
                         ["outcome", "reason"])  # fmt: skip
 TRAINED_TOKENS: Final = Counter("rollstream_trainer_trained_tokens_total", "Tokens in the loss of committed steps")
 GENERATED_TOKENS: Final = Counter("rollstream_trainer_generated_tokens_total", "Sampled tokens of closed groups")
-DUPLICATES: Final = Gauge("rollstream_trainer_duplicate_records", "Records that changed nothing, since the start")
+INTERRUPTIONS: Final = Counter(
+    "rollstream_trainer_interruptions_total",
+    "Restarts and rollbacks on the ledger, from the run's beginning on; a trainer that ends in order may leave a "
+    "restart too",
+    ["kind"],
+)
+DUPLICATES: Final = Counter("rollstream_trainer_duplicate_records_total", "Records that changed nothing")
 UNREADABLE_PROMPTS: Final = Counter("rollstream_trainer_unreadable_prompts_total", "Prompts passed over")
 OPEN_GROUPS: Final = Gauge("rollstream_trainer_open_groups", "Groups that are not closed")
 READY_GROUPS: Final = Gauge("rollstream_trainer_ready_groups", "Complete groups that wait for a step")
 INCOMPLETE_BYTES: Final = Gauge("rollstream_trainer_incomplete_bytes", "Samples of incomplete groups")
 WEIGHT_VERSION: Final = Gauge("rollstream_trainer_weight_version", "Newest published version")
 STEP: Final = Gauge("rollstream_trainer_step", "Optimizer steps on the surviving branch")
+LAST_STEP: Final = Gauge(
+    "rollstream_trainer_last_step_timestamp_seconds", "When the run's newest step was committed, Unix time; 0 if none"
+)
+LAST_CHECKPOINT: Final = Gauge(
+    "rollstream_trainer_last_checkpoint_timestamp_seconds",
+    "When the run's newest checkpoint was committed, Unix time; 0 if none",
+)
 TOPIC_RECORDS: Final = Gauge(
     "rollstream_trainer_topic_records", "End minus start of the partitions; ends of transactions count", ["topic"]
 )
@@ -60,9 +81,15 @@ GROUP_AGE: Final = Histogram(
     buckets=(1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 10800, 43200),
 )
 TRAINED_LAG: Final = LagHistogram("rollstream_trainer_token_policy_lag_steps", "Policy lag of each trained token")
-REWARD_COMPONENT: Final = Gauge("rollstream_trainer_reward_component", "Mean of one reward function", ["component"])
+_SINCE: Final = "all groups that closed since the step before, trained or dropped"
+REWARD_COMPONENT: Final = Gauge(
+    "rollstream_trainer_reward_component",
+    f"Mean of one reward function over the completed samples of {_SINCE}",
+    ["component"],
+)
 
-_COMPONENT: Final = "reward_component/"
+_components: Final[set[str]] = set()
+"""Reward functions that are exported; each stays a series for as long as the process lives."""
 _STEP_GAUGES: Final = {
     name: Gauge(f"rollstream_trainer_{name}", description)
     for name, description in {
@@ -78,15 +105,15 @@ _STEP_GAUGES: Final = {
         "effective_sample_size_ratio": "Of the importance weights",
         "mismatch_kl_lag_0": "Mismatch KL of samples at policy lag 0",
         "mismatch_kl_lagged": "Mismatch KL of samples at policy lag above 0",
-        "reward_mean": "Over the completed samples of the groups that the step closed",
-        "completion_tokens_mean": "Per completed sample",
-        "rollout_seconds_p99": "99th percentile of the time that a completed sample took to generate",
-        "truncated_ratio": "Completed samples that hit the length limit",
-        "zero_std_ratio": "Closed groups without spread",
-        "dropped_ratio": "Closed groups that were not trained on",
+        "reward_mean": f"Over the completed samples of {_SINCE}",
+        "completion_tokens_mean": f"Over the completed samples of {_SINCE}",
+        "rollout_seconds_p99": f"Time to generate, 99th percentile over the completed samples of {_SINCE}",
+        "truncated_ratio": f"Those that hit the length limit among the completed samples of {_SINCE}",
+        "zero_std_ratio": f"Those without spread among {_SINCE}; prompts that are not for training aside",
+        "dropped_ratio": f"Those not trained on among {_SINCE}; prompts that are not for training aside",
         "policy_lag_mean": "Of the trained samples, optimizer steps",
         "policy_lag_max": "Of the trained samples, optimizer steps",
-        "generated_tokens_per_second": "Of wall time",
+        "generated_tokens_per_second": f"In completed samples of {_SINCE}, by the wall time since then",
         "trained_tokens_per_second": "Of wall time",
         "step_seconds": "Wall time since the step before",
         "waiting_seconds": "Of the step, spent without a record to read",
@@ -100,9 +127,26 @@ _STEP_GAUGES: Final = {
 }
 
 
+def begin(run: Milestones) -> None:
+    """Go on from what the trainers before this one left on the ledger.
+
+    Until then no count of interruptions is exported: after one of 0, all of them would look new.
+    """
+    INTERRUPTIONS.labels(EntryKind.RESTART.value).inc(run.restarts)
+    INTERRUPTIONS.labels(EntryKind.ROLLBACK.value).inc(run.rollbacks)
+    for gauge, moment in ((LAST_STEP, run.last_step_at), (LAST_CHECKPOINT, run.last_checkpoint_at)):
+        gauge.set(moment.timestamp() if moment else 0.0)
+
+
 def export(entry: LedgerEntry) -> None:
     """Set and add up what a committed entry says."""
     ENTRIES.labels(entry.kind.value).inc()
+    if entry.kind is EntryKind.RESTART:
+        INTERRUPTIONS.labels(entry.kind.value).inc()
+    if entry.kind is EntryKind.STEP:
+        LAST_STEP.set(entry.finished_at.timestamp())
+    if entry.checkpoint is not None:
+        LAST_CHECKPOINT.set(entry.finished_at.timestamp())
     for group in entry.closed:
         GROUPS.labels(group.outcome.value, "" if group.outcome is GroupOutcome.TRAINED else group.reason).inc()
     WEIGHT_VERSION.set(entry.weight_version)
@@ -125,5 +169,12 @@ def _export_step(values: Mapping[str, float]) -> None:
             _STEP_GAUGES[name].set(value)
         elif name.startswith(TRAINED_AT_LAG):
             TRAINED_LAG.add(int(name.removeprefix(TRAINED_AT_LAG)), value)
-        elif name.startswith(_COMPONENT):
-            REWARD_COMPONENT.labels(name.removeprefix(_COMPONENT)).set(value)
+        elif name.startswith(COMPONENT_PREFIX):
+            _export_component(name.removeprefix(COMPONENT_PREFIX), value)
+
+
+def _export_component(name: str, value: float) -> None:
+    if len(_components) < MOST_REWARD_COMPONENTS:
+        _components.add(name)
+    if name in _components:
+        REWARD_COMPONENT.labels(name).set(value)

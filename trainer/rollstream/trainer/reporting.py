@@ -1,11 +1,12 @@
-"""What a ledger entry reports of the groups that it closes and of the step that it commits. Pure.
+"""What a ledger entry reports: counts of the groups that it closes, and for a step what it took and learned. Pure.
 
-Names as in TRL and verl; ratios lie in [0, 1]. What a step reports of its learning is in `learning/step_metrics.py`.
+Names as in TRL and verl; ratios lie in [0, 1]. What a step reports of its learning is in `learning/step_metrics.py`,
+what it reports of its groups' rewards in `since_step.py`.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -13,12 +14,10 @@ import numpy as np
 
 from rollstream.schemas.ledger import TRAINED_AT_LAG
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import Admitted
-from rollstream.trainer.intake.groups import DroppedGroup, DropReason
-from rollstream.trainer.learning.advantages import has_spread
+from rollstream.trainer.intake.groups import DroppedGroup
 from rollstream.trainer.learning.backends.protocol import StepReport
-from rollstream.trainer.learning.samples import is_truncated
+from rollstream.trainer.since_step import SinceStep
 
 
 @dataclass(slots=True)
@@ -32,6 +31,8 @@ class StepClock:
     """Decoding, assembling, admitting."""
     late_seconds: float = 0.0
     """A step was due and waited for groups that it would have made too old; reading went on."""
+    publishing_seconds: float = 0.0
+    """Weights, checkpoint and transaction of the step before."""
     _began: float = field(default_factory=time.perf_counter)
 
     @property
@@ -42,40 +43,39 @@ class StepClock:
 
 def metrics_of_drops(drops: Sequence[DroppedGroup]) -> dict[str, float]:
     """The metrics of an entry that only closes groups."""
-    scored = [sample.scored for drop in drops for sample in drop.group.samples.values()]
-    return {**rollout_metrics(scored), **group_metrics(0, _by_reason(drops))}
+    since = SinceStep()
+    since.add_drops(drops)
+    return {**since.metrics(), **entry_metrics((), drops)}
 
 
 def metrics_of_step(
     batch: Sequence[Admitted],
     drops: Sequence[DroppedGroup],
+    since: SinceStep,
     report: StepReport,
     clock: StepClock,
-    *,
-    publishing_seconds: float,
 ) -> dict[str, float]:
-    """The metrics of one optimizer step.
+    """The metrics of one optimizer step, whose entry closes `batch` and `drops`.
 
-    `publishing_seconds` are those of the step before: this step is not published yet.
+    `since` has every group that closed since the step before: these, and those of the entries between both steps.
+    Publishing is that of the step before: this one is not published yet.
     """
-    groups = [*(admitted.group for admitted in batch), *(drop.group for drop in drops)]
-    rollouts = rollout_metrics(sample.scored for group in groups for sample in group.samples.values())
     seconds: Mapping[str, float] = {
         "waiting": clock.waiting_seconds,
         "assembling": clock.assembling_seconds,
         "waiting_for_late": clock.late_seconds,
         **report.seconds,
-        "publishing": publishing_seconds,
+        "publishing": clock.publishing_seconds,
     }
     return {
         "loss": report.loss,
         "grad_norm": report.grad_norm,
         **report.metrics,
-        **rollouts,
-        **group_metrics(len(batch), _by_reason(drops), num_flat=sum(map(_is_flat, batch))),
+        **since.metrics(),
+        **entry_metrics(batch, drops),
         **lag_metrics([sample.policy_lag for admitted in batch for sample in admitted.training]),
         **throughput_metrics(
-            generated_tokens=rollouts.get("generated_tokens", 0.0),
+            generated_tokens=since.samples.tokens,
             trained_tokens=report.metrics.get("trained_tokens", 0.0),
             wall_seconds=clock.wall_seconds,
             seconds=seconds,
@@ -83,46 +83,16 @@ def metrics_of_step(
     }
 
 
-def rollout_metrics(scored: Iterable[RolloutScored]) -> dict[str, float]:
-    """Rewards, completion lengths and times over every completed sample of the groups that the step closes.
-
-    Dropped groups are part of it: a mean over trained groups alone is biased, since groups without spread are missing.
-    """
-    completed = [sample for sample in scored if sample.scoring.reward is not None]
-    if not completed:
-        return {}
-    rewards = np.array([sample.scoring.reward for sample in completed], dtype=np.float64)
-    lengths = np.array([sample.rollout.num_completion_tokens for sample in completed], dtype=np.float64)
-    seconds = [(sample.rollout.finished_at - sample.rollout.started_at).total_seconds() for sample in completed]
-    components: dict[str, list[float]] = {}
-    for sample in completed:
-        for name, value in sample.scoring.components.items():
-            components.setdefault(name, []).append(value)
+def entry_metrics(batch: Sequence[Admitted], drops: Sequence[DroppedGroup]) -> dict[str, float]:
+    """Counts of what one entry closes; over all entries they add up to the whole run."""
+    groups = [*(admitted.group for admitted in batch), *(drop.group for drop in drops)]
+    completed = (sample for group in groups for sample in group.samples.values() if sample.is_completed)
+    reasons = Counter(drop.reason.value for drop in drops)
     return {
-        "reward_mean": float(rewards.mean()),
-        "reward_std": float(rewards.std()),
-        "completion_tokens_mean": float(lengths.mean()),
-        "completion_tokens_max": float(lengths.max()),
-        "generated_tokens": float(lengths.sum()),
-        "rollout_seconds_p99": float(np.quantile(seconds, 0.99)),
-        "truncated_ratio": float(np.mean([is_truncated(sample.rollout) for sample in completed])),
-        **{f"reward_component/{name}": float(np.mean(values)) for name, values in components.items()},
-    }
-
-
-def group_metrics(num_trained: int, dropped: Mapping[str, int], *, num_flat: int = 0) -> dict[str, float]:
-    """Counts of the groups that the step closes; `dropped`: reason → number of groups.
-
-    `num_flat`: how many of the trained ones have no spread.
-    """
-    num_dropped = sum(dropped.values())
-    num_closed = max(1, num_trained + num_dropped)
-    return {
-        "groups_trained": float(num_trained),
-        "groups_dropped": float(num_dropped),
-        "dropped_ratio": num_dropped / num_closed,
-        "zero_std_ratio": (num_flat + dropped.get(DropReason.NO_SPREAD.value, 0)) / num_closed,
-        **{f"groups_dropped/{reason}": float(count) for reason, count in dropped.items()},
+        "generated_tokens": float(sum(sample.scored.rollout.num_completion_tokens for sample in completed)),
+        "groups_trained": float(len(batch)),
+        "groups_dropped": float(len(drops)),
+        **{f"groups_dropped/{reason}": float(count) for reason, count in reasons.items()},
     }
 
 
@@ -166,11 +136,3 @@ def throughput_metrics(
         "trained_tokens_per_second": trained_tokens / wall,
         **{f"{phase}_seconds": value for phase, value in seconds.items()},
     }
-
-
-def _is_flat(admitted: Admitted) -> bool:
-    return not has_spread([sample.reward for sample in admitted.training if sample.loss_mask.any()])
-
-
-def _by_reason(drops: Sequence[DroppedGroup]) -> Counter[str]:
-    return Counter(drop.reason.value for drop in drops)

@@ -1,0 +1,93 @@
+"""What a trainer's step reports, also of groups that were dropped in an entry of their own before it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollstream.history.rollback import roll_back
+from rollstream.local.ports import free_ports
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.ledger import EntryKind
+from tests.harness.running import Run
+from tests.harness.scraping import scraped
+from tests.harness.trainer_runs import (
+    GROUP_SIZE,
+    GROUPS_PER_STEP,
+    Start,
+    a_scored,
+    a_trainer_run,
+    configure,
+    ledger,
+    put_scored,
+    scored,
+    submitted,
+    survivors,
+    trainers,
+    write_model,
+)
+from tests.harness.waits import wait_until
+
+
+@pytest.fixture
+def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
+    with a_trainer_run(kafka, topic_prefix, tmp_path, write_model(tmp_path / "model")) as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def start(run: Run) -> Iterator[Start]:
+    with trainers(run) as start_one:
+        yield start_one
+
+
+def test_a_steps_reward_covers_the_groups_without_spread_that_were_dropped_long_before_it(
+    run: Run, start: Start
+) -> None:
+    right, learned = submitted(run, 4), submitted(run, 2 * GROUPS_PER_STEP, first=10)
+    put_scored(run, [a_scored(prompt, index, 0, reward=1.0) for prompt in right for index in range(GROUP_SIZE)])
+    configure(run, num_steps=2)
+    trainer = start()
+    wait_until(
+        lambda: {prompt.group_id for prompt in right} <= survivors(run).closed.keys(), "the groups to be dropped"
+    )
+    scored(run, learned)
+    assert trainer.wait() == 0
+    entries = ledger(run)
+    step, after_it = (entry for entry in entries if entry.kind is EntryKind.STEP)
+    assert len(step.closed) == GROUPS_PER_STEP, "the others were closed by entries before it"
+    num_groups = len(right) + GROUPS_PER_STEP
+    assert step.metrics["reward_mean"] == pytest.approx((len(right) + 0.5 * GROUPS_PER_STEP) / num_groups)
+    assert step.metrics["zero_std_ratio"] == step.metrics["dropped_ratio"] == pytest.approx(len(right) / num_groups)
+    assert after_it.metrics["reward_mean"] == 0.5
+    assert after_it.metrics["zero_std_ratio"] == after_it.metrics["dropped_ratio"] == 0.0
+    tokens = (num_groups + GROUPS_PER_STEP) * GROUP_SIZE * 6
+    assert sum(entry.metrics.get("generated_tokens", 0.0) for entry in entries) == tokens
+
+
+def exported(port: int, name: str, **labels: str) -> float | None:
+    return scraped(port, f"rollstream_trainer_{name}", **labels)
+
+
+def test_a_trainer_exports_what_happened_to_its_run_before_it_was_started(run: Run, start: Start) -> None:
+    configure(run, checkpoint_every=1)
+    [port] = free_ports(1)
+    prompts = submitted(run, GROUPS_PER_STEP)
+    first = start(ROLLSTREAM_HEALTH_PORT=str(port))
+    scored(run, prompts)
+    wait_until(lambda: exported(port, "step") == 1, "a step")
+    stepped_at = exported(port, "last_step_timestamp_seconds")
+    assert stepped_at == exported(port, "last_checkpoint_timestamp_seconds") == ledger(run)[-1].finished_at.timestamp()
+    assert exported(port, "interruptions_total", kind="restart") == 1
+    assert exported(port, "interruptions_total", kind="rollback") == 0
+    scored(run, prompts)
+    wait_until(lambda: exported(port, "duplicate_records_total") == len(prompts) * GROUP_SIZE, "all to be duplicates")
+    lag = {"group": f"{run.name}.trainer", "topic": f"{run.name}.scored"}
+    assert scraped(port, "rollstream_bus_consumer_lag_records", **lag) is not None
+    assert first.terminate() == 0
+    roll_back(StageSettings.load(run.config), 1, force=False)
+    second = start(ROLLSTREAM_HEALTH_PORT=str(port))
+    wait_until(lambda: exported(port, "interruptions_total", kind="restart") == 2, "the next trainer's first entry")
+    assert exported(port, "interruptions_total", kind="rollback") == 1
+    assert exported(port, "last_step_timestamp_seconds") == stepped_at
+    assert second.terminate() == 0
