@@ -14,6 +14,7 @@ import pytest
 import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from pydantic import SecretStr
 
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import HOST, free_ports
@@ -204,3 +205,18 @@ def test_redis_comes_back_on_its_port_after_a_kill(tmp_path: Path) -> None:
     finally:
         server.stop()
     assert server.process is None
+
+
+def test_redis_with_a_password_lets_nobody_in_without_it_and_its_command_does_not_show_it(tmp_path: Path) -> None:
+    password = 'of "Zoë"/@#\\'
+    server = RedisServer(tmp_path, free_ports(1)[0], password=SecretStr(password))
+    try:
+        server.start()
+        with redis.Redis.from_url(server.url) as client:
+            assert client.ping()
+        with redis.Redis(port=server.port) as stranger, pytest.raises(redis.AuthenticationError):
+            stranger.ping()
+        assert server.process is not None
+        assert password not in " ".join(psutil.Process(server.process.pid).cmdline())
+    finally:
+        server.stop()

@@ -28,6 +28,22 @@ _FOREIGN: Final = {
         ),
         _OF_TARGETS,
     ),
+    # vLLM, where `vllm_metrics` is on.
+    **{
+        f"vllm:{name}": _OF_TARGETS | {"model_name", "engine"}
+        for name in (
+            "kv_cache_usage_perc",
+            "num_requests_running",
+            "num_requests_waiting",
+            "num_preemptions_total",
+            "prefix_cache_queries_total",
+            "prefix_cache_hits_total",
+        )
+    },
+    **{
+        f"vllm:{name}_seconds_bucket": _OF_TARGETS | {"model_name", "engine", "le"}
+        for name in ("time_to_first_token", "inter_token_latency", "request_queue_time")
+    },
     # Kafka's exporter (danielqsj/kafka_exporter), where there is one.
     "kafka_brokers": frozenset(),
     "kafka_topic_partitions": frozenset({"topic"}),

@@ -2,6 +2,8 @@
 
 import json
 import re
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -205,6 +207,30 @@ def test_every_metric_of_the_stages_is_shown_or_named_here() -> None:
     left = {_family(metric) for metric in own_metrics()} - shown
     # Its position in its source, which says nothing without the length of the source.
     assert left == {"rollstream_producer_sequence"}
+
+
+def test_what_is_asked_of_vllm_is_exported_by_the_vllm_that_is_installed() -> None:
+    # Not imported: that takes seconds.
+    found = find_spec("vllm")
+    assert found is not None
+    assert found.origin is not None
+    source = (Path(found.origin).parent / "v1" / "metrics" / "loggers.py").read_text(encoding="utf-8")
+    exported = set(re.findall(r'name="(vllm:\w+)"', source))
+    used = {re.sub("_(total|bucket)$", "", name) for name in _foreign("vllm:")}
+    assert len(used) > 8
+    assert used <= exported
+
+
+def test_panels_of_vllm_say_what_must_be_set() -> None:
+    of_vllm = [panel for panel in charts("generators") if any("vllm:" in one["expr"] for one in panel["targets"])]
+    assert len(of_vllm) == 7
+    for panel in of_vllm:
+        assert "`vllm_metrics = true` in `[generator.engine]`" in panel["description"], panel["title"]
+
+
+def _foreign(prefix: str) -> set[str]:
+    exprs = [expr for name in NAMES for _, expr in expressions(name)]
+    return {one.metric for expr in exprs for one in asked(expr) if one.metric.startswith(prefix)}
 
 
 def _family(metric: str) -> str:

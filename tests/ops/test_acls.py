@@ -30,7 +30,7 @@ from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import LEDGER, TOPICS
 from tests.harness.loops import STAGES, a_loop
 from tests.harness.running import Run, a_run
-from tests.harness.secure_kafka import ADMIN, SecureKafka, a_secure_broker, password_of
+from tests.harness.secure_kafka import ADMIN, SecureKafka, a_secure_cluster, password_of
 from tests.harness.waits import wait_until
 
 _DENIED = (
@@ -43,7 +43,7 @@ _DENIED = (
 
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
-    with a_secure_broker(tmp_path_factory.mktemp("secure-kafka")) as broker:
+    with a_secure_cluster(tmp_path_factory.mktemp("secure-kafka")) as broker:
         broker.add_users(*(f"rollstream-{role}" for role in ROLES))
         yield broker
 
@@ -107,6 +107,13 @@ def test_a_wrong_password_is_said_without_it(secure: SecureKafka) -> None:
         cluster_topics(right.model_copy(update={"security": security}))
     assert "mistyped-4711" not in str(refused.value)
     assert "uthentication" in str(refused.value)
+
+
+def test_who_shows_no_certificate_is_turned_away(secure: SecureKafka) -> None:
+    right = secure.settings("rollstream-generator")
+    security = {name: value for name, value in right.security.items() if not name.startswith(("ssl.cert", "ssl.key"))}
+    with pytest.raises(BrokerError, match="no broker answered"):
+        cluster_topics(right.model_copy(update={"security": security}))
 
 
 @pytest.mark.parametrize("role", STAGES)

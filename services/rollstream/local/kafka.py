@@ -11,10 +11,13 @@ from collections.abc import Collection, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
+
+from pydantic import SecretStr
 
 from rollstream.local.java import find_java
 from rollstream.local.kafka_jars import kafka_class_path
-from rollstream.local.kafka_properties import ClusterPlan, NodePlan, server_properties
+from rollstream.local.kafka_properties import ClusterPlan, ClusterSecurity, NodePlan, server_properties
 from rollstream.local.ports import require_free
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start, stop_all
 from rollstream.schemas.errors import DiskFullError, StartFailedError
@@ -28,6 +31,7 @@ START_SECONDS = 240.0
 FORMAT_SECONDS = 120.0
 STOP_GRACE_SECONDS = 15.0
 LAST_BROKER_GRACE_SECONDS = 1.0
+OPEN_TO_ALL: Final = ClusterSecurity()
 
 logger = logging.getLogger(__name__)
 
@@ -35,9 +39,9 @@ logger = logging.getLogger(__name__)
 class KafkaCluster:
     """The brokers of `plan`, their data and logs under `directory`.
 
-    `running` are brokers that an earlier process started. `properties` are added to those of each broker. With
-    `dies_with_parent` in the placement (the default) the kernel kills the brokers when the thread that started them
-    ends.
+    `running` are brokers that an earlier process started. `properties` are added to those of each broker, and so are
+    those of `security`. With `dies_with_parent` in the placement (the default) the kernel kills the brokers when the
+    thread that started them ends.
     """
 
     def __init__(
@@ -48,12 +52,14 @@ class KafkaCluster:
         placement: Placement = TIED_TO_PARENT,
         running: Mapping[int, ChildProcess] | None = None,
         properties: Mapping[str, str] = MappingProxyType({}),
+        security: ClusterSecurity = OPEN_TO_ALL,
     ) -> None:
         self.plan = plan
         self._directory = directory.resolve()
         self._placement = placement
         self._processes = dict(running or {})
-        self._properties = properties
+        self._properties = {**properties, **security.properties}
+        self._security = security
 
     @property
     def bootstrap_servers(self) -> str:
@@ -127,7 +133,7 @@ class KafkaCluster:
         from rollstream.bus.clients import admin_client
         from rollstream.process.settings import KafkaSettings
 
-        kafka = KafkaSettings(bootstrap_servers=node.address)
+        kafka = KafkaSettings(bootstrap_servers=node.address, security=dict(self._security.client))
         try:
             with admin_client(kafka, **{"reconnect.backoff.max.ms": 100}) as admin:
                 named = admin.describe_cluster(request_timeout=1.0).result(timeout=5.0).nodes
@@ -168,11 +174,13 @@ class KafkaCluster:
         home = self._home(node)
         home.mkdir(parents=True, exist_ok=True)
         properties = home / "server.properties"
+        properties.touch(mode=0o600)  # it may hold passwords
         properties.write_text(server_properties(self.plan, node, home / "log", self._properties))
         single = len(self.plan.nodes) == 1
         quorum = ("--standalone",) if single else ("--initial-controllers", self.plan.initial_controllers)
         tool = ("kafka.tools.StorageTool", "format", "-t", self.plan.cluster_id, "-c", str(properties), *quorum)
-        command = (*self._java, f"-Drollstream.log={home / 'format.log'}", *tool)
+        users = [word for user, password in self._security.passwords.items() for word in _scram(user, password)]
+        command = (*self._java, f"-Drollstream.log={home / 'format.log'}", *tool, *users)
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def _start_process(self, node: NodePlan) -> None:
@@ -189,6 +197,11 @@ class KafkaCluster:
                 node = self._node(node_id)
                 log = self._log(node) if self._log(node).exists() else self._home(node) / "kafka.out"
                 raise failed_start(f"broker {node_id} ended with exit code {code}", log)
+
+
+def _scram(user: str, password: SecretStr) -> tuple[str, str]:
+    """Words for the tool that formats. Other users of the machine see them while it runs: it reads no password else."""
+    return "--add-scram", f"SCRAM-SHA-512=[name={user},password={password.get_secret_value()}]"
 
 
 def finish_formats(tools: Mapping[Path, subprocess.Popen[str]], timeout_seconds: float) -> None:

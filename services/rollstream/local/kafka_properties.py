@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, SecretStr
 
 from rollstream.local.ports import HOST, free_ports
 
@@ -47,6 +48,20 @@ FIXED = {
     "background.threads": "4",
     "log.cleaner.dedupe.buffer.size": str(16 * 2**20),
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSecurity:
+    """What a cluster demands of its clients. By default it lets anybody in.
+
+    `properties`: of each broker, the same for all; clients and brokers come in by `inter.broker.listener.name`.
+    `passwords`: of users that the cluster knows from the beginning, by SCRAM-SHA-512.
+    `client`: librdkafka's settings with which the cluster is asked whether it is up.
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    passwords: Mapping[str, SecretStr] = field(default_factory=dict)
+    client: Mapping[str, SecretStr] = field(default_factory=dict)
 
 
 class NodePlan(BaseModel):
@@ -110,10 +125,12 @@ def server_properties(
     With three nodes, each has a copy of every topic, and two must confirm a write.
     """
     replicas, confirming = (3, 2) if len(plan.nodes) == 3 else (1, 1)
+    listener = {**FIXED, **others}["inter.broker.listener.name"]
+    listeners = f"{listener}://{node.address},CONTROLLER://{node.controller_address}"
     values = FIXED | {
         "node.id": str(node.node_id),
-        "listeners": f"PLAINTEXT://{node.address},CONTROLLER://{node.controller_address}",
-        "advertised.listeners": f"PLAINTEXT://{node.address},CONTROLLER://{node.controller_address}",
+        "listeners": listeners,
+        "advertised.listeners": listeners,
         "controller.quorum.bootstrap.servers": ",".join(n.controller_address for n in plan.nodes),
         "log.dirs": str(log_dir),
         "default.replication.factor": str(replicas),

@@ -1,0 +1,40 @@
+"""The list of what has no data: it names only what is asked for, and comparing with it finds every difference."""
+
+from tests.observability.questions import Silence, questions, selectors
+from tests.observability.without_data import EXPRESSIONS, SELECTORS
+
+
+def test_what_is_listed_as_without_data_is_asked_for() -> None:
+    asked = questions()
+    names = {selector.name for question in asked for selector in selectors(without_variables(question.expr))}
+    assert SELECTORS.keys() - names == set()
+    assert EXPRESSIONS.keys() - {question.place for question in asked} == set()
+    assert len({question.place for question in asked}) == len(asked)
+
+
+def without_variables(expr: str) -> str:
+    for name in ("$__rate_interval", "$__range", "$__interval"):
+        expr = expr.replace(name, "1m")
+    return expr
+
+
+def test_a_selector_is_named_without_the_run_and_what_it_is_compared_with() -> None:
+    found = selectors('sum(increase(a{run="$run", b=~"[.]c", d="e"}[5m] offset 1h)) > scalar(f{run!=""})')
+    assert [one.name for one in found] == ['a{b=~"[.]c", d="e"}', "f"]
+    assert found[0].text == 'a{run="$run", b=~"[.]c", d="e"}'
+
+
+def test_what_differs_from_the_list_is_found() -> None:
+    silence = Silence(
+        expressions={"of a listed selector": {"listed"}, "new": {"other"}, "listed place": {"other"}},
+        selectors={"listed", "silent"},
+        known={"listed", "silent", "other", "loud", "of a listed selector", "new", "listed place"},
+    )
+    assert silence.faults({"listed", "loud"}, {"listed place", "gone", "of a listed selector"}) == [
+        "nothing asks for it any more: gone",
+        "no data, and not listed: new",
+        "no data, and not listed: silent",
+        "listed, and needs no entry: loud",
+        "listed, and needs no entry: of a listed selector",
+    ]
+    assert silence.faults({"listed", "silent"}, {"listed place", "new"}) == []

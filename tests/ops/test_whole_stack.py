@@ -1,0 +1,82 @@
+"""On the real stack, every expression of the dashboards and rules has an answer, or a reason why it has none."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from helm.dashboards.pictures import MOST_BYTES, board_of, picture
+from rollstream.local.chaos.accounting import encoded_prompt
+from rollstream.schemas.topics import WEIGHTS
+from tests.harness.waits import wait_until
+from tests.observability.expressions import rules
+from tests.observability.questions import ask_all, questions
+from tests.observability.without_data import EXPRESSIONS, SELECTORS
+from tests.ops.whole_stack import MAX_MODEL_LEN, WholeStack, a_whole_stack
+
+# Beside two other test processes it takes twice as long as alone.
+pytestmark = pytest.mark.timeout(600)
+RUN = "whole-stack"
+MADE = 'rollstream_trainer_ledger_entries_total{kind="step"}'
+STEPS, VERSIONS_BACK = 6, 3
+ANSWERS_SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def stack(prometheus: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WholeStack]:
+    """The stack after some steps, messages that can't be handled, and a rollback."""
+    with a_whole_stack(tmp_path_factory.mktemp("whole-stack"), prometheus, RUN) as started:
+        misuse(started)
+        started.until(f"{MADE} >= {STEPS}")
+        start_trainer = started.loop.stages["trainer"].start
+        # Before the stop: the kernel knows to a second only when a process started.
+        between = time.time()
+        started.loop.stop("trainer")
+        newest = started.loop.run.records(WEIGHTS)[-1].weight_version
+        started.loop.run.command("weights", "rollback", str(newest - VERSIONS_BACK))
+        started.loop.keep_alive("trainer", start_trainer)
+        started.until(f"{MADE} >= {STEPS} and on (instance) process_start_time_seconds > {between}")
+        yield started
+
+
+def misuse(stack: WholeStack) -> None:
+    """Bytes that are no record, and prompts that can't be asked or scored: some panels show only what goes wrong."""
+    # Once Prometheus has seen a 0: an increase is seen from there on.
+    stack.until('rollstream:dead_letters:zero_filled{stage="scorer"}')
+    run = stack.loop.run
+    run.publish("rollouts", [("outside", b"garbage")])
+    unknown = encoded_prompt("aaa", environment="no_such_thing", purpose="train", group_size=2)
+    too_long = encoded_prompt("a" * (MAX_MODEL_LEN + 1), environment="coin", purpose="train", group_size=2)
+    run.publish("prompts", [("outside", unknown), ("outside", too_long)])
+
+
+def test_every_expression_of_dashboards_and_rules_has_data_or_a_reason(stack: WholeStack) -> None:
+    asked = questions()
+    faults = ["nothing was asked yet"]
+
+    def look() -> bool:
+        faults[:] = ask_all(asked, stack.prometheus, stack.span, RUN).faults(SELECTORS, EXPRESSIONS)
+        return not faults
+
+    wait_until(look, lambda: "\n".join(["answers:", *faults]), ANSWERS_SECONDS)
+
+
+def test_a_picture_can_be_drawn_of_what_prometheus_answers(stack: WholeStack) -> None:
+    content = picture(board_of("overview"), stack.prometheus, stack.span, RUN)
+    assert content.startswith(b"\x89PNG")
+    assert len(content) < MOST_BYTES
+
+
+def test_prometheus_evaluates_every_rule_without_an_error(stack: WholeStack) -> None:
+    groups = stack.prometheus.ask("rules")["groups"]
+    found = [rule for group in groups for rule in group["rules"]]
+    assert [rule["lastError"] for rule in found if rule["health"] != "ok"] == []
+    assert len(found) == len(rules("alerts", "recording", "thresholds"))
+
+
+def test_no_log_of_a_stage_has_a_secret_and_no_stage_was_denied_its_work(stack: WholeStack) -> None:
+    said = "".join(process.said() for process in stack.loop.run.running)
+    assert "settings of trainer" in said
+    assert [secret for secret in stack.secrets() if secret in said] == []
+    assert "authorization" not in said.lower()
+    assert {name: kept.restarts for name, kept in stack.loop.stages.items() if kept.restarts} == {}
