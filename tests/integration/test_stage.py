@@ -185,15 +185,16 @@ def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: 
 def test_a_stuck_record_ends_the_process_and_its_start_alone_stays_counted(bus: Bus, redis_url: str) -> None:
     async def scenario() -> None:
         bus.submit([1], "sleep 60")
-        stage = bus.stage(redis_url=redis_url, bounds={"record_deadline_seconds": 3.0, "revoke_drain_seconds": 0.2})
+        stage = bus.stage(redis_url=redis_url, bounds={"record_deadline_seconds": 6.0, "revoke_drain_seconds": 0.2})
         async with running(stage) as task:
             await until(lambda: bus.rows() == Counter([1]), "the first to begin", task=task)
             began = time.monotonic()
             await until(lambda: time.monotonic() - began > 1.5, "the second to be much younger", task=task)
             bus.submit([2], "sleep 60")
+            await until(lambda: bus.rows() == Counter([1, 2]), "the second to begin", task=task)
             await until(lambda: False, "the stage to end", task=task)
 
-    with pytest.raises(StuckRecordError, match="unfinished for more than 3"):
+    with pytest.raises(StuckRecordError, match="unfinished for more than 6"):
         run(scenario())
     assert bus.committed() == 0
     with redis.Redis.from_url(redis_url) as client:
