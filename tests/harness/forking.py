@@ -24,12 +24,14 @@ _FORK_SERVER.set_forkserver_preload(
         "transformers.models.qwen3.modeling_qwen3",
     ]
 )
+# Else a stage would have the variables of whichever test it was that forked first.
+_ENVIRONMENT = dict(os.environ)
 
 
 def start_forked(main: Callable[[], None], *, log: Path, env: Mapping[str, str] | None = None) -> StartedProcess:
     """Run `main` in a process that is forked from one with the product's imports; its output goes to `log`."""
     log.touch()
-    process = _FORK_SERVER.Process(target=_logged, args=(main, log, env or {}), daemon=True)
+    process = _FORK_SERVER.Process(target=_logged, args=(main, log, {**_ENVIRONMENT, **(env or {})}), daemon=True)
     process.start()
     assert process.pid is not None
     return StartedProcess(pid=process.pid, exit_code=lambda: process.exitcode, log=log)
@@ -48,8 +50,9 @@ def run_words(*words: str) -> None:
     main()
 
 
-def _logged(main: Callable[[], None], log: Path, env: Mapping[str, str]) -> None:
-    os.environ.update(env)
+def _logged(main: Callable[[], None], log: Path, environment: Mapping[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
     with log.open("ab") as output:
         os.dup2(output.fileno(), sys.stdout.fileno())
         os.dup2(output.fileno(), sys.stderr.fileno())
