@@ -267,12 +267,22 @@ def a_broker(directory: Path) -> Iterator[KafkaCluster]:
 def test_an_idle_trainer_whose_id_the_broker_forgot_ends_so_that_it_is_started_again(
     topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(kafka_properties.FIXED, "transactional.id.expiration.ms", "2000")
+    monkeypatch.setitem(kafka_properties.FIXED, "transactional.id.expiration.ms", "4000")
     monkeypatch.setitem(kafka_properties.FIXED, "transaction.remove.expired.transaction.cleanup.interval.ms", "200")
     errors: list[ExpiredTransactionError] = []
     with a_broker(tmp_path / "kafka") as broker:
         fresh = a_fresh_run(KafkaSettings(bootstrap_servers=broker.bootstrap_servers), topic_prefix, tmp_path)
-        commits = fresh.trainer()
+
+        def trainer_that_steps() -> Commits | None:
+            try:
+                commits = fresh.trainer()
+                a_step(commits)
+            except ExpiredTransactionError:  # on a slow machine the broker may forget it before its first commit
+                return None
+            return commits
+
+        commits = wait_until(trainer_that_steps, "a trainer to commit a step")
+        assert commits is not None
 
         def is_forgotten() -> bool:
             try:
@@ -281,15 +291,8 @@ def test_an_idle_trainer_whose_id_the_broker_forgot_ends_so_that_it_is_started_a
                 errors.append(error)
             return bool(errors)
 
-        def goes_on_after_a_start() -> bool:
-            try:  # on a slow machine the broker may forget this one before its first commit, too
-                a_step(fresh.trainer())
-            except ExpiredTransactionError:
-                return False
-            return True
-
-        wait_until(is_forgotten, "the broker to forget the trainer", every_seconds=4.0)
-        wait_until(goes_on_after_a_start, "a trainer that is started again to commit a step")
+        wait_until(is_forgotten, "the broker to forget the trainer", every_seconds=6.0)
+        wait_until(trainer_that_steps, "a trainer that is started again to commit a step")
     assert errors[0].exit_code == 70
 
 
