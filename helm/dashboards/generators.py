@@ -68,8 +68,6 @@ def _throughput() -> Row:
 
 
 def _weights() -> Row:
-    stall = f"sum by (le) (rate(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
-    load = f"sum by (le) (rate(rollstream_generator_weight_load_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
     return Row(
         title="Weights",
         panels=[
@@ -97,42 +95,50 @@ def _weights() -> Row:
                     "{{instance}}",
                 ),
             ),
-            lines(
-                "Loads of weights",
-                "Versions that generators loaded, failed to load, or skipped since a newer one was there.",
-                "suffix: loads/s",
-                query(
-                    f"sum by (outcome) (rate(rollstream_generator_weight_loads_total{{{_ONE}}}[$__rate_interval]))",
-                    "{{outcome}}",
-                ),
-                width=6,
-            ),
-            lines(
-                "Time to load weights",
-                "From a new version's turn to generation with it: its files are fetched, checked and loaded. The stall "
-                "is only the last part of it.",
-                "s",
-                query(f"histogram_quantile(0.5, {load})", "median"),
-                query(f"histogram_quantile(0.95, {load})", "95th percentile"),
-                width=6,
-            ),
-            lines(
-                "Stall at an update",
-                "How long generation stood still for an update.",
-                "s",
-                query(f"histogram_quantile(0.5, {stall})", "median"),
-                query(f"histogram_quantile(0.95, {stall})", "95th percentile"),
-                width=6,
-            ),
-            buckets(
-                "Stalls at updates",
-                "How many updates stalled for how long.",
-                "s",
-                f"sum by (le) (increase(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))",
-                width=6,
-            ),
+            *_loads(),
         ],
     )
+
+
+def _loads() -> list[Panel]:
+    stall = f"sum by (le) (rate(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
+    load = f"sum by (le) (rate(rollstream_generator_weight_load_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
+    return [
+        lines(
+            "Loads of weights",
+            "Versions that generators loaded, failed to load, or skipped since a newer one was there.",
+            "suffix: loads/s",
+            query(
+                f"sum by (outcome) (rate(rollstream_generator_weight_loads_total{{{_ONE}}}[$__rate_interval]))",
+                "{{outcome}}",
+            ),
+            width=6,
+        ),
+        lines(
+            "Time to load weights",
+            "From a new version's turn to generation with it: its files are fetched, checked and loaded. The stall "
+            "is only the last part of it.",
+            "s",
+            query(f"histogram_quantile(0.5, {load})", "median"),
+            query(f"histogram_quantile(0.95, {load})", "95th percentile"),
+            width=6,
+        ),
+        lines(
+            "Stall at an update",
+            "How long generation stood still for an update.",
+            "s",
+            query(f"histogram_quantile(0.5, {stall})", "median"),
+            query(f"histogram_quantile(0.95, {stall})", "95th percentile"),
+            width=6,
+        ),
+        buckets(
+            "Stalls at updates",
+            "How many updates stalled for how long.",
+            "s",
+            f"sum by (le) (increase(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))",
+            width=6,
+        ),
+    ]
 
 
 def _failures() -> Row:

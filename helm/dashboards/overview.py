@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Row, board, lines, number, query, rate, words
+from helm.dashboards.parts import RUN, Panel, Row, board, lines, number, query, rate, words
 
 _LINEAGE = """\
 What a step was made of, and what became of one rollout:
@@ -54,69 +54,81 @@ def _learning() -> Row:
                 width=6,
             ),
             words("Where a step came from", _LINEAGE, width=6),
-            number(
-                "Optimizer step",
-                "Steps on the surviving branch.",
-                "none",
-                f"max(rollstream_trainer_step{{{RUN}}})",
-                width=3,
-            ),
-            number(
-                "Newest weight version",
-                "Versions only grow; a restart or rollback makes one too.",
-                "none",
-                f"max(rollstream_trainer_weight_version{{{RUN}}})",
-                width=3,
-            ),
-            number(
-                "Since the newest step",
-                "Time since it was committed. Before the first one, since the trainer started.",
-                "s",
-                f"time() - max(rollstream:last_step_timestamp_seconds{{{RUN}}})",
-                bad_from=3600,
-                width=3,
-            ),
-            number(
-                "Steps that are not saved",
-                "Time since the newest checkpoint or the start of the trainer: so much a trainer that dies does again.",
-                "s",
-                f"time() - max(rollstream:saved_timestamp_seconds{{{RUN}}})",
-                bad_from=14400,
-                width=3,
-            ),
-            number(
-                "Entropy",
-                "Of the policy on the trained tokens of the newest step. Near 0 nothing is explored any more.",
-                "suffix: nats",
-                f"max(rollstream:entropy:step{{{RUN}}})",
-                width=3,
-            ),
-            number(
-                "Groups without spread",
-                "Share of the groups of the past hour whose samples all have the same reward: they teach nothing.",
-                "percentunit",
-                f"max(rollstream:no_spread:ratio_rate1h{{{RUN}}})",
-                bad_from=0.9,
-                width=3,
-            ),
-            number(
-                "Cut-off samples",
-                "Share of the samples since the step before the newest that ended at their token limit.",
-                "percentunit",
-                f"max(rollstream:truncated_ratio:step{{{RUN}}})",
-                bad_from=0.3,
-                width=3,
-            ),
-            number(
-                "Alerts that fire",
-                "Alerts of rollstream for this run. Each has a runbook.",
-                "none",
-                f'count(ALERTS{{{RUN}, alertname=~"Rollstream.+", alertstate="firing"}}) or vector(0)',
-                bad_from=1,
-                width=3,
-            ),
+            *_newest_step(),
+            *_signs(),
         ],
     )
+
+
+def _newest_step() -> list[Panel]:
+    return [
+        number(
+            "Optimizer step",
+            "Steps on the surviving branch.",
+            "none",
+            f"max(rollstream_trainer_step{{{RUN}}})",
+            width=3,
+        ),
+        number(
+            "Newest weight version",
+            "Versions only grow; a restart or rollback makes one too.",
+            "none",
+            f"max(rollstream_trainer_weight_version{{{RUN}}})",
+            width=3,
+        ),
+        number(
+            "Since the newest step",
+            "Time since it was committed. Before the first one, since the trainer started.",
+            "s",
+            f"time() - max(rollstream:last_step_timestamp_seconds{{{RUN}}})",
+            bad_from=3600,
+            width=3,
+        ),
+        number(
+            "Steps that are not saved",
+            "Time since the newest checkpoint or the start of the trainer: so much a trainer that dies does again.",
+            "s",
+            f"time() - max(rollstream:saved_timestamp_seconds{{{RUN}}})",
+            bad_from=14400,
+            width=3,
+        ),
+    ]
+
+
+def _signs() -> list[Panel]:
+    return [
+        number(
+            "Entropy",
+            "Of the policy on the trained tokens of the newest step. Near 0 nothing is explored any more.",
+            "suffix: nats",
+            f"max(rollstream:entropy:step{{{RUN}}})",
+            width=3,
+        ),
+        number(
+            "Groups without spread",
+            "Share of the groups of the past hour whose samples all have the same reward: they teach nothing.",
+            "percentunit",
+            f"max(rollstream:no_spread:ratio_rate1h{{{RUN}}})",
+            bad_from=0.9,
+            width=3,
+        ),
+        number(
+            "Cut-off samples",
+            "Share of the samples since the step before the newest that ended at their token limit.",
+            "percentunit",
+            f"max(rollstream:truncated_ratio:step{{{RUN}}})",
+            bad_from=0.3,
+            width=3,
+        ),
+        number(
+            "Alerts that fire",
+            "Alerts of rollstream for this run. Each has a runbook.",
+            "none",
+            f'count(ALERTS{{{RUN}, alertname=~"Rollstream.+", alertstate="firing"}}) or vector(0)',
+            bad_from=1,
+            width=3,
+        ),
+    ]
 
 
 def _losses() -> Row:

@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:
-        pass
+        """Nothing: the server of the standard library would write each request into the output of the tests."""
 
 
 def _spans(request: ExportTraceServiceRequest) -> Iterator[SeenSpan]:
