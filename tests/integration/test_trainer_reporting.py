@@ -74,6 +74,8 @@ def test_a_trainer_exports_what_happened_to_its_run_before_it_was_started(run: R
     [port] = free_ports(1)
     prompts = submitted(run, GROUPS_PER_STEP)
     first = start(ROLLSTREAM_HEALTH_PORT=str(port))
+    # A prompt that is read after its group's step would count as a duplicate too.
+    wait_until(lambda: exported(port, "open_groups") == len(prompts), "both prompts to be read")
     scored(run, prompts)
     wait_until(lambda: exported(port, "step") == 1, "a step")
     stepped_at = exported(port, "last_step_timestamp_seconds")
