@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from rollstream.environments.pool.verdicts import STARTED, Answered, framed
 from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.process.declared import Declaration
 from rollstream.schemas.prompt import Sampling
-from rollstream.scorer.pool.verdicts import STARTED, Answered, framed
 
 NAME = "unruly"
 PATH = "tests.harness.unruly_environment.Unruly"

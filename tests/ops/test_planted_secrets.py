@@ -123,7 +123,7 @@ def test_no_command_metric_or_probe_shows_a_secret(ended: tuple[PlantedRun, dict
 
 def test_no_command_line_of_a_process_holds_a_secret(ended: tuple[PlantedRun, dict[str, str]]) -> None:
     run, _ = ended
-    assert any("rollstream.scorer.pool.child" in command for command in run.commands)
+    assert any("rollstream.environments.pool.child" in command for command in run.commands)
     assert_absent(run.planted(), {"commands": "\n".join(run.commands)})
 
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from rollstream.agents.samples import SampleBounds, sample_seed
 from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.generator.handler import GeneratorHandler, SampleBounds, sample_seed, without_tokens
+from rollstream.generator.handler import GeneratorHandler, without_tokens
 from rollstream.schemas.errors import EngineDeadError, EngineError, RecordTooLargeError
 from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status

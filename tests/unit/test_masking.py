@@ -16,11 +16,14 @@ import pytest
 import tomli_w
 from confluent_kafka.admin import AdminClient
 
+from rollstream.agents.samples import SampleBounds
 from rollstream.bus.clients import made
 from rollstream.bus.message import Message
+from rollstream.environments.pool.pool import PoolBounds, ScoringPool
+from rollstream.environments.pool.verdicts import Sample
 from rollstream.environments.rubric import RewardInput
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.generator.handler import GeneratorHandler, SampleBounds
+from rollstream.generator.handler import GeneratorHandler
 from rollstream.history.weight_store import open_weight_store
 from rollstream.local.supervisor import StageProcess
 from rollstream.process.health import Health
@@ -35,8 +38,6 @@ from rollstream.schemas.errors import (
     WeightStoreError,
 )
 from rollstream.schemas.registry_url import ConfluentRegistry
-from rollstream.scorer.pool.pool import PoolBounds, ScoringPool
-from rollstream.scorer.pool.verdicts import Sample
 from rollstream.stage.dead_letters import dead_letter
 from tests.harness import paid_environment
 from tests.harness.builders import NOON, a_generator, a_prompt

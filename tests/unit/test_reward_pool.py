@@ -8,14 +8,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rollstream.environments.pool.pool import PoolBounds, ScoringPool
+from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated
-from rollstream.scorer.pool.pool import PoolBounds, ScoringPool
-from rollstream.scorer.pool.verdicts import Sample, Verdict
 from tests.harness.builders import NOON, a_generated
 from tests.harness.processes import start_process
 from tests.harness.unruly_environment import NAME, declared
@@ -183,7 +183,7 @@ def test_a_process_killed_from_outside_between_batches_accuses_no_sample() -> No
 
 def is_scoring_process(process: psutil.Process) -> bool:
     try:
-        return "rollstream.scorer.pool.child" in process.cmdline()
+        return "rollstream.environments.pool.child" in process.cmdline()
     except psutil.Error:
         return False
 

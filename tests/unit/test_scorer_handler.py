@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 
 import pytest
 
+from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
-from rollstream.scorer.pool.verdicts import Sample, Verdict
 from rollstream.scorer.settings import ScorerSettings
 from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_turn
 

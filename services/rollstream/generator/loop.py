@@ -38,6 +38,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rollstream.agents.load import Agents
+from rollstream.agents.samples import SampleBounds
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.message import Headers
@@ -46,7 +47,7 @@ from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.generator.handler import GeneratorHandler, SampleBounds, without_tokens
+from rollstream.generator.handler import GeneratorHandler, without_tokens
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.tracing import headers_of_sample
 from rollstream.generator.weights import WatcherParts, WeightWatcher

@@ -20,6 +20,8 @@ from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import processing
+from rollstream.environments.pool.pool import ScoringPool
+from rollstream.environments.pool.verdicts import Sample, Verdict, unresolved
 from rollstream.process.crash_points import crash_point
 from rollstream.process.tracing import OFF, ROLLOUT_ID, Span, Tracing
 from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
@@ -30,8 +32,6 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import DEAD_LETTERS, Topic
 from rollstream.scorer import metrics
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
-from rollstream.scorer.pool.pool import ScoringPool
-from rollstream.scorer.pool.verdicts import Sample, Verdict, unresolved
 from rollstream.stage.dead_letters import dead_letter
 from rollstream.stage.starts import ALONE_AFTER, GIVEN_UP_AFTER, StartCounter
 

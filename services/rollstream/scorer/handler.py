@@ -8,12 +8,12 @@ unresolved  the rollout was unresolved, or a reward function raised, hung or die
 from dataclasses import dataclass
 from datetime import datetime
 
+from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored, Scoring
-from rollstream.scorer.pool.verdicts import Sample, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from typing import Any, Final
 from rollstream.bus.metrics import LAG
 from rollstream.bus.run import Run
 from rollstream.environments.load import refuse_unknown_environment
+from rollstream.environments.pool.pool import ScoringPool
 from rollstream.process.address import revealed
 from rollstream.process.beat import beat
 from rollstream.process.health import Health
@@ -47,7 +48,6 @@ from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process
 from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
 from rollstream.scorer.fetching import FetchWatch
 from rollstream.scorer.handler import ScorerIdentity
-from rollstream.scorer.pool.pool import ScoringPool
 from rollstream.scorer.settings import ScorerSettings
 from rollstream.stage.starts import StartCounter
 

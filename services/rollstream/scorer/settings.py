@@ -4,8 +4,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from rollstream.environments.pool.pool import PoolBounds
 from rollstream.process.settings import StageSettings
-from rollstream.scorer.pool.pool import PoolBounds
 
 
 class ScorerSettings(StageSettings):

@@ -16,6 +16,7 @@ import psutil
 from rollstream.bus.message import Message
 from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
+from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
@@ -27,7 +28,6 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import ROLLOUTS, SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of
-from rollstream.scorer.pool.verdicts import Sample, Verdict
 
 _ENVIRONMENT: Final = "sort_digits"
 _TARGETS: Final = {1_000: 2_000.0, 130_000: 300.0}

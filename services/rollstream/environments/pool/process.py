@@ -11,10 +11,10 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
+from rollstream.environments.pool.verdicts import LENGTH, STARTED, Answered, Chunk, Setup, Verdict, framed, unresolved
 from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
-from rollstream.scorer.pool.verdicts import LENGTH, STARTED, Answered, Chunk, Setup, Verdict, framed, unresolved
 
 _LOG = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class ScoringProcess:
         own, other = socket.socketpair()
         with other:
             self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-P", "-m", "rollstream.scorer.pool.child", str(other.fileno()), str(os.getpid()),
+                sys.executable, "-P", "-m", "rollstream.environments.pool.child", str(other.fileno()), str(os.getpid()),
                 stdin=asyncio.subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
             )  # fmt: skip
         self._reader, self._writer = await asyncio.open_connection(sock=own)

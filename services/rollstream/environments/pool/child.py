@@ -1,4 +1,4 @@
-"""The process that runs reward functions: `python -m rollstream.scorer.pool.child FD PARENT_PID`.
+"""The process that runs reward functions: `python -m rollstream.environments.pool.child FD PARENT_PID`.
 
 The pool starts and kills it. It reads chunks of samples from the socket FD, loads their environments, and writes the
 verdicts back one by one, each with the id of its sample. The kernel kills it when its parent ends.
@@ -12,14 +12,7 @@ import sys
 from typing import Any
 
 from rollstream.environments.load import load_environment
-from rollstream.environments.protocol import Environment
-from rollstream.environments.rubric import RewardInput, finite
-from rollstream.process.declared import Declaration
-from rollstream.process.parent import die_with
-from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
-from rollstream.schemas.failure import Failure, FailureCode
-from rollstream.schemas.rollout import Status
-from rollstream.scorer.pool.verdicts import (
+from rollstream.environments.pool.verdicts import (
     LENGTH,
     STARTED,
     Answered,
@@ -29,6 +22,13 @@ from rollstream.scorer.pool.verdicts import (
     framed,
     unresolved,
 )
+from rollstream.environments.protocol import Environment
+from rollstream.environments.rubric import RewardInput, finite
+from rollstream.process.declared import Declaration
+from rollstream.process.parent import die_with
+from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
+from rollstream.schemas.failure import Failure, FailureCode
+from rollstream.schemas.rollout import Status
 
 
 def main() -> None:

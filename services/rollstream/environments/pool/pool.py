@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rollstream.environments.pool.process import ScoringProcess
+from rollstream.environments.pool.verdicts import STARTED, Chunk, Sample, Verdict, unresolved
 from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status
-from rollstream.scorer.pool.process import ScoringProcess
-from rollstream.scorer.pool.verdicts import STARTED, Chunk, Sample, Verdict, unresolved
 
 CHUNK_SAMPLES: Final = 64
 """Large enough that the round trip costs little, and small enough to divide a batch between the processes."""
