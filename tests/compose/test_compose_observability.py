@@ -18,8 +18,8 @@ OBSERVED = example_project(COMPOSE_PROFILES="cpu,observability", ROLLSTREAM_RUN=
 
 def scrape_config(text: str | None = None) -> dict[str, Any]:
     loaded = yaml.safe_load(text or CONFIG.read_text())
-    (job,) = loaded["scrape_configs"]
-    return {**job, "rule_files": loaded["rule_files"]}
+    stages, _ = loaded["scrape_configs"]
+    return {**stages, "rule_files": loaded["rule_files"]}
 
 
 def names_in_the_network(project: Project) -> dict[str, str]:
@@ -61,6 +61,20 @@ def test_every_series_carries_its_stage_and_the_name_of_the_run() -> None:
         {"source_labels": ["__meta_dns_name"], "target_label": "stage"},
         {"target_label": "run", "replacement": "my-run"},
     ]
+
+
+def test_kafkas_exporter_is_scraped_and_asks_the_broker_about_this_run_alone() -> None:
+    _, job = yaml.safe_load(CONFIG.read_text())["scrape_configs"]
+    [[target]] = [targets["targets"] for targets in job["static_configs"]]
+    name, _, port = target.partition(":")
+    exporter = OBSERVED.all_services[name]
+    assert exporter["healthcheck"]["test"][-1] == f"http://127.0.0.1:{port}/healthz"
+    given = dict(word.removeprefix("--").split("=", 1) for word in exporter["command"])
+    assert given["kafka.server"] == OBSERVED.environment("scorer")["ROLLSTREAM_KAFKA__BOOTSTRAP_SERVERS"]
+    for pattern in (given["topic.filter"], given["group.filter"]):
+        assert re.search(pattern, "my-run.scored")
+        assert not re.search(pattern, "my-run-2.scored")
+        assert not re.search(pattern, "not-my-run.scored")
 
 
 def test_prometheus_reads_the_mounted_settings_and_keeps_its_series_on_its_volume() -> None:

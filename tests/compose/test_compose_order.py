@@ -13,7 +13,7 @@ from tests.compose.compose_file import OUR_IMAGE, STAGES, Project, example_proje
 ONE_SHOT = {"topics", "model", "schemas", "bucket"}
 ALWAYS = {"kafka", "valkey", "topics", "model", "producer", "scorer"}
 OPTIONAL = {
-    "observability": {"prometheus", "grafana"},
+    "observability": {"prometheus", "kafka-exporter", "grafana"},
     "registry": {"registry", "schemas"},
     "object-store": {"bucket", "object-store"},
 }
