@@ -37,7 +37,11 @@ def put(run: Run, topic: str, *records: tuple[bytes | None, Headers]) -> None:
 
 
 def headers_on(run: Run, topic: str) -> list[Headers]:
-    return [message.headers for message in run.messages(topic)]
+    return [besides_the_event(message) for message in run.messages(topic)]
+
+
+def besides_the_event(message: Message) -> Headers:
+    return tuple(header for header in message.headers if not header[0].startswith("ce_"))
 
 
 def test_the_results_of_a_stage_carry_on_the_context_of_their_record_and_nothing_that_is_malformed(run: Run) -> None:
@@ -51,7 +55,7 @@ def test_the_results_of_a_stage_carry_on_the_context_of_their_record_and_nothing
                 await until(lambda: len(bus.read(DEAD_LETTERS)) == 1 and len(bus.rows()) == 2, "the end", task=task)
 
     run_scenario(scenario())
-    by_row = {sample.prompt.source.row: message.headers for sample, message in rollouts(run)}
+    by_row = {sample.prompt.source.row: besides_the_event(message) for sample, message in rollouts(run)}
     assert by_row == {1: CONTEXT, 2: ()}
     (letter,) = run.messages("dead-letters")
     assert letter.headers[:2] == CONTEXT
@@ -72,7 +76,7 @@ def test_a_scored_rollout_carries_on_the_context_of_its_rollout(run: Run) -> Non
     scorer = run.start("scorer")
     wait_until(lambda: len(run.records(SCORED)) == 2, "two scored rollouts")
     scored = AvroCodec(SCORED)
-    found = {scored.decode(m.value).rollout.sample_index: m.headers for m in run.messages("scored")}
+    found = {scored.decode(m.value).rollout.sample_index: besides_the_event(m) for m in run.messages("scored")}
     assert found == {0: CONTEXT, 1: ()}
     assert scorer.terminate() == 0
 

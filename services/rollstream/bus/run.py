@@ -17,6 +17,7 @@ from typing import Any, Final, Self, TypeVar
 
 from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.clients import BROKER_ANSWERS_SECONDS, cluster_topics
+from rollstream.bus.cloud_events import attributes
 from rollstream.bus.message import Headers, Message, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
@@ -70,10 +71,11 @@ class Run:
             self.codec(topic)
 
     def out_record(self, topic: Topic[R], record: R, headers: Headers = ()) -> OutRecord:
-        """`record`, encoded and keyed for its topic; raises `EncodeError`."""
+        """`record`, encoded and keyed for its topic, with its CloudEvents attributes; raises `EncodeError`."""
         key = self.name if topic.key_of is None else topic.key_of(record)
         value = self.codec(topic).encode(record)
-        return OutRecord(topic=self.topic(topic), key=key.encode(), value=value, headers=headers)
+        event = attributes(self.name, type(record).__name__)
+        return OutRecord(topic=self.topic(topic), key=key.encode(), value=value, headers=(*event, *headers))
 
     def publisher(self, client_id: str) -> Publisher:
         """A publisher for this cluster; use it as a context manager."""
