@@ -1,5 +1,6 @@
 """What a soak does when, and what counts as growth."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -75,6 +76,18 @@ def test_the_disk_is_compared_from_when_on_as_much_expires_as_is_written() -> No
     for grows, holds in ((False, True), (True, False)):
         samples = [a_sample(step, disk=disk_at(step, grows=grows)) for step in range(0, 1001, 10)]
         found = by_what(verdicts(samples, [], settled_seconds=40))
+        assert found["disk of topics that expire, MiB"] is holds
+
+
+def test_a_run_that_goes_faster_later_may_keep_as_much_more() -> None:
+    def at(second: int, *, grows: float) -> Sample:
+        step = second * 10 if second < 60 else 600 + (second - 60) * 20
+        kept = 10.0 if second < 60 else grows * 10.0
+        return replace(a_sample(step, disk=kept), seconds=float(second))
+
+    for grows, holds in ((2.0, True), (3.0, False)):
+        samples = [at(second, grows=grows) for second in range(80)]
+        found = by_what(verdicts(samples, [], settled_seconds=10))
         assert found["disk of topics that expire, MiB"] is holds
 
 

@@ -140,6 +140,9 @@ class _Work:
         for route in stage.routes:
             stage.run.make_codecs(route.source, route.output)
         self._routes = {stage.run.topic(route.source): route for route in stage.routes}
+        for topic in self._routes:
+            # From the start on: Prometheus sees no increase where a series begins.
+            metrics.HANDLER_FAILURES.labels(topic)
         self._tasks: dict[InFlight, asyncio.Task[None]] = {}
         self._spans: dict[InFlight, Span] = {}
         self._broken: asyncio.Future[None] = asyncio.get_running_loop().create_future()

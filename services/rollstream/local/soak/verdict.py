@@ -10,7 +10,7 @@ from rollstream.local.soak.samples import KEPT_FOR_EVER, Sample, Start
 _FLAT: Final = 1.1
 """Most growth of memory and handles, from the second tenth of the steps to the last."""
 _BOUNDED: Final = 1.25
-"""Most growth of the disk of topics that expire: how much is kept varies with the moment at which segments end."""
+"""Most growth of the disk at the same pace: how much is kept varies with the moment at which segments end."""
 _START: Final = 1.2
 _SPARE_HANDLES: Final = 4
 _LONG_LIFE: Final = 0.3
@@ -38,7 +38,7 @@ def verdicts(samples: Sequence[Sample], starts: Sequence[Start], *, settled_seco
 
     Of a process that was started again its longest life is compared in the same way too. `settled_seconds`: from when
     on as much expires as is written. The disk before that says nothing: it is compared with the tenth of the steps
-    that follows.
+    that follows. A run that makes more steps in the time for which records are kept may keep as much more.
     """
     last = max((sample.step for sample in samples), default=0)
     settled = [sample for sample in samples if sample.seconds >= settled_seconds and sample.step >= last * 0.1]
@@ -49,8 +49,9 @@ def verdicts(samples: Sequence[Sample], starts: Sequence[Start], *, settled_seco
         *_flat("memory", ", MiB", samples, lambda sample: sample.memory_mib, lambda early: _FLAT * early),
         *_flat("handles", "", samples, lambda sample: sample.handles, lambda early: _FLAT * early + _SPARE_HANDLES),
     ]
+    faster = max(1.0, _pace(samples, late, settled_seconds) / _pace(samples, disk_early, settled_seconds))
     found += [
-        Verdict(what=f"disk of {name}, MiB", early=early, late=then, most=_BOUNDED * early)
+        Verdict(what=f"disk of {name}, MiB", early=early, late=then, most=_BOUNDED * faster * early)
         for name, early, then in _compared(disk_early, late, lambda sample: sample.disk_mib)
         if name != KEPT_FOR_EVER
     ]
@@ -75,6 +76,15 @@ def _flat(
                     yield Verdict(
                         what=f"{what} of {name} in its longest life{unit}", early=early, late=late, most=most(early)
                     )
+
+
+def _pace(samples: Sequence[Sample], some: Sequence[Sample], seconds: float) -> float:
+    """Steps that were made in the `seconds` before one of `some`: their median, at least 1."""
+    steps = [
+        sample.step - max((one.step for one in samples if one.seconds <= sample.seconds - seconds), default=0)
+        for sample in some
+    ]
+    return float(max(median(steps), 1)) if steps else 1.0
 
 
 def _num_steps(samples: Sequence[Sample]) -> int:
