@@ -36,7 +36,7 @@ def test_what_it_is_built_from_is_pinned() -> None:
 def test_every_sync_takes_the_lock_file_and_installs_what_the_stages_need_and_no_tools_for_development() -> None:
     syncs = [line for line in instructions("RUN") if "uv sync" in line]
     assert len(syncs) == 4
-    extras = {"producer", "generator", "scorer", "trainer", "tracing"}
+    extras = {"producer", "generator", "scorer", "trainer", "collect", "rewards", "tracing"}
     assert extras <= PROJECT["project"]["optional-dependencies"].keys()
     for line in syncs:
         assert "--locked" in line
