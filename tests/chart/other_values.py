@@ -13,15 +13,18 @@ _OF_THE_CHART: Final = {
     "generator.engine.tensor_parallel_size", "generator.engine.nodes",
     "trainer.checkpoints",
 }  # fmt: skip
-# A trainer that ends is refused by the chart, and so are headers, which may be secret. The cap is not for
+# A trainer that ends is refused by the chart, and so are headers and keys, which are secret. The cap is not for
 # `old = "behavior"`, which another value is.
-_LEFT_OUT: Final = {"trainer.num_steps", "trainer.learning.importance_cap", "tracing.headers"}
+_LEFT_OUT: Final = {
+    "trainer.num_steps", "trainer.learning.importance_cap", "tracing.headers", "generator.engine.http.api_key",
+}  # fmt: skip
 # Values that must fit to others.
 _FITTING: Final[dict[str, Any]] = {
     "health_host": "127.0.0.1",
     "environments": {"mine": {"path": "my.module.Environment", "options": {"level": "3"}}},
     "agents": {"mine": {"path": "my.module.Agent", "options": {"tools": "a=b # c"}}},
     "tracing.endpoint": "http://collector:4318",
+    "generator.engine.http.urls": ["http://server-0:8000", "http://server-1:8000/v1"],
     "producer.share": 7,
     "producer.wait_until_closed": False,
     "producer.environment": "word_count",

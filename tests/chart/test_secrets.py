@@ -37,6 +37,7 @@ PLACES = [
     at("config.scorer.registry_url", f"https://key:{PLANTED}@registry"),
     at("config.environments.mine", {"path": "a.B", "options": {"api_key": PLANTED}}),
     at("config.scorer.environments.mine", {"path": "a.B", "options": {"password": PLANTED}}),
+    at("config.generator.engine.http.api_key", PLANTED),
     at("kafka.bootstrapServers", f"user:{PLANTED}@broker:9092"),
     at("kafka.security.tls.client.keyPassword", PLANTED),
     at("kafka.security.tls.client.keyKey", {"pem": f"-----BEGIN PRIVATE KEY-----\n{PLANTED}\n"}),

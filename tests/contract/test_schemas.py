@@ -31,13 +31,25 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from rollstream.schemas.update import updated_manifest
-from tests.harness.builders import a_generated, a_progress, a_prompt, a_rollout, a_turn, an_entry, applied, published
+from tests.harness.builders import (
+    a_generated,
+    a_generator,
+    a_progress,
+    a_prompt,
+    a_rollout,
+    a_text_turn,
+    a_turn,
+    an_entry,
+    applied,
+    published,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "prompt": (PROMPTS, a_prompt()),
     "progress": (PRODUCERS, a_progress()),
     "generated": (ROLLOUTS, a_generated(turns=(a_turn(spans=((3, 0, 2), (4, 2, 6))),))),
+    "generated_text": (ROLLOUTS, a_generated(turns=(a_text_turn(),), generator=a_generator(tokenizer_sha256=""))),
     "generated_unresolved": (ROLLOUTS, a_generated(status=Status.UNRESOLVED)),
     "scored": (SCORED, a_rollout(0.5)),
     "scored_failed": (SCORED, a_rollout(status=Status.FAILED)),
@@ -176,11 +188,17 @@ def test_an_update_refuses_an_incompatible_model() -> None:
 
 
 def test_a_change_of_docs_alone_keeps_id_and_version() -> None:
-    older = json.loads(json.dumps([entry.schema for entry in manifest()]).replace("UTC", "Universal time"))
+    newest = {entry.record: entry.version for entry in manifest()}
     entries = tuple(
-        ManifestEntry(schema_id=entry.schema_id, record=entry.record, version=entry.version, schema=schema)
-        for entry, schema in zip(manifest(), older, strict=True)
+        ManifestEntry(
+            schema_id=entry.schema_id,
+            record=entry.record,
+            version=entry.version,
+            schema=_in_other_words(entry.schema) if entry.version == newest[entry.record] else entry.schema,
+        )
+        for entry in manifest()
     )
+    assert entries != manifest()
     update = updated_manifest(entries)
     assert update.added == ()
     assert update.entries == manifest()
@@ -192,6 +210,12 @@ def test_golden_bytes_decode_to_the_record_and_it_encodes_to_them(name: str) -> 
     golden = bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
     assert AvroCodec(topic).decode(golden) == record
     assert AvroCodec(topic).encode(record) == golden
+
+
+@pytest.mark.parametrize("golden", sorted(GOLDEN.glob("*_v*.hex")), ids=lambda golden: golden.stem)
+def test_bytes_that_an_older_version_wrote_decode_to_the_record_with_defaults(golden: Path) -> None:
+    topic, record = EXAMPLES[golden.stem.rpartition("_v")[0]]
+    assert AvroCodec(topic).decode(bytes.fromhex(golden.read_text())) == record
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -239,6 +263,11 @@ def test_an_old_reader_reads_what_a_new_writer_writes(topic: Topic[Any]) -> None
     new = _with(current_schema(type(record)), {"name": "added_later", "type": "string", "default": ""})
     wire = _wire(90, new, {**record.to_avro(), "added_later": "x"})
     assert AvroCodec(topic, _Registry({1: current_schema(type(record)), 90: new})).decode(wire) == record
+
+
+def _in_other_words(schema: Schema) -> Schema:
+    found: Schema = json.loads(json.dumps(schema).replace("UTC", "Universal time"))
+    return found
 
 
 class _Registry:

@@ -61,6 +61,14 @@ def a_turn(
     return Turn(**{**values, **fields})
 
 
+def a_text_turn(**fields: Any) -> Turn:
+    """A turn of a server that speaks only text: six sampled tokens, as it says."""
+    nothing = np.zeros(0, dtype=np.int32)
+    return a_turn(
+        (), **{"prompt_token_ids": nothing, "reported_prompt_tokens": 6, "reported_completion_tokens": 6, **fields}
+    )
+
+
 def a_generator(**fields: Any) -> GeneratorIdentity:
     """Who generated: a scripted engine on host `node-1`."""
     values: dict[str, Any] = {

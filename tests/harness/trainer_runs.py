@@ -3,12 +3,15 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from confluent_kafka import Consumer, TopicPartition
 
+from rollstream.engines.identity import tokenizer_sha256
 from rollstream.history.ledger import Survivors, surviving
-from rollstream.local.tiny_model import write_tiny_model
+from rollstream.local.tiny_model import write_tiny_model, write_tokenizer
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
@@ -83,9 +86,17 @@ def a_scored(
 ) -> RolloutScored:
     """One sample that begins with `token_id`; without a reward of its own, those of a group have spread."""
     turn = a_turn((token_id, 5, 6, 9, 13, 1), spans=[(version, 0, 6)])
-    generator = a_generator(tokenizer_sha256="", chat_template_sha256="")
+    generator = a_generator(tokenizer_sha256=_tokenizer_of_the_model(), chat_template_sha256="")
     value = float(index % 2) if reward is None else reward
     return a_rollout(value, index, prompt=prompt, turns=(turn,), generator=generator)
+
+
+@cache
+def _tokenizer_of_the_model() -> str:
+    """Hash of the tokenizer of every model that `write_model` writes: a trainer refuses samples of any other."""
+    with TemporaryDirectory() as directory:
+        write_tokenizer(Path(directory), max_length=512)
+        return tokenizer_sha256(Path(directory))
 
 
 def put_scored(run: Run, rollouts: Sequence[RolloutScored]) -> None:

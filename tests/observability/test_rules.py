@@ -126,6 +126,7 @@ def test_codes_of_rewards_that_fail_are_codes_of_the_scorer() -> None:
         FailureCode.UNKNOWN_AGENT,
         FailureCode.BAD_AGENT_OPTIONS,
         FailureCode.UNSUPPORTED_SAMPLING,
+        FailureCode.REFUSED,
         FailureCode.VERSION_GONE,
         FailureCode.TOO_LARGE,
         FailureCode.DEADLINE,

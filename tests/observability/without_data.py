@@ -10,7 +10,10 @@ from typing import Final
 _EXPORTER: Final = "of Kafka's exporter, which is not part of the stack"
 _NO_FAULT: Final = "counted from the first fault of its kind on, which this run does not have"
 _TOPICS = "[a-z0-9-]+[.]((eval-)?(prompts|rollouts|scored)|producers|weights|weights-applied|ledger|dead-letters)"
-_REFUSED = "conflict|expired|out_of_bounds|overflow|tokenizer_mismatch|unknown_version|unsupported_sampling|untrainable"
+_REFUSED = (
+    "conflict|expired|no_tokens|out_of_bounds|overflow|tokenizer_mismatch|unknown_version|unsupported_sampling|"
+    "untrainable"
+)
 
 SELECTORS: Final[dict[str, str]] = {
     **dict.fromkeys(
@@ -28,7 +31,6 @@ SELECTORS: Final[dict[str, str]] = {
         ),
         _EXPORTER,
     ),
-    "rollstream_bus_handler_failures_total": _NO_FAULT,
     "rollstream_tracing_dropped_spans_total": _NO_FAULT,
     'rollstream_trainer_groups_total{reason="lost"}': _NO_FAULT,
     'rollstream_trainer_groups_total{reason="non_finite"}': _NO_FAULT,

@@ -14,7 +14,7 @@ from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason, Group, Place, PlacedSample
 from rollstream.trainer.learning.bounds import ModelBounds
 from rollstream.trainer.reporting import tokens_by_lag
-from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_text_turn, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)
 LAGS = {3: 1, 2: 2, 1: 3}
@@ -180,9 +180,26 @@ def test_an_unfinished_sample_is_never_out_of_bounds() -> None:
     assert isinstance(verdict(a_rollout(1.0, 0), a_rollout(0.0, 1), broken, rules=BOUNDED), Admitted)
 
 
-def test_a_group_without_a_single_token_cannot_be_trained_on() -> None:
-    empty = [a_rollout(float(index), index, turns=(a_turn(()),)) for index in range(2)]
+def test_a_group_without_turns_cannot_be_trained_on() -> None:
+    empty = [a_rollout(float(index), index, turns=()) for index in range(2)]
     assert verdict(*empty) is DropReason.UNTRAINABLE
+
+
+def test_a_turn_of_a_server_that_speaks_only_text_never_trains() -> None:
+    text = a_text_turn()
+    of_a_server = a_generator(tokenizer_sha256="", chat_template_sha256="")
+    rules = replace(RULES, tokenizer_sha256="ab" * 32)
+    silent = [a_rollout(float(index), index, turns=(text,), generator=of_a_server) for index in range(2)]
+    assert verdict(*silent, rules=rules) is DropReason.NO_TOKENS
+    mixed = a_rollout(0.0, 1, turns=(a_turn(), text))
+    assert verdict(a_rollout(1.0, 0), mixed, rules=rules) is DropReason.NO_TOKENS
+
+
+def test_tokens_of_a_generator_that_does_not_know_its_tokenizer_are_refused() -> None:
+    unknown = a_rollout(0.0, 1, generator=a_generator(tokenizer_sha256=""))
+    rules = replace(RULES, tokenizer_sha256="ab" * 32)
+    assert verdict(a_rollout(1.0, 0), unknown, rules=rules) is DropReason.TOKENIZER_MISMATCH
+    assert isinstance(verdict(a_rollout(1.0, 0), unknown), Admitted)
 
 
 def test_trained_tokens_are_counted_by_the_lag_of_the_weights_that_sampled_them() -> None:

@@ -92,6 +92,8 @@ message shows a value that may hold a secret. */}}
 {{- end -}}
 {{- end -}}
 {{- $config := .Values.config -}}
+{{- $engine := ($config.generator | default dict).engine | default dict -}}
+{{- if ($engine.http | default dict).api_key }}{{ fail "config.generator.engine.http.api_key is a secret, and config lies in a ConfigMap; give it in generator.extraEnv as ROLLSTREAM_ENGINE__HTTP__API_KEY from a secret" }}{{ end -}}
 {{- range $table := list $config $config.producer $config.generator $config.scorer $config.trainer -}}
 {{- $tracing := ($table | default dict).tracing | default dict -}}
 {{- if $tracing.headers }}{{ fail "config.tracing.headers may hold a key, and config lies in a ConfigMap; give each in stageDefaults.extraEnv as ROLLSTREAM_TRACING__HEADERS__NAME from a secret" }}{{ end -}}

@@ -10,7 +10,9 @@
     │   │   └── RecordTooLargeError       70  it is over the size limit of its topic
     │   ├── UnknownSchemaError            70  no schema has the id in these bytes
     │   ├── FailedSampleError             70  the task is at fault: the sample ends as failed
-    │   └── PoisonError                   70  the process ended on this record too often
+    │   ├── PoisonError                   70  the process ended on this record too often
+    │   ├── UnusableRowError              70  nothing can be learned from this row of a file: it is left out
+    │   └── UnfitColumnError              70  the values of a column have no type in common: it becomes text
     ├── BrokenWorldError                  70  broker, disk, GPU: the process exits, its supervisor restarts it
     │   ├── BrokerError                   70  the Kafka client gave up
     │   │   ├── NoLeaderError             70  a partition has no leader, or another one than was asked
@@ -79,6 +81,14 @@ class FailedSampleError(BadMessageError):
 
 class PoisonError(BadMessageError):
     """Handling this record ended the process too often (a poison record)."""
+
+
+class UnusableRowError(BadMessageError):
+    """Why a row of a file is left out; one of few texts, so that rows can be counted by it."""
+
+
+class UnfitColumnError(BadMessageError):
+    """A value does not fit the type that its column had so far: the file is written again, with that column as text."""
 
 
 class BrokenWorldError(RollstreamError):

@@ -27,6 +27,8 @@ class FailureCode(StrEnum):
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
     """Failed: no engine samples at this temperature, or a training prompt's sampling (e.g. top_k) changes the
     distribution, so that the logprobs are not the policy's."""
+    REFUSED = "refused"
+    """Failed: the server of the model refused the request, e.g. it knows no such model or key; its message says why."""
     VERSION_GONE = "version_gone"
     """Failed, in `evaluate`'s own check unresolved: another weight version is loaded or answered than was asked for, or
     the one asked for does not exist."""

@@ -78,6 +78,9 @@ class Turn(Record):
     Shapes: `prompt_token_ids` [P] (only what follows the prefix), `token_ids` [T], `behavior_logprobs` [T] (log
     probability of each sampled token under the distribution it was sampled from), `weight_spans` cover [0, T).
 
+    Of a server that speaks only text all four are empty: `text` is what it answered, and `reported_prompt_tokens` and
+    `reported_completion_tokens` how many tokens it says that this took. Such a turn never trains.
+
     Example (six prompt tokens `52910=`; `01` was sampled by version 3, `259` and the stop token by version 4):
         turn = Turn(
             prompt_token_ids=[9, 6, 13, 5, 4, 14],
@@ -107,6 +110,12 @@ class Turn(Record):
     tool_calls: ShortSequence[ToolCall] = Field(default=(), description="Tools that the policy called")
     tool_answers: ShortSequence[ToolAnswer] = Field(default=(), description="What the tools answered")
     latency_seconds: Seconds = Field(default=0.0, description="Duration of the model call")
+    reported_prompt_tokens: Count | None = Field(
+        default=None, description="Tokens of the whole prompt, as a server counted them; null: it did not say"
+    )
+    reported_completion_tokens: Count | None = Field(
+        default=None, description="Sampled tokens, as a server counted them; null: it did not say"
+    )
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> "Turn":
@@ -121,6 +130,11 @@ class Turn(Record):
         if position != len(self.token_ids):
             raise ValueError(f"spans cover {position} of {len(self.token_ids)} tokens")
         return self
+
+    @property
+    def num_completion_tokens(self) -> int:
+        """Number of sampled tokens: those that are here, or as many as a server reported of a turn without tokens."""
+        return len(self.token_ids) or self.reported_completion_tokens or 0
 
 
 class GeneratorIdentity(Record):
@@ -191,7 +205,7 @@ class RolloutGenerated(Record):
     @property
     def num_completion_tokens(self) -> int:
         """Number of sampled tokens in all turns."""
-        return sum(len(turn.token_ids) for turn in self.turns)
+        return sum(turn.num_completion_tokens for turn in self.turns)
 
     @property
     def weight_versions(self) -> tuple[int, ...]:

@@ -58,7 +58,7 @@ class Topic(Generic[R]):
 
 PROMPTS: Final = Topic(
     name="prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,
-    written_by="producers, `prompt`", read_by="generators, trainer; producers at start",
+    written_by="producers, `prompt`", read_by="generators, trainer; producers at start, `archive`",
     key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
 PRODUCERS: Final = Topic(
@@ -73,7 +73,7 @@ ROLLOUTS: Final = Topic(
 )  # fmt: skip
 SCORED: Final = Topic(
     name="scored", record=RolloutScored, key="group_id", retention="time_and_size",
-    written_by="scorers", read_by="trainer, `prompt`",
+    written_by="scorers", read_by="trainer, `prompt`, `archive`",
     key_of=lambda scored: scored.rollout.group_id,
 )  # fmt: skip
 WEIGHTS: Final = Topic(
@@ -90,7 +90,7 @@ WEIGHTS_APPLIED: Final = Topic(
 LEDGER: Final = Topic(
     name="ledger", record=LedgerEntry, key="run", retention="everything", single_partition=True,
     written_by="trainer, `weights rollback`, `ledger repair`",
-    read_by="producers; trainer at start, `weights`, `ledger`, `status`",
+    read_by="producers; trainer at start, `weights`, `ledger`, `status`, `archive`",
 )  # fmt: skip
 EVAL_PROMPTS: Final = Topic(
     name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,

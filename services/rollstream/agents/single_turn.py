@@ -2,6 +2,8 @@
 
 import time
 
+import numpy as np
+
 from rollstream.engines.protocol import Engine, GenerationRequest
 from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.failure import FailureCode
@@ -24,6 +26,8 @@ class SingleTurn:
             prompt_token_ids = engine.tokenize(prompt.messages, prompt.tools)
         except ValueError as error:
             raise FailedSampleError(FailureCode.BAD_PROMPT, f"the chat template does not take it: {error}") from error
+        if prompt_token_ids is None:  # the engine reads the messages, and its server knows their length
+            prompt_token_ids = np.zeros(0, dtype=np.int32)
         room = engine.max_model_len - len(prompt_token_ids)
         if room < 1:
             raise FailedSampleError(
@@ -38,6 +42,8 @@ class SingleTurn:
                 sampling=prompt.sampling,
                 max_tokens=min(prompt.sampling.max_tokens, room),
                 seed=seed,
+                messages=prompt.messages,
+                tools=prompt.tools,
             )
         )
         turn = Turn(
@@ -47,6 +53,9 @@ class SingleTurn:
             weight_spans=generation.weight_spans,
             finish_reason=generation.finish_reason,
             text=generation.text,
+            tool_calls=generation.tool_calls,
+            reported_prompt_tokens=generation.reported_prompt_tokens,
+            reported_completion_tokens=generation.reported_completion_tokens,
             latency_seconds=time.monotonic() - started,
         )
         return (turn,)

@@ -12,7 +12,7 @@ def build_engine(settings: EngineSettings) -> Engine:
 
     Raises `ConfigurationError` if `settings.model_path` holds no model.
     """
-    if settings.kind != "scripted":
+    if settings.kind not in ("scripted", "openai_http"):
         read_config(settings.model_path)  # before libraries are imported, which takes long
     match settings.kind:
         case "vllm":
@@ -27,5 +27,9 @@ def build_engine(settings: EngineSettings) -> Engine:
             from rollstream.engines.scripted import ScriptedEngine
 
             return ScriptedEngine(settings)
+        case "openai_http":
+            from rollstream.engines.openai_http import OpenAiHttpEngine
+
+            return OpenAiHttpEngine(settings)
         case _:
             assert_never(settings.kind)

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.schemas.prompt import Message, Sampling
+from rollstream.schemas.prompt import Message, Sampling, ToolCall
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 
 
@@ -17,6 +17,7 @@ class GenerationRequest:
     """One model call. `prompt_token_ids` [P]; P + max_tokens must be at most the engine's `max_model_len`.
 
     Temperature, top_p, top_k and stop come from `sampling`. `max_tokens` and `seed` are used instead of `sampling`'s.
+    Where `Engine.tokenize` gave no tokens P is 0, and the engine reads `messages` and `tools` instead.
     """
 
     request_id: str
@@ -24,6 +25,8 @@ class GenerationRequest:
     sampling: Sampling
     max_tokens: int
     seed: int | None
+    messages: Sequence[Message] = ()
+    tools: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,6 +37,7 @@ class Generation:
     `behavior_logprobs` [T]: natural logarithms, under the distribution that each token was sampled from, so after
     division by the temperature.
     `weight_spans`: cover [0, T) without gaps.
+    T is 0 where a server gave only text; `reported_…_tokens` are how many tokens it says that this took.
     """
 
     token_ids: NDArray[np.int32]
@@ -41,6 +45,9 @@ class Generation:
     weight_spans: tuple[WeightSpan, ...]
     finish_reason: FinishReason
     text: str
+    tool_calls: tuple[ToolCall, ...] = ()
+    reported_prompt_tokens: int | None = None
+    reported_completion_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +78,12 @@ class Engine(Protocol):
 
     @property
     def tokenizer_sha256(self) -> str:
-        """Hash of the tokenizer's files, see `engines/identity.py`."""
+        """Hash of the tokenizer's files, see `engines/identity.py`; empty if the engine has none."""
         ...
 
     @property
     def chat_template_sha256(self) -> str:
-        """Hash of the chat template's text."""
+        """Hash of the chat template's text; empty if the engine has none."""
         ...
 
     @property
@@ -84,15 +91,16 @@ class Engine(Protocol):
         """How many requests have started and not ended."""
         ...
 
-    def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
+    def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32] | None:
         """The prompt's tokens [P]: the chat template applied to `messages`. `tools` are JSON function schemas.
 
-        Raises `ValueError` if the template or a schema does not fit.
+        None: this engine has no tokenizer, its requests carry the messages. Raises `ValueError` if the template or a
+        schema does not fit.
         """
         ...
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
-        """The text of sampled tokens, without special tokens."""
+        """The text of sampled tokens, without special tokens. Raises `EngineError` if there is no tokenizer."""
         ...
 
     async def start(self, weight_version: int) -> None:
@@ -100,7 +108,10 @@ class Engine(Protocol):
         ...
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Answer one request. If the caller is cancelled, the engine aborts the request. Raises `EngineError`."""
+        """Answer one request. If the caller is cancelled, the engine aborts the request.
+
+        Raises `EngineError`, or `FailedSampleError` if a server refuses the request for good.
+        """
         ...
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:

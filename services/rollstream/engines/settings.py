@@ -1,9 +1,11 @@
 """Settings of an engine, TOML table `[generator.engine]`."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rollstream.engines.http_settings import HttpSettings
 
 
 class ScriptedSettings(BaseModel):
@@ -66,10 +68,14 @@ class NodesSettings(BaseModel):
 class EngineSettings(BaseModel):
     """Which engine, and how it runs."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    kind: Literal["vllm", "transformers", "scripted"] = Field(default="vllm", description="Which engine")
-    model_path: Path = Field(description="Directory of the first weights, config and tokenizer (scripted: tokenizer)")
+    kind: Literal["vllm", "transformers", "scripted", "openai_http"] = Field(
+        default="vllm", description="Which engine; openai_http asks servers that run elsewhere"
+    )
+    model_path: Path = Field(
+        description="Directory of the first weights, config and tokenizer (scripted: tokenizer; openai_http: none)"
+    )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Element type of the weights; auto is what the model's config says"
     )
@@ -130,9 +136,18 @@ class EngineSettings(BaseModel):
         "about 1.06 times the CPU time (10 M parameters on one busy core; five pairs, 0.90 to 1.16)",
     )
     scripted: ScriptedSettings = Field(default_factory=ScriptedSettings, description="How the scripted engine answers")
+    http: HttpSettings = Field(default_factory=HttpSettings, description="Which servers openai_http asks, and how")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _servers_have_their_model(cls, values: Any) -> Any:
+        is_elsewhere = isinstance(values, dict) and values.get("kind") == "openai_http"
+        return {"model_path": Path(), **values} if is_elsewhere else values
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        if self.kind == "openai_http" and not (self.http.urls and self.http.model):
+            raise ValueError("kind 'openai_http' needs http.urls, at least one, and http.model: set both")
         if self.kind != "vllm" and self.tensor_parallel_size > 1:
             raise ValueError(
                 f"tensor_parallel_size {self.tensor_parallel_size} is for kind 'vllm', but kind is {self.kind!r}: "

@@ -41,7 +41,7 @@ class ChatTokenizer:
     def _tokenized(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         try:
             token_ids = self._tokenizer.apply_chat_template(
-                [_as_chat(message) for message in messages],
+                [as_chat(message) for message in messages],
                 tools=[json.loads(tool) for tool in tools] or None,
                 chat_template=self._template,
                 add_generation_prompt=True,
@@ -62,7 +62,8 @@ class ChatTokenizer:
         return text
 
 
-def _as_chat(message: Message) -> dict[str, Any]:
+def as_chat(message: Message) -> dict[str, Any]:
+    """A message as chat templates and OpenAI's chat route take it."""
     chat: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         chat["tool_calls"] = [

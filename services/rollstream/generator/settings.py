@@ -33,6 +33,15 @@ class GeneratorSettings(StageSettings):
     )
 
     @model_validator(mode="after")
+    def _follow_the_policy(self) -> Self:
+        if self.engine.kind == "openai_http" and self.engine.http.weight_updates == "none":
+            raise ValueError(
+                "engine.http.weight_updates 'none': the servers would keep their weights while the run's policy moves "
+                "on; set 'vllm' or 'sglang', or generate with `rollstream collect`, which follows no policy"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _reach_the_weights_everywhere(self) -> Self:
         if self.engine.nodes.count > 1 and is_bucket(self.weight_store):
             raise ValueError(

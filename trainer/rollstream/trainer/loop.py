@@ -83,7 +83,11 @@ _HOLD_DROPS_SECONDS: Final = 0.5
 _MONITOR_EVERY_SECONDS: Final = 5.0
 _MAX_SKIPS_IN_A_ROW: Final = 3
 # What people have to look at: all groups may be dropped so, and training stands still.
-_LEVELS: Final = {DropReason.TOKENIZER_MISMATCH: logging.ERROR, DropReason.EXPIRED: logging.WARNING}
+_LEVELS: Final = {
+    DropReason.TOKENIZER_MISMATCH: logging.ERROR,
+    DropReason.NO_TOKENS: logging.ERROR,
+    DropReason.EXPIRED: logging.WARNING,
+}
 # No heartbeat is given while a step runs, so this must exceed the longest step.
 _HUNG_AFTER_SECONDS: Final = 1800.0
 

@@ -31,9 +31,12 @@ def synthetic_prompts(run: str, num_groups: int, *, group_size: int, max_tokens:
 
 
 def synthetic_samples(
-    prompt: PromptSubmitted, *, num_tokens: int, vocab_size: int, random: np.random.Generator
+    prompt: PromptSubmitted, *, num_tokens: int, vocab_size: int, random: np.random.Generator, tokenizer: str = ""
 ) -> Iterator[RolloutScored]:
-    """The samples of one prompt, each of `num_tokens` random tokens. Their rewards differ, so the group can train."""
+    """The samples of one prompt, each of `num_tokens` random tokens. Their rewards differ, so the group can train.
+
+    `tokenizer`: hash of the trainer's, which refuses others.
+    """
     for index in range(prompt.group_size):
         turn = Turn(
             prompt_token_ids=random.integers(3, vocab_size, _PROMPT_TOKENS, dtype=np.int32),
@@ -52,7 +55,9 @@ def synthetic_samples(
             prompt=prompt,
             turns=(turn,),
             status=Status.COMPLETED,
-            generator=GeneratorIdentity(generator_id="bench", engine="none", engine_version="0"),
+            generator=GeneratorIdentity(
+                generator_id="bench", engine="none", engine_version="0", tokenizer_sha256=tokenizer
+            ),
             started_at=now,
             finished_at=now,
         )

@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from rollstream.bus.run import Run
+from rollstream.engines.identity import tokenizer_sha256
 from rollstream.local.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
@@ -53,9 +54,9 @@ def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, mod
     num_steps = shape["steps"] + _WARM_UP_STEPS
     run = Run(StageSettings(run=_RUN, kafka=kafka))
     run.admin().create_topics(_RUN, partitions=4)
-    _fill(run, num_steps * shape["groups_per_step"], shape)
     # The trainer drops samples that are longer than what its model takes.
     write_tiny_model(directory / "model", seed=0, max_length=max(512, 2 * shape["tokens"]), **MODEL_SIZES[model])
+    _fill(run, num_steps * shape["groups_per_step"], shape, tokenizer_sha256(directory / "model"))
     log = directory / "trainer.log"
     with log.open("w") as output:
         ended = subprocess.run(
@@ -68,13 +69,15 @@ def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, mod
     return _report(steps[_WARM_UP_STEPS:], shape)
 
 
-def _fill(run: Run, num_groups: int, shape: dict[str, int]) -> None:
+def _fill(run: Run, num_groups: int, shape: dict[str, int], tokenizer: str) -> None:
     random = np.random.default_rng(0)
     publisher = run.publisher("bench")
     size, tokens = shape["group_size"], shape["tokens"]
     for prompt in synthetic_prompts(_RUN, num_groups, group_size=size, max_tokens=2 * tokens):
         publisher.publish_soon(run.out_record(PROMPTS, prompt))
-        for sample in synthetic_samples(prompt, num_tokens=tokens, vocab_size=len(VOCABULARY), random=random):
+        for sample in synthetic_samples(
+            prompt, num_tokens=tokens, vocab_size=len(VOCABULARY), random=random, tokenizer=tokenizer
+        ):
             publisher.publish_soon(run.out_record(SCORED, sample))
     publisher.close(120.0)
 

@@ -27,7 +27,11 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRules:
-    """What a group must meet. An empty hash accepts any tokenizer or chat template."""
+    """What a group must meet. An empty hash of the trainer's accepts any tokenizer or chat template.
+
+    A generator without a hash of its tokenizer (an `openai_http` engine without `tokenizer_path`) is refused by a
+    trainer that has one: nothing says that its token ids are the trainer's.
+    """
 
     max_policy_lag: int
     lag_scope: LagScope = "group"
@@ -53,6 +57,7 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
     completed = tuple(sample for sample in group.in_order() if sample.is_completed)
     refused = (
         _refused_by_status(group, completed)
+        or _refused_by_tokens(completed)
         or _refused_by_tokenizer(completed, rules)
         or _refused_by_bounds(completed, rules)
     )
@@ -119,10 +124,16 @@ def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropR
     return DropReason.FAILED if 2 * num_failed >= len(others) else DropReason.UNRESOLVED
 
 
+def _refused_by_tokens(completed: Sequence[PlacedSample]) -> DropReason | None:
+    """A turn of a server that speaks only text has no tokens. A turn that the policy sampled has one at least."""
+    turns = (turn for sample in completed for turn in sample.scored.rollout.turns)
+    return None if all(len(turn.token_ids) for turn in turns) else DropReason.NO_TOKENS
+
+
 def _refused_by_tokenizer(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
     generators = [sample.scored.rollout.generator for sample in completed]
     is_ours = all(
-        _agree(generator.tokenizer_sha256, rules.tokenizer_sha256)
+        rules.tokenizer_sha256 in ("", generator.tokenizer_sha256)
         and _agree(generator.chat_template_sha256, rules.chat_template_sha256)
         for generator in generators
     )

@@ -7,8 +7,8 @@
       │                a number of its prompt is out of bounds
       │
     complete           every sample is there, whatever its status (`admission.py` decides)
-      │ └─▶ dropped    failed, unresolved, unsupported_sampling, tokenizer_mismatch, out_of_bounds, unknown_version,
-      │                too_old, untrainable, all_truncated, no_spread
+      │ └─▶ dropped    failed, unresolved, unsupported_sampling, no_tokens, tokenizer_mismatch, out_of_bounds,
+      │                unknown_version, too_old, untrainable, all_truncated, no_spread
       │
     admitted           it waits for a step, and is admitted once more when the step takes it (`intake.py`)
       │ └─▶ dropped    too_old, as steps went on; non_finite, if the step was skipped; conflict, by a late record
@@ -58,14 +58,16 @@ class DropReason(StrEnum):
     UNSUPPORTED_SAMPLING = "unsupported_sampling"
     """Its prompt's sampling (e.g. top_k) changes the distribution, so that the logprobs are not the policy's; or no
     engine samples at its temperature."""
+    NO_TOKENS = "no_tokens"
+    """A turn has text but no tokens: a server that speaks only text generated it."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
-    """A generator's tokenizer or chat template is not the trainer's."""
+    """A generator's tokenizer or chat template is not the trainer's, or the generator does not know its tokenizer."""
     UNKNOWN_VERSION = "unknown_version"
     """A span names a weight version that this run never published."""
     TOO_OLD = "too_old"
     """Its policy lag exceeds max_policy_lag."""
     UNTRAINABLE = "untrainable"
-    """Its turns branch, or it has no tokens."""
+    """Its turns branch, or it has no turn."""
     OUT_OF_BOUNDS = "out_of_bounds"
     """Its token ids, length, temperature or reward are beyond what a step computes with (`learning/bounds.py`)."""
     ALL_TRUNCATED = "all_truncated"

@@ -1,0 +1,107 @@
+"""The engine `openai_http` on vLLM's own server on the CPU: text, tokens with logprobs, and updates while it runs."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.engines.protocol import Generation
+from rollstream.schemas.errors import FailedSampleError
+from rollstream.schemas.prompt import Message
+from rollstream.schemas.rollout import FinishReason
+from tests.harness import engine_scenarios as scenario
+from tests.harness.engine_fixtures import MAX_MODEL_LEN, Models
+from tests.harness.http_engines import a_request, an_engine, on
+from tests.harness.teacher_forcing import forced_logprobs
+from tests.harness.vllm_server import a_vllm_server
+
+EOS = 1
+
+
+@pytest.fixture(scope="module")
+def server(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The server's URL. Its embeddings are untied: vLLM's plain reload of tied ones is wrong on a CPU."""
+    with a_vllm_server(models.untied.old, tmp_path_factory.mktemp("vllm") / "server.log") as url:
+        yield url
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_text_comes_with_the_usage_that_the_server_reports(server: str, api: str) -> None:
+    question = (Message(role="user", content="52910="),)
+    asked = a_request(messages=question, max_tokens=8, seed=1)
+    found = on(an_engine(f"{server}/v1", api=api), lambda engine: engine.generate(asked))
+    assert found.text
+    assert found.reported_prompt_tokens == 6
+    assert found.reported_completion_tokens == 8 or found.finish_reason is FinishReason.STOP
+    assert len(found.token_ids) == 0
+
+
+def test_the_server_tells_its_version_and_length_and_what_it_refuses(server: str, models: Models) -> None:
+    async def look(engine: OpenAiHttpEngine) -> tuple[str, int]:
+        long = (Message(role="user", content="5" * (MAX_MODEL_LEN + 1)),)
+        with pytest.raises(FailedSampleError, match="maximum context length is 320") as too_long:
+            await engine.generate(a_request(messages=long))
+        assert too_long.value.code == "prompt_too_long"
+        return engine.version, engine.max_model_len
+
+    version, max_model_len = on(an_engine(server), look)
+    assert version.startswith("vllm 0.")
+    assert max_model_len == MAX_MODEL_LEN
+    with pytest.raises(FailedSampleError, match="The model `other` does not exist") as failed:
+        on(an_engine(server, model="other"), lambda engine: engine.generate(a_request()))
+    assert failed.value.code == "refused"
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_are_those_of_the_weights_that_the_span_names(server: str, models: Models, temperature: float) -> None:
+    """Before an update, over it, and after it; calls that it overtakes are of the new weights alone."""
+    versions = models.untied
+    asked = [{"seed": seed, "max_tokens": 60, "temperature": temperature} for seed in range(8)]
+
+    async def update(engine: OpenAiHttpEngine) -> list[Generation]:
+        await engine.load_weights(1, versions.old)
+        before = await scenario.generate(engine, asked)
+        running = [asyncio.create_task(scenario.generate(engine, [{**one, "max_tokens": 200}])) for one in asked]
+        while engine.in_flight < len(asked):
+            await asyncio.sleep(0.01)
+        report = await engine.load_weights(2, versions.new)
+        assert 0 < report.stall_seconds <= report.load_seconds
+        over = [answer for answers in await asyncio.gather(*running) for answer in answers]
+        assert 2 in {answer.weight_spans[0].weight_version for answer in over}
+        return [*before, *over, *(await scenario.generate(engine, asked))]
+
+    answers = on(an_engine(server, tokenizer_path=versions.old, weight_updates="vllm"), update)
+    paths = {1: versions.old, 2: versions.new}
+    prompt = _prompt(models)
+    right, wrong = [], []
+    for answer in answers:
+        (span,) = answer.weight_spans
+        assert (span.start, span.end) == (0, len(answer.token_ids))
+        assert EOS not in answer.token_ids[:-1]
+        assert (answer.token_ids[-1] == EOS) == (answer.finish_reason is FinishReason.STOP)
+        for version, found in ((span.weight_version, right), (3 - span.weight_version, wrong)):
+            forced = forced_logprobs(paths[version], prompt, answer.token_ids, temperature)
+            found.append(np.abs(answer.behavior_logprobs - forced))
+    assert {answer.weight_spans[0].weight_version for answer in answers} == {1, 2}
+    assert np.concatenate(right).max() < 1e-3
+    assert np.concatenate(wrong).mean() > 0.05
+
+
+def _prompt(models: Models) -> Any:
+    from rollstream.engines.tokenizer import ChatTokenizer
+
+    tokenizer = ChatTokenizer(models.untied.old)
+    return tokenizer.tokenize((Message(role="user", content=scenario.QUESTION),), ())
+
+
+def test_top_k_that_is_asked_for_reaches_the_server(server: str, models: Models) -> None:
+    """With top_k 1 every sample is the greedy one."""
+
+    async def generate(engine: OpenAiHttpEngine) -> list[Generation]:
+        return await scenario.generate(engine, [{"seed": seed, "max_tokens": 20, "top_k": 1} for seed in range(3)])
+
+    found = on(an_engine(server, tokenizer_path=models.untied.old), generate)
+    assert len({tuple(answer.token_ids.tolist()) for answer in found}) == 1

@@ -1,0 +1,79 @@
+"""Samples that servers answer, as records: text turns, what is refused, what stays unresolved, and no secret."""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rollstream.agents.samples import SampleBounds, SampleRunner
+from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import EngineDeadError
+from rollstream.schemas.prompt import Purpose
+from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.topics import ROLLOUTS
+from tests.harness.builders import a_generator, a_prompt
+from tests.harness.fake_openai import FakeOpenAI, Planned, fake_openai
+from tests.harness.http_engines import an_engine, on
+
+BOUNDS = SampleBounds(deadline_seconds=30.0, max_tries=2)
+
+
+def samples(server: FakeOpenAI, *, number: int = 1, **http: Any) -> Sequence[RolloutGenerated]:
+    """So many samples of one prompt, by the agent single_turn."""
+
+    async def run(engine: OpenAiHttpEngine) -> list[RolloutGenerated]:
+        identity = a_generator(engine=engine.name, engine_version=engine.version, tokenizer_sha256="")
+        runner = SampleRunner(engine, identity=identity, bounds=BOUNDS)
+        prompt = a_prompt(purpose=Purpose.SERVE, group_size=number)
+        return await asyncio.gather(*(runner.run(prompt, index) for index in range(number)))
+
+    return on(an_engine(server.url, **http), run)
+
+
+def test_a_text_turn_is_completed_and_has_what_the_server_reports() -> None:
+    with fake_openai(kind="litellm") as server:
+        (found,) = samples(server)
+    (turn,) = found.turns
+    assert (found.status, turn.text) == (Status.COMPLETED, "yes")
+    assert (turn.reported_prompt_tokens, turn.reported_completion_tokens) == (7, 3)
+    assert (len(turn.prompt_token_ids), len(turn.token_ids), turn.weight_spans) == (0, 0, ())
+    assert found.num_completion_tokens == 3
+    assert (found.generator.engine, found.generator.engine_version) == ("openai_http", "litellm 1.80.0")
+    assert AvroCodec(ROLLOUTS).decode(AvroCodec(ROLLOUTS).encode(found)) == found
+
+
+def test_a_wrong_alias_fails_each_sample_with_the_proxys_words_and_no_answer() -> None:
+    with fake_openai(kind="litellm") as server:
+        found = samples(server, number=3, model="gpt-9")
+    assert [one.status for one in found] == [Status.FAILED] * 3
+    assert [one.turns for one in found] == [()] * 3
+    assert {one.failure.code.value for one in found if one.failure} == {"refused"}
+    assert all("The model `gpt-9` does not exist." in str(one.failure) for one in found)
+    assert len(server.asked) == 3
+
+
+def test_a_server_that_always_fails_leaves_a_sample_unresolved() -> None:
+    with fake_openai(planned=deque([Planned(status=500, message="out of memory")] * 9)) as server:
+        (found,) = samples(server, max_tries=2)
+    assert (found.status, found.turns) == (Status.UNRESOLVED, ())
+    assert "status 500: out of memory" in str(found.failure)
+    assert len(server.asked) == 4  # twice by the engine, at each of two tries of the sample
+
+
+def test_a_server_that_is_gone_leaves_no_record_at_all() -> None:
+    with (
+        fake_openai(planned=deque([Planned(drop=True)] * 9)) as server,
+        pytest.raises(EngineDeadError, match="no server can be reached"),
+    ):
+        samples(server, max_tries=2)
+
+
+def test_a_key_that_a_server_repeats_is_masked_in_the_record() -> None:
+    refused = Planned(status=401, message="Incorrect API key provided: planted-secret-key")
+    with fake_openai(planned=deque([refused])) as server:
+        (found,) = samples(server, api_key="planted-secret-key")
+    assert "Incorrect API key provided: ***" in str(found.failure)
+    assert "planted-secret-key" not in found.model_dump_json()
