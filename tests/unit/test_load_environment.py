@@ -51,7 +51,9 @@ def test_a_users_environment_is_loaded_by_the_name_under_which_it_is_declared() 
 @pytest.mark.parametrize("name", ["no_such", "os.abort", f"{__name__}.Colors", "", "x" * 3_000_000])
 def test_a_name_that_is_not_declared_imports_nothing_and_is_told_what_there_is(name: str) -> None:
     with pytest.raises(
-        UnknownEnvironmentError, match=r"of this run: colors, sort_digits, word_count; .* as "
+        UnknownEnvironmentError,
+        match=r"of this run: by_source, colors, ifeval, math, multiple_choice, reasoning_gym, sort_digits, "
+        r"structured_output, word_count; .* as ",
     ) as refused:
         load_environment(name, declared(f"{__name__}.Colors"))
     assert refused.value.exit_code == 78

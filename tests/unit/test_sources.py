@@ -21,7 +21,7 @@ from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.producers.sources.protocol import Source
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import AgentChoice, Sampling
-from tests.harness.unruly_environment import TasksUnreadable
+from tests.harness.unruly_environment import TasksUnreadable, Unruly
 
 
 def jsonl(tmp_path: Path, *rows: Any) -> Path:
@@ -192,8 +192,8 @@ def test_a_small_environment_is_shuffled_and_keeps_its_rows_names() -> None:
 
 
 def test_an_environment_without_tasks_in_a_split_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="word_count has no task in its split 'evaluate'"):
-        EnvironmentSource(load_environment("word_count"), split="evaluate", seed=0)
+    with pytest.raises(ConfigurationError, match="unruly has no task in its split 'evaluate'"):
+        EnvironmentSource(Unruly(), split="evaluate", seed=0)
 
 
 def test_an_environment_whose_tasks_raise_is_named_with_what_they_raised() -> None:
@@ -215,7 +215,7 @@ def test_settings_that_do_not_fit_together_are_refused(fields: dict[str, Any], m
 
 
 def test_an_unknown_environment_is_a_setting_to_change() -> None:
-    with pytest.raises(ConfigurationError, match="sort_digits, word_count"):
+    with pytest.raises(ConfigurationError, match="sort_digits, structured_output, word_count"):
         build_source(ProducerSettings(run="demo", environment="sort_letters"))
 
 

@@ -22,6 +22,46 @@ def test_seed_42_gives_the_counts_of_the_original() -> None:
     assert WordCount(num_examples=20).counts() == expected
 
 
+def test_train_is_the_whole_data_set_of_the_original_in_its_order_whatever_the_seed() -> None:
+    counts = WordCount().counts()
+    assert len(counts) == 100
+    for seed in (0, 7):
+        tasks = list(load_environment("word_count").tasks("train", seed))
+        assert [task.reference_answer for task in tasks] == [str(count) for count in counts]
+        assert [task.task_id for task in tasks] == [str(row) for row in range(100)]
+
+
+def test_the_prompts_are_those_of_the_original() -> None:
+    first = next(load_environment("word_count").tasks("train", 0))
+    assert [message.role for message in first.messages] == ["system", "user"]
+    assert "<word_count>\n[number]\n</word_count>" in first.messages[0].content
+    assert first.messages[1].content == (
+        "Count the number of words in the following text:\n\n" + " ".join(["word"] * 45)
+    )
+    assert (first.reference_answer, first.metadata["word_count"], first.metadata["task"]) == ("45", "45", "word-count")
+
+
+@pytest.mark.parametrize("options", [{}, {"seed": "7"}, {"num_examples": "1000", "max_words": "9"}])
+def test_no_text_is_in_two_splits(options: dict[str, str]) -> None:
+    environment = load_environment("word_count", {"word_count": Declaration(options=options)})
+    texts = {
+        split: [task.metadata["text"] for task in environment.tasks(split, 0)]
+        for split in ("train", "validate", "evaluate")
+    }
+    assert not set(texts["train"]) & {*texts["validate"], *texts["evaluate"]}
+    assert not set(texts["validate"]) & set(texts["evaluate"])
+    longest = int(options.get("max_words", "50"))
+    lengths = {split: sorted(len(text.split()) for text in texts[split]) for split in ("validate", "evaluate")}
+    assert lengths["validate"] == list(range(longest + 1, 2 * longest + 1, 2))
+    assert lengths["evaluate"] == list(range(longest + 2, 2 * longest + 1, 2))
+
+
+def test_every_demonstration_gets_the_whole_reward() -> None:
+    for split in ("train", "validate", "evaluate"):
+        for task in load_environment("word_count").tasks(split, 0):
+            assert reward(task.demonstration or "", task.reference_answer or "") == 1.3
+
+
 def test_a_prompt_holds_as_many_words_as_its_answer_says() -> None:
     for task in load_environment("word_count", {"word_count": Declaration(options={"num_examples": "20"})}).tasks(
         "train", 0
@@ -63,6 +103,7 @@ def test_no_answer_is_no_match_where_none_is_known() -> None:
         (["no tags"], None),
         ([], None),
         (["<word_count>3</word_count>"], "3"),
+        ([tagged("1") + tagged("2"), tagged("3") + tagged("4")], "3"),
         (["<word_count>  4 \n words </word_count>"], "4 \n words"),
     ],
 )

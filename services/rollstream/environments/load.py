@@ -4,13 +4,29 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
+from rollstream.environments.by_source import BySource
+from rollstream.environments.ifeval.ifeval import IfEval
+from rollstream.environments.math import Math
+from rollstream.environments.multiple_choice import MultipleChoice
 from rollstream.environments.protocol import Environment
+from rollstream.environments.reasoning_gym import ReasoningGym
 from rollstream.environments.sort_digits import SortDigits
+from rollstream.environments.structured_output import StructuredOutput
 from rollstream.environments.word_count import WordCount
 from rollstream.process.declared import Declaration, why_refused
-from rollstream.schemas.errors import BrokenEnvironmentError, UnknownEnvironmentError
+from rollstream.schemas.errors import BrokenEnvironmentError, ConfigurationError, UnknownEnvironmentError
 
-_BUILT_IN: Final[Mapping[str, Callable[..., Environment]]] = {"sort_digits": SortDigits, "word_count": WordCount}
+# Libraries that take long to import are imported when an environment is made, not here.
+_BUILT_IN: Final[Mapping[str, Callable[..., Environment]]] = {
+    "by_source": BySource,
+    "ifeval": IfEval,
+    "math": Math,
+    "multiple_choice": MultipleChoice,
+    "reasoning_gym": ReasoningGym,
+    "sort_digits": SortDigits,
+    "structured_output": StructuredOutput,
+    "word_count": WordCount,
+}
 _PARTS: Final = ("name", "rubric", "sampling", "tasks")
 
 
@@ -39,8 +55,9 @@ def load_environment(name: str, declared: Mapping[str, Declaration] | None = Non
     # BaseException: code of a user may also call sys.exit, which must not end this process.
     except BaseException as error:  # noqa: BLE001
         told, cause = declaration.told(error), declaration.cause(error)
-        if declaration.options and isinstance(error, TypeError | ValueError):
-            names = ", ".join(declaration.options)
+        # A built-in one that lacks an option it needs raises these too.
+        if (declaration.options or name in _BUILT_IN) and isinstance(error, TypeError | ValueError):
+            names = ", ".join(declaration.options) or "(none)"
             raise UnknownEnvironmentError(
                 f"environment {name!r} does not take its options {names} as they are: {told}; "
                 f"correct them in [environments.{name}]"
@@ -76,6 +93,8 @@ def _unknown(name: str, path: str, why: str) -> UnknownEnvironmentError:
 
 
 def _broken(name: str, error: BaseException, told: str) -> BrokenEnvironmentError:
+    if isinstance(error, ConfigurationError):
+        return BrokenEnvironmentError(f"environment {name!r} can't be made: {told}")
     return BrokenEnvironmentError(
         f"environment {name!r} raised {type(error).__name__} while loading: {told}; mend its code, or name another one"
     )

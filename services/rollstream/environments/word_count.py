@@ -1,6 +1,13 @@
 """The environment `word_count`: count the words of a text. It does what `word_count` of the verifiers library does.
 
 There are `num_examples` texts, each of `min_words` to `max_words` times "word", drawn by the same rule as in verifiers.
+Only the split `train` is that data set. A text is nothing but its number of words, and among enough texts every number
+comes up, so no other text of that range is sure to be unseen. The splits `validate` and `evaluate` therefore have texts
+that are longer than any of `train` can be, up to twice `max_words`: the odd excesses over `max_words` are in
+`validate`, the even ones in `evaluate`, by default 25 texts each. So they tell whether counting carries over to lengths
+that were not trained on, which is harder than `train`: compare their rewards with those of an earlier weight version,
+not with those of `train`.
+
 The answer is expected as `<word_count>12</word_count>`. The three rewards and the parser are the same too. One turn can
 get the rewards 1.3, 0.3, 0.25, 0.22, 0.2 and 0.
 """
@@ -64,7 +71,7 @@ def _answer(sample: RewardInput) -> str | None:
 
 
 class WordCount:
-    """A finite data set. All texts are in `train`, because verifiers' data set has only one split."""
+    """A finite data set. `train` is all of verifiers' data set, which has only one split."""
 
     name = "word_count"
     rubric = Rubric(
@@ -84,19 +91,30 @@ class WordCount:
         chooser = random.Random(self._seed)
         return [chooser.randint(*self._bounds) for _ in range(self._num_examples)]
 
+    def held_out_counts(self, split: Split) -> list[int]:
+        """The numbers of words of the texts of `validate` or `evaluate`, each once, in an order of their own."""
+        longest = self._bounds[1]
+        first = longest + (1 if split == "validate" else 2)
+        counts = list(range(first, 2 * longest + 1, 2))
+        random.Random(self._seed).shuffle(counts)
+        return counts
+
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """The data set in its own order. The option `seed` decides the order; the argument `seed` does not."""
-        if split != "train":
-            return
-        for row, count in enumerate(self.counts()):
-            text = " ".join(["word"] * count)
-            yield Task(
-                task_id=str(row),
-                messages=(
-                    Message(role="system", content=_SYSTEM_PROMPT),
-                    Message(role="user", content=f"Count the number of words in the following text:\n\n{text}"),
-                ),
-                reference_answer=str(count),
-                demonstration=f"<word_count>\n{count}\n</word_count>",
-                metadata={"text": text, "word_count": str(count), "task": "word-count"},
-            )
+        """`train`: the data set in its own order; others: see `held_out_counts`. The option `seed` decides."""
+        counts = self.counts() if split == "train" else self.held_out_counts(split)
+        for row, count in enumerate(counts):
+            yield _task(str(row) if split == "train" else f"{split}/{count}", count)
+
+
+def _task(task_id: str, count: int) -> Task:
+    text = " ".join(["word"] * count)
+    return Task(
+        task_id=task_id,
+        messages=(
+            Message(role="system", content=_SYSTEM_PROMPT),
+            Message(role="user", content=f"Count the number of words in the following text:\n\n{text}"),
+        ),
+        reference_answer=str(count),
+        demonstration=f"<word_count>\n{count}\n</word_count>",
+        metadata={"text": text, "word_count": str(count), "task": "word-count"},
+    )

@@ -1,0 +1,126 @@
+"""The environment `reasoning_gym`: tasks of any data set of the library reasoning-gym, by its name, and its scores.
+
+    [environments.reasoning_gym]
+    options = { dataset = "chain_sum", min_terms = "2", max_terms = "4" }
+
+`size` bounds the tasks of a split; without it they have no end. Set it where tasks are slow to make (`countdown` takes
+25 ms each, `knight_swap` half a second): a producer asks an environment for its first 10,001 tasks when it starts.
+Further options go to the data set; those that are no text are written as JSON. Several data sets at once: an own
+environment of the same class for each, e.g. `path = "rollstream.environments.reasoning_gym.ReasoningGym"`.
+The answer is what the last `<answer>…</answer>` of a completion holds, as the system prompt asks. Scores are the
+library's own, some of them partial (0.01 for an answer at all, say); no answer is 0.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final
+
+from rollstream.environments.procedural.entries import entry_metadata, entry_text
+from rollstream.environments.procedural.guard import guarded
+from rollstream.environments.procedural.loading import load_dataset
+from rollstream.environments.procedural.options import typed_options
+from rollstream.environments.protocol import Split, Task, split_of
+from rollstream.environments.rewards.extraction import last_tagged
+from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.schemas.errors import RewardError
+from rollstream.schemas.prompt import Message, Sampling
+
+SYSTEM_PROMPT: Final = (
+    "Think about the question step by step. Then write the answer, and nothing else, between the tags <answer> and "
+    "</answer>. If the question shows how answers are written, write yours the same way."
+)
+_CHUNK_TASKS: Final = 500
+_MOST_EMPTY_CHUNKS: Final = 4
+
+
+class ReasoningGym:
+    """A data set with few different questions repeats them."""
+
+    name = "reasoning_gym"
+    sampling = Sampling(temperature=1.0, max_tokens=1024)
+
+    def __init__(self, dataset: str = "", size: str = "", **options: str) -> None:
+        if not dataset:
+            raise ValueError("option `dataset` must name a data set of reasoning-gym, e.g. chain_sum")
+        # Options arrive as text from the run's file.
+        self._size = int(size) if size else None
+        if self._size is not None and self._size < 1:
+            raise ValueError("option `size` must be at least 1")
+        self._dataset = dataset
+        self._library = load_dataset(dataset)
+        self._options = typed_options(self._library.config, options)
+        self._scorer = self._made(seed=0, size=1)
+        self.rubric = Rubric(WeightedReward("score", self._score))
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """Tasks in chunks of 500 with seeds of their own. The question decides the split, so none is in two.
+
+        It ends after `size` tasks, or if 2,000 questions in a row are of other splits: there are too few of them.
+        """
+        return islice(self._endless(split, seed), self._size)
+
+    def _endless(self, split: Split, seed: int) -> Iterator[Task]:
+        num_empty, chunk, row = 0, 0, 0
+        while num_empty < _MOST_EMPTY_CHUNKS:
+            before = row
+            for entry in self._entries(_chunk_seed(seed, chunk)):
+                if split_of(entry["question"]) == split:
+                    yield self._task(f"{split}/{seed}/{row}", entry)
+                    row += 1
+            num_empty = num_empty + 1 if row == before else 0
+            chunk += 1
+
+    def _entries(self, seed: int) -> Iterator[dict[str, Any]]:
+        made = self._made(seed=seed, size=_CHUNK_TASKS)
+        for row in range(_CHUNK_TASKS):
+            with self._library.entered():
+                entry: dict[str, Any] = made[row]
+            yield entry
+
+    def _made(self, *, seed: int, size: int) -> Any:
+        """The data set. Raises `ValueError` for options that it refuses."""
+        try:
+            with self._library.entered():
+                return self._library.dataset(config=self._library.config(**self._options, seed=seed, size=size))
+        except (AssertionError, TypeError) as error:
+            raise ValueError(f"the dataset refuses its options: {error}") from error
+
+    def _task(self, task_id: str, entry: Mapping[str, Any]) -> Task:
+        # Some questions have many right answers; those data sets name none.
+        answer = None if entry["answer"] is None else str(entry["answer"])
+        return Task(
+            task_id=task_id,
+            messages=(Message(role="system", content=SYSTEM_PROMPT), Message(role="user", content=entry["question"])),
+            reference_answer=answer,
+            demonstration=None if answer is None else f"<answer>{answer}</answer>",
+            metadata={
+                "dataset": self._dataset,
+                "question": entry["question"],
+                "entry_metadata": entry_text(entry["metadata"]),
+                "has_answer": str(answer is not None).lower(),
+            },
+        )
+
+    def _score(self, sample: RewardInput) -> float:
+        # First the row: one that can't be scored must not get a 0 because there is no answer either.
+        entry = self._entry(sample)
+        answer = last_tagged(sample.completion)
+        if answer is None:
+            return 0.0
+        with self._library.entered():
+            return float(self._scorer.score_answer(guarded(self._dataset, answer.strip(), entry), entry))
+
+    def _entry(self, sample: RewardInput) -> dict[str, Any]:
+        row = sample.metadata
+        if row.get("dataset") != self._dataset:
+            raise RewardError(f"the row is of the dataset {row.get('dataset', '')[:60]!r}, not {self._dataset!r}")
+        if sample.reference_answer is None and row.get("has_answer") != "false":
+            raise RewardError("the row has no reference answer, so nothing can be compared: add it")
+        metadata = entry_metadata(row.get("entry_metadata", ""))
+        return {"question": row.get("question", ""), "answer": sample.reference_answer, "metadata": metadata}
+
+
+def _chunk_seed(seed: int, chunk: int) -> int:
+    """Far from that of other chunks and seeds: the data sets add the row to it."""
+    return int.from_bytes(hashlib.sha256(f"{seed}/{chunk}".encode()).digest()[:4])

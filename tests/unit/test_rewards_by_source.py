@@ -1,0 +1,276 @@
+"""Rewards by data source: golden tables of hand-made answers, each with the traps of its rule."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rollstream.environments.rewards.registry import SOURCES, default_compute_score, score_by_source, source_of
+from rollstream.schemas.errors import RewardError
+from tests.harness.reward_inputs import an_answer
+
+LONG = "word " * 20_000
+"""100 kB."""
+
+
+def score(source: str, completion: str, reference: str) -> float:
+    return score_by_source(an_answer(completion, reference, data_source=source))
+
+
+@pytest.mark.parametrize(
+    ("completion", "reference", "expected"),
+    [
+        ("6 * 12 = 72\n#### 72", "72", 1),
+        ("#### 1,234", "1234", 1),
+        ("#### 1234", "1,234", 1),
+        ("#### -3.5", "-3.5", 1),
+        ("#### 71\n#### 72", "72", 1),
+        ("#### 72\n#### 71", "72", 0),
+        ("#### 72.", "72", 0),
+        ("#### 72.0", "72", 0),
+        ("####72", "72", 0),
+        ("#### $72", "72", 0),
+        ("The answer is 72", "72", 0),
+        ("#### ٧٢", "72", 0),
+        ("#### 72" + " " * 293, "72", 1),
+        ("#### 72" + " " * 294, "72", 0),
+        ("", "72", 0),
+        (LONG + "#### 72", "72", 1),
+        ("#### 72" + LONG, "72", 0),
+    ],
+)
+def test_gsm8k_takes_the_last_number_after_four_hashes_near_the_end(
+    completion: str, reference: str, expected: float
+) -> None:
+    assert score("openai/gsm8k", completion, reference) == expected
+
+
+@pytest.mark.parametrize("source", ["lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"])
+@pytest.mark.parametrize(
+    ("completion", "reference", "expected"),
+    [
+        (r"so \boxed{5}", "5", 1),
+        (r"\boxed{4} or rather \boxed{5}", "5", 1),
+        (r"\boxed{5} or rather \boxed{4}", "5", 0),
+        (r"\boxed{\frac{\sqrt{3}}{2}}", r"\frac{\sqrt{3}}{2}", 1),
+        (r"\boxed{\dfrac{1}{2}}", r"\frac12", 1),
+        (r"\boxed{1/2}", r"\frac{1}{2}", 1),
+        (r"\boxed{0.5}", r"\frac{1}{2}", 1),
+        (r"\boxed{.5}", "0.5", 1),
+        (r"\boxed{50\%}", "50", 1),
+        (r"\boxed{x = 5}", "5", 1),
+        (r"\boxed{90^\circ}", "90", 1),
+        (r"\boxed{\left( 1, 2 \right)}", "(1,2)", 1),
+        (r"\boxed{12\text{ cm}}", "12", 1),
+        (r"\boxed{\sqrt3}", r"\sqrt{3}", 1),
+        (r"\fbox{5}", "5", 1),
+        (r"$\boxed 5$", "5", 1),
+        (r"\boxed{1,234}", "1234", 0),
+        (r"\boxed{2/4}", r"\frac{1}{2}", 0),
+        ("\\boxed{\N{ARABIC-INDIC DIGIT FIVE}}", "5", 0),
+        (r"\boxed{5", "5", 0),
+        (r"\boxed{5} and then \boxed{6", "5", 0),
+        (r"\boxed{}", "5", 0),
+        ("5", "5", 0),
+        ("", "5", 0),
+        (LONG + r"\boxed{5}" + LONG, "5", 1),
+    ],
+)
+def test_math_compares_the_text_in_the_last_box(source: str, completion: str, reference: str, expected: float) -> None:
+    assert score(source, completion, reference) == expected
+
+
+@pytest.mark.parametrize("source", ["math_dapo", "math", "math_dapo_reasoning", "aime2024", "aime_2025"])
+@pytest.mark.parametrize(
+    ("completion", "reference", "expected"),
+    [
+        ("Answer: 34", "34", 1),
+        ("answer : 34", "34", 1),
+        ("Answer: 33\nAnswer: 34", "34", 1),
+        ("Answer: 34\nAnswer: 33", "34", -1),
+        ("Answer: $34$", "34", 1),
+        ("Answer: x = 34", "34", 1),
+        ("Answer: 12,345", "12345", 1),
+        (r"Answer: \boxed{34}", "34", 1),
+        (r"Answer: \frac12", r"\frac{1}{2}", 1),
+        ("Answer: 34 cm", "34", 1),
+        (r"so it is \boxed{34}", "34", 1),
+        (r"Answer: 33 as in \boxed{34}", "34", -1),
+        ("Answer: 34.", "34", -1),
+        ("Answer:", "34", -1),
+        ("34", "34", -1),
+        ("", "34", -1),
+        ("Answer: \N{FULLWIDTH DIGIT THREE}\N{FULLWIDTH DIGIT FOUR}", "34", -1),
+        ("Answer: 34" + " " * 290, "34", 1),
+        ("Answer: 34" + " " * 291, "34", -1),
+        (LONG + "Answer: 34", "34", 1),
+    ],
+)
+def test_dapo_takes_the_last_answer_line_and_else_the_last_box(
+    source: str, completion: str, reference: str, expected: float
+) -> None:
+    assert score(source, completion, reference) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "reference", "expected"),
+    [
+        (r"\boxed{2/4}", r"\frac{1}{2}", 1),
+        (r"\boxed{x+1}", r"$1+x$", 1),
+        (r"\boxed{7}", "8", 0),
+        ("", "8", 0),
+        (LONG, "8", 0),
+    ],
+)
+def test_numina_compares_mathematically(completion: str, reference: str, expected: float) -> None:
+    assert score("numina_olympiads", completion, reference) == expected
+
+
+@pytest.mark.parametrize(
+    ("completion", "expected"),
+    [
+        (r"<think>2 * 3</think> \boxed{6}", 1.0),
+        (r"\boxed{6}", 0.9),
+        (r"\boxed{12/2}", 0.9),
+        (r"<think>2 * 3</think> \boxed{5}", 0.1),
+        (r"<think>\boxed{6}</think>", 0.9),
+        (r"first <think>2 * 3</think> \boxed{5}", 0.0),
+        ("6", 0.0),
+        ("", 0.0),
+        ("<think>" * 15_000, 0.0),
+    ],
+)
+def test_geometry3k_gives_a_tenth_for_the_format(completion: str, expected: float) -> None:
+    assert score("hiyouga/geometry3k", completion, "6") == pytest.approx(expected)
+
+
+SETS = ["nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"]
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize(
+    ("completion", "reference", "expected"),
+    [
+        ("<answer>Paris</answer>", "Paris", 1),
+        ("<answer> the PARIS! </answer>", '{"target": ["Rome", "Paris"]}', 1),
+        ("<answer>Rome</answer> <answer>Paris</answer>", '["Paris"]', 1),
+        ("<answer>Paris</answer> <answer>Rome</answer>", '{"target": "Paris"}', 0),
+        ("<answer>1999</answer>", "1999", 1),
+        ("<answer>Paris</answer>" * 10, "Paris", 1),
+        ("<answer>Paris</answer>" * 11, "Paris", 0.25),
+        ("<answer>" * 11 + "Paris</answer>", "Paris", 0),
+        ("<answer>Paris is it</answer>", "Paris", 0),
+        ("Paris", "Paris", 0),
+        ("<answer>Paris", "Paris", 0),
+        ("", "Paris", 0),
+        ("<answer>" * 12_500, "Paris", 0),
+    ],
+)
+def test_search_sets_match_the_last_tagged_answer_exactly(
+    name: str, completion: str, reference: str, expected: float
+) -> None:
+    assert score(f"searchR1_{name}", completion, reference) == expected
+
+
+@pytest.mark.parametrize("reference", ['{"targets": ["Paris"]}', "[]", "[1999]", '{"target": null}'])
+def test_reference_answers_of_another_shape_leave_the_row_unscored(reference: str) -> None:
+    with pytest.raises(RewardError, match="neither a text nor a list of texts"):
+        score("searchR1_nq", "<answer>Paris</answer>", reference)
+
+
+@pytest.mark.parametrize("name", ["", "gsm8k", "searchR1_other", "openai/gsm8k ", "os.system", "x" * 100_000])
+def test_an_unknown_source_is_named_with_those_that_are_known(name: str) -> None:
+    with pytest.raises(RewardError, match=r"has no reward; those that have one: openai/gsm8k, .*, taco, ifeval, "):
+        source_of(name)
+
+
+def test_a_row_without_a_source_or_reference_answer_is_unscored() -> None:
+    with pytest.raises(RewardError, match="no metadata 'data_source'"):
+        score_by_source(an_answer("#### 72", "72"))
+    for source in ("openai/gsm8k", "lighteval/MATH", "math_dapo", "searchR1_nq", "multiple_choice"):
+        with pytest.raises(RewardError, match="no reference answer"):
+            score_by_source(an_answer("#### 72", None, data_source=source))
+
+
+@pytest.mark.parametrize("name", ["codecontests", "apps", "codeforces", "taco"])
+def test_a_program_is_refused_where_there_is_no_sandbox(name: str) -> None:
+    tests = json.dumps({"inputs": ["1"], "outputs": ["1"]})
+    with pytest.raises(RewardError, match=r"must run in a sandbox, never here: set `sandbox_url`"):
+        score(name, "```python\nprint(input())\n```", tests)
+
+
+def test_each_source_has_a_range_and_passes_at_the_reward_of_a_right_answer() -> None:
+    table = {source.name: (*source.range, source.pass_threshold) for source in SOURCES}
+    assert len(table) == len(SOURCES) == 24
+    assert {name for name, row in table.items() if row == (-1, 1, 1)} == {
+        "math_dapo",
+        "math",
+        "math_dapo_reasoning",
+        "aime*",
+    }
+    assert table["hiyouga/geometry3k"] == (0, 1, 0.9)
+    assert set(table.values()) == {(0, 1, 1), (-1, 1, 1), (0, 1, 0.9)}
+    assert source_of("hiyouga/geometry3k").passed(score("hiyouga/geometry3k", r"\boxed{6}", "6"))
+    assert not source_of("hiyouga/geometry3k").passed(score("hiyouga/geometry3k", r"<think></think>\boxed{5}", "6"))
+    assert not source_of("math_dapo").passed(score("math_dapo", "33", "34"))
+    assert not source_of("searchR1_nq").passed(0.25)
+
+
+def test_the_scripts_function_takes_the_documents_keyword_and_verls() -> None:
+    assert default_compute_score(data_source="openai/gsm8k", solution="#### 72", ground_truth="72")["score"] == 1.0
+    assert default_compute_score("math_dapo", "Answer: 33", "34") == {"score": -1.0, "acc": 0.0}
+    assert default_compute_score("openai/gsm8k", "#### 72", 72)["score"] == 1.0
+    assert default_compute_score("openai/gsm8k", "#### 72", np.int64(72))["score"] == 1.0
+
+
+def test_the_scripts_function_takes_nested_values_as_pandas_gives_them() -> None:
+    truth = {"target": np.array(["Paris", "Lutetia"], dtype=object)}
+    assert default_compute_score("searchR1_nq", "<answer>Lutetia</answer>", truth)["score"] == 1.0
+    extra = {
+        "instruction_id_list": np.array(["punctuation:no_comma"], dtype=object),
+        "kwargs": np.array([{"num_words": None}], dtype=object),
+        "index": 3,
+    }
+    assert default_compute_score("ifeval", "no comma", extra_info=extra)["score"] == 1.0
+    assert default_compute_score("ifeval", "a, comma", extra_info=extra)["score"] == 0.0
+
+
+SNIPPET = """
+df = pd.read_parquet("rollouts.parquet")
+rewards = []
+for _, row in df.iterrows():
+    reward = default_compute_score(
+        data_source=row["original_data_source"],
+        solution=row["response"],
+        ground_truth=row["original_ground_truth"],
+    )
+    rewards.append(reward["score"])
+df["reward"] = rewards
+df.to_parquet("rollouts_with_rewards.parquet")
+"""
+"""What the source document types after its import."""
+
+
+def test_the_documents_snippet_runs_with_the_import_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = {
+        "response": ["#### 4", "Answer: 5", "<answer>Paris</answer>"],
+        "original_data_source": ["openai/gsm8k", "math", "searchR1_nq"],
+        "original_ground_truth": ["4", "6", '["Paris"]'],
+    }
+    pd.DataFrame(rows).to_parquet("rollouts.parquet")
+    exec(SNIPPET, {"pd": pd, "default_compute_score": default_compute_score})
+    assert pd.read_parquet("rollouts_with_rewards.parquet")["reward"].tolist() == [1.0, -1.0, 1.0]
+
+
+@pytest.mark.parametrize("response", [None, float("nan")])
+def test_the_scripts_function_gives_a_row_without_a_response_no_reward(response: object) -> None:
+    with pytest.raises(RewardError, match="without a response has no reward"):
+        default_compute_score("openai/gsm8k", solution=response, ground_truth="72")  # type: ignore[arg-type]
+
+
+def test_the_scripts_function_takes_no_missing_ground_truth_for_a_text() -> None:
+    with pytest.raises(RewardError, match="no reference answer"):
+        default_compute_score("openai/gsm8k", "#### nan", float("nan"))
