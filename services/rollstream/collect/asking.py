@@ -1,0 +1,172 @@
+"""Asks the samples that are missing: at most `concurrency` in flight, each by `agents.samples`, in the tasks' order.
+
+As many workers as may be in flight take one sample after another. So memory does not grow with the number of tasks, and
+a slow sample holds up nobody else.
+"""
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rollstream.agents.load import Agents
+from rollstream.agents.samples import SampleRunner
+from rollstream.collect.figures import Figures
+from rollstream.collect.files.rows import BadRow
+from rollstream.collect.journal import EndedSample
+from rollstream.collect.scoring import Scoring, Unscored, sample_of
+from rollstream.collect.settings import CollectSettings
+from rollstream.collect.states import SampleStates
+from rollstream.collect.tasks import CollectTask, TaskSource
+from rollstream.engines.protocol import Engine
+from rollstream.schemas.errors import TooManyFailuresError
+from rollstream.schemas.failure import Failure
+from rollstream.schemas.ids import group_id
+from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling, out_of_bounds
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status
+
+_RUN: Final = "collect"
+_IN_VAIN_IN_A_ROW: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One sample to ask."""
+
+    prompt: PromptSubmitted
+    row: int
+    sample: int
+    refused: Failure | None
+
+
+class Asking:
+    """Asks the missing samples of `tasks` once. `ended` is told of each."""
+
+    def __init__(
+        self, settings: CollectSettings, engine: Engine, *, figures: Figures, ended: Callable[[EndedSample], None]
+    ) -> None:
+        self._settings = settings
+        self._figures = figures
+        self._ended = ended
+        self._in_vain_in_a_row = 0
+        self._runner = SampleRunner(
+            engine, identity=_identity(engine), bounds=settings.bounds, agents=Agents(settings.agents)
+        )
+
+    async def run(self, tasks: TaskSource, states: SampleStates, scoring: Scoring | None) -> None:
+        """Ask all; returns when the last one has ended, and waits for scoring.
+
+        Raises `EngineDeadError`, and `TooManyFailuresError` if an engine answers nothing any more.
+        """
+        wanted = self._wanted(tasks, states)
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._settings.concurrency):
+                    group.create_task(self._work(wanted, states, scoring))
+        except ExceptionGroup as errors:
+            # Callers choose the exit code by the error itself; the others are those that it cancelled.
+            raise errors.exceptions[0] from None
+
+    def _wanted(self, tasks: TaskSource, states: SampleStates) -> Iterator[_Wanted]:
+        identity = tasks.identity()
+        for task in tasks:
+            if isinstance(task, BadRow):
+                self._figures.num_bad_rows += 1
+                continue
+            missing = states.to_ask(task.number, self._settings.max_attempts)
+            if not missing:
+                continue
+            prompt = prompt_of(task, self._settings, identity)
+            refused = out_of_bounds(prompt)
+            for sample in missing:
+                yield _Wanted(prompt, task.number, sample, refused)
+
+    async def _work(self, wanted: Iterator[_Wanted], states: SampleStates, scoring: Scoring | None) -> None:
+        for one in wanted:
+            self._figures.asks_one()
+            try:
+                rollout = await self._runner.run(one.prompt, one.sample, one.refused)
+            finally:
+                self._figures.in_flight -= 1
+            self._refuse_dead_engine(rollout)
+            ended = ended_sample(rollout, row=one.row, attempts=states.attempts(one.row, one.sample) + 1)
+            if scoring is None or not ended.is_completed:
+                self._ended(ended)
+            else:
+                await scoring.add(Unscored(ended, sample_of(rollout)))
+
+    def _refuse_dead_engine(self, rollout: RolloutGenerated) -> None:
+        """A server that is gone would otherwise use up the attempts of every row there is."""
+        # Tasks at fault may follow one another; but if no sample was ever answered, it is hardly the tasks.
+        is_in_vain = rollout.status is Status.UNRESOLVED or (
+            rollout.status is Status.FAILED and not self._figures.num_completed
+        )
+        self._in_vain_in_a_row = self._in_vain_in_a_row + 1 if is_in_vain else 0
+        bound = max(_IN_VAIN_IN_A_ROW, 2 * self._settings.concurrency)
+        if self._in_vain_in_a_row >= bound:
+            raise TooManyFailuresError(
+                f"{bound} samples one after another had no answer, the newest: {rollout.failure}; correct that, and "
+                "run the same command again: it goes on where this one ends"
+            )
+
+
+def prompt_of(task: CollectTask, settings: CollectSettings, identity: str) -> PromptSubmitted:
+    """The prompt of a task; the same each time but for its time. Its group is the stable key of the task."""
+    prompt_id = f"{identity}/{task.number}"
+    group = group_id(_RUN, prompt_id, 0)
+    return PromptSubmitted(
+        prompt_id=prompt_id,
+        group_id=group,
+        purpose=Purpose.SERVE,
+        environment=settings.environment,
+        messages=task.messages,
+        reference_answer=task.reference_answer,
+        sampling=_seeded(settings.sampling, group),
+        group_size=settings.num_samples,
+        agent=settings.agent,
+        metadata=dict(task.metadata),
+        source=PromptSource(dataset=identity, row=task.number),
+        producer=_RUN,
+        sequence=task.number,
+        submitted_at=utc_now(),
+    )
+
+
+def _seeded(sampling: Sampling, group: str) -> Sampling:
+    """`sampling` with a seed of the task's own; one seed for all tasks would draw the same noise for each."""
+    if sampling.seed is None:
+        return sampling
+    return sampling.model_copy(update={"seed": (sampling.seed + int(group[:8], 16)) % 2**32})
+
+
+def ended_sample(rollout: RolloutGenerated, *, row: int, attempts: int) -> EndedSample:
+    """What the journal keeps of a rollout."""
+    last = rollout.turns[-1] if rollout.turns else None
+    failure = rollout.failure
+    return EndedSample(
+        row=row,
+        sample=rollout.sample_index,
+        attempts=attempts,
+        status=rollout.status.value,
+        response=last.text if last is not None and rollout.status is Status.COMPLETED else None,
+        failure=None if failure is None else failure.code.value,
+        message=None if failure is None else failure.message,
+        finish_reason=None if last is None else last.finish_reason.value,
+        num_tokens=rollout.num_completion_tokens,
+        seconds=round((rollout.finished_at - rollout.started_at).total_seconds(), 6),
+    )
+
+
+def _identity(engine: Engine) -> GeneratorIdentity:
+    host = socket.gethostname()
+    return GeneratorIdentity(
+        generator_id=f"{_RUN}-{host}-{os.getpid()}",
+        engine=engine.name,
+        engine_version=engine.version,
+        host=host,
+        tokenizer_sha256=engine.tokenizer_sha256,
+        chat_template_sha256=engine.chat_template_sha256,
+    )

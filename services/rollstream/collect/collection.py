@@ -1,0 +1,252 @@
+"""Collects rollouts: tasks of a file or an environment → agent on an engine → rewards, if wanted → file.
+
+  tasks ──▶ missing samples ──▶ SampleRunner(engine) ──▶ scoring (optional) ──▶ journal ──▶ output, failures, picture
+                  ▲                                                                │
+                  └──────── states: what a journal of an earlier process holds ────┘
+
+Consumes   the rows of a source that does not change meanwhile, and what an earlier process left in the journal.
+Produces   the output, `_failures.jsonl`, `_manifest.json`, and `_rewards.png` if there are rewards (`places.py`).
+Waits for  the engine; a free one of `concurrency` places; room in the queue of scoring.
+
+A process that is killed loses at most the last batch of the journal. Run again, the same command asks for what is
+missing or failed and nothing else, and writes the output anew. When nothing is missing, the journal is removed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from typing import Final
+
+from rollstream.agents.load import refuse_unknown_agent
+from rollstream.collect.asking import Asking
+from rollstream.collect.figures import Figures
+from rollstream.collect.files.row_files import remove_output, rewrite_rows, write_rows
+from rollstream.collect.files.rows import BadRow
+from rollstream.collect.journal import EndedSample, Journal
+from rollstream.collect.live import show_while_it_runs
+from rollstream.collect.manifest import START_ANEW, Manifest, begun, read_manifest
+from rollstream.collect.output import JournalIndex, ToColumns, output_rows, rollout_columns, write_failures
+from rollstream.collect.places import Places
+from rollstream.collect.scoring import Scoring
+from rollstream.collect.settings import CollectSettings
+from rollstream.collect.states import SampleStates
+from rollstream.collect.summary import Summary
+from rollstream.collect.tasks import TaskSource
+from rollstream.engines.protocol import Engine
+from rollstream.environments.load import load_environment
+from rollstream.environments.pool.pool import ScoringPool
+from rollstream.process.stop import Stop, first_to_end
+from rollstream.schemas.errors import ConfigurationError, RollstreamError
+
+_STOPPED: Final = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectReport:
+    """How a collection ended. `summary` is None if it was stopped before its end, or was complete before."""
+
+    places: Places
+    figures: Figures
+    summary: Summary | None = None
+    was_complete: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0; 70 if samples were asked and none has a response; as after Ctrl-C if it was stopped."""
+        if self.was_complete:
+            return 0
+        if self.summary is None:
+            return _STOPPED
+        return RollstreamError.exit_code if self.summary.num_samples and not self.summary.num_completed else 0
+
+    def lines(self, settings: CollectSettings) -> list[str]:
+        """For people."""
+        output = self.places.output
+        if self.was_complete:
+            return [f"{output} is complete: nothing is left to ask"]
+        if self.summary is None:
+            return [
+                f"stopped: {self.figures.num_ended} samples of this process are in {self.places.journal.name}; the "
+                "same command goes on from there"
+            ]
+        lines = [*self.summary.lines(self.figures, settings.concurrency), f"written: {output}"]
+        if self.places.failures.exists():
+            lines.append(
+                f"what failed is listed in {self.places.failures.name}; the same command asks samples without a "
+                f"response again, up to {settings.max_attempts} times in all"
+            )
+        if self.places.picture.exists():
+            lines.append(f"drawn: {self.places.picture.name}")
+        return lines
+
+
+def collect(
+    settings: CollectSettings, tasks: TaskSource, engine: Engine, stop: Stop, to_columns: ToColumns = rollout_columns
+) -> CollectReport:
+    """Collect until everything is asked, or until `stop` is asked; a stopped one writes no output.
+
+    Raises `ConfigurationError` if the output belongs to other settings or another process; `EngineDeadError` or
+    `TooManyFailuresError` if the engine does not answer any more.
+    """
+    if settings.environment:
+        load_environment(settings.environment, settings.environments)
+    refuse_unknown_agent(settings.agent.name, settings.agents)
+    places = Places(settings.output)
+    with places.locked():
+        if settings.overwrite:
+            _remove_all(places)
+        return _Collection(settings, tasks, places, to_columns).run(engine, stop)
+
+
+def _remove_all(places: Places) -> None:
+    for path in (places.journal, places.manifest, places.failures, places.picture):
+        path.unlink(missing_ok=True)
+    remove_output(places.output)
+
+
+class _Collection:
+    def __init__(self, settings: CollectSettings, tasks: TaskSource, places: Places, to_columns: ToColumns) -> None:
+        self._settings = settings
+        self._tasks = tasks
+        self._places = places
+        self._to_columns = to_columns
+        self._figures = Figures()
+
+    def run(self, engine: Engine, stop: Stop) -> CollectReport:
+        """See `collect`; the caller holds the lock."""
+        places = self._places
+        identity, earlier = self._tasks.identity(), read_manifest(places.manifest)
+        if earlier is not None and _is_void(earlier, places):
+            earlier = None
+            places.journal.unlink(missing_ok=True)
+        manifest = begun(earlier, self._settings.compared(), identity)
+        if earlier is not None and earlier.is_finished and not places.journal.exists():
+            return CollectReport(places=places, figures=self._figures, was_complete=True)
+        _refuse_foreign_output(places, earlier)
+        manifest.write(places.manifest)
+        asyncio.run(self._ask(engine, stop))
+        if stop.is_asked:
+            return CollectReport(places=places, figures=self._figures)
+        manifest = manifest.with_versions({"rollstream": version("rollstream"), engine.name: engine.version})
+        return CollectReport(places=places, figures=self._figures, summary=self._finish(manifest))
+
+    async def _ask(self, engine: Engine, stop: Stop) -> None:
+        """Ask what is missing; the journal is written whatever ends it."""
+        settings, figures = self._settings, self._figures
+        states = SampleStates.read(self._places.journal, settings.num_samples, self._tasks.num_rows)
+        figures.num_earlier = states.num_completed
+        if self._tasks.num_rows is not None:
+            figures.num_samples = self._tasks.num_rows * settings.num_samples
+        with contextlib.closing(Journal(self._places.journal)) as journal:
+            await engine.start(weight_version=0)
+            try:
+                await first_to_end(stop.asked(), self._ask_and_show(engine, states, journal))
+            finally:
+                await engine.close()
+
+    async def _ask_and_show(self, engine: Engine, states: SampleStates, journal: Journal) -> None:
+        settings, figures = self._settings, self._figures
+
+        def ended(sample: EndedSample) -> None:
+            figures.see(sample)
+            states.note(sample)
+            journal.append(sample)
+
+        asking = Asking(settings, engine, figures=figures, ended=ended)
+        async with _scoring_of(settings, ended) as scoring:
+
+            def look() -> None:
+                journal.flush_if_due()
+                figures.look(settings.concurrency, scoring_is_full=scoring is not None and scoring.is_full)
+
+            # The start of engine and scoring is not part of the rate.
+            figures.start()
+            await first_to_end(_ask_and_score(asking, self._tasks, states, scoring), show_while_it_runs(figures, look))
+            figures.finish()
+
+    def _finish(self, manifest: Manifest) -> Summary:
+        """Write the output and what belongs to it; the journal stays as long as something is missing in the output."""
+        settings, places = self._settings, self._places
+        with JournalIndex(places.journal, places.index, settings.num_samples) as index:
+            summary = self._summarize(index)
+            rewrite_rows(
+                settings.output,
+                settings.kind,
+                lambda: output_rows(self._tasks, index, settings, self._to_columns),
+            )
+        if summary.rewards:
+            from rollstream.collect.picture import draw_rewards
+
+            draw_rewards(summary.rewards, places.picture, title=f"{settings.output.name}: {settings.environment}")
+        replace(manifest, is_finished=True, counts=summary.counts()).write(places.manifest)
+        if summary.num_completed == summary.num_samples:
+            places.journal.unlink()
+        return summary
+
+    def _summarize(self, index: JournalIndex) -> Summary:
+        """Count everything, and list what failed."""
+        summary, places = Summary(max_attempts=self._settings.max_attempts), self._places
+        first_bad: BadRow | None = None
+        with write_rows(places.failures, "jsonl") as writer:
+            for task in self._tasks:
+                samples = [] if isinstance(task, BadRow) else list(index.of_row(task.number))
+                if isinstance(task, BadRow):
+                    summary.num_bad_rows += 1
+                    first_bad = first_bad or task
+                else:
+                    summary.see(samples)
+                write_failures(writer, task, samples)
+        if first_bad is not None and not summary.num_tasks:
+            raise ConfigurationError(
+                f"none of {summary.num_bad_rows} rows of {self._tasks.name} can be asked; the first, "
+                f"{first_bad.where}: {first_bad.why}; all are listed in {places.failures}"
+            )
+        if not summary.num_bad_rows and not summary.failures:
+            places.failures.unlink()
+        return summary
+
+
+async def _ask_and_score(asking: Asking, tasks: TaskSource, states: SampleStates, scoring: Scoring | None) -> None:
+    if scoring is None:
+        await asking.run(tasks, states, None)
+        return
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(scoring.run())
+            await asking.run(tasks, states, scoring)
+            await scoring.end()
+    except ExceptionGroup as errors:
+        # Callers choose the exit code by the error itself.
+        raise errors.exceptions[0] from None
+
+
+@asynccontextmanager
+async def _scoring_of(settings: CollectSettings, ended: Callable[[EndedSample], None]) -> AsyncIterator[Scoring | None]:
+    if not settings.environment:
+        yield None
+        return
+    async with ScoringPool(settings.pool, settings.environments) as pool:
+        yield Scoring(pool, settings.pool.num_processes, ended)
+
+
+def _is_void(earlier: Manifest, places: Places) -> bool:
+    """Whether nothing is left that settings could fit to: no sample ended, or the output was taken away afterwards."""
+    if earlier.is_finished:
+        return not places.output.exists()
+    return not places.journal.exists() or not places.journal.stat().st_size
+
+
+def _refuse_foreign_output(places: Places, earlier: Manifest | None) -> None:
+    if earlier is None and places.output.exists():
+        raise ConfigurationError(
+            f"{places.output} exists, and no {places.manifest.name} says that this command wrote it: name another "
+            f"output, or replace it with {START_ANEW}"
+        )
+    if earlier is None and places.journal.exists():
+        raise ConfigurationError(
+            f"{places.journal} exists without its {places.manifest.name}: bring it back, or begin anew with "
+            f"{START_ANEW}"
+        )

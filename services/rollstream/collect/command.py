@@ -1,0 +1,130 @@
+"""What `rollstream collect` does: its options become tasks, an engine and the settings of a collection."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rollstream.agents.samples import SampleBounds
+from rollstream.collect.collection import CollectReport, collect
+from rollstream.collect.engine_choice import described
+from rollstream.collect.files.row_files import Kind
+from rollstream.collect.files.rows import open_rows
+from rollstream.collect.generate import refuse_same
+from rollstream.collect.output import scored_columns
+from rollstream.collect.settings import CollectSettings
+from rollstream.collect.tasks import EnvironmentTasks, FileTasks, TaskSource
+from rollstream.engines.build import build_engine
+from rollstream.engines.settings import EngineSettings
+from rollstream.environments.load import load_environment
+from rollstream.environments.pool.pool import PoolBounds
+from rollstream.environments.protocol import Split
+from rollstream.process.declared import Declaration
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
+from rollstream.schemas.prompt import AgentChoice, Sampling
+
+_KINDS: Final[Mapping[str, Kind]] = {".jsonl": "jsonl", ".parquet": "parquet", "": "hf"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectOptions:
+    """`source`: a file or directory, else an environment's name. None: the environment's own value, or the default."""
+
+    source: str
+    output: Path
+    engine: EngineSettings
+    environments: Mapping[str, Declaration] = field(default_factory=dict)
+    agents: Mapping[str, Declaration] = field(default_factory=dict)
+    environment: str | None = None
+    agent: str = "single_turn"
+    split: Split = "train"
+    num_tasks: int | None = None
+    prompt_key: str = "prompt"
+    num_samples: int = 1
+    concurrency: int = 64
+    temperature: float | None = None
+    top_p: float | None = None
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    deadline: float = 600.0
+    scoring_processes: int = 1
+    max_attempts: int = 3
+    overwrite: bool = False
+
+
+def run_collect(options: CollectOptions, stop: Stop, say: Callable[[str], None]) -> CollectReport:
+    """Collect, and say what is worth knowing; raises `ConfigurationError` for options that do not fit."""
+    tasks, environment = _tasks(options)
+    settings = CollectSettings(
+        output=options.output,
+        kind=kind_of(options.output),
+        num_samples=options.num_samples,
+        sampling=_sampling(options, environment),
+        concurrency=options.concurrency,
+        described=_described(options),
+        environment=environment,
+        environments=options.environments,
+        agent=AgentChoice(name=options.agent),
+        agents=options.agents,
+        # An HTTP engine repeats a call itself, and knows better when.
+        bounds=SampleBounds(
+            deadline_seconds=options.deadline, max_tries=1 if options.engine.kind == "openai_http" else 2
+        ),
+        pool=PoolBounds(num_processes=options.scoring_processes),
+        max_attempts=options.max_attempts,
+        overwrite=options.overwrite,
+    )
+    report = collect(settings, tasks, build_engine(options.engine), stop, scored_columns)
+    for line in report.lines(settings):
+        say(line)
+    return report
+
+
+def kind_of(output: Path) -> Kind:
+    """The format by the name: .jsonl, .parquet, or a directory for a name without a suffix."""
+    if output.suffix not in _KINDS:
+        raise ConfigurationError(
+            f"output {output}: the name must end in .jsonl or .parquet, or have no suffix for a directory that "
+            "`datasets.load_from_disk` opens"
+        )
+    return _KINDS[output.suffix]
+
+
+def _tasks(options: CollectOptions) -> tuple[TaskSource, str]:
+    """The tasks, and the environment that scores them; "" for none."""
+    path = Path(options.source)
+    if path.exists():
+        refuse_same(path, options.output)
+        return FileTasks(open_rows(path), prompt_key=options.prompt_key), options.environment or ""
+    try:
+        environment = load_environment(options.source, options.environments)
+    except UnknownEnvironmentError as error:
+        raise ConfigurationError(f"{options.source!r} is neither a file here nor an environment: {error}") from error
+    tasks = EnvironmentTasks(environment, split=options.split, seed=options.seed or 0, num_rows=options.num_tasks)
+    return tasks, options.source if options.environment is None else options.environment
+
+
+def _sampling(options: CollectOptions, environment: str) -> Sampling:
+    usual = load_environment(environment, options.environments).sampling if environment else Sampling()
+    given = {"temperature": options.temperature, "top_p": options.top_p, "max_tokens": options.max_tokens}
+    changed: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if options.stop:
+        changed["stop"] = options.stop
+    if options.seed is not None:
+        changed["seed"] = options.seed
+    return usual.model_copy(update=changed)
+
+
+def _described(options: CollectOptions) -> dict[str, Any]:
+    by_environment = {"split": options.split, "num_tasks": options.num_tasks}
+    # Options of environments may be secret, so only their names are noted.
+    declared = {name: sorted(one.options) for name, one in options.environments.items()}
+    return {
+        **described(options.engine),
+        "source": options.source,
+        "prompt_key": options.prompt_key,
+        "environment_options": declared,
+        **({} if Path(options.source).exists() else by_environment),
+    }

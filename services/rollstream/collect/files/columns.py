@@ -1,0 +1,130 @@
+"""The types of the columns of a parquet file, found from rows whose fields may differ. The rows are JSON values.
+
+A column whose values do not agree over the rows, or that parquet can't hold, becomes text: then all its values are
+written as JSON.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow
+
+from rollstream.schemas.errors import UnfitColumnError
+
+MAX_STRUCT_FIELDS: Final = 200
+"""With more names an object is a map from keys of the rows, not a structure: it becomes JSON text."""
+
+Row = Mapping[str, Any]
+
+
+class Columns:
+    """The names and types of all columns of the rows that were seen."""
+
+    def __init__(self) -> None:
+        self._types: dict[str, pyarrow.DataType] = {}
+        self._as_json: set[str] = set()
+
+    def see(self, rows: Sequence[Row]) -> None:
+        """Extend the types so that they hold these rows too."""
+        for name in dict.fromkeys(name for row in rows for name in row):
+            found = None if name in self._as_json else _inferred([row.get(name) for row in rows])
+            merged = None if found is None else _merged(self._types.get(name, pyarrow.null()), found)
+            if merged is None or not _is_small(merged):
+                self._as_json.add(name)
+            self._types[name] = pyarrow.string() if name in self._as_json else merged
+
+    def table(self, rows: Sequence[Row]) -> pyarrow.Table:
+        """The rows as a table of these columns.
+
+        Raises `UnfitColumnError` if a value does not fit, as 2**60 does not into a column with fractions: then the
+        column became JSON text, and tables that were made before are of other types.
+        """
+        return pyarrow.table({name: self._array(name, rows) for name in self._types}, schema=self.schema)
+
+    @property
+    def schema(self) -> pyarrow.Schema:
+        """The columns, in the order in which they were first seen. One without a value holds text."""
+        return pyarrow.schema([(name, _written(kind)) for name, kind in self._types.items()])
+
+    def _array(self, name: str, rows: Sequence[Row]) -> pyarrow.Array:
+        values = [row.get(name) for row in rows]
+        if name in self._as_json:
+            return pyarrow.array([_json(value) for value in values], pyarrow.string())
+        try:
+            return pyarrow.array(values, _written(self._types[name]))
+        except (pyarrow.ArrowException, OverflowError, TypeError, ValueError) as error:
+            self._as_json.add(name)
+            self._types[name] = pyarrow.string()
+            raise UnfitColumnError(name) from error
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def _inferred(values: Sequence[Any]) -> pyarrow.DataType | None:
+    try:
+        kind = pyarrow.array(values).type
+    except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
+        return None
+    return None if _has_empty_struct(kind) else kind
+
+
+def _merged(one: pyarrow.DataType, other: pyarrow.DataType) -> pyarrow.DataType | None:
+    """The type that holds the values of both; None if there is none."""
+    types = pyarrow.types
+    if one == other or types.is_null(other):
+        return one
+    if types.is_null(one):
+        return other
+    if {one, other} == {pyarrow.int64(), pyarrow.float64()}:
+        return pyarrow.float64()
+    if types.is_list(one) and types.is_list(other):
+        inner = _merged(one.value_type, other.value_type)
+        return None if inner is None else pyarrow.list_(inner)
+    if types.is_struct(one) and types.is_struct(other):
+        return _merged_struct(one, other)
+    return None
+
+
+def _merged_struct(one: pyarrow.StructType, other: pyarrow.StructType) -> pyarrow.DataType | None:
+    fields = {field.name: field.type for field in one}
+    for field in other:
+        kind = _merged(fields.get(field.name, pyarrow.null()), field.type)
+        if kind is None:
+            return None
+        fields[field.name] = kind
+    return pyarrow.struct(list(fields.items()))
+
+
+def _has_empty_struct(kind: pyarrow.DataType) -> bool:
+    """Parquet has no structure without fields."""
+    if pyarrow.types.is_list(kind):
+        return _has_empty_struct(kind.value_type)
+    if pyarrow.types.is_struct(kind):
+        return not kind.num_fields or any(_has_empty_struct(field.type) for field in kind)
+    return False
+
+
+def _is_small(kind: pyarrow.DataType) -> bool:
+    return _num_fields(kind) <= MAX_STRUCT_FIELDS
+
+
+def _num_fields(kind: pyarrow.DataType) -> int:
+    if pyarrow.types.is_list(kind):
+        return _num_fields(kind.value_type)
+    if pyarrow.types.is_struct(kind):
+        return sum(1 + _num_fields(field.type) for field in kind)
+    return 0
+
+
+def _written(kind: pyarrow.DataType) -> pyarrow.DataType:
+    """`kind` with text where no value told a type: other files of the same columns then have the same types."""
+    if pyarrow.types.is_null(kind):
+        return pyarrow.string()
+    if pyarrow.types.is_list(kind):
+        return pyarrow.list_(_written(kind.value_type))
+    if pyarrow.types.is_struct(kind):
+        return pyarrow.struct([(field.name, _written(field.type)) for field in kind])
+    return kind

@@ -1,0 +1,79 @@
+"""The files of a collection, all beside its output and named after it; and the lock that only one process can hold."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollstream.schemas.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """`output` is the file or directory with the rollouts."""
+
+    output: Path
+
+    @property
+    def journal(self) -> Path:
+        """Every sample that ended, in the order of their ends; kept as long as a sample is missing or failed."""
+        return self._named("_journal.jsonl")
+
+    @property
+    def manifest(self) -> Path:
+        """What the collection was begun with."""
+        return self._named("_manifest.json")
+
+    @property
+    def failures(self) -> Path:
+        """Bad rows, and samples without a response or without a reward, each with its reason."""
+        return self._named("_failures.jsonl")
+
+    @property
+    def picture(self) -> Path:
+        """The distribution of the rewards."""
+        return self._named("_rewards.png")
+
+    @property
+    def index(self) -> Path:
+        """Where each sample is in the journal; only while the output is written."""
+        return self.output.with_name(f".{self.output.name}.index")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the output for this process alone; raises `ConfigurationError` if another one holds it.
+
+        The kernel frees it when the process ends, however that happens.
+        """
+        path = self.output.with_name(f".{self.output.name}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise ConfigurationError(f"cannot write {self.output}: {error.strerror}; choose another place") from error
+        try:
+            _lock(descriptor, path, self.output)
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+        finally:
+            os.close(descriptor)
+
+    def _named(self, ending: str) -> Path:
+        return self.output.with_name(self.output.name + ending)
+
+
+def _lock(descriptor: int, path: Path, output: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before may have removed the file after it was opened here: that lock would hold nobody off.
+        is_mine = path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino
+    except BlockingIOError:
+        is_mine = False
+    if not is_mine:
+        raise ConfigurationError(
+            f"another process collects into {output} right now: wait for its end, or name another output"
+        )

@@ -1,0 +1,85 @@
+"""Collections on the scripted engine, in this process."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from rollstream.collect.collection import CollectReport, collect
+from rollstream.collect.files.rows import open_rows
+from rollstream.collect.output import scored_columns
+from rollstream.collect.settings import CollectSettings
+from rollstream.collect.tasks import FileTasks
+from rollstream.engines.protocol import Engine, Generation, GenerationRequest
+from rollstream.engines.scripted import ScriptedEngine
+from rollstream.engines.settings import EngineSettings
+from rollstream.process.stop import Stop
+from rollstream.schemas.prompt import Sampling
+
+
+def some_prompts(path: Path, count: int) -> Path:
+    """A JSONL file of digits to sort, whose answers all differ."""
+    with path.open("w") as stream:
+        for row in range(count):
+            digits = f"{row:05}"
+            fields = {"prompt": f"{digits}=", "answer": "".join(sorted(digits)), "extra_info": {"index": row}}
+            stream.write(json.dumps(fields) + "\n")
+    return path
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def settings_for(output: Path, **fields: Any) -> CollectSettings:
+    """Two samples of each task, 8 in flight, JSONL."""
+    values: dict[str, Any] = {
+        "output": output,
+        "kind": "jsonl",
+        "num_samples": 2,
+        "sampling": Sampling(max_tokens=16, temperature=0.7),
+        "concurrency": 8,
+        "described": {"engine": "scripted"},
+    }
+    return CollectSettings(**{**values, **fields})
+
+
+def collected(
+    source: Path, settings: CollectSettings, engine: Engine | None = None, stop: Stop | None = None
+) -> CollectReport:
+    """One run of a collection."""
+    return collect(
+        settings,
+        FileTasks(open_rows(source), prompt_key="prompt"),
+        engine or a_scripted_engine(),
+        stop or Stop(),
+        scored_columns,
+    )
+
+
+def a_scripted_engine(**fields: Any) -> ScriptedEngine:
+    """Answers right half of the time."""
+    return ScriptedEngine(EngineSettings(kind="scripted", model_path=Path("no-tokenizer"), **fields))
+
+
+class CountingEngine(ScriptedEngine):
+    """The scripted engine, which fails the prompts of which `fails` says so, and keeps all prompts it was asked."""
+
+    def __init__(self, fails: Callable[[str], Exception | None] = lambda prompt: None) -> None:
+        super().__init__(EngineSettings(kind="scripted", model_path=Path("no-tokenizer")))
+        self.fails = fails
+        self.asked: list[str] = []
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        prompt = self.detokenize(request.prompt_token_ids)
+        self.asked.append(prompt)
+        error = self.fails(prompt)
+        if error is not None:
+            raise error
+        return await super().generate(request)
+
+
+def keys_of(rows: Iterable[dict[str, Any]]) -> list[tuple[int, int]]:
+    """Which samples of which rows."""
+    return [(row["data_idx"], row["sample_idx"]) for row in rows]

@@ -1,0 +1,156 @@
+"""Collections as processes: killed at any point, started twice, and with many rows."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.harness.collecting import keys_of, lines_of, some_prompts
+from tests.harness.forking import start_forked
+from tests.harness.processes import ROOT, StartedProcess
+from tests.harness.waits import wait_until
+
+NUM_ROWS = 400
+CONFIG = """
+[generator.engine]
+kind = "scripted"
+model_path = "no-tokenizer"
+
+[generator.engine.scripted]
+token_seconds = {token_seconds}
+"""
+
+
+def be_collect(*words: str) -> None:
+    """Be `rollstream collect WORDS`."""
+    from rollstream.cli.collect import command
+
+    command.main(list(words))
+
+
+def started(tmp_path: Path, output: Path, source: Path, *words: str, token_seconds: float = 0.004) -> StartedProcess:
+    config = tmp_path / "engine.toml"
+    config.write_text(CONFIG.format(token_seconds=token_seconds))
+    fixed = ["--output", str(output), "--config", str(config), "--num-samples", "2", "--max-tokens", "16"]
+    call = partial(be_collect, str(source), *fixed, "--concurrency", "16", *words)
+    return start_forked(call, log=tmp_path / "collect.log", env={"OMP_NUM_THREADS": "1"})
+
+
+def has_lines(journal: Path, count: int) -> bool:
+    return num_lines(journal) >= count
+
+
+def kill_once(is_there: Callable[[], bool], process: StartedProcess) -> None:
+    """kill -9 as soon as `is_there`."""
+    wait_until(lambda: is_there() or process.has_ended, process.said, seconds=250, every_seconds=0.001)
+    process.kill()
+
+
+def num_lines(journal: Path) -> int:
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+def whole_lines(journal: Path) -> bytes:
+    content = journal.read_bytes() if journal.exists() else b""
+    return content[: content.rfind(b"\n") + 1]
+
+
+def check_kills(tmp_path: Path, kind: str, num_kills: int, seed: int) -> None:
+    """No sample is lost and none is twice, and what the journal had was not asked again."""
+    source = some_prompts(tmp_path / "data.jsonl", NUM_ROWS)
+    output = tmp_path / ("out" if kind == "hf" else f"out.{kind}")
+    journal, index = output.with_name(f"{output.name}_journal.jsonl"), output.with_name(f".{output.name}.index")
+    chance, kept = random.Random(seed), b""
+    for kill in range(num_kills):
+        wanted = num_lines(journal) + chance.randint(1, 2 * NUM_ROWS // num_kills)
+        # The last one comes while the output is written.
+        is_there = index.exists if kill + 1 == num_kills else partial(has_lines, journal, wanted)
+        kill_once(is_there, started(tmp_path, output, source))
+        before, kept = kept, whole_lines(journal)
+        assert kept.startswith(before)
+        # A flush that was torn: the next process cuts it off.
+        journal.write_bytes(kept + b'{"row": 3, "sample": 1, "status": "comp')
+    assert started(tmp_path, output, source).wait(250) == 0
+    from rollstream.collect.files.rows import open_rows
+
+    rows = [row.fields for row in open_rows(output)]
+    assert keys_of(rows) == [(row, sample) for row in range(NUM_ROWS) for sample in range(2)]
+    assert all(row["prompt"] == f"{row['data_idx']:05}=" and row["response"] is not None for row in rows)
+    before_the_end = {(line["row"], line["sample"]): line["response"] for line in map(json.loads, kept.splitlines())}
+    assert len(before_the_end) == len(kept.splitlines())  # nothing was asked twice
+    found = {(row["data_idx"], row["sample_idx"]): row["response"] for row in rows}
+    assert before_the_end.items() <= found.items()
+    assert not journal.exists()
+
+
+@pytest.mark.timeout(900)
+def test_after_kill_9_at_random_points_no_sample_is_lost_and_none_is_there_twice(tmp_path):
+    check_kills(tmp_path, "parquet", num_kills=5, seed=12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "hf"])
+def test_twenty_kills_lose_nothing_in_any_format(tmp_path, kind):
+    check_kills(tmp_path, kind, num_kills=20, seed=7)
+
+
+def test_sigterm_ends_a_collection_early_and_the_same_command_goes_on(tmp_path):
+    source, output = some_prompts(tmp_path / "data.jsonl", 200), tmp_path / "out.jsonl"
+    journal = tmp_path / "out.jsonl_journal.jsonl"
+    process = started(tmp_path, output, source, token_seconds=0.05)
+    wait_until(lambda: num_lines(journal) or process.has_ended, process.said)
+    # What has ended is in the journal, not only what was flushed before.
+    assert process.terminate() == 130
+    assert "the same command goes on from there" in process.said()
+    assert not output.exists()
+    assert started(tmp_path, output, source, token_seconds=0.05).wait() == 0
+    assert len(lines_of(output)) == 400
+
+
+def test_a_second_process_on_the_same_output_is_refused_while_the_first_goes_on(tmp_path):
+    source, output = some_prompts(tmp_path / "data.jsonl", 200), tmp_path / "out.jsonl"
+    journal = tmp_path / "out.jsonl_journal.jsonl"
+    first = started(tmp_path, output, source, token_seconds=0.05)
+    wait_until(lambda: num_lines(journal) or first.has_ended, first.said)
+    second = started(tmp_path, output, source, token_seconds=0.05)
+    assert second.wait() != 0
+    assert "another process collects into" in second.said()
+    assert not first.has_ended
+    first.terminate()
+
+
+PEAK = """
+import sys
+from pathlib import Path
+from tests.harness.collecting import collected, settings_for
+rows, name = int(sys.argv[1]), sys.argv[2]
+source = Path(sys.argv[3])
+output = source.with_name(f"out-{rows}.{name}")
+collected(source, settings_for(output, kind=name, num_samples=1, concurrency=64))
+status = Path("/proc/self/status").read_text()
+print(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
+"""
+
+
+def peak_kilobytes(source: Path, rows: int, kind: str) -> int:
+    """Peak memory of a process of its own that collects from a file of so many rows."""
+    command = [sys.executable, "-c", PEAK, str(rows), kind, str(source)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.timeout(3600)
+def test_the_peak_of_memory_does_not_grow_with_the_number_of_rows(tmp_path):
+    peaks = []
+    for rows in (10_000, 100_000):
+        source = some_prompts(tmp_path / f"data-{rows}.jsonl", rows)
+        peaks.append(peak_kilobytes(source, rows, "parquet"))
+    assert peaks[1] <= 1.2 * peaks[0], f"{peaks} kB"
+    assert peaks[1] < 1_000_000

@@ -1,0 +1,315 @@
+"""The collection core: what is asked, what is kept, what a second run asks again, and what it refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rollstream.collect.files.rows import BadRow, ReadRow
+from rollstream.collect.journal import EndedSample, Journal, read_journal
+from rollstream.collect.places import Places
+from rollstream.collect.states import SampleStates
+from rollstream.collect.summary import Summary
+from rollstream.collect.tasks import task_of
+from rollstream.process.declared import Declaration
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError, TooManyFailuresError
+from tests.harness.collecting import (
+    CountingEngine,
+    collected,
+    keys_of,
+    lines_of,
+    settings_for,
+    some_prompts,
+)
+from tests.harness.unruly_environment import NAME, PATH
+
+
+def asked_as(**fields):
+    return task_of(ReadRow(3, "rows.jsonl line 4", fields), "prompt")
+
+
+def roles(task):
+    return [(message.role, message.content) for message in task.messages]
+
+
+def an_ended(row=0, sample=0, **fields):
+    values = {"row": row, "sample": sample, "attempts": 1, "status": "completed", "response": "yes"}
+    return EndedSample(**{**values, **fields})
+
+
+def a_failed(row=0, sample=0, attempts=1):
+    return an_ended(row, sample, status="unresolved", response=None, failure="engine", attempts=attempts)
+
+
+def test_text_is_one_user_message_and_a_list_keeps_its_roles():
+    assert roles(asked_as(prompt="2+2?")) == [("user", "2+2?")]
+    chat = [{"role": "system", "content": "Be short."}, {"role": "user", "content": "2+2?", "tool_calls": None}]
+    assert roles(asked_as(prompt=chat)) == [("system", "Be short."), ("user", "2+2?")]
+
+
+def test_verls_row_gives_its_ground_truth_and_nested_values_travel_as_json_text():
+    task = asked_as(prompt="2+2?", data_source="math", reward_model={"style": "rule", "ground_truth": 4}, none=None)
+    assert task.reference_answer == "4"
+    assert task.metadata["data_source"] == "math"
+    assert json.loads(task.metadata["reward_model"]) == {"style": "rule", "ground_truth": 4}
+    assert (list(task.fields), "none" in task.metadata) == (["data_source", "reward_model", "none"], False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"question": "2+2?"}, "no column 'prompt', only ['question']"),
+        ({"prompt": None}, "is null"),
+        ({"prompt": ""}, "is empty"),
+        ({"prompt": 4}, "got 4"),
+        ({"prompt": []}, "without messages"),
+        ({"prompt": ["2+2?"]}, "message 0"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "message 0.content"),
+    ],
+)
+def test_a_row_without_a_usable_prompt_is_a_bad_row_that_says_why(fields, why):
+    bad = asked_as(**fields)
+    assert isinstance(bad, BadRow)
+    assert (bad.number, bad.where) == (3, "rows.jsonl line 4")
+    assert why in bad.why
+
+
+def test_what_was_written_to_the_journal_is_read_and_a_torn_line_is_cut_off_and_written_anew(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.append(an_ended(0, 0))
+    journal.append(an_ended(0, 1, response="a\nb \ud800", reward=0.5, components={"exact": 0.5}))
+    journal.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole + whole[:20])
+    assert [ended.sample for _, ended in read_journal(path)] == [0, 1]
+    again = Journal(path)
+    assert path.read_bytes() == whole
+    again.append(an_ended(1, 0))
+    again.close()
+    found = [ended for _, ended in read_journal(path)]
+    assert [(ended.row, ended.sample) for ended in found] == [(0, 0), (0, 1), (1, 0)]
+    assert (found[1].response, found[1].components) == ("a\nb ?", {"exact": 0.5})
+
+
+def test_a_journal_without_any_whole_line_is_emptied(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    path.write_bytes(b'{"row": 0, "sam' * 10_000)
+    Journal(path).close()
+    assert path.read_bytes() == b""
+
+
+def test_lines_wait_for_their_batch_and_no_longer(tmp_path):
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    for row in range(63):
+        journal.append(an_ended(row))
+    assert path.stat().st_size == 0
+    journal.append(an_ended(63))
+    assert len(list(read_journal(path))) == 64
+    journal.close()
+
+
+def test_states_know_what_is_left_and_of_two_lines_the_last_counts():
+    states = SampleStates(3)
+    states.note(a_failed(5, 1, attempts=1))
+    states.note(an_ended(5, 0))
+    assert (states.to_ask(5, 3), states.to_ask(4, 3), states.to_ask(10**6, 3)) == ([1, 2], [0, 1, 2], [0, 1, 2])
+    states.note(a_failed(5, 1, attempts=3))
+    assert (states.to_ask(5, 3), states.attempts(5, 1)) == ([2], 3)
+    states.note(an_ended(5, 1))
+    states.note(an_ended(5, 2))
+    assert (states.to_ask(5, 3), states.num_completed) == ([], 3)
+
+
+def test_all_samples_are_written_in_the_order_of_the_rows_with_their_originals(tmp_path):
+    source = some_prompts(tmp_path / "data.jsonl", 40)
+    report = collected(source, settings_for(tmp_path / "out.jsonl", num_samples=3))
+    rows = lines_of(tmp_path / "out.jsonl")
+    assert keys_of(rows) == [(row, sample) for row in range(40) for sample in range(3)]
+    first = {name: rows[7][name] for name in list(rows[7])[:11]}
+    assert first == {
+        "prompt": "00002=", "response": first["response"], "sample_idx": 1, "data_idx": 2, "temperature": 0.7,
+        "top_p": 1.0, "max_tokens": 16, "status": "completed", "failure": None, "original_answer": "00002",
+        "original_extra_info": {"index": 2},
+    }  # fmt: skip
+    assert report.figures.most_in_flight == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "out.jsonl", "out.jsonl_manifest.json"]
+
+
+def test_a_complete_collection_is_not_asked_again(tmp_path):
+    source = some_prompts(tmp_path / "data.jsonl", 3)
+    collected(source, settings_for(tmp_path / "out.jsonl"))
+    engine = CountingEngine()
+    assert collected(source, settings_for(tmp_path / "out.jsonl"), engine).was_complete
+    assert engine.asked == []
+
+
+def test_a_failed_sample_has_no_response_is_listed_and_alone_is_asked_again_up_to_three_times(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 4), settings_for(tmp_path / "out.jsonl")
+    engine = CountingEngine(lambda prompt: EngineError("no answer") if prompt == "00002=" else None)
+    collected(source, settings, engine)
+    rows = lines_of(tmp_path / "out.jsonl")
+    assert [(row["response"], row["status"], row["failure"]) for row in rows[4:6]] == [
+        (None, "unresolved", "engine")
+    ] * 2
+    assert all(row["response"] for row in rows[:4] + rows[6:])
+    listed = lines_of(tmp_path / "out.jsonl_failures.jsonl")
+    assert listed[1] == {
+        "data_idx": 2, "sample_idx": 1, "where": "data.jsonl line 3", "stage": "generation", "failure": "engine",
+        "message": "no answer", "attempts": 1,
+    }  # fmt: skip
+    asked = []
+    for _ in range(3):
+        again = CountingEngine(engine.fails)
+        collected(source, settings, again)
+        asked.append(set(again.asked))
+    assert asked == [{"00002="}, {"00002="}, set()]
+    assert [line["attempts"] for line in lines_of(tmp_path / "out.jsonl_failures.jsonl")] == [3, 3]
+    said = "\n".join(collected(source, settings, CountingEngine()).lines(settings))
+    assert "2 samples failed 3 times: they are not asked again" in said
+    collected(source, replace(settings, max_attempts=4), CountingEngine())
+    assert all(row["response"] for row in lines_of(tmp_path / "out.jsonl"))
+    assert not (tmp_path / "out.jsonl_failures.jsonl").exists()
+    assert not (tmp_path / "out.jsonl_journal.jsonl").exists()
+
+
+def test_bad_rows_are_listed_and_counted_and_the_others_asked(tmp_path):
+    source = tmp_path / "data.jsonl"
+    source.write_text('{"prompt": "1="}\n{"prompt": null}\n{"question": "2="}\n{"prompt": "3="}\n{torn\n')
+    report = collected(source, settings_for(tmp_path / "out.jsonl", num_samples=1))
+    assert keys_of(lines_of(tmp_path / "out.jsonl")) == [(0, 0), (3, 0)]
+    listed = lines_of(tmp_path / "out.jsonl_failures.jsonl")
+    assert [(line["data_idx"], line["stage"], line["failure"]) for line in listed] == [
+        (row, "reading", "bad_prompt") for row in (1, 2, 4)
+    ]
+    assert report.summary is not None
+    assert (report.summary.num_bad_rows, report.exit_code) == (3, 0)
+    assert json.loads((tmp_path / "out.jsonl_manifest.json").read_text())["counts"]["bad_rows"] == 3
+
+
+def test_an_engine_that_answers_nothing_ends_the_collection_before_every_row_has_failed(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 400), settings_for(tmp_path / "out.jsonl")
+    engine = CountingEngine(lambda prompt: EngineError("refused"))
+    with pytest.raises(TooManyFailuresError, match="100 samples one after another had no answer"):
+        collected(source, settings, engine)
+    assert len(set(engine.asked)) < 70
+    collected(source, settings)
+    assert len(lines_of(tmp_path / "out.jsonl")) == 800
+
+
+def test_a_dead_engine_ends_the_collection_which_goes_on_where_it_ended(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 300), settings_for(tmp_path / "out.jsonl")
+    engine = CountingEngine(lambda prompt: EngineDeadError("GPU is gone") if prompt == "00200=" else None)
+    with pytest.raises(EngineDeadError):
+        collected(source, settings, engine)
+    again = CountingEngine()
+    collected(source, settings, again)
+    assert len(again.asked) <= 2 * 100 + settings.concurrency
+    assert len(set(keys_of(lines_of(tmp_path / "out.jsonl")))) == 600
+
+
+def test_a_collection_that_is_told_to_stop_writes_no_output_and_goes_on_later(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 60), settings_for(tmp_path / "out.jsonl")
+    stop = Stop()
+    engine = CountingEngine(lambda prompt: stop.ask() if prompt == "00030=" else None)
+    report = collected(source, settings, engine, stop)
+    if report.summary is None:  # else it was done before it saw the request
+        assert not (tmp_path / "out.jsonl").exists()
+        assert report.exit_code == 130
+    collected(source, settings)
+    assert len(lines_of(tmp_path / "out.jsonl")) == 120
+
+
+def test_a_resume_with_another_setting_is_refused_with_both_values_and_what_to_do(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
+    collected(source, settings)
+    other = replace(settings, sampling=settings.sampling.model_copy(update={"temperature": 1.0}))
+    with pytest.raises(ConfigurationError, match=r"temperature = 0\.7, now it is 1\.0: .*--overwrite"):
+        collected(source, other)
+    collected(source, replace(other, overwrite=True))
+    assert {row["temperature"] for row in lines_of(tmp_path / "out.jsonl")} == {1.0}
+
+
+def test_a_resume_on_a_changed_input_is_refused(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
+    collected(source, settings)
+    some_prompts(source, 3)
+    with pytest.raises(ConfigurationError, match="begun with input ="):
+        collected(source, settings)
+
+
+def test_a_file_that_somebody_else_wrote_is_not_replaced(tmp_path):
+    source = some_prompts(tmp_path / "data.jsonl", 2)
+    (tmp_path / "out.jsonl").write_text("mine")
+    with pytest.raises(ConfigurationError, match="name another output"):
+        collected(source, settings_for(tmp_path / "out.jsonl"))
+    assert (tmp_path / "out.jsonl").read_text() == "mine"
+
+
+def test_settings_may_change_as_long_as_no_sample_has_ended(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
+    dead = CountingEngine(lambda prompt: EngineDeadError("no GPU"))
+    with pytest.raises(EngineDeadError):
+        collected(source, settings, dead)
+    collected(source, replace(settings, num_samples=3))
+    assert len(lines_of(tmp_path / "out.jsonl")) == 6
+
+
+def test_a_file_in_which_no_row_has_the_prompts_column_is_refused_with_the_first_reason(tmp_path):
+    source, settings = tmp_path / "data.jsonl", settings_for(tmp_path / "out.jsonl")
+    source.write_text('{"question": "1="}\n{"question": "2="}\n')
+    with pytest.raises(ConfigurationError, match=r"none of 2 rows .*line 1: it has no column 'prompt'"):
+        collected(source, settings)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_second_collection_into_the_same_output_is_refused_as_long_as_the_first_runs(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
+    with Places(tmp_path / "out.jsonl").locked(), pytest.raises(ConfigurationError, match="right now"):
+        collected(source, settings)
+    collected(source, settings)
+
+
+def test_samples_are_scored_and_the_end_says_what_is_worth_knowing(tmp_path):
+    source = some_prompts(tmp_path / "data.jsonl", 30)
+    settings = settings_for(tmp_path / "out.jsonl", environment="sort_digits")
+    report = collected(source, settings)
+    rows = lines_of(tmp_path / "out.jsonl")
+    assert all(row["reward"] == float(row["response"] == row["original_answer"]) for row in rows)
+    assert all(row["reward_exact_match"] == row["reward"] for row in rows)
+    mean = sum(row["reward"] for row in rows) / 60
+    assert f"mean {mean:.4f}, population standard deviation" in "\n".join(report.lines(settings))
+    assert (tmp_path / "out.jsonl_rewards.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_sample_whose_reward_function_raises_has_a_response_no_reward_and_is_listed(tmp_path):
+    source = tmp_path / "data.jsonl"
+    source.write_text('{"prompt": "12=", "order": "raise"}\n{"prompt": "34=", "order": "give 0.5"}\n')
+    settings = settings_for(
+        tmp_path / "out.jsonl", environment=NAME, environments={NAME: Declaration(path=PATH)}, num_samples=1
+    )
+    report = collected(source, settings)
+    broken, scored = lines_of(tmp_path / "out.jsonl")
+    assert (broken["status"], broken["reward"], broken["scoring_failure"]) == ("completed", None, "bad_reward")
+    assert broken["response"] is not None
+    assert (scored["reward"], scored["scoring_failure"]) == (0.5, None)
+    [listed] = lines_of(tmp_path / "out.jsonl_failures.jsonl")
+    assert (listed["data_idx"], listed["stage"], listed["failure"]) == (0, "scoring", "bad_reward")
+    assert report.summary is not None
+    assert (report.summary.mean, report.summary.num_unscored) == (0.5, 1)
+
+
+def test_the_summary_is_right_for_rewards_worked_by_hand():
+    summary = Summary()
+    summary.see([an_ended(0, 0, reward=1.0), an_ended(0, 1, reward=0.0)])
+    summary.see([an_ended(1, 0, reward=1.0, finish_reason="length"), an_ended(1, 1, reward=1.0)])
+    summary.see([a_failed(2, 0), an_ended(2, 1, reward=None, scoring_failure="timeout")])
+    assert (summary.num_rewards, summary.mean, summary.lowest, summary.highest) == (4, 0.75, 0.0, 1.0)
+    assert summary.standard_deviation == pytest.approx(0.4330127)  # of 1, 0, 1, 1, divided by 4
+    assert (summary.num_groups, summary.num_groups_without_spread) == (2, 1)
+    assert summary.counts() == {
+        "tasks": 3, "bad_rows": 0, "samples": 6, "completed": 5, "failed": 1, "truncated": 1, "scored": 4,
+        "unscored": 1, "completion_tokens": 0,
+    }  # fmt: skip
