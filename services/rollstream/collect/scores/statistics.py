@@ -1,0 +1,132 @@
+"""Statistics of rewards, and counts of why a row has none. They take the same memory for any number of rows."""
+
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+MAX_NAMES: Final = 1000
+"""So many different data sources, or reasons, are told apart; names come from a file, so there may be any number."""
+OTHERS: Final = "(others)"
+"""Under this name go those beyond `MAX_NAMES`."""
+
+_MAX_EXAMPLE: Final = 300
+_REASON: Final = re.compile(r"[a-z][a-z0-9_]{0,39}(?=: |$)")
+
+
+class Moments:
+    """Count, mean, population standard deviation (divided by n, as numpy does), smallest and largest of numbers.
+
+    Sums are of differences to the first number: exact if all are equal, and for rewards of 0 and 1. Numbers that come
+    in the same order give the same result to the last bit.
+    """
+
+    __slots__ = ("_first", "_squares", "_sum", "count", "highest", "lowest")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._first = self._sum = self._squares = 0.0
+        self.lowest, self.highest = math.inf, -math.inf
+
+    def add(self, number: float) -> None:
+        """Take one number."""
+        if not self.count:
+            self._first = number
+        self.count += 1
+        difference = number - self._first
+        self._sum += difference
+        self._squares += difference * difference
+        self.lowest, self.highest = min(self.lowest, number), max(self.highest, number)
+
+    @property
+    def mean(self) -> float:
+        """The mean; nan without numbers."""
+        return self._first + self._sum / self.count if self.count else math.nan
+
+    @property
+    def std(self) -> float:
+        """The population standard deviation; nan without numbers."""
+        if not self.count:
+            return math.nan
+        return math.sqrt(max(self._squares - self._sum * self._sum / self.count, 0.0) / self.count)
+
+
+class Reasons:
+    """How often each reason occurred, with an example. A reason is the start of a text `reason: what exactly`."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.examples: dict[str, str] = {}
+
+    def add(self, text: str, where: str) -> None:
+        """Count the reason of `text`."""
+        found = _REASON.match(text)
+        reason = found.group() if found else "other"
+        if reason not in self.counts and len(self.counts) >= MAX_NAMES:
+            reason = OTHERS
+        self.counts[reason] += 1
+        self.examples.setdefault(reason, f"{where}: {text[:_MAX_EXAMPLE]}")
+
+    @property
+    def total(self) -> int:
+        """How many there were."""
+        return self.counts.total()
+
+    def lines(self) -> list[str]:
+        """One line a reason, the most frequent first."""
+        return [f"{count} x {reason}, e.g. {self.examples[reason]}" for reason, count in self.counts.most_common()]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            reason: {"count": count, "example": self.examples[reason]} for reason, count in self.counts.most_common()
+        }
+
+
+@dataclass(slots=True)
+class SourceStatistics:
+    """Rewards of one data source."""
+
+    rewards: Moments = field(default_factory=Moments)
+    num_unscored: int = 0
+    num_judged: int = 0
+    """Rows of which it is known whether they pass."""
+    num_passed: int = 0
+
+    @property
+    def pass_rate(self) -> float | None:
+        """Share of the judged rows that pass; None if there are none."""
+        return self.num_passed / self.num_judged if self.num_judged else None
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        rewards = self.rewards
+        known = {
+            "mean": rewards.mean, "std": rewards.std, "min": rewards.lowest, "max": rewards.highest
+        }  # fmt: skip
+        return {
+            "num_scored": rewards.count,
+            "num_unscored": self.num_unscored,
+            **{name: value if rewards.count else None for name, value in known.items()},
+            "pass_rate": self.pass_rate,
+        }
+
+
+class StatisticsBySource:
+    """Statistics of each data source, in the order in which they come."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, SourceStatistics] = {}
+
+    def add(self, source: str, reward: float | None, passed: bool | None) -> None:
+        """Take one row; a reward of None counts as unscored, and in nothing else."""
+        known = source in self.sources or len(self.sources) < MAX_NAMES
+        statistics = self.sources.setdefault(source if known else OTHERS, SourceStatistics())
+        if reward is None:
+            statistics.num_unscored += 1
+            return
+        statistics.rewards.add(reward)
+        if passed is not None:
+            statistics.num_judged += 1
+            statistics.num_passed += passed

@@ -1,0 +1,121 @@
+"""What a reward needs is found in rows of source document 001 and of verl's data, nested values as objects or JSON."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rollstream.collect.scores.columns import (
+    data_source_of,
+    ground_truth_of,
+    messages_of,
+    metadata_of,
+    object_of,
+    response_of,
+)
+from rollstream.schemas.errors import RewardError
+from rollstream.schemas.prompt import Message
+
+VERL = {"style": "rule", "ground_truth": "72"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"original_reward_model": VERL},
+        {"original_reward_model": json.dumps(VERL)},
+        {"original_ground_truth": "72"},
+        {"original_ground_truth": 72},
+        {"original_answer": "72"},
+        {"original_answer": "She sold 48 + 24 clips.\n#### 72"},
+        {"original_extra_info": {"index": 3, "answer": "48 + 24\n#### 72"}},
+        {"original_extra_info": '{"ground_truth": 72}'},
+        {"reward_model": VERL},
+        {"ground_truth": "72"},
+        {"original_reward_model": VERL, "original_answer": "another text"},
+        {"original_reward_model": {"ground_truth": None}, "original_ground_truth": "72"},
+        {"original_extra_info": {"answer": "half a page"}, "original_ground_truth": "72"},
+    ],
+)
+def test_the_ground_truth_is_found_wherever_the_formats_have_it(fields: dict[str, Any]) -> None:
+    assert ground_truth_of(fields) == "72"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"original_reward_model": "no JSON {"}, {"original_reward_model": [1]}, {"original_extra_info": "{" * 9999}],
+)
+def test_a_row_without_ground_truth_has_none(fields: dict[str, Any]) -> None:
+    assert ground_truth_of(fields) is None
+
+
+def test_a_list_as_ground_truth_is_json_text() -> None:
+    assert ground_truth_of({"original_reward_model": {"ground_truth": ["Paris", "paris"]}}) == '["Paris", "paris"]'
+
+
+def test_the_data_source_is_the_originals_and_empty_where_there_is_none() -> None:
+    assert data_source_of({"original_data_source": "openai/gsm8k", "data_source": "mine"}) == "openai/gsm8k"
+    assert data_source_of({"data_source": "mine"}) == "mine"
+    assert data_source_of({"original_data_source": None}) == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({}, "no_response: the row has no response"),
+        ({"response": None}, "no_response: the row has no response"),
+        ({"response": 4}, "bad_response: `response` must be text, got 4"),
+        ({"response": None, "failure": "engine: refused"}, "not_completed: the rollout is failed: engine: refused"),
+        (
+            {"response": None, "status": "unresolved", "failure": "deadline: not done"},
+            "not_completed: the rollout is unresolved: deadline: not done",
+        ),
+        ({"response": "half an answer", "status": "failed"}, "not_completed: the rollout is failed"),
+    ],
+)
+def test_a_row_without_a_response_says_why_it_is_not_scored(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(RewardError) as raised:
+        response_of(fields)
+    assert str(raised.value) == why
+
+
+def test_an_empty_response_counts_only_where_the_row_says_that_it_completed() -> None:
+    assert response_of({"response": "", "status": "completed"}) == ""
+    with pytest.raises(RewardError, match=r"empty_response: .* some programs write that for a failed request"):
+        response_of({"response": ""})
+
+
+def test_a_prompt_is_a_text_of_the_user_or_the_messages_as_they_are() -> None:
+    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?", "name": None}]
+    assert messages_of({"prompt": "2+2?"}) == (Message(role="user", content="2+2?"),)
+    assert messages_of({"prompt": chat}) == (
+        Message(role="system", content="Be brief."),
+        Message(role="user", content="2+2?"),
+    )
+    assert messages_of({}) == ()
+
+
+@pytest.mark.parametrize("prompt", [5, ["text"], [{"role": "user"}], [{"role": 1, "content": "x"}]])
+def test_a_prompt_of_another_form_is_a_reason(prompt: Any) -> None:
+    with pytest.raises(RewardError, match="bad_prompt: `prompt` must be text or a list of messages"):
+        messages_of({"prompt": prompt})
+
+
+def test_metadata_are_the_original_columns_as_text_and_never_our_own() -> None:
+    fields = {
+        "prompt": "p", "response": "r", "data_idx": 4, "reward": 1.0, "reward_math": 1.0, "passed": True,
+        "original_kwargs": [{"num_words": 3}], "original_key": "k", "original_none": None, "note": 7,
+        "original_extra_info": {"key": "other", "split": "train"},
+    }  # fmt: skip
+    assert metadata_of(fields) == {
+        "kwargs": '[{"num_words": 3}]',
+        "key": "k",
+        "note": "7",
+        "split": "train",
+        "extra_info": '{"key": "other", "split": "train"}',
+    }
+
+
+def test_an_object_is_one_or_its_json_text() -> None:
+    assert object_of({"a": 1}) == object_of(' {"a": 1}') == {"a": 1}
+    assert object_of("[1]") == object_of(None) == object_of(3) == {}
