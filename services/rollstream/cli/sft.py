@@ -1,7 +1,8 @@
-"""`rollstream sft`: train a model on an environment's demonstrations (supervised), as a start for a run."""
+"""`rollstream sft`: train a model on demonstrations of an environment, or on good rollouts (supervised)."""
 
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,13 +12,25 @@ from rollstream.environments.load import load_environment
 from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
 from rollstream.process.settings import RUN_FILE, StageSettings
+from rollstream.process.terminal import escaped
+
+if TYPE_CHECKING:
+    from rollstream.collect.sft.exchanges import RolloutExchanges
+    from rollstream.process.declared import Declarations
 
 
 @click.command("sft")
 @click.option("--model", type=click.Path(path_type=Path), help="Model directory to start from.")
 @click.option("--tiny-model", is_flag=True, help="Start from a new tiny model with random weights (1 M parameters).")
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="Model directory to write.")
-@click.option("--environment", required=True, help="Environment with demonstrations.")
+@click.option("--environment", help="Environment with demonstrations; with --rollouts, what measures the accuracy.")
+@click.option(
+    "--rollouts",
+    type=click.Path(exists=True, path_type=Path),
+    help="Train on the answers of rollouts instead: JSONL, parquet or a directory of `datasets`.",
+)
+@click.option("--min-reward", type=FiniteRange(), help="Least reward of a rollout; default: any, but it must have one.")
+@click.option("--epochs", type=whole(1), help="Passes over the rollouts; default: until --max-steps.")
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -43,22 +56,30 @@ def command(  # one parameter an option
     model: Path | None,
     tiny_model: bool,
     output: Path,
-    environment: str,
+    environment: str | None,
+    rollouts: Path | None,
+    min_reward: float | None,
     config: Path | None,
     **settings: float | None,
 ) -> None:
-    """Train a model on demonstrations until it sometimes succeeds, and write it to a directory.
+    """Train a model on demonstrations until it sometimes succeeds, or on good rollouts, and write it to a directory.
 
     The loss counts only the tokens of the answers.
     """
+    declared = _declared(config)
     if (model is None) != tiny_model:
         raise click.UsageError("name a model directory with --model, or take --tiny-model")
+    if rollouts is None and (environment is None or min_reward is not None or settings["epochs"] is not None):
+        raise click.UsageError("name --environment, or --rollouts, which --min-reward and --epochs are for")
+    if rollouts is not None and (environment is None) != (settings["until_accuracy"] is None):
+        raise click.UsageError("beside --rollouts, --environment and --until-accuracy need each other")
     expect_many_objects()
     # Before torch is imported, which takes long.
-    declared = StageSettings.load(config).environments if config else {}
-    load_environment(environment, declared)
+    if environment is not None:
+        load_environment(environment, declared)
     if model is not None:
         read_config(model)
+    exchanges = None if rollouts is None else _exchanges(rollouts, min_reward)
     from rollstream.local.tiny_model import write_tiny_model
     from rollstream.trainer.sft.settings import SftSettings
     from rollstream.trainer.sft.sft import run_sft
@@ -70,6 +91,26 @@ def command(  # one parameter an option
         if model is None:
             write_tiny_model(start, seed=int(settings["seed"] or 0))
         values = {"model_path": start, "output": output, "environment": environment, "environments": declared}
-        report = run_sft(SftSettings.model_validate({**values, **settings}))
+        report = run_sft(SftSettings.model_validate({**values, **settings}), exchanges)
+    for reason, number in report.left_out.items():
+        click.echo(f"{number} answers left out: {reason}")
     accuracy = "not checked" if report.accuracy is None else f"{report.accuracy:.3f}"
     click.echo(f"{output}: {report.num_steps} steps, loss {report.loss:.3f}, sampled accuracy {accuracy}")
+
+
+def _declared(config: Path | None) -> "Declarations":
+    if config is None:
+        return {}
+    from rollstream.collect.sft.prime_rl import refuse_rollout_dir
+
+    refuse_rollout_dir(config)
+    return StageSettings.load(config).environments
+
+
+def _exchanges(rollouts: Path, min_reward: float | None) -> "RolloutExchanges":
+    from rollstream.collect.sft.exchanges import RolloutExchanges
+
+    found = RolloutExchanges(rollouts, min_reward)
+    for line in found.tally.lines():
+        click.echo(escaped(line))
+    return found

@@ -1,4 +1,4 @@
-"""`SftSettings`: how a model is warmed up by supervised fine-tuning (SFT) on an environment's demonstrations."""
+"""`SftSettings`: how a model is trained by supervised fine-tuning (SFT) on demonstrations or rollouts."""
 
 from pathlib import Path
 from typing import Literal
@@ -15,12 +15,17 @@ class SftSettings(BaseModel):
 
     model_path: Path = Field(description="Model directory to start from")
     output: Path = Field(description="Model directory to write")
-    environment: str = Field(description="Name of the environment")
+    environment: str | None = Field(
+        default=None, description="Name of the environment; with rollouts only what measures until_accuracy"
+    )
     environments: Declarations = Field(default_factory=dict, description="Environments that are not built in")
     until_accuracy: float | None = Field(
         default=None, description="Stop at this mean reward of sampled answers to prompts of the split validate"
     )
     max_steps: int = Field(default=1000, ge=1, description="Stop after this many optimizer steps")
+    epochs: int | None = Field(
+        default=None, ge=1, description="Passes over the rollouts, if max_steps allows them; default: without end"
+    )
     check_every: int = Field(default=5, ge=1, description="Steps between two checks of the accuracy")
     num_validation_prompts: int = Field(default=256, ge=1, description="Prompts of one check")
     batch_size: int = Field(default=64, ge=1, description="Demonstrations per step")

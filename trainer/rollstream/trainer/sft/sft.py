@@ -1,87 +1,87 @@
-"""Warm-up: supervised fine-tuning (SFT) on an environment's demonstrations, until the policy sometimes succeeds.
+"""Supervised fine-tuning (SFT) on an environment's demonstrations or on the answers of rollouts.
 
-Reinforcement learning needs groups whose rewards differ. A model that never succeeds gives none.
+As a warm-up it goes on until the policy sometimes succeeds: reinforcement learning needs groups whose rewards differ,
+and a model that never succeeds gives none.
 Shapes: `B` demonstrations, `L` tokens of the longest, `V` vocabulary.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import count, islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers import AutoTokenizer
 
+from rollstream.engines.model_directory import longest_sequence
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
+from rollstream.trainer.sft.demonstrations import (
+    Demonstration,
+    Exchange,
+    RolloutDemonstrations,
+    Texts,
+    of_environment,
+)
 from rollstream.trainer.sft.settings import SftSettings
 from rollstream.trainer.sft.validation import Validation
 
 _LOG = logging.getLogger(__name__)
 _IGNORED = -100
-_SEED_OFFSET = 1_000_003  # a producer with the same seed gives its tasks in another order
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demonstration:
-    """A prompt and the answer to imitate, as token ids; the answer ends with the stop token."""
-
-    prompt: Sequence[int]
-    answer: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SftReport:
-    """How a warm-up ended; `accuracy` is None if it was never checked."""
+    """How it ended. `accuracy` is None if it was never checked; `left_out`: answers that no step could learn from."""
 
     num_steps: int
     loss: float
     accuracy: float | None
+    left_out: Mapping[str, int] = field(default_factory=dict)
 
 
-def run_sft(settings: SftSettings) -> SftReport:
-    """Train and write the model directory.
+def run_sft(settings: SftSettings, rollouts: Iterable[Exchange] | None = None) -> SftReport:
+    """Train on `rollouts`, else on the environment's demonstrations, and write the model directory.
 
-    Raises `ConfigurationError` if the environment has no demonstrations, or no prompts to measure the accuracy with.
+    `rollouts` is iterated once a pass. Raises `ConfigurationError` if there is nothing to learn from, or nothing to
+    measure the accuracy with.
     """
+    if settings.environment is None and (rollouts is None or settings.until_accuracy is not None):
+        raise ConfigurationError("there is no environment to learn from or to measure until_accuracy with: name one")
     device = resolve_device(settings.device, settings.threads)
     torch.manual_seed(settings.seed)
-    environment = load_environment(settings.environment, settings.environments)
     model = load_model(settings.model_path, device)
-    tokenizer = ChatTokenizer(settings.model_path)
-    validation = None
-    if settings.until_accuracy is not None:
-        validation = Validation.of(environment, tokenizer, settings.num_validation_prompts, settings.seed)
-    report = _train(model, demonstrations(environment, tokenizer, settings), validation, settings)
+    texts = Texts(settings)
+    validation = _validation(settings)
+    if rollouts is None:
+        return _trained(model, of_environment(_environment(settings), texts, settings.seed), validation, settings)
+    source = RolloutDemonstrations(rollouts, texts, settings, longest_sequence(settings.model_path))
+    report = _trained(model, iter(source), validation, settings)
+    return replace(report, left_out=dict(source.left_out))
+
+
+def _trained(
+    model: Any, source: Iterator[Demonstration], validation: Validation | None, settings: SftSettings
+) -> SftReport:
+    report = _train(model, source, validation, settings)
     save_model(model, settings.output, dtype=torch.float32, tokenizer_from=settings.model_path)
     return report
 
 
-def demonstrations(
-    environment: Environment, tokenizer: ChatTokenizer, settings: SftSettings
-) -> Iterator[Demonstration]:
-    """Demonstrations of the split train, without end: each pass in another order, tasks without one left out."""
-    texts = AutoTokenizer.from_pretrained(settings.model_path)
-    if texts.eos_token_id is None:
-        raise ConfigurationError(f"the tokenizer of {settings.model_path} has no stop token: answers would never end")
-    for epoch in count(settings.seed + _SEED_OFFSET):
-        num_before = 0
-        for task in environment.tasks("train", epoch):
-            if task.demonstration is None:
-                continue
-            num_before += 1
-            answer = texts(task.demonstration, add_special_tokens=False).input_ids
-            yield Demonstration(
-                prompt=tokenizer.tokenize(task.messages, ()).tolist(), answer=[*answer, texts.eos_token_id]
-            )
-        if not num_before:
-            raise ConfigurationError(f"environment {environment.name!r} has no demonstrations to learn from")
+def _environment(settings: SftSettings) -> Environment:
+    return load_environment(settings.environment or "", settings.environments)
+
+
+def _validation(settings: SftSettings) -> Validation | None:
+    if settings.until_accuracy is None:
+        return None
+    tokenizer = ChatTokenizer(settings.model_path)
+    return Validation.of(_environment(settings), tokenizer, settings.num_validation_prompts, settings.seed)
 
 
 def padded(batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
@@ -107,16 +107,17 @@ def _train(
     model: Any, source: Iterator[Demonstration], validation: Validation | None, settings: SftSettings
 ) -> SftReport:
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True)
-    loss, accuracy = float("nan"), None
-    for step in range(1, settings.max_steps + 1):
-        loss = _step(model, optimizer, list(islice(source, settings.batch_size)), settings, step)
-        if validation is None or step % settings.check_every:
+    loss, accuracy, num_steps = float("nan"), None, 0
+    while num_steps < settings.max_steps and (batch := list(islice(source, settings.batch_size))):
+        num_steps += 1
+        loss = _step(model, optimizer, batch, settings, num_steps)
+        if validation is None or num_steps % settings.check_every:
             continue
         accuracy = validation.accuracy(model)
-        _LOG.info("warm-up step %d: loss %.3f, sampled accuracy %.3f", step, loss, accuracy)
+        _LOG.info("step %d: loss %.3f, sampled accuracy %.3f", num_steps, loss, accuracy)
         if settings.until_accuracy is not None and accuracy >= settings.until_accuracy:
-            return SftReport(num_steps=step, loss=loss, accuracy=accuracy)
-    return SftReport(num_steps=settings.max_steps, loss=loss, accuracy=accuracy)
+            break
+    return SftReport(num_steps=num_steps, loss=loss, accuracy=accuracy)
 
 
 def _step(

@@ -1,0 +1,141 @@
+"""Conversations to imitate, from rows of rollouts: those that completed, were rewarded enough, and hold plain messages.
+
+It reads the layouts of both source documents, `prompt` and `completion` as lists of messages and `prompt` and
+`response` as text, and whole `messages`. Every row that is left out is counted with its reason, and the first places
+are kept.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from rollstream.collect.files.rows import BadRow, RowSource
+from rollstream.schemas.errors import ConfigurationError, UnusableRowError
+
+T = TypeVar("T")
+Fields = Mapping[str, Any]
+ChatMessage = dict[str, Any]
+
+_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
+_PLACES: Final = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conversation:
+    """A prompt and the answer to imitate, as chat messages without nulls. `tools`: function schemas, if there are."""
+
+    prompt: tuple[ChatMessage, ...]
+    completion: tuple[ChatMessage, ...]
+    tools: Any = None
+
+
+@dataclass(slots=True)
+class Tally:
+    """How many rows were read and used, and why others were left out; `places`: where the first of each reason are."""
+
+    num_rows: int = 0
+    num_used: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    places: dict[str, list[str]] = field(default_factory=dict)
+
+    def leave_out(self, reason: str, where: str) -> None:
+        """Count a row that is not used."""
+        self.left_out[reason] += 1
+        places = self.places.setdefault(reason, [])
+        if len(places) < _PLACES:
+            places.append(where)
+
+    def lines(self) -> list[str]:
+        """What was used, then one line for each reason."""
+        found = [f"{self.num_used} of {self.num_rows} rows are used"]
+        for reason, count in self.left_out.most_common():
+            places = ", ".join(self.places[reason])
+            found.append(f"{count} left out: {reason} ({places}{', …' * (count > len(self.places[reason]))})")
+        return found
+
+
+def usable(source: RowSource, min_reward: float | None, tally: Tally, form: Callable[[Conversation], T]) -> Iterator[T]:
+    """The usable rows of a file, as a stream, in the `form` that it wants; it may raise `UnusableRowError` too."""
+    for row in source:
+        tally.num_rows += 1
+        try:
+            if isinstance(row, BadRow):
+                raise UnusableRowError("it can't be read")
+            found = form(conversation_of(row.fields, min_reward))
+        except UnusableRowError as error:
+            tally.leave_out(str(error), row.where)
+            continue
+        tally.num_used += 1
+        yield found
+
+
+def refuse_unusable(path: Path, tally: Tally) -> None:
+    """Raise `ConfigurationError` if no row was used."""
+    if tally.num_used:
+        return
+    reasons = "; ".join(tally.lines()[1:])
+    raise ConfigurationError(
+        f"{path} has no row to learn from, of {tally.num_rows}: {reasons}; lower --min-reward, or name other rollouts"
+    )
+
+
+def conversation_of(fields: Fields, min_reward: float | None) -> Conversation:
+    """The conversation of a row. Raises `UnusableRowError`; `min_reward` None takes every reward, but needs one."""
+    _refuse_unfinished(fields)
+    _refuse_reward(fields.get("reward"), min_reward)
+    prompt, completion = _messages(fields)
+    if not any(message["role"] == "assistant" for message in completion):
+        raise UnusableRowError("it has no answer of an assistant")
+    return Conversation(prompt=prompt, completion=completion, tools=fields.get("tools") or fields.get("tool_defs"))
+
+
+def _refuse_unfinished(fields: Fields) -> None:
+    # `error` is verifiers' word, `failure` is ours.
+    if fields.get("status") not in (None, "completed") or fields.get("error") or fields.get("failure"):
+        raise UnusableRowError("it failed or is unresolved")
+    if fields.get("is_truncated") is True or fields.get("finish_reason") == "length":
+        raise UnusableRowError("its answer was cut off")
+
+
+def _refuse_reward(reward: Any, min_reward: float | None) -> None:
+    if reward is None:
+        raise UnusableRowError("it has no reward")
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        raise UnusableRowError("its reward is not a number")
+    if min_reward is not None and not reward >= min_reward:
+        raise UnusableRowError(f"its reward is below {min_reward:g}")
+
+
+def _messages(fields: Fields) -> tuple[tuple[ChatMessage, ...], tuple[ChatMessage, ...]]:
+    if fields.get("prompt") is None and fields.get("messages") is not None:
+        whole = as_messages(fields["messages"], role="user")
+        prompt = tuple(takewhile(lambda message: message["role"] != "assistant", whole))
+        return prompt, whole[len(prompt) :]
+    if fields.get("prompt") is None:
+        raise UnusableRowError("it has neither `prompt` nor `messages`")
+    answer = fields.get("completion") if fields.get("completion") is not None else fields.get("response")
+    if answer is None:
+        raise UnusableRowError("it has neither `completion` nor `response`")
+    return as_messages(fields["prompt"], role="user"), as_messages(answer, role="assistant")
+
+
+def as_messages(value: Any, *, role: str) -> tuple[ChatMessage, ...]:
+    """Messages as they are, or a text as one message of `role`; nulls are dropped. Raises `UnusableRowError`."""
+    if isinstance(value, str):
+        return ({"role": role, "content": value},)
+    if not isinstance(value, list) or not value:
+        raise UnusableRowError("its messages are neither text nor a list of messages")
+    return tuple(_message(message) for message in value)
+
+
+def _message(message: Any) -> ChatMessage:
+    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        raise UnusableRowError("a message has no role that is known")
+    # Parquet gives every message of a column all fields.
+    found = {name: value for name, value in message.items() if value is not None}
+    if not isinstance(found.setdefault("content", ""), str):
+        raise UnusableRowError("a message's content is not text")
+    return found

@@ -1,0 +1,246 @@
+"""`rollstream sft --rollouts`: which rows are learned from, which tokens the loss counts, and the Prime-RL answer."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from transformers import AutoTokenizer
+
+from rollstream.cli.sft import command
+from rollstream.collect.files.row_files import write_rows
+from rollstream.collect.sft.conversations import Tally, conversation_of
+from rollstream.collect.sft.exchanges import RolloutExchanges
+from rollstream.collect.sft.prime_rl import refuse_rollout_dir
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.schemas.errors import ConfigurationError, UnusableRowError
+from rollstream.schemas.prompt import Message
+from rollstream.trainer.sft.demonstrations import RolloutDemonstrations, Texts, shuffled
+from rollstream.trainer.sft.settings import SftSettings
+from rollstream.trainer.sft.sft import padded, run_sft
+
+
+def a_row(question: str = "52910=", answer: str = "01259", reward: float | None = 1.3, **fields: Any) -> dict[str, Any]:
+    row = {
+        "prompt": [{"role": "user", "content": question}],
+        "completion": [{"role": "assistant", "content": answer}],
+        "reward": reward,
+    }
+    return {**row, **fields}
+
+
+MIXED = [
+    a_row(),
+    a_row("21=", "12", reward=1.0),
+    a_row("43=", "43", reward=0.2),
+    a_row(reward=None, status="unresolved", failure="deadline", completion=None),
+    a_row(reward=None),
+    a_row(reward="1.3"),
+    a_row(error={"error": "ModelError"}, reward=0.0),
+    a_row(finish_reason="length"),
+    a_row(completion=[{"role": "robot", "content": "x"}]),
+    {"prompt": "65=", "response": "56", "reward": 1.0},
+    {"messages": [*a_row()["prompt"], *a_row()["completion"]], "reward": 1.0},
+]
+
+
+def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+    kind: Any = {".jsonl": "jsonl", ".parquet": "parquet"}.get(path.suffix, "hf")
+    with write_rows(path, kind) as writer:
+        for row in rows:
+            writer.write(row)
+    return path
+
+
+def test_every_row_that_is_left_out_is_counted_with_its_reason(tmp_path: Path) -> None:
+    found = RolloutExchanges(written(tmp_path / "rollouts.jsonl", MIXED), 1.0)
+    assert (found.tally.num_rows, found.tally.num_used) == (11, 4)
+    assert found.tally.left_out == Counter(
+        {
+            "it failed or is unresolved": 2,
+            "its reward is below 1": 1,
+            "it has no reward": 1,
+            "its reward is not a number": 1,
+            "its answer was cut off": 1,
+            "a message has no role that is known": 1,
+        }
+    )
+    assert found.tally.places["its reward is below 1"] == ["rollouts.jsonl line 3"]
+    assert [completion[0].content for _, completion, _ in found] == ["01259", "12", "56", "01259"]
+
+
+@pytest.mark.parametrize("name", ["rollouts", "rollouts.parquet", "rollouts.jsonl"])
+def test_the_exchanges_are_the_same_from_each_format(tmp_path: Path, name: str) -> None:
+    found = list(RolloutExchanges(written(tmp_path / name, [a_row(), a_row("21=", "12"), a_row(reward=0.2)]), 1.0))
+    assert found == [
+        ((Message(role="user", content="52910="),), (Message(role="assistant", content="01259"),), ()),
+        ((Message(role="user", content="21="),), (Message(role="assistant", content="12"),), ()),
+    ]
+
+
+def test_without_a_bound_every_reward_will_do_but_none_will_not() -> None:
+    assert conversation_of(a_row(reward=-1.0), None).completion[0]["content"] == "01259"
+    with pytest.raises(UnusableRowError, match="no reward"):
+        conversation_of(a_row(reward=None), None)
+
+
+def test_tool_calls_to_imitate_are_left_out_and_those_before_the_answer_are_kept(tmp_path: Path) -> None:
+    call = {"id": "call-1", "type": "function", "function": {"name": "sort", "arguments": {"digits": "21"}}}
+    asking = {"role": "assistant", "content": None, "tool_calls": [call]}
+    answered = {"role": "tool", "content": "12", "tool_call_id": "call-1"}
+    path = tmp_path / "rollouts.jsonl"
+    within = a_row(completion=[asking, answered, {"role": "assistant", "content": "12"}])
+    before = a_row(prompt=[{"role": "user", "content": "21="}, asking, answered])
+    found = RolloutExchanges(written(path, [within, before]), None)
+    [(prompt, _, _)] = found
+    assert prompt[1].tool_calls[0].arguments == '{"digits": "21"}'
+    assert prompt[2].tool_call_id == "call-1"
+    assert found.tally.left_out == {"its answer holds tool calls or reasoning apart from its text": 1}
+
+
+def test_a_directory_without_a_usable_row_is_an_error_that_says_why(tmp_path: Path) -> None:
+    path = written(tmp_path / "rollouts", [a_row(reward=0.2), a_row(reward=0.25)])
+    with pytest.raises(ConfigurationError, match=r"no row to learn from, of 2: 2 left out: its reward is below 1 "):
+        RolloutExchanges(path, 1.0)
+
+
+def settings_of(tmp_path: Path, **fields: Any) -> SftSettings:
+    source = tmp_path / "source"
+    if not source.exists():
+        write_tiny_model(source, seed=0, hidden=32, layers=2, heads=2, ffn=64, max_length=64)
+    values = {"model_path": source, "output": tmp_path / "trained", "device": "cpu", "threads": 1, "batch_size": 4}
+    return SftSettings(**{**values, **fields})
+
+
+def exchange(*answers: str, prompt: str = "21=") -> Any:
+    messages = tuple(
+        Message(role="assistant" if place % 2 == 0 else "user", content=text) for place, text in enumerate(answers)
+    )
+    return (Message(role="user", content=prompt),), messages, ()
+
+
+def test_the_labels_are_the_answers_tokens_and_the_stop_token_alone(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, epochs=1)
+    tokenizer = AutoTokenizer.from_pretrained(settings.model_path)
+    source = RolloutDemonstrations([exchange("12")], Texts(settings), settings, max_tokens=64)
+    [one] = source
+    given, answer = tokenizer("21=").input_ids, tokenizer("12").input_ids
+    assert (list(one.prompt), list(one.answer)) == (given, [*answer, tokenizer.eos_token_id])
+    input_ids, labels = padded([one])
+    assert input_ids.tolist() == [[*given, *answer, tokenizer.eos_token_id]]
+    assert labels.tolist() == [[-100] * 3 + [*answer, tokenizer.eos_token_id]]
+
+
+def test_each_assistant_message_of_an_answer_is_learned_after_all_before_it(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, epochs=1)
+    source = RolloutDemonstrations([exchange("1", "and?", "2")], Texts(settings), settings, max_tokens=64)
+    tokenizer = AutoTokenizer.from_pretrained(settings.model_path)
+    assert [(tokenizer.decode(list(one.prompt)), list(one.answer)[:-1]) for one in source] == [
+        ("21=", tokenizer("1").input_ids),
+        ("21=1and?", tokenizer("2").input_ids),
+    ]
+
+
+def test_answers_that_are_too_long_for_the_model_are_counted_and_all_of_them_are_an_error(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, epochs=2)
+    source = RolloutDemonstrations([exchange("1"), exchange("1" * 90)], Texts(settings), settings, max_tokens=64)
+    assert len(list(source)) == 2
+    assert source.left_out == {"longer than the model's 64 tokens": 1}
+    with pytest.raises(ConfigurationError, match="1 x longer than the model's 64 tokens"):
+        list(RolloutDemonstrations([exchange("1" * 90)], Texts(settings), settings, max_tokens=64))
+
+
+def test_each_pass_has_every_exchange_once_in_another_order() -> None:
+    orders = [list(shuffled(range(5000), seed)) for seed in (0, 1, 1)]
+    assert [sorted(order) for order in orders] == [list(range(5000))] * 3
+    assert orders[1] == orders[2] != orders[0] != list(range(5000))
+
+
+def test_training_on_rollouts_lowers_the_loss_and_ends_after_its_passes(tmp_path: Path) -> None:
+    rows = [exchange("".join(sorted(digits)), prompt=f"{digits}=") for digits in ("21", "43", "95", "70", "64", "31")]
+    first = run_sft(settings_of(tmp_path, epochs=1, warmup_steps=0), rows)
+    later = run_sft(settings_of(tmp_path, epochs=30, warmup_steps=0), rows)
+    # 6 exchanges in batches of 4, which go on over the passes.
+    assert (first.num_steps, later.num_steps) == (2, 45)
+    assert later.loss < first.loss - 1.0
+
+
+def test_the_command_trains_on_a_directory_and_says_what_it_left_out(tmp_path: Path) -> None:
+    rollouts = written(tmp_path / "rollouts", [a_row(), a_row("21=", "12"), a_row(reward=0.2)])
+    words = ["--tiny-model", "--rollouts", str(rollouts), "--min-reward", "1.0", "--max-steps", "2", "--threads", "1"]
+    ended = CliRunner().invoke(command, [*words, "--output", str(tmp_path / "model")])
+    assert ended.exit_code == 0, ended.output
+    assert "2 of 3 rows are used" in ended.output
+    assert "1 left out: its reward is below 1 (rollouts row 2)" in ended.output
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["--environment", "sort_digits", "--min-reward", "1"],
+        ["--environment", "sort_digits", "--epochs", "1"],
+        ["--rollouts", ".", "--environment", "sort_digits"],
+        ["--rollouts", ".", "--until-accuracy", "0.5"],
+    ],
+    ids=" ".join,
+)
+def test_options_that_do_not_go_together_are_refused(tmp_path: Path, words: list[str]) -> None:
+    assert CliRunner().invoke(command, ["--tiny-model", "--output", str(tmp_path), *words]).exit_code == 2
+
+
+PRIME_RL = """
+[model]
+name = "meta-llama/Llama-3.1-8B-Instruct"
+
+[environment]
+env_id = "word-count"
+
+[data]
+rollout_dir = "./rollout_generation/rollouts_custom"
+batch_size = 32
+
+[training]
+algorithm = "ppo"
+num_epochs = 3
+learning_rate = 1e-5
+"""
+
+
+def test_a_prime_rl_file_with_a_rollout_directory_is_answered_with_the_command(tmp_path: Path) -> None:
+    config = tmp_path / "train_with_rollouts.toml"
+    config.write_text(PRIME_RL)
+    words = ["--tiny-model", "--output", str(tmp_path / "model"), "--config", str(config)]
+    ended = CliRunner().invoke(command, words)
+    assert isinstance(ended.exception, ConfigurationError)
+    assert (
+        "rollstream sft --rollouts ./rollout_generation/rollouts_custom --min-reward 1.0 --model "
+        "meta-llama/Llama-3.1-8B-Instruct --output trained --batch-size 32 --epochs 3 --learning-rate 1e-05"
+    ) in str(ended.exception)
+
+
+@pytest.mark.parametrize("text", ['run = "demo"\n', "[data]\nrollout_dir = 3\n", "data = 3\n", "not toml", "\udcff"])
+def test_other_files_are_left_to_those_who_read_them(tmp_path: Path, text: str) -> None:
+    config = tmp_path / "some.toml"
+    config.write_bytes(text.encode(errors="surrogateescape"))
+    refuse_rollout_dir(config)
+
+
+def test_the_tally_names_only_the_first_places() -> None:
+    tally = Tally(num_rows=9)
+    for row in range(9):
+        tally.leave_out("it has no reward", f"row {row}")
+    assert tally.lines() == [
+        "0 of 9 rows are used",
+        "9 left out: it has no reward (row 0, row 1, row 2, row 3, row 4, …)",
+    ]
+
+
+def test_words_of_a_shell_in_a_prime_rl_file_are_quoted(tmp_path: Path) -> None:
+    config = tmp_path / "bad.toml"
+    config.write_text(f"[data]\nrollout_dir = {json.dumps('x; rm -r y')}\n")
+    with pytest.raises(ConfigurationError, match=r"--rollouts 'x; rm -r y' "):
+        refuse_rollout_dir(config)
