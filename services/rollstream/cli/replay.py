@@ -1,0 +1,52 @@
+"""`rollstream replay`: read an archive back as rollouts, to score them again or to train on them."""
+
+from pathlib import Path
+
+import click
+
+from rollstream.cli.options import FiniteRange, whole
+from rollstream.process.settings import RUN_FILE, StageSettings
+
+_LARGEST = 1e9
+
+
+@click.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), required=True, help="File: .jsonl or .parquet.")
+@click.option("--environment", default="", help="Score again with this environment's rubric, as reward_NAME.")
+@click.option("--sft", "as_sft", is_flag=True, help="Write prompt and completion as messages, for supervised training.")
+@click.option("--min-reward", type=FiniteRange(-_LARGEST, _LARGEST), help="Leave out what has less, or no reward.")
+@click.option("--processes", type=whole(1), default=1, show_default=True, help="Processes that score.")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"A run's {RUN_FILE}, where environments of your own are declared; without it there are the built-in ones.",
+)
+def command(
+    directory: Path, output: Path, environment: str, as_sft: bool, min_reward: float | None, processes: int,
+    config: Path | None,
+) -> None:  # fmt: skip
+    """Write the rollouts of the archive DIRECTORY as rows, one for each. Nothing is asked of a broker.
+
+    With --environment, --min-reward means the new reward.
+    """
+    from rollstream.collect.archive.replay import ReplayRequest, replay
+    from rollstream.environments.pool.pool import PoolBounds
+
+    if output.suffix not in (".jsonl", ".parquet"):
+        raise click.BadParameter("the name ends in .jsonl or .parquet", param_hint="--output")
+    request = ReplayRequest(
+        output=output,
+        kind="jsonl" if output.suffix == ".jsonl" else "parquet",
+        as_sft=as_sft,
+        environment=environment,
+        environments=StageSettings.load(config).environments if config else {},
+        min_reward=min_reward,
+        bounds=PoolBounds(num_processes=processes),
+    )
+    report = replay(directory, request)
+    click.echo(f"{output}: {report.num_written} rows of {report.num_records} records")
+    for why, count in report.unscored.most_common():
+        click.echo(f"  not scored: {count} {why}")
+    for why, count in report.left_out.most_common():
+        click.echo(f"  left out: {count} {why}")

@@ -1,0 +1,49 @@
+"""Opens the archive of a run and makes passes: one, or one after the other until the process is to end."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from rollstream.bus.run import Run
+from rollstream.collect.archive.archiver import Archiver, Report
+from rollstream.collect.archive.store import Identity, Store
+from rollstream.process.stop import Stop
+from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
+
+_LOOK_EVERY_SECONDS: Final = 0.2
+
+
+def archive(
+    run: Run, directory: Path, told: Callable[[Report], None], *, every_seconds: float | None = None,
+    accept_loss: bool = False, stop: Stop,
+) -> None:  # fmt: skip
+    """Bring the archive up to date, once, or every so many seconds until `stop`. `told` gets the report of each pass.
+
+    Raises `ConfigurationError` if the directory is not this run's archive or can't be written, or if the topics have
+    lost records that were not archived; `BrokerError` if no broker answers. Each time it can be started again.
+    """
+    run.require_topics(LEDGER, PROMPTS, SCORED)
+    with Store.writing(directory, identity_of(run)) as store:
+        archiver = Archiver(run, store, accept_loss=accept_loss)
+        while True:
+            told(archiver.make_pass())
+            if every_seconds is None or not _waited(stop, every_seconds):
+                return
+
+
+def identity_of(run: Run) -> Identity:
+    """What an archive of this run is of."""
+    names = [run.topic(topic) for topic in (LEDGER, PROMPTS, SCORED)]
+    found = run.admin().identity(names)
+    return Identity(run=run.name, cluster_id=found.cluster_id, topic_ids=dict(found.topic_ids))
+
+
+def _waited(stop: Stop, seconds: float) -> bool:
+    """Wait until the next pass is due; False if the process is to end."""
+    due = time.monotonic() + seconds
+    while time.monotonic() < due:
+        if stop.is_asked:
+            return False
+        time.sleep(min(_LOOK_EVERY_SECONDS, seconds))
+    return not stop.is_asked

@@ -1,0 +1,94 @@
+"""Reads the topics of a run in bounded pieces, from where an archive has come to."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from rollstream.bus.message import Message, Partition
+from rollstream.bus.run import Run
+from rollstream.schemas.errors import ConfigurationError, DecodeError
+from rollstream.schemas.record import Record
+from rollstream.schemas.topics import Topic
+
+_LOG = logging.getLogger(__name__)
+
+MOST_RECORDS: Final = 4096
+MOST_BYTES: Final = 2**24
+"""Of encoded records in one piece; in memory they take some ten times as much."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """Records that were read together, and from where to read on after them."""
+
+    next_offsets: dict[int, int]
+    records: list[tuple[Message, Any]] = field(default_factory=list)
+    unreadable: list[tuple[Message, DecodeError]] = field(default_factory=list)
+    num_bytes: int = 0
+
+    def is_full(self, most_records: int) -> bool:
+        """Whether no more records fit."""
+        return len(self.records) + len(self.unreadable) >= most_records or self.num_bytes >= MOST_BYTES
+
+
+def pieces(
+    run: Run,
+    topic: Topic[Record],
+    next_offsets: Mapping[int, int],
+    *,
+    accept_loss: bool = False,
+    most_records: int = MOST_RECORDS,
+) -> Iterator[Piece]:
+    """Everything up to the ends of this moment, in pieces of at least one record.
+
+    Raises `ConfigurationError` if records were deleted before they were read, unless `accept_loss`.
+    """
+    bounds = run.bounds(topic)
+    start = {
+        partition: _start(partition, next_offsets.get(partition[1]), bounds[partition], accept_loss=accept_loss)
+        for partition in bounds
+    }
+    ends = {partition: end for partition, (_, end) in bounds.items()}
+    left = {partition for partition, end in ends.items() if start[partition] < end}
+    if not left:
+        return
+    codec = run.codec(topic)
+    piece = Piece({number: offset for (_, number), offset in start.items()})
+    with run.reader(topic, start=start) as reader:
+        for message in reader.to_end(ends):
+            piece.next_offsets[message.partition] = message.offset + 1
+            piece.num_bytes += len(message.value or b"")
+            try:
+                piece.records.append((message, codec.decode(message.checked_value())))
+            except DecodeError as error:
+                piece.unreadable.append((message, error))
+            if piece.is_full(most_records):
+                yield piece
+                piece = Piece(dict(piece.next_offsets))
+            # Under steady traffic the reader never comes to an end of all partitions at the same time.
+            if message.offset + 1 >= ends[message.topic_partition]:
+                left.discard(message.topic_partition)
+            if not left:
+                break
+        else:
+            # Past the markers of transactions too, which take offsets.
+            piece.next_offsets |= {number: offset for (_, number), offset in reader.positions().items()}
+    if piece.records or piece.unreadable:
+        yield piece
+
+
+def _start(partition: Partition, wanted: int | None, bounds: tuple[int, int], *, accept_loss: bool) -> int:
+    """The offset to begin with."""
+    first, end = bounds
+    where = f"{partition[0]}/{partition[1]}"
+    if wanted is None:
+        return first
+    if wanted > end:
+        raise ConfigurationError(f"{where} ends at {end}, and is archived up to {wanted}: it is another topic by now")
+    if wanted < first:
+        gap = f"{where}: offsets {wanted} to {first - 1} were deleted before they were archived"
+        if not accept_loss:
+            raise ConfigurationError(f"{gap}: archive more often than the topic is kept, or give --accept-loss")
+        _LOG.warning("%s", gap)
+    return max(wanted, first)

@@ -1,0 +1,200 @@
+"""Replays an archive: its rollouts as rows, with the reward of another rubric if wanted, or as demonstrations for SFT.
+
+Every archived record becomes a row or is counted with the reason why it did not. A rollout that was failed, unresolved
+or could not be scored has no reward, and its row says why.
+"""
+
+import asyncio
+from collections import Counter, OrderedDict
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rollstream.collect.archive.rows import Archived, read_rollouts
+from rollstream.collect.archive.store import Store
+from rollstream.collect.files.row_files import Kind, write_rows
+from rollstream.environments.load import load_environment
+from rollstream.environments.pool.pool import PoolBounds, ScoringPool
+from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.rubric import RewardInput
+from rollstream.process.declared import Declaration
+from rollstream.schemas.prompt import Message
+
+_BATCH_ROWS: Final = 512
+_BATCH_CHARACTERS: Final = 2**23
+_REMEMBERED: Final = 200_000
+"""Rollouts of which a second record is found. Duplicates come soon after their originals."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """What is replayed as what. `environment`: whose rubric scores again; empty: none."""
+
+    output: Path
+    kind: Kind
+    as_sft: bool = False
+    environment: str = ""
+    environments: Mapping[str, Declaration] = field(default_factory=dict)
+    min_reward: float | None = None
+    bounds: PoolBounds = field(default_factory=PoolBounds)
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """How many records were read and written; `left_out`, `unscored`: by reason."""
+
+    num_records: int = 0
+    num_written: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    unscored: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A rollout, and the verdict of the rubric that scored it again; None if none did."""
+
+    rollout: Archived
+    verdict: Verdict | None
+
+    @property
+    def reward(self) -> float | None:
+        return self.rollout.reward if self.verdict is None else self.verdict.reward
+
+
+def replay(directory: Path, request: ReplayRequest) -> ReplayReport:
+    """Write the rows; the output appears when it is whole.
+
+    Raises `ConfigurationError` if this is no archive or nothing can be written, and `UnknownEnvironmentError`.
+    """
+    if request.environment:
+        # Here once: else every row would have it as its failure.
+        load_environment(request.environment, request.environments)
+    return asyncio.run(_replayed(Store(directory), request))
+
+
+async def _replayed(store: Store, request: ReplayRequest) -> ReplayReport:
+    report = ReplayReport()
+    with write_rows(request.output, request.kind) as writer:
+        async with aclosing(_judged(_first_records(store, report), request)) as all_judged:
+            async for judged in all_judged:
+                if judged.verdict is not None and judged.verdict.failure is not None:
+                    report.unscored[judged.verdict.failure.code.value] += 1
+                why = _why_left_out(judged, request)
+                if why is not None:
+                    report.left_out[why] += 1
+                    continue
+                writer.write(_demonstration(judged) if request.as_sft else _row(judged, request.environment))
+                report.num_written += 1
+    return report
+
+
+def _first_records(store: Store, report: ReplayReport) -> Iterator[Archived]:
+    """The archived rollouts, without further records of the same one."""
+    seen: OrderedDict[str, None] = OrderedDict()
+    for rollout in read_rollouts(store):
+        report.num_records += 1
+        if rollout.rollout_id in seen:
+            report.left_out["another record of the same rollout"] += 1
+            continue
+        seen[rollout.rollout_id] = None
+        if len(seen) > _REMEMBERED:
+            seen.popitem(last=False)
+        yield rollout
+
+
+async def _judged(rollouts: Iterator[Archived], request: ReplayRequest) -> AsyncGenerator[_Judged, None]:
+    if not request.environment:
+        for rollout in rollouts:
+            yield _Judged(rollout, None)
+        return
+    async with ScoringPool(request.bounds, request.environments) as pool:
+        for batch in _batches(rollouts):
+            answered = [one for one in batch if one.was_completed]
+            verdicts = await _verdicts(pool, answered, request.environment)
+            for rollout in batch:
+                yield _Judged(rollout, verdicts.get(rollout.place))
+
+
+async def _verdicts(
+    pool: ScoringPool, rollouts: Sequence[Archived], environment: str
+) -> dict[tuple[int, int], Verdict]:
+    """The verdict on each of them. Those whose turn did not come within the time of a batch are scored in the next."""
+    verdicts: dict[tuple[int, int], Verdict] = {}
+    waiting = list(rollouts)
+    while waiting:
+        given = await pool.score([Sample(environment=environment, answer=_answer(one)) for one in waiting])
+        verdicts |= {one.place: verdict for one, verdict in zip(waiting, given, strict=True) if verdict is not None}
+        waiting = [one for one in waiting if one.place not in verdicts]
+    return verdicts
+
+
+def _answer(rollout: Archived) -> RewardInput:
+    return RewardInput(
+        completion=rollout.texts[-1] if rollout.texts else "",
+        assistant_messages=rollout.texts,
+        messages=tuple(Message.model_validate(message) for message in rollout.messages),
+        reference_answer=rollout.reference_answer,
+        metadata=rollout.metadata,
+    )
+
+
+def _batches(rollouts: Iterator[Archived]) -> Iterator[list[Archived]]:
+    batch: list[Archived] = []
+    num_characters = 0
+    for rollout in rollouts:
+        batch.append(rollout)
+        num_characters += sum(map(len, rollout.texts))
+        if len(batch) == _BATCH_ROWS or num_characters > _BATCH_CHARACTERS:
+            yield batch
+            batch, num_characters = [], 0
+    if batch:
+        yield batch
+
+
+def _why_left_out(judged: _Judged, request: ReplayRequest) -> str | None:
+    """The reason why a rollout is not in the output; None if it is."""
+    if request.as_sft and not judged.rollout.was_completed:
+        return f"{judged.rollout.status}: there is no answer"
+    if request.as_sft and len(judged.rollout.texts) != 1:
+        return "several turns: what the model saw between them is not in the texts"
+    if request.min_reward is None:
+        return None
+    if judged.reward is None:
+        return "no reward"
+    return f"reward below {request.min_reward:g}" if judged.reward < request.min_reward else None
+
+
+def _demonstration(judged: _Judged) -> dict[str, Any]:
+    answer = {"role": "assistant", "content": judged.rollout.texts[-1]}
+    return {"prompt": judged.rollout.messages, "completion": [answer]}
+
+
+def _row(judged: _Judged, environment: str) -> dict[str, Any]:
+    rollout, verdict = judged.rollout, judged.verdict
+    row = {
+        "rollout_id": rollout.rollout_id,
+        "group_id": rollout.group_id,
+        "prompt_id": rollout.prompt_id,
+        "prompt": rollout.messages,
+        "response": rollout.texts[-1] if rollout.was_completed else None,
+        "num_turns": len(rollout.texts),
+        "reference_answer": rollout.reference_answer,
+        "metadata": rollout.metadata,
+        "environment": rollout.environment,
+        "status": rollout.status,
+        "failure": rollout.failure,
+        "reward": rollout.reward,
+        "outcome": rollout.outcome,
+        "trained_step": rollout.trained_step,
+    }
+    if not environment:
+        return row
+    failure = rollout.failure if verdict is None else None if verdict.failure is None else str(verdict.failure)
+    status = rollout.status if verdict is None else verdict.status.value
+    return row | {
+        f"reward_{environment}": None if verdict is None else verdict.reward,
+        f"status_{environment}": status,
+        f"failure_{environment}": failure,
+    }

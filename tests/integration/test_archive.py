@@ -1,0 +1,288 @@
+"""`rollstream archive` on a real broker: fates that come later or are cut, bad records, kill -9 and lost records."""
+
+import random
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.cli.archive import command
+from rollstream.collect.archive.archiver import Archiver, Report
+from rollstream.collect.archive.follow import identity_of
+from rollstream.collect.archive.store import Store
+from rollstream.process.crash_points import CRASH_AT
+from rollstream.process.settings import StageSettings
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord
+from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.topics import LEDGER, SCORED
+from tests.harness.builders import a_prompt, a_rollout, a_trained, an_entry
+from tests.harness.forking import start_forked
+from tests.harness.processes import StartedProcess
+from tests.harness.running import Run, a_run, run_on
+from tests.harness.trainer_runs import put_scored
+from tests.harness.waits import wait_until
+
+GROUP_SIZE = 2
+POINTS = ("archive_file_written", "archive_files_written", "archive_segment_replaced")
+BATCHES = 4
+
+
+@pytest.fixture
+def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
+    with a_run(kafka, topic_prefix, tmp_path) as fresh:
+        yield fresh
+
+
+def archived(run: Run, *options: str) -> Result:
+    words = ["--config", str(run.config), "--output", str(run.directory / "archive"), *options]
+    return CliRunner().invoke(command, words)
+
+
+def one_pass(run: Run) -> Report:
+    on_bus = run.on_bus
+    with Store.writing(run.directory / "archive", identity_of(on_bus)) as store:
+        return Archiver(on_bus, store).make_pass()
+
+
+def prompts_of(run: Run, *rows: int) -> list[PromptSubmitted]:
+    prompts = [a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in rows]
+    run.submit(*prompts)
+    put_scored(run, [a_rollout(float(index), index, prompt=one) for one in prompts for index in range(GROUP_SIZE)])
+    return prompts
+
+
+def put_entries(run: Run, *entries: LedgerEntry) -> list[int]:
+    codec = AvroCodec(LEDGER)
+    return [offset for _, offset in run.publish("ledger", [(run.name, codec.encode(entry)) for entry in entries])]
+
+
+def a_start() -> LedgerEntry:
+    return an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
+
+
+def a_step(run: Run, version: int, *prompts: PromptSubmitted, parent: int, number: int) -> LedgerEntry:
+    """A step that used each record of these groups, where it lies on `scored`."""
+    places = {}
+    for message in run.messages("scored"):
+        record = run.on_bus.decoded(SCORED, message)
+        if record is not None:
+            places.setdefault(record.rollout.rollout_id, (message.partition, message.offset, record))
+    groups = {prompt.group_id for prompt in prompts}
+    trained = tuple(
+        a_trained(record, partition=partition, offset=offset)
+        for partition, offset, record in places.values()
+        if record.rollout.group_id in groups
+    )
+    closed = tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in sorted(groups))
+    return an_entry(step=number, weight_version=version, parent_version=parent, trained=trained, closed=closed)
+
+
+def some_drops(version: int, *prompts: PromptSubmitted, number: int) -> LedgerEntry:
+    closed = tuple(
+        ClosedGroup(group_id=one.group_id, outcome=GroupOutcome.DROPPED, reason="no_spread") for one in prompts
+    )
+    return an_entry(EntryKind.DROPS, step=number, weight_version=version, closed=closed)
+
+
+def rollouts(run: Run) -> pd.DataFrame:
+    return pd.read_parquet(run.directory / "archive" / "rollouts")
+
+
+def fates(run: Run) -> dict[str, set[tuple[str, str, str]]]:
+    """group -> (directory of its step, outcome, reason) of its rows."""
+    found: dict[str, set[tuple[str, str, str]]] = {}
+    for path in list_files(run.directory / "archive"):
+        for row in pd.read_parquet(path, partitioning=None).itertuples():
+            fate = (path.parent.name.removeprefix("step="), row.outcome, row.reason)
+            found.setdefault(row.group_id, set()).add(fate)
+    return found
+
+
+def test_rows_move_to_their_step_when_their_group_closes_and_back_when_its_entry_is_cut(run: Run) -> None:
+    first, second, third = prompts_of(run, 1, 2, 3)
+    put_entries(run, a_start())
+    assert one_pass(run).num_open_groups == 3
+    assert set.union(*fates(run).values()) == {("none", "open", "")}
+
+    put_entries(run, a_step(run, 1, first, parent=0, number=1), some_drops(1, second, number=1))
+    put_entries(run, a_step(run, 2, third, parent=1, number=2))
+    report = one_pass(run)
+    assert (report.num_open_groups, report.num_rollouts, report.num_entries) == (0, 6, 4)
+    assert fates(run) == {
+        first.group_id: {("000001", "trained", "")},
+        second.group_id: {("none", "dropped", "no_spread")},
+        third.group_id: {("000002", "trained", "")},
+    }
+    assert rollouts(run).trained.sum() == 4
+    by_group = rollouts(run).groupby("group_id").closed_in_step.first()
+    assert [by_group[one.group_id] for one in (first, second, third)] == [1, 2, 2]
+
+    # Back to version 1: what came after its entry is open again, and is trained on in another second step.
+    rollback = an_entry(EntryKind.ROLLBACK, step=1, weight_version=3, parent_version=1)
+    put_entries(run, rollback)
+    assert one_pass(run).num_open_groups == 2
+    assert fates(run)[third.group_id] == fates(run)[second.group_id] == {("none", "open", "")}
+    put_entries(run, a_step(run, 4, second, third, parent=3, number=2))
+    assert one_pass(run).num_open_groups == 0
+    assert fates(run)[third.group_id] == fates(run)[second.group_id] == {("000002", "trained", "")}
+    steps = pd.read_parquet(run.directory / "archive" / "steps").sort_values("ledger_offset")
+    assert steps.kind.tolist() == ["restart", "step", "drops", "step", "rollback", "step"]
+    assert steps.survives.tolist() == [True, True, False, False, True, True]
+    groups = pd.read_parquet(run.directory / "archive" / "groups")
+    assert sorted(groups[groups.survives].group_id) == sorted(one.group_id for one in (first, second, third))
+    assert len(groups) == 5, "what was cut is still there"
+
+
+def test_a_repair_takes_a_strangers_entry_out_and_puts_what_it_contradicted_back(run: Run) -> None:
+    first, second = prompts_of(run, 1, 2)
+    put_entries(run, a_start())
+    [stranger] = put_entries(run, a_step(run, 9, second, parent=0, number=1))
+    put_entries(run, a_step(run, 1, first, parent=0, number=1))
+    one_pass(run)
+    assert fates(run)[second.group_id] == {("000001", "trained", "")}
+    assert fates(run)[first.group_id] == {("none", "open", "")}
+    named = (SkippedRecord(topic="ledger", partition=0, offset=stranger),)
+    put_entries(run, an_entry(EntryKind.SKIP, step=0, weight_version=9, skipped=named))
+    one_pass(run)
+    assert fates(run)[second.group_id] == {("none", "open", "")}
+    assert fates(run)[first.group_id] == {("000001", "trained", "")}
+    steps = pd.read_parquet(run.directory / "archive" / "steps").sort_values("ledger_offset")
+    assert steps.survives.tolist() == [True, False, True, False]
+
+
+def test_bad_records_are_listed_and_the_rest_goes_on(run: Run) -> None:
+    prompts_of(run, 1)
+    bad = [b"", b"no record", b"\0\0\0\0\3" + b"\xff" * 40, None, b"\0\0\0\0\3" + b"\0" * (5 * 2**20)]
+    run.publish("scored", [(f"stranger-{number}", value) for number, value in enumerate(bad)])
+    prompts_of(run, 2)
+    result = archived(run)
+    assert result.exit_code == 0, result.output
+    assert "4 rollouts, 0 ledger entries, 2 prompts, 5 unreadable records, 2 open groups" in result.output
+    listed = pd.read_parquet(run.directory / "archive" / "unreadable")
+    assert sorted(listed.num_bytes.dropna()) == [0, 9, 45, 5 * 2**20 + 5]
+    assert set(listed.topic) == {"scored"}
+    assert listed.why.str.startswith("scored: ").all()
+    assert "5 unreadable" in archived(run).output, "each is listed once"
+
+
+def test_records_that_were_deleted_before_they_were_archived_are_said_to_be_lost(run: Run) -> None:
+    prompts_of(run, 1)
+    assert archived(run).exit_code == 0
+    prompts_of(run, 2, 3, 4, 5)
+    admin = AdminClient(run.kafka.client_config())
+    ends = KafkaAdmin(run.kafka).end_offsets(f"{run.name}.scored", 2)
+    cut = [TopicPartition(f"{run.name}.scored", number, end) for number, end in ends.items()]
+    for future in admin.delete_records(cut).values():
+        future.result()
+    refused = archived(run)
+    assert isinstance(refused.exception, ConfigurationError)
+    assert "were deleted before they were archived" in str(refused.exception)
+    prompts_of(run, 6)
+    assert archived(run, "--accept-loss").exit_code == 0
+    assert sorted(rollouts(run).prompt_id.unique()) == ["sort_digits/1", "sort_digits/6"]
+
+
+def test_the_archive_of_another_run_is_refused(run: Run, kafka: str) -> None:
+    assert archived(run).exit_code == 0
+    with a_run(kafka, f"{run.name[:50]}-other", run.directory) as other:
+        refused = archived(other)
+    assert isinstance(refused.exception, ConfigurationError)
+    assert f"is the archive of run {run.name}" in str(refused.exception)
+
+
+def follow(config: Path, output: Path) -> None:
+    command.main(["--config", str(config), "--output", str(output), "--follow", "--every", "1"])
+
+
+def test_following_goes_on_until_it_is_asked_to_end(run: Run) -> None:
+    archive = run.directory / "archive"
+    process = start_forked(partial(follow, run.config, archive), log=run.directory / "archive.log")
+    try:
+        for row in (1, 2):
+            prompts_of(run, row)
+            wait_until(lambda count=row: len(list_files(archive)) >= count, f"the rollouts of prompt {row}")
+        assert process.terminate() == 0
+    finally:
+        process.kill()
+    assert len(rollouts(run)) == 2 * GROUP_SIZE
+
+
+def list_files(archive: Path) -> list[Path]:
+    return list((archive / "rollouts").rglob("part-*.parquet"))
+
+
+def pass_in_small_pieces(config: Path, output: Path) -> None:
+    run = run_on(StageSettings.load(config).kafka, StageSettings.load(config).run)
+    with Store.writing(output, identity_of(run)) as store:
+        Archiver(run, store, most_records=3).make_pass()
+
+
+def killed_pass(run: Run, crash_at: str) -> StartedProcess:
+    main = partial(pass_in_small_pieces, run.config, run.directory / "archive")
+    return start_forked(main, log=run.directory / "archive.log", env={CRASH_AT: crash_at})
+
+
+def on_topic(run: Run) -> Counter[tuple[int, int, str]]:
+    found = ((message, run.on_bus.decoded(SCORED, message)) for message in run.messages("scored"))
+    return Counter((m.partition, m.offset, record.rollout.attempt_id) for m, record in found if record is not None)
+
+
+def keys_of(path: Path) -> pd.DataFrame:
+    return pq.ParquetFile(path).read(["partition", "offset", "attempt_id"]).to_pandas()
+
+
+def in_files(frames: list[pd.DataFrame]) -> Counter[tuple[int, int, str]]:
+    return Counter(
+        key for frame in frames for key in zip(frame.partition, frame.offset, frame.attempt_id, strict=True)
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(run: Run, num_kills: int) -> None:
+    """`num_kills`: in each batch, besides that one while files are removed."""
+    archive, chooser = run.directory / "archive", random.Random(12)
+    put_entries(run, a_start())
+    kills, kept = 0, 0
+    for batch in range(BATCHES):
+        prompts, first = prompts_of(run, *range(20 * batch, 20 * batch + 20)), 4 * batch + 1
+        # Of the steps before it, the rollback leaves the first.
+        put_entries(run, an_entry(EntryKind.ROLLBACK, step=batch, weight_version=first, parent_version=kept))
+        put_entries(
+            run, *(a_step(run, first + n, prompts[n], parent=first + n - 1, number=batch + n) for n in (1, 2, 3))
+        )
+        kept = first + 1
+        there = on_topic(run)
+        # A pass removes files at its end alone: that is tried last.
+        crashes = [f"{chooser.choice(POINTS)}:{chooser.randint(1, 4)}" for _ in range(num_kills)]
+        for crash_at in (*crashes, f"archive_file_removed:{batch}"):
+            process = killed_pass(run, crash_at)
+            kills += process.wait() == -signal.SIGKILL
+            found = in_files([keys_of(path) for path in Store(archive).files("rollouts")])
+            assert set(found.values()) <= {1}, "a record is in two files that count"
+            assert found <= there
+    assert kills >= num_kills * BATCHES
+    final = killed_pass(run, "")
+    assert final.wait() == 0, final.said()
+    assert rollouts(run).groupby("outcome").group_id.nunique().to_dict() == {"open": 74, "trained": 6}
+    # All files that lie there, as pandas reads them: also what a killed pass left must be gone.
+    assert in_files([rollouts(run)]) == on_topic(run)
+    afresh = run.directory / "afresh"
+    with Store.writing(afresh, identity_of(run.on_bus)) as store:
+        Archiver(run.on_bus, store).make_pass()
+    for table, keys in {"rollouts": ["partition", "offset"], "groups": ["ledger_offset", "group_id"],
+                        "steps": ["ledger_offset"], "prompts": ["partition", "offset"]}.items():  # fmt: skip
+        killed, whole = (pd.read_parquet(one / table).sort_values(keys) for one in (archive, afresh))
+        plain = [frame.astype(str).reset_index(drop=True) for frame in (killed, whole)]
+        pd.testing.assert_frame_equal(*plain)

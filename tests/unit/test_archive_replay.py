@@ -1,0 +1,126 @@
+"""`rollstream replay`: an archive as rows, with the reward of another rubric, or as demonstrations."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from rollstream.bus.message import Message
+from rollstream.cli.replay import command
+from rollstream.collect.archive.fates import by_directory, with_fates
+from rollstream.collect.archive.records import sample_row
+from rollstream.collect.archive.replay import ReplayRequest, replay
+from rollstream.collect.archive.store import Identity, Segment, Store
+from rollstream.collect.archive.tables import SAMPLE
+from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
+from rollstream.schemas.rollout import Status
+from rollstream.schemas.scored import RolloutScored
+from tests.harness.builders import a_prompt, a_rollout, a_turn
+
+
+def write_archive(directory: Path, rollouts: list[RolloutScored]) -> Path:
+    rows = [
+        sample_row(
+            Message(topic="demo.scored", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000), rollout
+        )
+        for offset, rollout in enumerate(rollouts)
+    ]
+    table = with_fates(pa.Table.from_pylist(rows, schema=SAMPLE), {})
+    with Store.writing(directory, Identity(run="demo", cluster_id="one", topic_ids={})) as store:
+        store.commit(Segment(number=0, topic="scored", next_offsets={0: len(rows)}), by_directory(table))
+    return directory
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    """Six records: right, wrong, not scored, failed, of two turns, and a second record of the first."""
+    prompts = [a_prompt(row, group_size=1) for row in range(5)]
+    right = a_rollout(1.0, prompt=prompts[0])
+    rollouts = [
+        right,
+        a_rollout(0.0, prompt=prompts[1], turns=(a_turn(text="wrong"),)),
+        a_rollout(None, prompt=prompts[2]),
+        a_rollout(prompt=prompts[3], status=Status.FAILED),
+        a_rollout(1.0, prompt=prompts[4], turns=(a_turn(text="first"), a_turn(text="01259"))),
+        right,
+    ]
+    return write_archive(tmp_path / "archive", rollouts)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_every_rollout_is_a_row_and_only_answers_are_scored_again(archive: Path, tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    report = replay(archive, ReplayRequest(output=output, kind="jsonl", environment="sort_digits"))
+    rows = lines(output)
+    assert (report.num_records, report.num_written, report.unscored) == (6, 5, {})
+    assert report.left_out == {"another record of the same rollout": 1}
+    assert [row["reward_sort_digits"] for row in rows] == [1.0, 0.0, 1.0, None, 1.0]
+    assert [row["reward"] for row in rows] == [1.0, 0.0, None, None, 1.0]
+    assert [row["status_sort_digits"] for row in rows] == ["completed", "completed", "completed", "failed", "completed"]
+    assert [row["response"] for row in rows] == ["01259", "wrong", "01259", None, "01259"]
+    assert rows[2]["failure"] == "crash: verifier crashed"
+    assert rows[2]["failure_sort_digits"] is None
+    assert rows[3]["failure_sort_digits"] == rows[3]["failure"] == "engine: engine died"
+    assert rows[0]["prompt"] == [{"role": "user", "content": "52910="}]
+    assert (rows[0]["outcome"], rows[0]["metadata"]) == ("open", {"difficulty": "5"})
+
+
+def test_demonstrations_are_single_turns_that_were_rewarded_enough(archive: Path, tmp_path: Path) -> None:
+    output = tmp_path / "sft.jsonl"
+    report = replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True, min_reward=1.0))
+    assert lines(output) == [
+        {
+            "prompt": [{"role": "user", "content": "52910="}],
+            "completion": [{"role": "assistant", "content": "01259"}],
+        }
+    ]
+    assert report.left_out == {
+        "reward below 1": 1,
+        "no reward": 1,
+        "failed: there is no answer": 1,
+        "several turns: what the model saw between them is not in the texts": 1,
+        "another record of the same rollout": 1,
+    }
+
+
+def test_the_least_reward_is_that_of_the_rubric_that_scores_again(archive: Path, tmp_path: Path) -> None:
+    output = tmp_path / "sft.jsonl"
+    request = ReplayRequest(output=output, kind="jsonl", as_sft=True, min_reward=1.0, environment="sort_digits")
+    assert replay(archive, request).num_written == 2
+
+
+def test_the_command_writes_parquet_and_says_what_was_left_out(archive: Path, tmp_path: Path) -> None:
+    output = tmp_path / "rows.parquet"
+    result = CliRunner().invoke(command, [str(archive), "--output", str(output), "--min-reward", "0.5"])
+    assert result.exit_code == 0, result.output
+    assert pq.read_table(output)["reward"].to_pylist() == [1.0, 1.0]
+    assert f"{output}: 2 rows of 6 records" in result.output
+    assert "left out: 2 no reward" in result.output
+    refused = CliRunner().invoke(command, [str(archive), "--output", str(tmp_path / "rows.csv")])
+    assert refused.exit_code == 2
+    assert "ends in .jsonl or .parquet" in refused.output
+
+
+def test_what_is_no_archive_is_refused_and_so_is_an_unknown_environment(archive: Path, tmp_path: Path) -> None:
+    output = tmp_path / "rows.jsonl"
+    with pytest.raises(ConfigurationError, match="is no archive"):
+        replay(tmp_path, ReplayRequest(output=output, kind="jsonl"))
+    with pytest.raises(UnknownEnvironmentError, match="'ifevil' is not one of the environments"):
+        replay(archive, ReplayRequest(output=output, kind="jsonl", environment="ifevil"))
+    assert not output.exists()
+
+
+def test_a_damaged_file_is_named_and_leaves_no_output(archive: Path, tmp_path: Path) -> None:
+    [part] = archive.rglob("part-*.parquet")
+    part.write_bytes(part.read_bytes()[:-100])
+    output = tmp_path / "rows.jsonl"
+    with pytest.raises(ConfigurationError, match=r"part-00000000-g1\.parquet is damaged"):
+        replay(archive, ReplayRequest(output=output, kind="jsonl"))
+    assert not output.exists()
