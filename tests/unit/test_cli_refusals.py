@@ -49,7 +49,7 @@ def test_a_prompt_for_an_environment_that_the_run_does_not_declare_is_refused(tm
     config.write_text('run = "demo"\n[environments.letters]\npath = "my.module.Task"\n')
     result = CliRunner().invoke(cli, ["prompt", "x", "--environment", "os.abort", "--config", str(config)])
     assert isinstance(result.exception, ConfigurationError), result.output
-    assert "'os.abort' is not one of the environments of this run: letters, sort_digits" in str(result.exception)
+    assert "'os.abort' is not one of the environments of this run: by_source, ifeval, letters," in str(result.exception)
 
 
 @pytest.mark.parametrize("line", ['redis_url = "localhost:6379"', 'registry_url = "localhost:8081"'])

@@ -1,6 +1,8 @@
-"""What the console script calls: with Ctrl-C the process ends at once, without a traceback, until a command runs."""
+"""What the console scripts call: with Ctrl-C the process ends at once, without a traceback, until a command runs."""
 
 import signal
+import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -14,3 +16,9 @@ def main() -> None:
     if is_usual:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     run()
+
+
+def run_command_of_this_name() -> None:
+    """`generate-rollouts …` is `rollstream generate-rollouts …`, and so is each other script of a command's name."""
+    sys.argv[1:1] = [Path(sys.argv[0]).name]
+    main()

@@ -49,6 +49,17 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "dead-letters": "List or replay messages that could not be handled.",
         "ledger": "Check the ledger, or repair it where records stop every trainer.",
     },
+    "Offline": {
+        "collect": "Collect rollouts of a file or an environment, without Kafka.",
+        "generate-rollouts": "Generate responses to the prompts of a file, without rewards.",
+        "analyze-rewards": "Score the rollouts of a file.",
+        "filter-difficulty": "Sort scored problems into buckets of difficulty.",
+        "word-count-rollouts": "Collect scored rollouts of word_count from any OpenAI-compatible server.",
+        "compare-rollouts": "Compare the rewards of two files, example by example.",
+        "verifiers": "Convert rollouts from and to the formats of verifiers and Prime-RL.",
+        "archive": "Write a run's rollouts, fates and steps from its topics to parquet.",
+        "replay": "Read an archive back: score it again, or make SFT data of it.",
+    },
     "Models and contracts": {
         "sft": "Train a model on an environment's demonstrations, as a start for a run.",
         "schemas": "Check, register or update the record schemas.",
