@@ -46,6 +46,14 @@ def test_a_monitor_scrapes_every_stage_and_names_run_and_stage(kind: str) -> Non
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["training"]}
 
 
+def test_a_stage_has_its_name_and_is_scraped_before_it_is_ready_too() -> None:
+    release = render()
+    for stage in STAGES:
+        service = release.one("Service", stage)["spec"]
+        assert service["publishNotReadyAddresses"] is True
+        assert service["clusterIP"] == "None"
+
+
 def test_what_is_set_of_a_monitor_reaches_it() -> None:
     more = {"targetLabel": "cluster", "replacement": "a"}
     drop = {"action": "drop", "sourceLabels": ["__name__"], "regex": "python_.*"}

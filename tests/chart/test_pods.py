@@ -55,6 +55,12 @@ def test_every_pod_fits_the_security_standard_restricted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
+def test_no_pod_gets_variables_of_services_which_its_stage_would_take_for_settings(name: str) -> None:
+    for where, pod in render_exactly(SETS[name]).pods():
+        assert pod["spec"]["enableServiceLinks"] is False, where
+
+
+@pytest.mark.parametrize("name", SETS)
 def test_every_mount_has_its_volume_and_every_volume_of_the_chart_is_mounted(name: str) -> None:
     for where, pod in render_exactly(SETS[name]).pods():
         volumes = [volume["name"] for volume in pod["spec"]["volumes"]]

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
+from prometheus_client import REGISTRY
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
@@ -160,6 +161,20 @@ def test_exactly_the_share_is_submitted_and_closing_buys_the_next(run: Run) -> N
         run.wait_for(8)
     assert [prompt.sequence for prompt in sorted(run.prompts, key=lambda p: p.sequence)] == list(range(8))
     assert {prompt.purpose for prompt in run.prompts} == {"train"}
+
+
+def test_credit_and_place_of_a_producer_are_exported(run: Run) -> None:
+    def exported(name: str) -> float | None:
+        return REGISTRY.get_sample_value(f"rollstream_producer_{name}")
+
+    submitted = exported("prompts_submitted_total") or 0.0
+    with producing(run.settings(share=13)):
+        run.wait_for(13)
+        run.step(*run.groups()[:4])
+        run.wait_for(17)
+        wait_until(lambda: exported("sequence") == 17, "the place to be exported", DEADLINE_SECONDS)
+        assert exported("outstanding_groups") == exported("credit_share_groups") == 13
+        assert exported("prompts_submitted_total") == submitted + 17
 
 
 def test_a_cut_reopens_groups_and_nothing_is_submitted_until_they_close_again(run: Run) -> None:

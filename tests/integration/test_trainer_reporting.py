@@ -69,6 +69,19 @@ def exported(port: int, name: str, **labels: str) -> float | None:
     return scraped(port, f"rollstream_trainer_{name}", **labels)
 
 
+def test_a_trainer_exports_its_open_groups_and_what_their_samples_take(run: Run, start: Start) -> None:
+    [port] = free_ports(1)
+    (prompt,) = submitted(run, 1)
+    trainer = start(ROLLSTREAM_HEALTH_PORT=str(port))
+    scored(run, [prompt], samples=GROUP_SIZE - 1)
+    wait_until(lambda: exported(port, "incomplete_bytes"), "the samples of an incomplete group to be exported")
+    assert (exported(port, "open_groups"), exported(port, "ready_groups")) == (1, 0)
+    put_scored(run, [a_scored(prompt, GROUP_SIZE - 1, 0)])
+    wait_until(lambda: exported(port, "ready_groups") == 1, "a complete group to be exported")
+    assert (exported(port, "open_groups"), exported(port, "incomplete_bytes")) == (1, 0)
+    assert trainer.terminate() == 0
+
+
 def test_a_trainer_exports_what_happened_to_its_run_before_it_was_started(run: Run, start: Start) -> None:
     configure(run, checkpoint_every=1)
     [port] = free_ports(1)

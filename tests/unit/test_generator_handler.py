@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from prometheus_client import REGISTRY
 
 from rollstream.agents.samples import SampleBounds, sample_seed
 from rollstream.engines.protocol import Generation, GenerationRequest
@@ -94,6 +95,16 @@ def test_an_engine_error_is_tried_again_within_the_bound(tmp_path: Path, failure
     engine = FailingEngine(settings(tmp_path), failures=failures, error=EngineError)
     (sample,) = handled(engine, a_prompt(group_size=1))
     assert sample.status is status
+
+
+def test_every_engine_error_is_counted_also_one_that_was_tried_again(tmp_path: Path) -> None:
+    def counted() -> float:
+        return REGISTRY.get_sample_value("rollstream_generator_engine_errors_total") or 0.0
+
+    before = counted()
+    for failures in (1, 2):
+        handled(FailingEngine(settings(tmp_path), failures=failures, error=EngineError), a_prompt(group_size=1))
+    assert counted() - before == 3
 
 
 def test_a_dead_engine_is_no_sample_but_a_broken_world(tmp_path: Path) -> None:
