@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.prompt import Sampling
+from tests.harness.processes import StartedProcess
 
 
 def some_prompts(path: Path, count: int) -> Path:
@@ -25,6 +27,19 @@ def some_prompts(path: Path, count: int) -> Path:
             fields = {"prompt": f"{digits}=", "answer": "".join(sorted(digits)), "extra_info": {"index": row}}
             stream.write(json.dumps(fields) + "\n")
     return path
+
+
+def has_come_far(folder: Path, size: int, running: StartedProcess) -> bool:
+    """Whether a command that writes into `folder` has ended, or written `size` bytes of files that nobody reads yet."""
+    return running.has_ended or _hidden_bytes(folder) >= size
+
+
+def _hidden_bytes(folder: Path) -> int:
+    total = 0
+    for path in folder.glob(".*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

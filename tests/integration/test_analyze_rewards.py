@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from rollstream.cli.analyze_rewards import command
 from rollstream.collect.files.row_files import write_rows
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.collecting import has_come_far
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.waits import wait_until
@@ -312,18 +313,3 @@ def run(code: Path, *words: str) -> None:
 
 def ended(process: StartedProcess) -> None:
     assert process.wait() == 0, process.said()
-
-
-def has_come_far(folder: Path, size: int, running: StartedProcess) -> bool:
-    return running.has_ended or hidden_bytes(folder) >= size
-
-
-def hidden_bytes(folder: Path) -> int:
-    """What the command has written so far, to files that nobody reads yet."""
-    total = 0
-    for path in folder.glob(".*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total

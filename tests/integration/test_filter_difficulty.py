@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from rollstream.cli.analyze_rewards import command as analyze_rewards
 from rollstream.cli.filter_difficulty import command as filter_difficulty
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.collecting import has_come_far
 from tests.harness.forking import start_forked
-from tests.harness.processes import StartedProcess
 from tests.harness.waits import wait_until
 
 STRATEGIES = ["percentile", "pass_rate", "mean_reward", "adaptive"]
@@ -143,18 +143,3 @@ def run(*words: str) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-def has_come_far(folder: Path, size: int, running: StartedProcess) -> bool:
-    return running.has_ended or hidden_bytes(folder) >= size
-
-
-def hidden_bytes(folder: Path) -> int:
-    """What the command has written so far, to files that nobody reads yet."""
-    total = 0
-    for path in folder.glob(".*"):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total

@@ -195,16 +195,24 @@ def in_flight(run: Run) -> int:
 
 
 def test_a_corrupt_version_is_reported_and_the_old_one_serves_until_the_next(run: Run) -> None:
+    [port] = free_ports(1)
+
+    def exported(name: str) -> float | None:
+        return scraped(port, f"rollstream_generator_{name}")
+
     run.publish_weights(0)
-    run.start("generator")
+    run.start("generator", ROLLSTREAM_HEALTH_PORT=str(port))
     wait_for_applied(run, 0)
     good = run.publish_weights(1, uri=(run.directory / "weights" / "0-test").as_uri(), content=b"other than version 0")
     failed = wait_for_applied(run, 1, ApplyOutcome.FAILED)
     assert good.files[0].name in (failed.error or "")
+    wait_until(lambda: exported("policy_lag_steps") == 1, "the generator to be a step behind")
+    assert exported("stale_since_timestamp_seconds") == good.created_at.timestamp()
     run.submit(a_prompt(1, run=run.name))
     assert {sample.weight_versions for sample in wait_for_samples(run, 4)} == {(0,)}
     run.publish_weights(2)
     wait_for_applied(run, 2)
+    wait_until(lambda: exported("policy_lag_steps") == exported("stale_since_timestamp_seconds") == 0, "no lag")
     run.submit(a_prompt(2, run=run.name))
     assert {sample.weight_versions for sample in wait_for_samples(run, 8)} == {(0,), (2,)}
 

@@ -259,12 +259,14 @@ def test_a_strangers_prompt_in_its_name_leaves_no_row_out_and_uses_no_credit(run
     submitted = run.groups()
     replayed = next(prompt for prompt in run.prompts if prompt.group_id == first[0])
     strangers = [a_prompt(run=run.name, producer="producer", prompt_id=f"x/{n}", sequence=n) for n in (6, 2**40)]
+    counted = REGISTRY.get_sample_value("rollstream_producer_strangers_prompts_total") or 0.0
     for prompt in (replayed, *strangers):
         run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(prompt))
     with producing(settings):
         run.wait_for(9)
         run.step(*submitted[4:])
         run.wait_for(11)
+    assert REGISTRY.get_sample_value("rollstream_producer_strangers_prompts_total") == counted + len(strangers)
     own = {prompt.sequence: prompt for prompt in run.prompts if prompt not in strangers}
     assert sorted(own) == list(range(8))
     assert {prompt.source.row for prompt in own.values()} == set(range(8))

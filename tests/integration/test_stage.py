@@ -14,6 +14,7 @@ from typing import Literal
 import pytest
 import redis
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from prometheus_client import REGISTRY
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
@@ -170,6 +171,9 @@ def test_one_result_that_the_broker_refuses_ends_the_process_with_nothing_commit
 
 
 def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: Bus) -> None:
+    def failures() -> float | None:
+        return REGISTRY.get_sample_value("rollstream_bus_handler_failures_total", {"topic": PROMPTS.of(bus.run)})
+
     bus.put(*[b"garbage"] * (MAX_FAILURES_A_MINUTE + 5))
 
     async def garbage() -> None:
@@ -177,9 +181,11 @@ def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: 
             await until(lambda: bus.committed() == MAX_FAILURES_A_MINUTE + 5, "the garbage to be committed", task=task)
 
     run(garbage())
+    assert failures() == 0
     bus.submit(range(MAX_FAILURES_A_MINUTE + 5), "raise")
     with pytest.raises(TooManyFailuresError, match="RuntimeError: as ordered"):
         run(run_built(bus.stage(), Stop()))
+    assert (failures() or 0) > MAX_FAILURES_A_MINUTE
 
 
 def test_a_stuck_record_ends_the_process_and_its_start_alone_stays_counted(bus: Bus, redis_url: str) -> None:

@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from rollstream.collect.scores.statistics import MAX_NAMES, OTHERS, Moments, Reasons, StatisticsBySource
+from rollstream.collect.moments import Moments
+from rollstream.collect.scores.statistics import MAX_NAMES, OTHERS, Reasons, StatisticsBySource
 
 
 def moments_of(*numbers: float) -> Moments:

@@ -1,6 +1,5 @@
 """`rollstream compare-rollouts`: what training changed, from two files of rollouts of the same examples."""
 
-import json
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +42,9 @@ def command(
 
     found = compare(before, after, match_by=match_by, limit=limit, output=output)
     if as_json:
-        click.echo(json.dumps(plain(found)))
+        from rollstream.views.rendering import json_text
+
+        click.echo(json_text(plain(found)))
         return
     from rich.console import Console
 

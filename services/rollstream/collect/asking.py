@@ -16,11 +16,12 @@ from rollstream.agents.samples import SampleRunner
 from rollstream.collect.figures import Figures
 from rollstream.collect.files.rows import BadRow
 from rollstream.collect.journal import EndedSample
-from rollstream.collect.scoring import Scoring, Unscored, sample_of
+from rollstream.collect.scoring import Scoring, Unscored
 from rollstream.collect.settings import CollectSettings
 from rollstream.collect.states import SampleStates
 from rollstream.collect.tasks import CollectTask, TaskSource
 from rollstream.engines.protocol import Engine
+from rollstream.environments.pool.verdicts import Sample
 from rollstream.schemas.errors import TooManyFailuresError
 from rollstream.schemas.failure import Failure
 from rollstream.schemas.ids import group_id
@@ -96,7 +97,7 @@ class Asking:
             if scoring is None or not ended.is_completed:
                 self._ended(ended)
             else:
-                await scoring.add(Unscored(ended, sample_of(rollout)))
+                await scoring.add(Unscored(ended, Sample.of(rollout)))
 
     def _refuse_dead_engine(self, rollout: RolloutGenerated) -> None:
         """A server that is gone would otherwise use up the attempts of every row there is."""

@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from rollstream.collect.journal import EndedSample
 from rollstream.environments.pool.pool import CHUNK_SAMPLES, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
-from rollstream.environments.rubric import RewardInput
-from rollstream.schemas.rollout import RolloutGenerated
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +65,6 @@ class Scoring:
             else:
                 self._ended(_judged(unscored.ended, verdict))
         return left
-
-
-def sample_of(rollout: RolloutGenerated) -> Sample:
-    """What the prompt's environment scores."""
-    prompt, texts = rollout.prompt, tuple(turn.text for turn in rollout.turns)
-    answer = RewardInput(
-        completion=texts[-1] if texts else "",
-        assistant_messages=texts,
-        messages=prompt.messages,
-        reference_answer=prompt.reference_answer,
-        metadata=prompt.metadata,
-    )
-    return Sample(environment=prompt.environment, answer=answer)
 
 
 def _judged(ended: EndedSample, verdict: Verdict) -> EndedSample:

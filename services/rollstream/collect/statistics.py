@@ -1,14 +1,15 @@
 """The statistics block of a file of rollouts: mean, standard deviation, least and greatest reward, and one example.
 
-The numbers are those that numpy gives for the column `reward` without its nulls. Constant memory: Welford's sums.
+The numbers are those that numpy gives for the column `reward` without its nulls. The memory is constant.
 """
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rollstream.collect.files.rows import BadRow, ReadRow
+from rollstream.collect.moments import Moments
 from rollstream.process.terminal import escaped
 
 _SHOWN_CHARACTERS: Final = 72
@@ -18,36 +19,40 @@ _SHOWN_CHARACTERS: Final = 72
 class RewardStatistics:
     """Rewards that were added one by one. `num_without`: rows that have none; they change no other number."""
 
-    num: int = 0
     num_without: int = 0
-    lowest: float = math.nan
-    highest: float = math.nan
-    _sum: float = 0.0
-    _center: float = 0.0
-    _squares: float = 0.0
+    _moments: Moments = field(default_factory=Moments)
 
     def add(self, reward: Any) -> None:
         """Add the reward of a row, or count that it has none."""
         if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
             self.num_without += 1
-            return
-        self.num += 1
-        self._sum += reward
-        before = self._center
-        self._center += (reward - before) / self.num
-        self._squares += (reward - before) * (reward - self._center)
-        self.lowest = reward if self.num == 1 else min(self.lowest, reward)
-        self.highest = reward if self.num == 1 else max(self.highest, reward)
+        else:
+            self._moments.add(reward)
+
+    @property
+    def num(self) -> int:
+        """Rows with a reward."""
+        return self._moments.count
+
+    @property
+    def lowest(self) -> float:
+        """Infinite without a reward."""
+        return self._moments.lowest
+
+    @property
+    def highest(self) -> float:
+        """Minus infinity without a reward."""
+        return self._moments.highest
 
     @property
     def mean(self) -> float:
         """NaN without a reward."""
-        return self._sum / self.num if self.num else math.nan
+        return self._moments.mean
 
     @property
     def std(self) -> float:
         """Standard deviation of the population, as numpy's default is (ddof 0); NaN without a reward."""
-        return math.sqrt(self._squares / self.num) if self.num else math.nan
+        return self._moments.std
 
     def lines(self) -> list[str]:
         """The block, in the order of source document 000."""
@@ -81,8 +86,7 @@ def summarized(rows: Iterable[ReadRow | BadRow]) -> Summary:
         if rewards.num == num_before:
             continue
         example = example or fields
-        # Not below NaN, which the least is before the first.
-        if lowest is None or rewards.lowest < least:
+        if rewards.lowest < least:
             lowest = fields
     return Summary(rewards, example, lowest)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from rollstream.environments.pool.verdicts import Sample, Verdict
-from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import RolloutGenerated, Status
@@ -28,19 +27,10 @@ def sample_of(rollout: RolloutGenerated) -> Sample | Verdict:
     """What the rubric scores; or, if there is nothing to score, already the verdict."""
     if rollout.status is not Status.COMPLETED:
         return Verdict(status=rollout.status, failure=rollout.failure)
-    prompt = rollout.prompt
-    if not prompt.environment:
+    if not rollout.prompt.environment:
         why = Failure(code=FailureCode.NO_ENVIRONMENT, message="the prompt names none, so no rubric scores it")
         return Verdict(status=Status.FAILED, failure=why)
-    texts = tuple(turn.text for turn in rollout.turns)
-    answer = RewardInput(
-        completion=texts[-1] if texts else "",
-        assistant_messages=texts,
-        messages=prompt.messages,
-        reference_answer=prompt.reference_answer,
-        metadata=prompt.metadata,
-    )
-    return Sample(environment=prompt.environment, answer=answer)
+    return Sample.of(rollout)
 
 
 def annotated(

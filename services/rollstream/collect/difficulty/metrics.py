@@ -13,7 +13,7 @@ from rollstream.collect.difficulty.buckets import Strategy
 from rollstream.collect.difficulty.intervals import wilson
 from rollstream.collect.difficulty.problems import Problem
 from rollstream.collect.files.row_files import write_rows
-from rollstream.collect.scores.statistics import Moments
+from rollstream.collect.moments import Moments
 from rollstream.schemas.errors import ConfigurationError
 
 

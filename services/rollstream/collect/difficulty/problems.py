@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from rollstream.collect.difficulty.buckets import UNKNOWN, Cuts, Measure, difficulty_score
 from rollstream.collect.difficulty.judged_row import JudgedRow
-from rollstream.collect.scores.statistics import Moments
+from rollstream.collect.moments import Moments
 from rollstream.schemas.errors import BrokenWorldError
 
 _CACHE_KIB: Final = 16_384

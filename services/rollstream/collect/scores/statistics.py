@@ -1,10 +1,11 @@
 """Statistics of rewards, and counts of why a row has none. They take the same memory for any number of rows."""
 
-import math
 import re
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from rollstream.collect.moments import Moments
 
 MAX_NAMES: Final = 1000
 """So many different data sources, or reasons, are told apart; names come from a file, so there may be any number."""
@@ -13,43 +14,6 @@ OTHERS: Final = "(others)"
 
 _MAX_EXAMPLE: Final = 300
 _REASON: Final = re.compile(r"[a-z][a-z0-9_]{0,39}(?=: |$)")
-
-
-class Moments:
-    """Count, mean, population standard deviation (divided by n, as numpy does), smallest and largest of numbers.
-
-    Sums are of differences to the first number: exact if all are equal, and for rewards of 0 and 1. Numbers that come
-    in the same order give the same result to the last bit.
-    """
-
-    __slots__ = ("_first", "_squares", "_sum", "count", "highest", "lowest")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._first = self._sum = self._squares = 0.0
-        self.lowest, self.highest = math.inf, -math.inf
-
-    def add(self, number: float) -> None:
-        """Take one number."""
-        if not self.count:
-            self._first = number
-        self.count += 1
-        difference = number - self._first
-        self._sum += difference
-        self._squares += difference * difference
-        self.lowest, self.highest = min(self.lowest, number), max(self.highest, number)
-
-    @property
-    def mean(self) -> float:
-        """The mean; nan without numbers."""
-        return self._first + self._sum / self.count if self.count else math.nan
-
-    @property
-    def std(self) -> float:
-        """The population standard deviation; nan without numbers."""
-        if not self.count:
-            return math.nan
-        return math.sqrt(max(self._squares - self._sum * self._sum / self.count, 0.0) / self.count)
 
 
 class Reasons:

@@ -4,12 +4,12 @@ import pickle
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import Failure, FailureCode
-from rollstream.schemas.rollout import Status
+from rollstream.schemas.rollout import RolloutGenerated, Status
 
 LENGTH: Final = struct.Struct(">I")
 """A frame is the length of a pickle and the pickle. Both ends are this program, so unpickling is safe here."""
@@ -21,6 +21,19 @@ class Sample:
 
     environment: str
     answer: RewardInput
+
+    @classmethod
+    def of(cls, rollout: RolloutGenerated) -> Self:
+        """Of a completed rollout."""
+        prompt, texts = rollout.prompt, tuple(turn.text for turn in rollout.turns)
+        answer = RewardInput(
+            completion=texts[-1] if texts else "",
+            assistant_messages=texts,
+            messages=prompt.messages,
+            reference_answer=prompt.reference_answer,
+            metadata=prompt.metadata,
+        )
+        return cls(environment=prompt.environment, answer=answer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
