@@ -142,6 +142,8 @@ def _configure(loop: Loop, server: S3Server, ports: dict[str, int]) -> None:
     loop.configure("producer", environment=ENVIRONMENT, share=SHARE)
     # It learns hardly anything: a policy that got longer and longer answers would make no more steps.
     learning = {"learning_rate": 1e-6, "threads": 1}
-    loop.configure("trainer", checkpoints=f"s3://{BUCKET}/{run.name}/checkpoints", learning=learning)
+    checkpoints = f"s3://{BUCKET}/{run.name}/checkpoints"
+    # However many steps it makes until it is rolled back: that needs one that is older than the newest two.
+    loop.configure("trainer", checkpoints=checkpoints, keep_checkpoints=100, learning=learning)
     for stage, port in ports.items():
         loop.configure(stage, health_port=port)
