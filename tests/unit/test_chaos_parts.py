@@ -106,6 +106,21 @@ def test_an_end_that_no_fault_explains_is_noted(fleet_of: FleetOf, script: str, 
     assert why in " ".join(fleet.unexpected)
 
 
+def test_a_commit_that_meets_its_own_fencing_may_end_in_a_broken_world(fleet_of: FleetOf) -> None:
+    fleet = fleet_of("time.sleep(1); sys.exit(70)", WAITS, WAITS)
+    for name in ("trainer", "heir"):
+        fleet.start("trainer", name)
+    until_ends(fleet, trainer_70=1)
+    assert fleet.unexpected == []
+
+
+def test_a_trainer_that_nobody_replaces_has_no_reason_to_meet_a_broken_world(fleet_of: FleetOf) -> None:
+    fleet = fleet_of("sys.exit(70)", WAITS)
+    fleet.start("trainer", "trainer")
+    until_ends(fleet, trainer_70=1)
+    assert "ended with 70" in " ".join(fleet.unexpected)
+
+
 def test_a_trainer_that_was_replaced_stays_away_and_the_last_one_is_started_again(fleet_of: FleetOf) -> None:
     fleet = fleet_of("sys.exit(75)", "time.sleep(1); sys.exit(75)", WAITS)
     for name in ("trainer", "heir"):

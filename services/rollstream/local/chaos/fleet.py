@@ -199,10 +199,13 @@ class Fleet:
         member.restart_at = now + _BACKOFF.delay(member.failures)
 
     def _is_explained(self, member: Member, code: int, now: float) -> bool:
+        is_replaced = member.stage == "trainer" and member.started_at <= self._fenced_at
         if code == FENCED:
-            return member.stage == "trainer" and member.started_at <= self._fenced_at
+            return is_replaced
         if code == _BROKEN_WORLD:
-            return now <= self._broken_until.get(member.stage, 0.0)
+            # A commit that meets its own fencing may be answered by UNKNOWN_SERVER_ERROR: the coordinator of Kafka 4.3.1
+            # throws "Preparing transaction state transition … while it already a pending state PREPARE_EPOCH_FENCE".
+            return is_replaced or now <= self._broken_until.get(member.stage, 0.0)
         return code in member.explained
 
     def _note_takeover(self, member: Member) -> None:
