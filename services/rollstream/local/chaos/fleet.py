@@ -203,8 +203,8 @@ class Fleet:
         if code == FENCED:
             return is_replaced
         if code == _BROKEN_WORLD:
-            # A commit that meets its own fencing may be answered by UNKNOWN_SERVER_ERROR: the coordinator of Kafka 4.3.1
-            # throws "Preparing transaction state transition … while it already a pending state PREPARE_EPOCH_FENCE".
+            # A commit that meets its own fencing may get UNKNOWN_SERVER_ERROR: the coordinator of Kafka 4.3.1 throws
+            # "Preparing transaction state transition … while it already a pending state PREPARE_EPOCH_FENCE".
             return is_replaced or now <= self._broken_until.get(member.stage, 0.0)
         return code in member.explained
 
