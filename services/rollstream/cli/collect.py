@@ -1,11 +1,14 @@
-"""`rollstream collect`: rollouts from a file or an environment to a file, without Kafka."""
+"""`rollstream collect`: rollouts from a file, an environment or a topic to files, at once or as rows arrive."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollstream.cli.options import FiniteRange, whole
+from rollstream.cli.options import FiniteRange, Period, whole
+
+if TYPE_CHECKING:
+    from rollstream.collect.continuous.production import Schedule
 
 
 @click.command("collect")
@@ -31,16 +34,46 @@ from rollstream.cli.options import FiniteRange, whole
 @click.option("--scoring-processes", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--max-attempts", type=click.IntRange(1, 254), default=3, show_default=True, help="At a failed sample.")
 @click.option("--overwrite", is_flag=True, help="Begin anew: remove what an earlier call collected there.")
+@click.option("--every", type=Period(), help="Look for new rows so often, e.g. 6h, and write them as parts.")
+@click.option("--watch", is_flag=True, help="Look for new rows every 5 s, or as --every says.")
+@click.option("--to", help="topic:NAME, which gets each row of the parts too, as JSON.")
+@click.option("--format", "kind", type=click.Choice(["jsonl", "parquet", "hf"]), default="jsonl", show_default=True,
+              help="Of parts; else the output's name decides.")  # fmt: skip
+@click.option("--remember", type=Period(), default="30d", show_default=True,
+              help="How long a row is known after it was last met, if its file is gone.")  # fmt: skip
+@click.option("--accept-loss", is_flag=True, help="Go on although the topic deleted messages that were never read.")
 def command(
     config: Path | None, urls: tuple[str, ...], model: str | None, api_key_variable: str | None, **options: Any
 ) -> None:
-    """Ask the tasks of SOURCE, a file or an environment's name, and write the rollouts to a file.
+    """Ask the tasks of SOURCE, and write the rollouts: a file, an environment's name, or topic:NAME.
 
-    Called again, the same command goes on where it ended, and asks for what failed.
+    Called again, the same command goes on where it ended, and asks for what failed. With --every, --watch, --to or a
+    topic, the output is a directory: each look adds a part with the rows that were never taken before.
     """
-    from rollstream.cli.collecting import chosen_engine, declared_in, say, stop_on_signals
+    from rollstream.cli.collecting import chosen_engine, cluster_in, declared_in, say, stop_on_signals
     from rollstream.collect.command import CollectOptions, run_collect
 
+    parts = {name: options.pop(name) for name in ("every", "watch", "to", "kind", "remember", "accept_loss")}
     engine = chosen_engine(config, urls, model, api_key_variable, concurrency=options["concurrency"])
     chosen = CollectOptions(engine=engine, **declared_in(config), **options)
-    raise SystemExit(run_collect(chosen, stop_on_signals(), say).exit_code)
+    stop = stop_on_signals()
+    if not (parts["every"] or parts["watch"] or parts["to"] or chosen.source.startswith("topic:")):
+        raise SystemExit(run_collect(chosen, stop, say).exit_code)
+    from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
+
+    run_continuous(
+        ContinuousOptions(
+            collect=chosen, schedule=_schedule(parts["every"], parts["watch"], parts["remember"]), kind=parts["kind"],
+            to=parts["to"], cluster=cluster_in(config), accept_loss=parts["accept_loss"],
+        ),
+        stop, say,
+    )  # fmt: skip
+    raise SystemExit(130 if stop.is_asked and not (parts["every"] or parts["watch"]) else 0)
+
+
+def _schedule(every: float | None, watch: bool, remember: float) -> "Schedule":
+    from rollstream.collect.continuous.production import Schedule
+    from rollstream.collect.continuous.run import WATCH_SECONDS
+
+    seconds = every if every is not None or not watch else WATCH_SECONDS
+    return Schedule(every_seconds=seconds, waits_first=not watch, remember_days=remember / 86400)

@@ -15,6 +15,7 @@ from rollstream.schemas.errors import ConfigurationError
 if TYPE_CHECKING:
     from rollstream.engines.settings import EngineSettings
     from rollstream.generator.settings import GeneratorSettings
+    from rollstream.process.settings import StageSettings
     from rollstream.process.stop import Stop
 
 
@@ -57,6 +58,11 @@ def declared_in(config: Path | None) -> dict[str, Any]:
         return {}
     settings = _settings(config)
     return {"environments": settings.environments, "agents": settings.agents}
+
+
+def cluster_in(config: Path | None) -> "StageSettings | None":
+    """Where topics are, by a settings file."""
+    return None if config is None else _settings(config)
 
 
 def _settings(config: Path) -> "GeneratorSettings":

@@ -3,6 +3,7 @@
 import errno
 import math
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 LARGEST: Final = 2**31 - 1
 """Largest whole number of an option: what libraries hold in 32 bits."""
 
@@ -32,6 +34,20 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
         return number
+
+
+class Period(click.ParamType[float]):
+    """A time like 90s, 30m, 6h or 2d, as seconds."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The seconds, from 1 to those of 365 days."""
+        found = re.fullmatch(r"(\d{1,9})([smhd])", str(value).strip())
+        seconds = float(found[1]) * _UNITS[found[2]] if found else 0.0
+        if not 1 <= seconds <= 365 * _UNITS["d"]:
+            self.fail(f"{value!r} is no time from 1s to 365d, written like 90s, 30m, 6h or 2d.", param, ctx)
+        return seconds
 
 
 def whole(minimum: int) -> click.IntRange:

@@ -18,7 +18,7 @@ from rollstream.engines.build import build_engine
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds
-from rollstream.environments.protocol import Split
+from rollstream.environments.protocol import Environment, Split
 from rollstream.process.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
@@ -57,9 +57,18 @@ class CollectOptions:
 def run_collect(options: CollectOptions, stop: Stop, say: Callable[[str], None]) -> CollectReport:
     """Collect, and say what is worth knowing; raises `ConfigurationError` for options that do not fit."""
     tasks, environment = _tasks(options)
-    settings = CollectSettings(
-        output=options.output,
-        kind=kind_of(options.output),
+    settings = settings_of(options, options.output, kind_of(options.output), environment)
+    report = collect(settings, tasks, build_engine(options.engine), stop, scored_columns)
+    for line in report.lines(settings):
+        say(line)
+    return report
+
+
+def settings_of(options: CollectOptions, output: Path, kind: Kind, environment: str) -> CollectSettings:
+    """The settings of a collection into `output`; `environment` scores it, unless it is ""."""
+    return CollectSettings(
+        output=output,
+        kind=kind,
         num_samples=options.num_samples,
         sampling=_sampling(options, environment),
         concurrency=options.concurrency,
@@ -76,10 +85,6 @@ def run_collect(options: CollectOptions, stop: Stop, say: Callable[[str], None])
         max_attempts=options.max_attempts,
         overwrite=options.overwrite,
     )
-    report = collect(settings, tasks, build_engine(options.engine), stop, scored_columns)
-    for line in report.lines(settings):
-        say(line)
-    return report
 
 
 def kind_of(output: Path) -> Kind:
@@ -98,12 +103,17 @@ def _tasks(options: CollectOptions) -> tuple[TaskSource, str]:
     if path.exists():
         refuse_same(path, options.output)
         return FileTasks(open_rows(path), prompt_key=options.prompt_key), options.environment or ""
-    try:
-        environment = load_environment(options.source, options.environments)
-    except UnknownEnvironmentError as error:
-        raise ConfigurationError(f"{options.source!r} is neither a file here nor an environment: {error}") from error
+    environment = environment_of(options)
     tasks = EnvironmentTasks(environment, split=options.split, seed=options.seed or 0, num_rows=options.num_tasks)
     return tasks, options.source if options.environment is None else options.environment
+
+
+def environment_of(options: CollectOptions) -> Environment:
+    """The environment that the source names; raises `ConfigurationError` if it names none, and no file either."""
+    try:
+        return load_environment(options.source, options.environments)
+    except UnknownEnvironmentError as error:
+        raise ConfigurationError(f"{options.source!r} is neither a file here nor an environment: {error}") from error
 
 
 def _sampling(options: CollectOptions, environment: str) -> Sampling:

@@ -112,6 +112,11 @@ class EnvironmentTasks:
             raise ConfigurationError(f"environment {self.name} has no tasks in its split {self._split!r}: name another")
 
 
+def asked_fields(task: CollectTask) -> dict[str, Any]:
+    """The task as a row of a file, in whose column `prompt` it is asked."""
+    return {"prompt": task.asked, **task.fields}
+
+
 def task_of(row: ReadRow, prompt_key: str) -> CollectTask | BadRow:
     """The task of a row, or why it has none."""
     if prompt_key not in row.fields:

@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import threading
+import time
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Final
@@ -29,6 +30,14 @@ class Stop:
     def ask(self) -> None:
         """Ask the process to end; safe in a signal handler."""
         self._asked.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until the process is asked to end; whether it was asked."""
+        # `Event.wait` holds a lock now and then, on which a handler that interrupts it would wait for ever.
+        due = time.monotonic() + seconds
+        while not self.is_asked and (left := due - time.monotonic()) > 0:
+            time.sleep(min(left, _LOOK_EVERY_SECONDS))
+        return self.is_asked
 
     async def asked(self) -> None:
         """Wait until the process is asked to end."""

@@ -45,7 +45,7 @@ class JsonlRows:
                 if line is None:
                     yield BadRow(number, where, f"it is longer than {MAX_ROW_BYTES} bytes")
                 elif line.strip():
-                    yield _row(number, where, line.removeprefix(_BOM) if line_number == 1 else line)
+                    yield row_of_line(number, where, line.removeprefix(_BOM) if line_number == 1 else line)
                 else:
                     continue
                 number += 1
@@ -70,7 +70,8 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes | None]:
         yield None
 
 
-def _row(number: int, where: str, line: bytes) -> ReadRow | BadRow:
+def row_of_line(number: int, where: str, line: bytes) -> ReadRow | BadRow:
+    """The row of one line; numbers that are not finite are null."""
     try:
         # Decoded here, since the library would guess the encoding; and it takes NaN, which is no JSON, as a number.
         fields = json.loads(line.decode(), parse_constant=lambda word: None)

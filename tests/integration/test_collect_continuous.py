@@ -1,0 +1,174 @@
+"""Continuous collections as processes: topics in and out, killed at any point; no row is lost or there twice."""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from rollstream.bus.reader import TopicReader
+from rollstream.cli.collect import command
+from rollstream.collect.files.rows import open_rows
+from rollstream.process.settings import KafkaSettings
+from tests.harness.forking import start_forked
+from tests.harness.processes import StartedProcess
+from tests.harness.waits import wait_until
+
+CONFIG = """
+run = "{run}"
+
+[kafka]
+bootstrap_servers = "{kafka}"
+
+[generator.engine]
+kind = "scripted"
+model_path = "no-tokenizer"
+"""
+FIXED = ["--max-tokens", "4", "--num-samples", "2", "--concurrency", "8"]
+
+
+@pytest.fixture
+def topics(kafka: str, topic_prefix: str) -> Iterator[tuple[str, str]]:
+    """(tasks, rollouts): two topics of the test's own, with two partitions each."""
+    names = f"{topic_prefix}.tasks", f"{topic_prefix}.collected"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+        future.result(20)
+    yield names
+    for future in admin.delete_topics(list(names)).values():
+        future.result(20)
+
+
+def put(kafka: str, topic: str, *values: bytes) -> None:
+    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+    for number, value in enumerate(values):
+        producer.produce(topic, value, partition=number % 2)
+    assert producer.flush(20) == 0
+
+
+def task(name: str) -> bytes:
+    return json.dumps({"prompt": name, "user": {"id": 7}}).encode()
+
+
+def records(kafka: str, topic: str) -> list[tuple[bytes, dict]]:
+    """Key and row of each record of a topic."""
+    reader = TopicReader(KafkaSettings(bootstrap_servers=kafka), [topic])
+    found = [(message.key, json.loads(message.value)) for message in reader.to_end()]
+    reader.close()
+    return found
+
+
+def words(tmp_path: Path, kafka: str, topics: tuple[str, str], *more: str) -> list[str]:
+    config = tmp_path / "engine.toml"
+    config.write_text(CONFIG.format(run=topics[0].partition(".")[0], kafka=kafka))
+    output = ["--output", str(tmp_path / "out"), "--config", str(config)]
+    return [f"topic:{topics[0]}", *output, *FIXED, "--to", f"topic:{topics[1]}", *more]
+
+
+def be_collect(*given: str) -> None:
+    """Be `rollstream collect GIVEN`."""
+    command.main(list(given))
+
+
+def started(tmp_path: Path, given: list[str], **environment: str) -> StartedProcess:
+    return start_forked(partial(be_collect, *given), log=tmp_path / "collect.log", env=environment)
+
+
+def asked(directory: Path) -> Counter[str]:
+    """How often each prompt is in the parts."""
+    parts = [path for path in directory.glob("part-*.jsonl") if path.name.removesuffix(".jsonl")[5:].isdigit()]
+    return Counter(row.fields["prompt"] for part in parts for row in open_rows(part))
+
+
+def test_a_message_gives_its_rollouts_once_however_often_it_is_sent(tmp_path, kafka, topics):
+    put(kafka, topics[0], task("a"), task("b"), task("a"), b"no JSON", b"\x00\x00\x00\x00\x01Avro", b"")
+    process = started(tmp_path, words(tmp_path, kafka, topics, "--watch", "--every", "1s"))
+    wait_until(lambda: len(records(kafka, topics[1])) == 4 or process.has_ended, process.said)
+    put(kafka, topics[0], task("b"), task("c"))
+    wait_until(lambda: len(records(kafka, topics[1])) == 6 or process.has_ended, process.said)
+    assert process.terminate() == 0
+    found = records(kafka, topics[1])
+    assert Counter(row["prompt"] for _, row in found) == asked(tmp_path / "out") == {"a": 2, "b": 2, "c": 2}
+    assert len({key for key, _ in found}) == 6
+    assert {json.dumps(row["original_user"]) for _, row in found} == {'{"id": 7}'}
+    assert {row["original_collected_from"].rpartition("@")[0] for _, row in found} <= {
+        f"{topics[0]}/0", f"{topics[0]}/1"
+    }  # fmt: skip
+    listed = [json.loads(line) for line in (tmp_path / "out" / "part-000001_bad_rows.jsonl").read_text().splitlines()]
+    assert len(listed) == 3
+    assert any("it has no value" in line["why"] for line in listed)
+
+
+@pytest.mark.parametrize("point", ["part_written", "row_published:3", "row_published:4"])
+def test_a_kill_in_the_worst_moments_loses_nothing_and_repeats_nothing(tmp_path, kafka, topics, point):
+    put(kafka, topics[0], task("a"), task("b"))
+    given = words(tmp_path, kafka, topics)
+    killed = started(tmp_path, given, ROLLSTREAM_CRASH_AT=point)
+    assert killed.wait(60) == -9
+    put(kafka, topics[0], task("b"), task("c"))
+    for _ in range(2):
+        last = started(tmp_path, given)
+        assert last.wait(60) == 0, last.said()
+    assert Counter(row["prompt"] for _, row in records(kafka, topics[1])) == {"a": 2, "b": 2, "c": 2}
+    assert asked(tmp_path / "out") == {"a": 2, "b": 2, "c": 2}
+    assert not list((tmp_path / "out").glob(".part*"))
+
+
+def kill_at_random(tmp_path: Path, kafka: str, topics: tuple[str, str], num_kills: int) -> None:
+    """Kill a collection whose source goes on, again and again; at the end each row is there once."""
+    given, chance = words(tmp_path, kafka, topics, "--watch", "--every", "1s"), random.Random(3)
+    for kill in range(num_kills):
+        names = [f"{kill}-{number}" for number in range(20)]
+        put(kafka, topics[0], *map(task, names), *map(task, names[:5]))
+        process = started(tmp_path, given)
+        wanted = 40 * kill + chance.randint(1, 40)
+        wait_until(lambda: len(records(kafka, topics[1])) >= wanted or process.has_ended, process.said)  # noqa: B023
+        process.kill()
+    last = started(tmp_path, words(tmp_path, kafka, topics))
+    assert last.wait(60) == 0, last.said()
+    wanted_rows = {f"{kill}-{number}": 2 for kill in range(num_kills) for number in range(20)}
+    assert Counter(row["prompt"] for _, row in records(kafka, topics[1])) == wanted_rows
+    assert asked(tmp_path / "out") == wanted_rows
+
+
+def test_kills_at_random_points_lose_nothing_and_repeat_nothing(tmp_path, kafka, topics):
+    kill_at_random(tmp_path, kafka, topics, num_kills=4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, kafka, topics):
+    kill_at_random(tmp_path, kafka, topics, num_kills=20)
+
+
+def test_two_processes_on_one_directory_are_refused(tmp_path, kafka, topics):
+    given = words(tmp_path, kafka, topics, "--watch", "--every", "1s")
+    put(kafka, topics[0], task("a"))
+    first = started(tmp_path, given)
+    wait_until(lambda: records(kafka, topics[1]) or first.has_ended, first.said)
+    second = CliRunner().invoke(command, given)
+    assert "another process collects into" in str(second.exception)
+    assert first.terminate() == 0
+
+
+def test_a_topic_that_is_not_there_or_lost_messages_is_named(tmp_path, kafka, topics):
+    given = words(tmp_path, kafka, topics)
+    missing = CliRunner().invoke(command, [f"{given[0]}-not", *given[1:]])
+    assert f"has no topic '{topics[0]}-not'" in str(missing.exception)
+    put(kafka, topics[0], *(task(str(number)) for number in range(4)))
+    assert CliRunner().invoke(command, given).exit_code == 0
+    put(kafka, topics[0], *(task(str(number)) for number in range(4, 12)))
+    gone = [TopicPartition(topics[0], number, 4) for number in range(2)]
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.delete_records(gone).values():
+        future.result(20)
+    lost = CliRunner().invoke(command, given)
+    assert "2 offsets were deleted before they were read" in str(lost.exception)
+    assert CliRunner().invoke(command, [*given, "--accept-loss"]).exit_code == 0
+    assert sorted(asked(tmp_path / "out")) == sorted(str(number) for number in (0, 1, 2, 3, 8, 9, 10, 11))

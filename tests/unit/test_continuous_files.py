@@ -1,0 +1,236 @@
+"""Continuous collections of files and environments: new rows become parts, and no row is ever taken twice."""
+
+import json
+import os
+import re
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from rollstream.cli.options import Period
+from rollstream.collect.command import CollectOptions
+from rollstream.collect.continuous import parts
+from rollstream.collect.continuous.feeds import FilesFeed
+from rollstream.collect.continuous.parts import Part, take
+from rollstream.collect.continuous.production import STATE, Schedule
+from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
+from rollstream.collect.continuous.state import State
+from rollstream.collect.files.row_files import write_rows
+from rollstream.collect.files.rows import open_rows
+from rollstream.engines.settings import EngineSettings
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+from tests.harness.collecting import lines_of
+
+
+def options(tmp_path: Path, source: Path | str, **fields: Any) -> ContinuousOptions:
+    of_continuous = {name: fields.pop(name) for name in ("schedule", "kind", "to", "cluster") if name in fields}
+    engine = EngineSettings(kind="scripted", model_path=tmp_path)
+    values: dict[str, Any] = {"output": tmp_path / "out", "engine": engine, "max_tokens": 8, **fields}
+    one = CollectOptions(source=str(source), **values)
+    return ContinuousOptions(**{"collect": one, "schedule": Schedule(), "kind": "jsonl", **of_continuous})
+
+
+def looked(chosen: ContinuousOptions) -> list[str]:
+    """What one look said."""
+    said: list[str] = []
+    run_continuous(chosen, Stop(), said.append)
+    return said
+
+
+def prompts(directory: Path) -> list[str]:
+    """What was asked in all parts, in their order."""
+    outputs = sorted(
+        file for file in directory.glob("part-*") if re.fullmatch(r"part-\d{6}\.(jsonl|parquet)", file.name)
+    )
+    return [row.fields["prompt"] for output in outputs for row in open_rows(output)]
+
+
+def put(path: Path, *rows: str) -> Path:
+    with path.open("a") as stream:
+        stream.write("".join(json.dumps({"prompt": row}) + "\n" for row in rows))
+    return path
+
+
+def test_rows_that_were_taken_are_known_in_any_order_file_and_format(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    chosen = options(tmp_path, folder)
+    put(folder / "one.jsonl", "a", "b")
+    looked(chosen)
+    assert prompts(tmp_path / "out") == ["a", "b"]
+    put(folder / "one.jsonl", "c")
+    put(folder / "turned.jsonl", "b", "a", "d")
+    with write_rows(folder / "same.parquet", "parquet") as writer:
+        writer.write({"prompt": "a"})
+        writer.write({"prompt": "e"})
+    put(folder / ".hidden.jsonl", "h")
+    put(folder / "other.txt", "o")
+    looked(chosen)
+    assert prompts(tmp_path / "out") == ["a", "b", "c", "e", "d"]
+    (folder / "one.jsonl").unlink()
+    put(folder / "two.jsonl", "a", "f")
+    looked(chosen)
+    looked(chosen)
+    assert prompts(tmp_path / "out") == ["a", "b", "c", "e", "d", "f"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        STATE,
+        *(f"part-00000{number}.jsonl{ending}" for number in (1, 2, 3) for ending in ("", "_manifest.json")),
+    ]
+
+
+def test_a_row_says_where_it_comes_from_and_is_scored_by_the_environment_that_is_named(tmp_path):
+    source = put(tmp_path / "digits.jsonl", "31=")
+    looked(options(tmp_path, source, environment="sort_digits", kind="parquet"))
+    [row] = (row.fields for row in open_rows(tmp_path / "out" / "part-000001.parquet"))
+    assert row["original_collected_from"] == "digits.jsonl line 1"
+    assert row["reward"] in (0.0, 1.0)
+
+
+def test_what_can_not_be_asked_is_listed_once_and_the_rest_goes_on(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "bad.jsonl").write_bytes(b'{"prompt": "a"}\n{"promp\n{"x": 1}\n\x00\n[]\n{"prompt": null}\n')
+    (folder / "empty.jsonl").touch()
+    (folder / "torn.parquet").write_bytes(b"PAR1 and no more")
+    said = looked(options(tmp_path, folder))
+    assert prompts(tmp_path / "out") == ["a"]
+    listed = lines_of(tmp_path / "out" / "part-000001_bad_rows.jsonl")
+    assert len(listed) == 7
+    assert [line["row"] for line in listed if line["row"] is not None] == [{"x": 1}, {"prompt": None}]
+    assert {Path(line["where"]).name.partition(" ")[0] for line in listed} == {
+        "bad.jsonl", "empty.jsonl", "torn.parquet"
+    }  # fmt: skip
+    assert any("7 rows can't be asked" in line for line in said)
+    put(folder / "bad.jsonl", "b")
+    looked(options(tmp_path, folder))
+    assert prompts(tmp_path / "out") == ["a", "b"]
+    assert not (tmp_path / "out" / "part-000002_bad_rows.jsonl").exists()
+
+
+def test_only_bad_rows_make_a_list_and_no_rollouts(tmp_path):
+    source = tmp_path / "bad.jsonl"
+    source.write_text("{}\n")
+    looked(options(tmp_path, source))
+    assert len(lines_of(tmp_path / "out" / "part-000001_bad_rows.jsonl")) == 1
+    assert prompts(tmp_path / "out") == []
+    looked(options(tmp_path, put(source, "a")))
+    assert prompts(tmp_path / "out") == ["a"]
+
+
+def test_each_look_at_an_environment_takes_its_next_tasks_until_there_are_no_more(tmp_path):
+    chosen = options(tmp_path, "word_count", num_tasks=40, environment="")
+    for _ in range(2):
+        looked(chosen)
+    ids = [row["original_task_id"] for part in (1, 2) for row in lines_of(tmp_path / "out" / f"part-00000{part}.jsonl")]
+    assert ids == [str(number) for number in range(80)]
+    # With a period it ends by itself: the data set has 100 tasks.
+    said = looked(replace(chosen, schedule=Schedule(every_seconds=0.01)))
+    assert said[-1] == "word_count/train/0 has no more tasks: nothing is left to collect"
+    assert len(lines_of(tmp_path / "out" / "part-000003.jsonl")) == 20
+
+
+def test_a_restart_waits_until_the_next_look_is_due(tmp_path):
+    chosen = options(tmp_path, "word_count", num_tasks=3, environment="")
+    looked(chosen)
+    stop, said = Stop(), []
+
+    def say(line: str) -> None:
+        said.append(line)
+        stop.ask()
+
+    run_continuous(replace(chosen, schedule=Schedule(every_seconds=3600.0, waits_first=True)), stop, say)
+    assert said[0].startswith("the next look at word_count/train/0 is at ")
+    assert len(list((tmp_path / "out").glob("*.jsonl"))) == 1
+
+
+def test_a_file_that_is_being_written_is_left_for_the_next_look(tmp_path):
+    source = put(tmp_path / "rows.jsonl", "a")
+    with State(tmp_path / "state") as state:
+        feed = FilesFeed(source, settled_seconds=60.0)
+        assert list(feed.look(state)) == []
+        old = time.time() - 61
+        os.utime(source, (old, old))
+        assert [found.file for found in feed.look(state)] == [str(source)]
+
+
+def test_more_rows_than_a_part_takes_make_several(tmp_path, monkeypatch):
+    monkeypatch.setattr(parts, "MOST_ROWS", 4)
+    looked(options(tmp_path, put(tmp_path / "rows.jsonl", *"abcdefghij")))
+    sizes = [len(lines_of(tmp_path / "out" / f"part-00000{number}.jsonl")) for number in (1, 2, 3)]
+    assert sizes == [4, 4, 2]
+
+
+def test_what_was_begun_and_not_noted_is_begun_anew(tmp_path):
+    source, out = put(tmp_path / "rows.jsonl", "a", "b"), tmp_path / "out"
+    out.mkdir()
+    with State(out / STATE) as state:
+        feed = FilesFeed(source, settled_seconds=0)
+        with pytest.raises(ZeroDivisionError), state.transaction():
+            state.note_marks({"place": state.is_new(b"key", "") / 0})
+        assert state.is_new(b"key", "")
+        # The process ends after the part was noted, and before it was collected.
+        taken = take(Part(out, state.next_part), feed.look(state), feed, state, "prompt", Stop())
+        assert (taken.num_rows, state.open_parts(), state.next_part) == (2, [1], 2)
+    shutil.copy(out / ".part-000001.rows.jsonl", out / ".part-000007.rows.jsonl")
+    looked(options(tmp_path, source))
+    assert prompts(out) == ["a", "b"]
+    assert not list(out.glob(".part*"))
+
+
+def test_rows_are_known_as_long_as_their_file_is_there_and_others_for_some_days(tmp_path):
+    with State(tmp_path / "state") as state:
+        assert state.is_new(b"of a file", "/in/one.jsonl")
+        assert state.is_new(b"of a topic", "")
+        state.note_marks({"/in/one.jsonl": [1, 2]})
+        assert state.forget(days=1) == 0
+        # Older than tomorrow.
+        assert state.forget(days=-1) == 1
+        assert not state.is_new(b"of a file", "/in/one.jsonl")
+        state.unmark("/in/one.jsonl")
+        assert state.forget(days=-1) == 1
+        assert state.is_new(b"of a topic", "")
+
+
+def test_a_directory_belongs_to_one_source(tmp_path):
+    put(tmp_path / "one.jsonl", "a")
+    put(tmp_path / "two.jsonl", "b")
+    looked(options(tmp_path, tmp_path / "one.jsonl"))
+    with pytest.raises(ConfigurationError, match=r"collects from .*one\.jsonl, now it is .*two\.jsonl"):
+        looked(options(tmp_path, tmp_path / "two.jsonl"))
+
+
+def test_outputs_that_do_not_fit_are_refused(tmp_path):
+    source = put(tmp_path / "one.jsonl", "a")
+    with pytest.raises(ConfigurationError, match="name a directory without a suffix"):
+        looked(options(tmp_path, source, output=tmp_path / "out.jsonl"))
+    with pytest.raises(ConfigurationError, match=r"remove .* yourself"):
+        looked(options(tmp_path, source, overwrite=True))
+    with pytest.raises(ConfigurationError, match="lies in the source"):
+        looked(options(tmp_path, tmp_path, output=tmp_path / "out"))
+    with pytest.raises(ConfigurationError, match="written like topic:demo"):
+        looked(options(tmp_path, source, to="elsewhere"))
+    with pytest.raises(ConfigurationError, match=r"name the file with \[kafka\]"):
+        looked(options(tmp_path, source, to="topic:demo.collected"))
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / STATE).write_bytes(b"no database at all, but long enough to be looked at" * 20)
+    with pytest.raises(ConfigurationError, match="is not the state of a collection"):
+        looked(options(tmp_path, source, output=tmp_path / "broken"))
+
+
+def test_a_state_that_can_not_be_written_ends_the_process(tmp_path):
+    with pytest.raises(BrokenWorldError, match="cannot write"):
+        State(tmp_path / "nowhere" / "state")
+
+
+def test_periods_are_written_with_their_unit():
+    kind = Period()
+    assert [kind.convert(text, None, None) for text in ("90s", "30m", "6h", "2d")] == [90, 1800, 21600, 172800]
+    for text in ("6", "0s", "1.5h", "-1h", "400d", "6 hours", "9" * 40 + "s"):
+        with pytest.raises(click.BadParameter, match="written like 90s"):
+            kind.convert(text, None, None)
