@@ -39,6 +39,7 @@ class Trained:
         self.settings = StageSettings.load(self.config)
         self.checkpoint = directory / "checkpoints" / "1-abc"
         self.checkpoint.mkdir(parents=True)
+        self.uri = self.checkpoint.as_uri()
         KafkaAdmin(KafkaSettings(bootstrap_servers=kafka)).create_topics(run, partitions=1)
         self.publisher = TransactionalPublisher(self.settings.kafka, f"{run}.trainer")
         self.publisher.init()
@@ -54,7 +55,7 @@ class Trained:
         weights = published(version, parent_version=parent, uri=stored.uri, files=stored.files, step=version)
         entry = an_entry(
             kind=EntryKind.STEP if version else EntryKind.RESTART, weight_version=version, parent_version=parent,
-            step=version, checkpoint=self.checkpoint.as_uri() if version == 1 else None,
+            step=version, checkpoint=self.uri if version == 1 else None,
             metrics={"loss": 0.5},
         )  # fmt: skip
         run = self.settings.run
@@ -86,7 +87,7 @@ def test_rolling_back_publishes_the_older_files_and_fences_the_trainer(trained: 
     result = trained.call("rollback", "2")
     assert result.exit_code == 0, result.exception
     assert "version 4 is published with the files of version 2" in result.output
-    assert f"goes on from the checkpoint of version 1: {trained.checkpoint.as_uri()}" in result.output
+    assert f"goes on from the checkpoint of version 1: {trained.uri}" in result.output
     history = read(Run(trained.settings))
     assert history.published[4].files == history.published[2].files
     assert (history.published[4].parent_version, history.published[4].step) == (2, 2)
@@ -115,6 +116,7 @@ def test_a_pruned_version_cannot_be_rolled_back_to_and_the_trainer_goes_on(train
     shutil.rmtree(Path(trained.settings.weight_store) / "2-abc")
     refused = error_of(trained.call("rollback", "2", "--force"), ConfigurationError)
     assert "the files of version 2 are deleted" in refused
+    assert refused.endswith("; choose one of 3, 1, 0")
     trained.commit(NEWEST + 1)  # it was not fenced
 
 
@@ -139,15 +141,38 @@ def test_a_living_trainer_is_not_fenced_unless_forced(trained: Trained) -> None:
     assert trained.fold().current_version == NEWEST + 2
 
 
-def test_damaged_files_and_lost_checkpoints_are_shown_and_refused(trained: Trained) -> None:
+def test_damaged_files_are_shown_and_refused(trained: Trained) -> None:
     shown = json.loads(trained.call("show", "2", "--json").output)
     assert (shown["files_are"], shown["metrics"]) == ("complete, sums are right", {"loss": 0.5})
     (Path(trained.settings.weight_store) / "2-abc" / "model.safetensors").write_bytes(b"x" * 99)
     assert "damaged or gone" in trained.call("show", "2").output
     assert "expected sha256" in error_of(trained.call("rollback", "2"), CorruptWeightsError)
     assert "pruned" not in trained.call("list").output
-    trained.checkpoint.rmdir()
+    assert "no version 9; the newest is 3" in error_of(trained.call("show", "9"), ConfigurationError)
+
+
+def test_a_version_that_no_trainer_could_go_on_from_is_refused_and_the_others_are_named(trained: Trained) -> None:
+    trained.checkpoint.rmdir()  # as a trainer does with old ones
     assert "pruned" in trained.call("list").output
-    assert "which is gone" in error_of(trained.call("rollback", "1"), ConfigurationError)
-    assert trained.call("rollback", "0").exit_code == 0
-    assert "no version 9; the newest is 4" in error_of(trained.call("show", "9"), ConfigurationError)
+    refused = error_of(trained.call("rollback", "2", "--force", "--unseen-checkpoint"), ConfigurationError)
+    assert (
+        f"no trainer could go on from version 2: it would need the checkpoint of version 1, '{trained.uri}'" in refused
+    )
+    assert refused.endswith("which is gone; choose one of 0")
+    trained.commit(NEWEST + 1)  # it was not fenced
+    # Before the first checkpoint a trainer starts from the initial model.
+    rolled_back = trained.call("rollback", "0")
+    assert rolled_back.exit_code == 0, rolled_back.exception
+    assert "goes on from the initial model" in rolled_back.output
+
+
+def test_a_checkpoint_that_cannot_be_seen_from_here_needs_an_option(trained: Trained) -> None:
+    trained.checkpoint.parent.rename(trained.checkpoint.parent.with_name("on-another-machine"))
+    assert json.loads(trained.call("show", "1", "--json").output)["checkpoint_pruned"] is None
+    refused = error_of(trained.call("rollback", "2", "--force"), ConfigurationError)
+    assert f"starts from the checkpoint of version 1, '{trained.uri}', and from here it can't be seen" in refused
+    assert "--unseen-checkpoint" in refused
+    trained.commit(NEWEST + 1)  # it was not fenced
+    rolled_back = trained.call("rollback", "2", "--unseen-checkpoint")
+    assert rolled_back.exit_code == 0, rolled_back.exception
+    assert list(trained.fold().surviving_versions()) == [NEWEST + 2, 2, 1, 0]

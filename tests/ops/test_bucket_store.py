@@ -12,6 +12,7 @@ import pytest
 from pydantic import SecretStr
 
 from rollstream.history.bucket_store import BucketWeightStore
+from rollstream.history.restorable import checkpoint_is_there
 from rollstream.history.weight_files import StoredWeights
 from rollstream.history.weight_store import WeightStore, open_weight_store
 from rollstream.local import doctor
@@ -81,6 +82,19 @@ def test_a_copy_that_is_whole_is_used_although_the_store_is_gone(tmp_path: Path,
         with pytest.raises(WeightStoreError, match=rf"could not list {url}: "):
             again.names("abc")
         assert again.holds(stored.uri) is None
+
+
+def test_a_checkpoint_in_a_bucket_is_there_or_gone_or_cannot_be_seen(tmp_path: Path, url: str) -> None:
+    with an_s3_server(tmp_path) as server:
+        storage = server.storage(tmp_path / "cache", outage_seconds=0)
+        store = open_weight_store(url, storage)
+        stored = store.write("3-abc", save())
+        assert checkpoint_is_there(stored.uri, storage) is True
+        store.delete("3-abc")
+        assert checkpoint_is_there(stored.uri, storage) is False
+        assert checkpoint_is_there(stored.uri, StorageSettings()) is None  # without keys nobody is asked
+        server.kill()
+        assert checkpoint_is_there(stored.uri, storage) is None
 
 
 def test_an_outage_in_the_middle_of_both_directions_is_ridden_out(tmp_path: Path, url: str) -> None:

@@ -38,13 +38,15 @@ def show_version(settings: StageSettings, as_json: bool, version: int) -> None:
 @command.command("rollback")
 @settings_option
 @click.option("--force", is_flag=True, help="Also while a trainer runs: it is fenced and exits with 75.")
+@click.option("--unseen-checkpoint", is_flag=True, help="Also if the checkpoint can't be seen from this machine.")
 @click.argument("version", type=click.IntRange(min=0))
-def roll_back_to(settings: StageSettings, version: int, force: bool) -> None:
+def roll_back_to(settings: StageSettings, version: int, force: bool, unseen_checkpoint: bool) -> None:
     """Publish the files of an older version as a new version.
 
-    Generators load it. The next trainer starts from the newest checkpoint at or before it.
+    Generators load it. The next trainer starts from the newest checkpoint at or before it, so a version whose
+    checkpoint is deleted is refused.
     """
     from rollstream.views.weights import roll_back_and_show
 
     connected(settings)
-    roll_back_and_show(settings, version, force=force)
+    roll_back_and_show(settings, version, force=force, unseen=unseen_checkpoint)

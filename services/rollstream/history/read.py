@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from rollstream.bus.run import Run
-from rollstream.history.ledger import LedgerFold
+from rollstream.history.ledger import LedgerFold, NamedCheckpoint
 from rollstream.history.passing import Passing, Problem, RecordPlace, passed_over, refused
 from rollstream.history.versions import LARGEST_VERSION
 from rollstream.schemas.errors import InconsistentLedgerError
@@ -36,10 +36,9 @@ class History:
         """The versions on the surviving branch."""
         return set(self.fold.surviving_versions())
 
-    def checkpoint_at(self, version: int) -> str | None:
+    def checkpoint_at(self, version: int) -> NamedCheckpoint | None:
         """The checkpoint that a trainer restores after a rollback to a surviving `version`; None: the initial model."""
-        older = (named.uri for named in reversed(self.fold.checkpoints) if named.weight_version <= version)
-        return next(older, None)
+        return next((named for named in reversed(self.fold.checkpoints) if named.weight_version <= version), None)
 
 
 def read(run: Run) -> History:

@@ -1,13 +1,14 @@
 """Rolls a run back to an older weight version: a version and a ledger entry in one transaction, as a trainer does."""
 
 import uuid
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from functools import partial
 
 from rollstream.bus.presence import require_no_trainer
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.read import History, read
+from rollstream.history.restorable import checkpoint_is_there, choices, restorable
+from rollstream.history.weight_files import shown
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError
@@ -17,21 +18,22 @@ from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
 
 
-def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsPublished:
+def roll_back(settings: StageSettings, version: int, *, force: bool, unseen: bool = False) -> WeightsPublished:
     """Publish the files of `version` as a new version, its child. A trainer that still runs is fenced.
 
-    Raises `ConfigurationError` if a trainer lives (unless `force`), if the files of `version` are deleted or if no
-    trainer could go on from it, and `CorruptWeightsError` if its files are damaged. Nothing is changed then.
+    Raises `ConfigurationError` if a trainer lives (unless `force`), if the files of `version` or the checkpoint that
+    the next trainer needs are deleted, or if that checkpoint can't be seen from here (unless `unseen`), and
+    `CorruptWeightsError` if the files are damaged. Nothing is changed then.
     """
     require_no_trainer(settings.kafka, settings.run, force=force)
     run = Run(settings)
     # Before the trainer is fenced, so that a rollback that is refused stops nobody.
-    _checked(settings, read(run), version)
+    _checked(settings, read(run), version, unseen=unseen)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     publisher.init()
     # From here on no trainer can append. One may have committed a step since the check, so read and check again.
     history = read(run)
-    older = _checked(settings, history, version)
+    older = _checked(settings, history, version, unseen=unseen)
     started = utc_now()
     # Above the versions of cut entries too: a version number never stands for two sets of weights.
     new = history.newest_version + 1
@@ -49,33 +51,27 @@ def roll_back(settings: StageSettings, version: int, *, force: bool) -> WeightsP
     return published
 
 
-def _checked(settings: StageSettings, history: History, version: int) -> WeightsPublished:
-    surviving = sorted(history.surviving & set(history.published))
-    if version not in surviving:
-        raise ConfigurationError(
-            f"version {version} is not on the surviving branch of run {settings.run}: there are "
-            + (f"{surviving[0]} to {surviving[-1]}, {len(surviving)} in all" if surviving else "no versions")
-        )
-    older = history.published[version]
+def _checked(settings: StageSettings, history: History, version: int, *, unseen: bool) -> WeightsPublished:
     store = open_weight_store(settings.weight_store, settings.storage)
+    look_up = partial(checkpoint_is_there, storage=settings.storage)
+
+    def refused(why: str) -> ConfigurationError:
+        return ConfigurationError(f"{why}; {choices(restorable(history, store.holds, look_up))}")
+
+    if not history.fold.is_surviving(version) or version not in history.published:
+        raise refused(f"version {version} is not on the surviving branch of run {settings.run}")
+    older, needed = history.published[version], history.checkpoint_at(version)
     if store.holds(older.uri) is False:
-        raise ConfigurationError(
-            f"the files of version {version} are deleted: a trainer keeps only its newest versions; choose one that "
-            "`rollstream weights list` does not mark as pruned"
-        )
+        raise refused(f"the files of version {version} are deleted: a trainer keeps only its newest versions")
     store.fetch(older.uri, older.files)
-    checkpoint = history.checkpoint_at(version)
-    if checkpoint is not None and not checkpoint_exists(checkpoint):
+    is_there = needed is None or look_up(needed.uri)
+    if needed is None or is_there or (is_there is None and unseen):
+        return older
+    start = f"the checkpoint of version {needed.weight_version}, {shown(needed.uri)}"
+    if is_there is None:
         raise ConfigurationError(
-            f"the newest checkpoint at or before version {version} is {checkpoint}, which is gone: "
-            "no trainer could go on from there; choose a version at or after a checkpoint that "
-            "`rollstream weights list` does not mark as pruned"
+            f"after a rollback to version {version} the next trainer starts from {start}, and from here it can't be "
+            "seen whether that is still there: run this where the trainers' checkpoints can be reached, or look there "
+            "yourself and add --unseen-checkpoint"
         )
-    return older
-
-
-def checkpoint_exists(uri: str) -> bool:
-    """Whether the checkpoint that an entry names is still there."""
-    parts = urlsplit(uri)
-    # Only directories can be checked from here.
-    return parts.scheme != "file" or Path(unquote(parts.path)).is_dir()
+    raise refused(f"no trainer could go on from version {version}: it would need {start}, which is gone")

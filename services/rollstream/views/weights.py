@@ -9,8 +9,9 @@ from rich.text import Text
 
 from rollstream.bus.run import Run
 from rollstream.history.read import History, read
-from rollstream.history.rollback import checkpoint_exists, roll_back
-from rollstream.history.weight_store import WeightStore, open_weight_store
+from rollstream.history.restorable import checkpoint_is_there
+from rollstream.history.rollback import roll_back
+from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings import StageSettings
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
 from rollstream.schemas.weights import WeightsPublished
@@ -21,7 +22,9 @@ def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:
     """Print the newest `last` versions, the newest first."""
     history, store = read(Run(settings)), open_weight_store(settings.weight_store, settings.storage)
     newest = [history.published[version] for version in sorted(history.published)[-last:][::-1]]
-    rows = [_row(history, published) | {"pruned": _is_pruned(store, published)} for published in newest]
+    rows = [
+        _row(settings, history, published) | {"pruned": _is_gone(store.holds(published.uri))} for published in newest
+    ]
     if as_json:
         click.echo(json_text(rows))
         return
@@ -47,7 +50,7 @@ def show_one(settings: StageSettings, version: int, *, as_json: bool) -> None:
         raise ConfigurationError(f"run {settings.run} has no version {version}; the newest is {newest}")
     published, entry = history.published[version], history.entries.get(version)
     shown: dict[str, Any] = {
-        **_row(history, published),
+        **_row(settings, history, published),
         "dtype": published.dtype,
         "uri": published.uri,
         "files": [file.model_dump() for file in published.files],
@@ -64,16 +67,16 @@ def show_one(settings: StageSettings, version: int, *, as_json: bool) -> None:
     Console().print(table)
 
 
-def roll_back_and_show(settings: StageSettings, version: int, *, force: bool) -> None:
+def roll_back_and_show(settings: StageSettings, version: int, *, force: bool, unseen: bool) -> None:
     """Roll back, then print the new version and where the next trainer starts."""
-    published = roll_back(settings, version, force=force)
+    published = roll_back(settings, version, force=force, unseen=unseen)
     click.echo(f"version {published.weight_version} is published with the files of version {version}")
     checkpoint = read(Run(settings)).fold.checkpoint
     start = "the initial model" if checkpoint is None else f"the checkpoint of version {checkpoint.weight_version}"
     say(f"the next trainer goes on from {start}: {checkpoint.uri if checkpoint else 'no checkpoint is older'}")
 
 
-def _row(history: History, published: WeightsPublished) -> dict[str, Any]:
+def _row(settings: StageSettings, history: History, published: WeightsPublished) -> dict[str, Any]:
     entry = history.entries.get(published.weight_version)
     checkpoint = entry.checkpoint if entry else None
     return {
@@ -85,13 +88,12 @@ def _row(history: History, published: WeightsPublished) -> dict[str, Any]:
         "megabytes": round(sum(file.num_bytes for file in published.files) / 1e6, 1),
         "created_at": published.created_at.isoformat(timespec="seconds"),
         "checkpoint": checkpoint,
-        "checkpoint_pruned": checkpoint is not None and not checkpoint_exists(checkpoint),
+        "checkpoint_pruned": _is_gone(checkpoint is None or checkpoint_is_there(checkpoint, settings.storage)),
     }
 
 
-def _is_pruned(store: WeightStore, published: WeightsPublished) -> bool | None:
-    """Whether its files are deleted; None if the store can't be seen from here."""
-    is_there = store.holds(published.uri)
+def _is_gone(is_there: bool | None) -> bool | None:
+    """Whether it is deleted; None if its place can't be seen from here."""
     return None if is_there is None else not is_there
 
 
