@@ -3,6 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard
 
 from helm.dashboards.parts import RUN, Panel, Row, board, lines, number, query, rate, words
+from helm.dashboards.trainer import PHASES
 
 _LINEAGE = """\
 What a step was made of, and what became of one rollout:
@@ -209,21 +210,22 @@ def _waits() -> Row:
             ),
             lines(
                 "What the trainer does",
-                "Share of a step without a record to read, and held back for groups that it would have made too old.",
+                "Shares of the wall time of the newest step, which begins where the training of the step before ends: "
+                "without a record to read, held back for groups that it would have made too old, at work (publishing "
+                "the step before is its first part). While it is held back it may wait for records too.",
                 "percentunit",
-                query(f"max(rollstream:waiting_ratio:step{{{RUN}}})", "waits for records"),
-                query(
-                    f"max(rollstream_trainer_waiting_for_late_seconds{{{RUN}}}"
-                    f" / (rollstream_trainer_step_seconds{{{RUN}}} > 0))",
-                    "waits for late groups",
-                ),
-                query(
-                    f"max(rollstream:busy_seconds:step{{{RUN}}}) / max(rollstream_trainer_step_seconds{{{RUN}}} > 0)",
-                    "works",
-                ),
+                query(_share_of_step("waiting"), "waits for records"),
+                query(_share_of_step("waiting_for_late"), "waits for late groups"),
+                query(_share_of_step(*PHASES), "works"),
             ),
         ],
     )
+
+
+def _share_of_step(*phases: str) -> str:
+    """Of the step's wall time; from one scrape, since of two the one may be of the step before."""
+    spent = " + ".join(f"rollstream_trainer_{phase}_seconds{{{RUN}}}" for phase in phases)
+    return f"max(({spent}) / (rollstream_trainer_step_seconds{{{RUN}}} > 0))"
 
 
 def _cost() -> Row:

@@ -4,13 +4,14 @@ from grafana_foundation_sdk.builders import dashboard
 
 from helm.dashboards.parts import RUN, Panel, Row, board, lines, number, query, rate, words
 
-_PHASES = {
+PHASES = {
     "assembling": "decode and admit",
     "packing": "pack",
     "forward_backward": "forward and backward",
     "optimizer": "optimizer",
     "publishing": "publish the step before",
 }
+"""What a trainer does in a step, and what it is called."""
 _LINEAGE = """\
 The rollouts that a step trained on, with their versions and rewards:
 
@@ -88,7 +89,7 @@ def _time() -> Row:
                 "Time of a step",
                 "Seconds of the newest step without waiting, by what they were spent on.",
                 "s",
-                *(query(f"rollstream_trainer_{name}_seconds{{{RUN}}}", legend) for name, legend in _PHASES.items()),
+                *(query(f"rollstream_trainer_{name}_seconds{{{RUN}}}", legend) for name, legend in PHASES.items()),
                 stacked=True,
             ),
             lines(

@@ -174,6 +174,14 @@ def test_rates_are_taken_over_grafanas_interval_and_counters_never_raw(name: str
             assert not raw or re.search(r"(rate|increase)\(", expr), (title, raw)
 
 
+@each_board
+def test_figures_of_a_step_are_compared_with_those_of_the_same_step(name: str) -> None:
+    """What a rule records is a little older than what was scraped since: it may be of the step before."""
+    for title, expr in expressions(name):
+        metrics = {one.metric for one in asked(expr)}
+        assert len({metric.endswith(":step") for metric in metrics}) == 1, (title, expr)
+
+
 def test_the_overview_answers_four_questions_and_shows_how_to_trace_a_step() -> None:
     rows = [panel["title"] for panel in board("overview")["panels"] if panel["type"] == "row"]
     assert rows[:4] == [
