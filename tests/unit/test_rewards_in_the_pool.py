@@ -15,97 +15,127 @@ from tests.harness.reward_inputs import an_answer
 from tests.harness.unruly_environment import Unruly
 from tests.harness.waits import DEADLINE_SECONDS
 
-ENDLESS_POWER = r"\boxed{9^{9^{9^9}}}"
+POWER = r"\boxed{9^{9^{9^9}}}"
 """No machine has the memory or time for this number."""
 ENDLESS_PATTERN = {"type": "string", "pattern": "^(a+)+$"}
 """It looks for the end of the a's in 2^n ways if something else follows."""
-# Making an environment imports sympy, which can take long on a busy machine.
-BOUNDS = PoolBounds(sample_seconds=5.0, load_seconds=120.0, batch_seconds=250.0)
+# Making an environment imports sympy, which can take long on a busy machine, and each process that is killed does it
+# again: so what kills one is together in few tests.
+BOUNDS = PoolBounds(sample_seconds=3.0, load_seconds=120.0, batch_seconds=250.0)
+LATE = "timeout: scoring this sample took longer than 3 s"
+CRASHED = "crash: scoring this sample ended its process with exit code -9"
 
 
-def scored(environment: str, *answers: RewardInput, bounds: PoolBounds = BOUNDS) -> list[Verdict]:
-    async def score() -> list[Verdict | None]:
-        async with ScoringPool(bounds, {"polite": Declaration(path=f"{__name__}.Polite")}) as pool:
-            return await pool.score([Sample(environment=environment, answer=answer) for answer in answers])
+def scored(environment: str, *answers: RewardInput, **options: str) -> list[Verdict]:
+    return scored_twice([Sample(environment=environment, answer=answer) for answer in answers], [], options)[0]
 
-    verdicts = asyncio.run(score())
-    assert None not in verdicts
-    return [verdict for verdict in verdicts if verdict is not None]
+
+def scored_twice(
+    first: list[Sample], killed: list[Sample], options: dict[str, str] | None = None
+) -> tuple[list[Verdict], list[Verdict]]:
+    """The verdicts on both, in one pool of one process, which somebody kills when it is busy with a `killed` sample.
+
+    `options`: of `by_source`.
+    """
+    declared = {"polite": Declaration(path=f"{__name__}.Polite"), "by_source": Declaration(options=options or {})}
+
+    async def score() -> tuple[list[Verdict | None], list[Verdict | None]]:
+        async with ScoringPool(BOUNDS, declared) as pool:
+            verdicts = await pool.score(first)
+            if not killed:
+                return verdicts, []
+            # When this has its verdict, the environment is loaded.
+            await pool.score(killed[:1])
+            killing = asyncio.create_task(kill_when_busy())
+            after = await pool.score(killed)
+            await killing
+            return verdicts, after
+
+    before, after = asyncio.run(score())
+    assert None not in (*before, *after)
+    return [one for one in before if one is not None], [one for one in after if one is not None]
+
+
+async def kill_when_busy() -> None:
+    """Kill the scoring process once it has computed for 0.3 s: only a sample without end takes so long."""
+    [process] = [
+        child for child in psutil.Process().children() if "rollstream.environments.pool.child" in child.cmdline()
+    ]
+    start = process.cpu_times().user
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while process.cpu_times().user < start + 0.3:
+            await asyncio.sleep(0.02)
+    process.kill()
 
 
 def told(verdicts: list[Verdict]) -> list[str]:
     return [str(verdict.reward) if verdict.failure is None else str(verdict.failure) for verdict in verdicts]
 
 
-def test_an_expression_without_end_costs_the_environment_math_only_its_own_sample() -> None:
-    right, wrong = an_answer(r"\boxed{1/2}", "0.5"), an_answer(r"\boxed{1/3}", "0.5")
-    verdicts = scored("math", right, an_answer(ENDLESS_POWER, "5"), wrong, an_answer("5", None), right)
+def test_an_expression_without_end_or_a_kill_costs_the_environment_math_only_its_own_sample() -> None:
+    """Killed as the kernel does it for the memory: while the process is at the sample."""
+    right, wrong, endless = an_answer(r"\boxed{1/2}", "0.5"), an_answer(r"\boxed{1/3}", "0.5"), an_answer(POWER, "5")
+    asked = [Sample(environment="math", answer=one) for one in (right, endless, wrong, an_answer("5", None), right)]
+    verdicts, after = scored_twice(asked, [asked[0], asked[1], asked[0]])
     assert told(verdicts) == [
         "1.0",
-        "timeout: scoring this sample took longer than 5 s",
+        LATE,
         "0.0",
         "bad_reward: reward 'correct' raised RewardError: the row has no reference answer, so nothing can be compared: "
         "add one, or name another reward",
         "1.0",
     ]
     assert [verdict.status for verdict in verdicts[1:4]] == [Status.UNRESOLVED, Status.COMPLETED, Status.UNRESOLVED]
+    assert told(after) == ["1.0", CRASHED, "1.0"]
 
 
-def test_a_pattern_without_end_and_an_unknown_source_cost_by_source_only_their_own_samples() -> None:
+def test_a_pattern_without_end_a_kill_and_an_unknown_source_cost_by_source_only_their_own_samples() -> None:
     fine = an_answer("#### 72", "72", data_source="openai/gsm8k")
     endless = an_answer(f'"{"a" * 50}b"', data_source="structured_output", json_schema=ENDLESS_PATTERN)
-    power = an_answer(ENDLESS_POWER, "5", data_source="numina_olympiads")
+    power = an_answer(POWER, "5", data_source="numina_olympiads")
     unknown = an_answer("#### 72", "72", data_source="gsm8k")
-    verdicts = scored("by_source", fine, endless, unknown, power, an_answer("", "5", data_source="aime24"), fine)
-    assert [verdict.reward for verdict in verdicts] == [1.0, None, None, None, -1.0, 1.0]
-    late = "timeout: scoring this sample took longer than 5 s"
-    assert [told(verdicts)[1], told(verdicts)[3]] == [late, late]
+    missed = an_answer("", "5", data_source="aime24")
+
+    def samples(*answers: RewardInput) -> list[Sample]:
+        return [Sample(environment="by_source", answer=answer) for answer in answers]
+
+    verdicts, after = scored_twice(samples(fine, endless, unknown, missed, fine), samples(fine, endless, fine, power))
+    assert [verdict.reward for verdict in verdicts] == [1.0, None, None, -1.0, 1.0]
+    assert told(verdicts)[1] == LATE
     assert told(verdicts)[2].startswith(
         "bad_reward: reward 'score' raised RewardError: data source 'gsm8k' has no reward; those that have one: openai/"
     )
+    assert told(after) == ["1.0", CRASHED, "1.0", LATE]
+
+
+SPACES = " " * 100_000
 
 
 @pytest.mark.parametrize(
-    ("environment", "crashing", "fine"),
+    ("environment", "answer"),
     [
-        ("math", an_answer(ENDLESS_POWER, "5"), an_answer("5", "5")),
-        (
-            "by_source",
-            an_answer(f'"{"a" * 50}b"', data_source="structured_output", json_schema=ENDLESS_PATTERN),
-            an_answer("#### 5", "5", data_source="openai/gsm8k"),
-        ),
+        ("word_count", an_answer(f"<word_count>{SPACES}", "5")),
+        ("word_count", an_answer("<word_count>\n" * 8000, "5")),
+        ("multiple_choice", an_answer(f"Answer:{SPACES}b", "B")),
     ],
+    ids=["spaces after a tag", "many tags", "spaces after a colon"],
 )
-def test_a_process_that_dies_over_a_sample_costs_only_this_sample(
-    environment: str, crashing: RewardInput, fine: RewardInput
+def test_a_long_answer_in_no_form_is_wrong_and_takes_no_longer_than_its_length(
+    environment: str, answer: RewardInput
 ) -> None:
-    """As when the kernel kills it for its memory: it is killed while it is at the sample."""
-    bounds = PoolBounds(sample_seconds=60.0, load_seconds=120.0, batch_seconds=250.0)
-
-    async def score() -> list[Verdict | None]:
-        async with ScoringPool(bounds) as pool:
-            # When this has its verdict, the environment is loaded.
-            await pool.score([Sample(environment=environment, answer=fine)])
-            killing = asyncio.create_task(kill_when_busy())
-            samples = [Sample(environment=environment, answer=answer) for answer in (fine, crashing, fine)]
-            verdicts = await pool.score(samples)
-            await killing
-            return verdicts
-
-    verdicts = [verdict for verdict in asyncio.run(score()) if verdict is not None]
-    assert told(verdicts) == ["1.0", "crash: scoring this sample ended its process with exit code -9", "1.0"]
+    """It is the model's own, so it must not end as unresolved, as with patterns that try many ways to divide it."""
+    assert told(scored(environment, answer)) == ["0.0"]
 
 
-async def kill_when_busy() -> None:
-    """Kill the scoring process once it has computed for a second: no other sample here takes so long."""
-    [process] = [
-        child for child in psutil.Process().children() if "rollstream.environments.pool.child" in child.cmdline()
-    ]
-    start = process.cpu_times().user
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while process.cpu_times().user < start + 1.0:
-            await asyncio.sleep(0.05)
-    process.kill()
+def test_a_program_in_a_long_line_is_found_at_once_and_given_to_the_sandbox() -> None:
+    tests = '{"inputs": ["1"], "outputs": ["1"]}'
+    [verdict] = scored(
+        "by_source",
+        an_answer("```" + "a" * 200_000, tests, data_source="taco"),
+        # Nobody listens there.
+        sandbox_url="http://127.0.0.1:1/run_code",
+    )
+    assert "the sandbox service did not answer: ConnectionRefusedError" in str(verdict.failure)
 
 
 class Polite(Unruly):

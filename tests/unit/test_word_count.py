@@ -6,6 +6,7 @@ from rollstream.environments.load import load_environment
 from rollstream.environments.rubric import RewardInput
 from rollstream.environments.word_count import WordCount, parse_answer, parse_conversation
 from rollstream.process.declared import Declaration
+from rollstream.schemas.errors import RewardError, UnknownEnvironmentError
 
 
 def reward(completion: str, answer: str = "45") -> float:
@@ -88,9 +89,29 @@ def test_every_reachable_reward(completion: str, expected: float) -> None:
     assert reward(completion) == expected
 
 
-def test_no_answer_is_no_match_where_none_is_known() -> None:
-    untagged = RewardInput(completion="45", assistant_messages=("45",), reference_answer=None)
-    assert WordCount.rubric.score(untagged)[0] == 0.0
+@pytest.mark.parametrize("reference", [None, "", " "])
+@pytest.mark.parametrize("completion", ["45", tagged("45"), ""])
+def test_a_row_without_a_number_to_compare_with_is_unscored(completion: str, reference: str | None) -> None:
+    sample = RewardInput(completion=completion, assistant_messages=(completion,), reference_answer=reference)
+    with pytest.raises(RewardError, match="no reference answer"):
+        WordCount.rubric.score(sample)
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        # Values of options are in no message.
+        ({"num_examples": "0"}, r"num_examples is \*\*\*, not 1 to 1000000"),
+        ({"num_examples": "2000000000"}, r"num_examples is \*\*\*, not 1 to"),
+        ({"min_words": "9", "max_words": "5"}, "max_words .* must be 1 to 100000, the lower one first"),
+        ({"min_words": "-5"}, "min_words .* and max_words 50 must be"),
+        ({"max_words": "1000000000"}, "min_words 5 and max_words .* must be"),
+        ({"num_examples": "many"}, "invalid literal for int"),
+    ],
+)
+def test_numbers_that_make_no_data_set_are_refused(options: dict[str, str], why: str) -> None:
+    with pytest.raises(UnknownEnvironmentError, match=why):
+        load_environment("word_count", {"word_count": Declaration(options=options)})
 
 
 @pytest.mark.parametrize(
@@ -113,5 +134,15 @@ def test_a_conversation_is_parsed_at_the_first_tags_of_its_newest_tagged_message
     assert parse_conversation(messages) == expected
 
 
-def test_a_text_is_parsed_at_its_last_tags() -> None:
-    assert parse_answer(tagged("1") + tagged("2")) == "2"
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (tagged("1") + tagged("2"), "2"),
+        (tagged("1") + "<word_count>2", "1"),
+        ("<word_count>1<word_count> 2 </word_count>", "1<word_count> 2"),
+        ("</word_count>1<word_count>", None),
+        ("", None),
+    ],
+)
+def test_a_text_is_parsed_at_its_last_tags(text: str, expected: str | None) -> None:
+    assert parse_answer(text) == expected

@@ -13,11 +13,12 @@ get the rewards 1.3, 0.3, 0.25, 0.22, 0.2 and 0.
 """
 
 import random
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rollstream.environments.protocol import Split, Task
+from rollstream.environments.rewards.extraction import last_tagged, tagged
+from rollstream.environments.rewards.references import reference_of
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.prompt import Message, Sampling
 
@@ -25,7 +26,9 @@ _SYSTEM_PROMPT: Final = (
     "Count the words of the text that you are given. Answer with the number alone, in this form:\n"
     "<word_count>\n[number]\n</word_count>"
 )
-_FIELD: Final = re.compile(r"<word_count>\s*(.*?)\s*</word_count>", re.DOTALL)
+_TAG: Final = "word_count"
+_MOST_EXAMPLES: Final = 1_000_000
+_MOST_WORDS: Final = 100_000
 
 
 def parse_answer(completion: str) -> str | None:
@@ -33,22 +36,19 @@ def parse_answer(completion: str) -> str | None:
 
     This is the rule of verifiers' parser for single texts. The rewards don't use it: they get conversations.
     """
-    found = _FIELD.findall(completion)
-    return found[-1] if found else None
+    found = last_tagged(completion, _TAG)
+    return None if found is None else found.strip()
 
 
-def parse_conversation(assistant_messages: list[str]) -> str | None:
+def parse_conversation(assistant_messages: Sequence[str]) -> str | None:
     """The text inside the first pair of tags, in the newest assistant message that has a pair."""
-    for message in reversed(assistant_messages):
-        found = _FIELD.search(message)
-        if found:
-            return found.group(1)
-    return None
+    firsts = (next(tagged(message, _TAG), None) for message in reversed(assistant_messages))
+    return next((found.strip() for found in firsts if found is not None), None)
 
 
 def exact_match(sample: RewardInput) -> float:
-    """1 if the answer is the number, character by character."""
-    return float(sample.reference_answer is not None and _answer(sample) == sample.reference_answer)
+    """1 if the answer is the number, character by character. Raises `RewardError` if the row has no number."""
+    return float(parse_conversation(sample.assistant_messages) == reference_of(sample))
 
 
 def format_reward(sample: RewardInput) -> float:
@@ -60,14 +60,10 @@ def format_reward(sample: RewardInput) -> float:
 def partial_credit(sample: RewardInput) -> float:
     """1 for the right number, 0.5 if off by one, 0.2 if off by two, else 0."""
     try:
-        difference = abs(int(_answer(sample) or "") - int(sample.reference_answer or ""))
+        difference = abs(int(parse_conversation(sample.assistant_messages) or "") - int(reference_of(sample)))
     except ValueError:
         return 0.0
     return {0: 1.0, 1: 0.5, 2: 0.2}.get(difference, 0.0)
-
-
-def _answer(sample: RewardInput) -> str | None:
-    return parse_conversation(list(sample.assistant_messages))
 
 
 class WordCount:
@@ -85,6 +81,11 @@ class WordCount:
         # Options arrive as text from the run's file.
         self._num_examples, self._seed = int(num_examples), int(seed)
         self._bounds = (int(min_words), int(max_words))
+        if not 1 <= self._num_examples <= _MOST_EXAMPLES:
+            raise ValueError(f"num_examples is {self._num_examples}, not 1 to {_MOST_EXAMPLES}")
+        if not 1 <= self._bounds[0] <= self._bounds[1] <= _MOST_WORDS:
+            least, most = self._bounds
+            raise ValueError(f"min_words {least} and max_words {most} must be 1 to {_MOST_WORDS}, the lower one first")
 
     def counts(self) -> list[int]:
         """The number of words of each text, in the same order as in verifiers' data set."""

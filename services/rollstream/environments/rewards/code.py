@@ -17,7 +17,8 @@ from rollstream.schemas.errors import RewardError
 MAX_TESTS: Final = 10
 """Of each problem the first ones, as in verl."""
 _AT_ONCE: Final = 5
-_FENCED: Final = re.compile(r"(?ms)^[ \t]*```(\w*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)")
+# `*+` gives nothing back: a long line without an end would take time with the square of its length.
+_FENCED: Final = re.compile(r"(?ms)^[ \t]*```(\w*+)[^\n]*+\n(.*?)(?:^[ \t]*```|\Z)")
 _CALL: Final = """
 
 import json as _json, sys as _sys

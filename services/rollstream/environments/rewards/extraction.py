@@ -1,6 +1,7 @@
 r"""Finds the answer in a completion: inside `\boxed{…}`, or between tags. Each takes time with the length, no more."""
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 _BOX: Final = re.compile(r"\\(?:boxed|fbox)\s*")
@@ -21,12 +22,22 @@ def last_boxed(text: str) -> str | None:
     return re.split(r"[$\n]", text[start:], maxsplit=1)[0].strip() or None
 
 
+def tagged(text: str, tag: str = "answer") -> Iterator[str]:
+    """What is in each pair `<tag>…</tag>`, in their order. A pair begins at the first opening tag after the last pair.
+
+    Searched without a pattern: one with `\\s*` beside `.*?` takes time with the cube of the length.
+    """
+    opening, closing, position = f"<{tag}>", f"</{tag}>", 0
+    while (start := text.find(opening, position)) >= 0 and (end := text.find(closing, start)) >= 0:
+        yield text[start + len(opening) : end]
+        position = end + len(closing)
+
+
 def last_tagged(text: str, tag: str = "answer") -> str | None:
     """What is in the last pair `<tag>…</tag>`; None if there is no pair."""
-    opening, closing = f"<{tag}>", f"</{tag}>"
-    found, position = None, 0
-    while (start := text.find(opening, position)) >= 0 and (end := text.find(closing, start)) >= 0:
-        found, position = text[start + len(opening) : end], end + len(closing)
+    found = None
+    for found in tagged(text, tag):  # noqa: B007 (the last one is what is wanted)
+        pass
     return found
 
 

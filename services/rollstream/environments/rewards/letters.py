@@ -22,7 +22,8 @@ from rollstream.schemas.errors import RewardError
 _ALL: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _ONE: Final = re.compile(r"\**\s*\(?([A-Z])(?:\)|\b)[.:)]?\s*(.*)", re.DOTALL)
 _SAID: Final = re.compile(
-    r"(?i:\banswer(?:\s+is|\s*:)|\bcorrect\s+(?:option|choice)(?:\s+is|\s*:))\s*:?\s*(?i:option\s+|choice\s+)?"
+    # `*+` gives nothing back: many spaces between two `\\s*` would take time with the square of their number.
+    r"(?i:\banswer(?:\s+is|\s*:)|\bcorrect\s+(?:option|choice)(?:\s+is|\s*:))\s*+:?\s*+(?i:option\s+|choice\s+)?"
     # Looked at but not taken: what follows may say "no, the answer is …".
     r"(?=(\**\s*\(?[A-Z](?![A-Za-z'])[^\n]{0,40}))"
     r"|(?i:\b(?:option|choice))\s+(\(?[A-Z]\)?)\s+is\s+(?:the\s+)?(?:correct|right)\b"
