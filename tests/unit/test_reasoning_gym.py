@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from rollstream.collect.tasks import EnvironmentTasks
 from rollstream.environments.load import load_environment
 from rollstream.environments.procedural.entries import entry_metadata, entry_text
 from rollstream.environments.procedural.guard import EVALUATED, MAX_CHARACTERS, is_harmless
-from rollstream.environments.protocol import Environment, Split, Task
+from rollstream.environments.protocol import Environment, Split, Task, task_set_of
+from rollstream.environments.reasoning_gym import ReasoningGym
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
@@ -69,6 +71,24 @@ def test_a_data_set_whose_questions_have_many_right_answers_names_none() -> None
     assert score("graph_color", task, "<answer>no</answer>") == 0.0
 
 
+@pytest.mark.parametrize(
+    ("dataset", "answer"),
+    [("prime_factorization", "I don't know"), ("prime_factorization", "7/0"), ("coin_flip", "1.5e999")],
+)
+def test_an_answer_that_the_librarys_scorer_can_not_read_is_wrong(dataset: str, answer: str) -> None:
+    """These scorers raise for it."""
+    task = first_task(dataset)
+    assert score(dataset, task, f"<answer>{answer}</answer>") == 0.0
+
+
+def test_a_row_that_the_librarys_scorer_can_not_read_is_unscored_and_no_wrong_answer() -> None:
+    metadata = first_task("prime_factorization").metadata
+    task = Task(task_id="0", messages=(), reference_answer="a prime", metadata=metadata)
+    for answer in ("7", "a prime"):
+        with pytest.raises(RewardError, match="raised ValueError"):
+            score("prime_factorization", task, f"<answer>{answer}</answer>")
+
+
 def test_partial_scores_are_kept() -> None:
     task = first_task("leg_counting")
     assert score("leg_counting", task, f"<answer>{task.reference_answer} legs</answer>") == pytest.approx(
@@ -98,6 +118,31 @@ def test_options_of_the_file_reach_the_data_set_with_their_types() -> None:
     for task in tasks("chain_sum", "train", 20, min_terms="3", max_terms="3", allow_negation="true"):
         question = task.messages[-1].content
         assert question.count(" + ") + question.count(" - ") == 2
+
+
+def test_the_tasks_are_named_by_what_decides_them_and_without_making_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    named = {
+        (split, seed, dataset, *options.values()): task_set_of(made(dataset, **options), split, seed)
+        for split in ("train", "evaluate")
+        for seed in (1, 2)
+        for dataset in ("chain_sum", "spell_backward")
+        for options in ({}, {"size": "20"})
+    }
+    assert len({one.identity for one in named.values() if one is not None}) == len(named) == 16
+    assert named["train", 1, "chain_sum", "20"] == task_set_of(made("chain_sum", size="20"), "train", 1)
+    assert [one.size for one in named.values() if one is not None] == [None, 20] * 8
+    before = task_set_of(made("chain_sum"), "train", 1)
+    monkeypatch.setattr("rollstream.environments.reasoning_gym.version", lambda name: "0.1.26")
+    assert task_set_of(made("chain_sum"), "train", 1) != before
+
+
+def test_a_collection_names_slow_tasks_without_making_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = made("knight_swap")
+    monkeypatch.setattr(ReasoningGym, "tasks", lambda *_: pytest.fail("a task was made"))
+    tasks = [EnvironmentTasks(environment, split="train", seed=seed, num_rows=10_000) for seed in (0, 0, 1)]
+    first, again, other = (one.identity() for one in tasks)
+    assert first == again != other
+    assert first.startswith("reasoning_gym/knight_swap/train@")
 
 
 def test_a_size_bounds_the_tasks_of_a_split() -> None:

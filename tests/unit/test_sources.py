@@ -2,7 +2,8 @@
 
 import json
 import re
-from itertools import islice
+from collections.abc import Iterator
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollstream.environments.load import load_environment
+from rollstream.environments.protocol import Split, Task, TaskSet
 from rollstream.process.declared import Declaration
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
@@ -20,7 +22,7 @@ from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.producers.sources.protocol import Source
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.schemas.prompt import AgentChoice, Sampling
+from rollstream.schemas.prompt import AgentChoice, Message, Sampling
 from tests.harness.unruly_environment import TasksUnreadable, Unruly
 
 
@@ -189,6 +191,50 @@ def test_a_small_environment_is_shuffled_and_keeps_its_rows_names() -> None:
     answers = [{row.prompt_id: row.reference_answer for row in epoch} for epoch in epochs]
     assert answers[0] == answers[1]
     assert answers[0][f"{source.dataset}/0"] == "45"
+
+
+class Slow:
+    """Tasks that take long to make, so that it names them itself, and counts how many it had to make."""
+
+    name = "slow"
+    rubric = Unruly.rubric
+    sampling = Sampling()
+
+    def __init__(self, size: int | None) -> None:
+        self.size = size
+        self.num_made = 0
+
+    def task_set(self, split: Split, seed: int) -> TaskSet:
+        """See `TaskSet`."""
+        return TaskSet(f"slow/{split}@{seed}", self.size)
+
+    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
+        """See `Environment.tasks`."""
+        for row in count() if self.size is None else range(self.size):
+            self.num_made += 1
+            yield Task(task_id=str(row), messages=(Message(role="user", content=f"{row}="),))
+
+
+@pytest.mark.parametrize("size", [None, 1_000_000])
+def test_an_environment_that_names_its_tasks_makes_only_those_that_are_asked(size: int | None) -> None:
+    slow = Slow(size)
+    source = EnvironmentSource(slow, split="train", seed=3)
+    assert (source.dataset, source.num_rows, slow.num_made) == ("slow/train@3", None, 1)
+    assert [row.prompt_id for row in islice(source.rows(0, 2), 3)] == [f"slow/train@3/{row}" for row in (2, 3, 4)]
+    assert slow.num_made == 1 + 5
+
+
+def test_a_small_one_that_names_its_tasks_is_shuffled_as_any_other() -> None:
+    source = EnvironmentSource(Slow(20), split="train", seed=3)
+    assert (source.dataset, source.num_rows) == ("slow/train@3", 20)
+    orders = [[row.row for row in source.rows(epoch, 0)] for epoch in range(2)]
+    assert [sorted(order) for order in orders] == [list(range(20))] * 2
+    assert orders[0] != orders[1]
+
+
+def test_an_environment_that_names_tasks_and_has_none_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="slow has no task in its split 'train'"):
+        EnvironmentSource(Slow(0), split="train", seed=3)
 
 
 def test_an_environment_without_tasks_in_a_split_is_refused() -> None:

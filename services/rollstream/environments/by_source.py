@@ -4,15 +4,17 @@ The data sets are those of verl and a few more (`rewards.registry`). A row whose
 Programming problems need the option `sandbox_url`, a service with sandbox-fusion's `POST /run_code`; a program then
 gets `sandbox_run_seconds` per test, and ten tests take up to 6 times that and 10 s more: set
 `sample_deadline_seconds` of the scorer accordingly.
+
+Where math-verify is installed, it is imported with the environment, which takes 6 to 18 s while its files are not in
+memory yet: see `math` for the setting that bounds it.
 """
 
 from collections.abc import Iterator
 from functools import partial
 from importlib.util import find_spec
 
-from rollstream.environments.protocol import Split, Task
+from rollstream.environments.protocol import Split, Task, no_tasks
 from rollstream.environments.rewards.equivalence import load_math_verify
-from rollstream.environments.rewards.no_tasks import no_tasks
 from rollstream.environments.rewards.registry import score_by_source
 from rollstream.environments.rewards.sandbox import Sandbox
 from rollstream.environments.rubric import Rubric, WeightedReward

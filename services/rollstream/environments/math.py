@@ -2,13 +2,16 @@ r"""The environment `math`: whether the last answer of a completion is mathemati
 
 The library math-verify decides (`rewards.equivalence`): `\frac{1}{2}`, `0.5` and `1/2` are equal. Where the reward of
 a data set's original is wanted instead, `by_source` gives it.
+
+Making the environment imports antlr and sympy, which takes 6 to 18 s where their files are not in memory yet. A scorer
+gives it `load_deadline_seconds`, 10 s by default, and leaves the samples unresolved beyond; where that happens, raise
+it to 30, and `batch_deadline_seconds` and `session_timeout_seconds` above it.
 """
 
 from collections.abc import Iterator
 
-from rollstream.environments.protocol import Split, Task
+from rollstream.environments.protocol import Split, Task, no_tasks
 from rollstream.environments.rewards.equivalence import is_equivalent, load_math_verify
-from rollstream.environments.rewards.no_tasks import no_tasks
 from rollstream.environments.rewards.references import reference_of
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling

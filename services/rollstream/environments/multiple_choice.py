@@ -2,9 +2,8 @@
 
 from collections.abc import Iterator
 
-from rollstream.environments.protocol import Split, Task
+from rollstream.environments.protocol import Split, Task, no_tasks
 from rollstream.environments.rewards.letters import answered, multiple_choice
-from rollstream.environments.rewards.no_tasks import no_tasks
 from rollstream.environments.rubric import Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling
 

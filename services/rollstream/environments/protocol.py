@@ -1,11 +1,12 @@
 """The interface of an environment: the tasks that are asked, and the rubric that scores the answers."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, NoReturn, Protocol
 
 from rollstream.environments.rubric import Rubric
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message, Sampling
 
 Split = Literal["train", "validate", "evaluate"]
@@ -23,11 +24,25 @@ class Task:
     metadata: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSet:
+    """What is known of the tasks of a split under a seed without making them.
+
+    `identity` is a name that other tasks do not have. `size` is None if they have no end.
+    """
+
+    identity: str
+    size: int | None
+
+
 class Environment(Protocol):
     """Tasks and rubric of one kind of problem.
 
     It is made by name: one of ours, or one that `[environments.NAME]` of the run's file declares, with its options. The
     process that asks its tasks and the process that scores the answers make it with the same options.
+
+    One whose tasks are slow to make may also have `task_set(split, seed) -> TaskSet`. Without it whoever asks the tasks
+    makes thousands of them at its start: to see whether they end, and to name them.
     """
 
     @property
@@ -48,6 +63,20 @@ class Environment(Protocol):
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """Tasks of a split, in an order that `seed` decides. There may be no end. No task is in two splits."""
         ...
+
+
+def task_set_of(environment: Environment, split: Split, seed: int) -> TaskSet | None:
+    """What the environment says of its tasks without making them; None if it does not say."""
+    named: Callable[[Split, int], TaskSet] | None = getattr(environment, "task_set", None)
+    return None if named is None else named(split, seed)
+
+
+def no_tasks(name: str) -> NoReturn:
+    """For an environment that only scores: raises `ConfigurationError` that says where tasks come from."""
+    raise ConfigurationError(
+        f"environment {name!r} only scores answers and has no tasks of its own: read them from a file, e.g. "
+        "source = 'jsonl' with its `path` in [producer]"
+    )
 
 
 def split_of(content: str) -> Split:

@@ -3,16 +3,20 @@
     [environments.reasoning_gym]
     options = { dataset = "chain_sum", min_terms = "2", max_terms = "4" }
 
-`size` bounds the tasks of a split; without it they have no end. Set it where tasks are slow to make (`countdown` takes
-25 ms each, `knight_swap` half a second): a producer asks an environment for its first 10,001 tasks when it starts.
+`size` bounds the tasks of a split; without it they have no end. Some are slow to make (`countdown` takes 25 ms each,
+`knight_swap` half a second), and a producer makes all tasks of a split of up to 10,000 when it starts, to shuffle them;
+of a larger or endless one it makes only those that it asks, in their own order (`task_set`).
 Further options go to the data set; those that are no text are written as JSON. Several data sets at once: an own
 environment of the same class for each, e.g. `path = "rollstream.environments.reasoning_gym.ReasoningGym"`.
 The answer is what the last `<answer>…</answer>` of a completion holds, as the system prompt asks. Scores are the
-library's own, some of them partial (0.01 for an answer at all, say); no answer is 0.
+library's own, some of them partial (0.01 for an answer at all, say); no answer is 0, and so is one over which the
+library's scorer raises, unless it does so over the right answer too, or the data set names none.
 """
 
 import hashlib
+import json
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from itertools import islice
 from typing import Any, Final
 
@@ -20,7 +24,7 @@ from rollstream.environments.procedural.entries import entry_metadata, entry_tex
 from rollstream.environments.procedural.guard import guarded
 from rollstream.environments.procedural.loading import load_dataset
 from rollstream.environments.procedural.options import typed_options
-from rollstream.environments.protocol import Split, Task, split_of
+from rollstream.environments.protocol import Split, Task, TaskSet, split_of
 from rollstream.environments.rewards.extraction import last_tagged
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.errors import RewardError
@@ -30,6 +34,7 @@ SYSTEM_PROMPT: Final = (
     "Think about the question step by step. Then write the answer, and nothing else, between the tags <answer> and "
     "</answer>. If the question shows how answers are written, write yours the same way."
 )
+_DISTRIBUTION: Final = "reasoning-gym"
 _CHUNK_TASKS: Final = 500
 _MOST_EMPTY_CHUNKS: Final = 4
 
@@ -59,6 +64,12 @@ class ReasoningGym:
         It ends after `size` tasks, or if 2,000 questions in a row are of other splits: there are too few of them.
         """
         return islice(self._endless(split, seed), self._size)
+
+    def task_set(self, split: Split, seed: int) -> TaskSet:
+        """What decides the tasks: the library's version and data set, the options, the split and the seed."""
+        decisive = [version(_DISTRIBUTION), self._options, self._size, SYSTEM_PROMPT, _CHUNK_TASKS, split, seed]
+        digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
+        return TaskSet(f"{self.name}/{self._dataset}/{split}@{digest[:12]}", self._size)
 
     def _endless(self, split: Split, seed: int) -> Iterator[Task]:
         num_empty, chunk, row = 0, 0, 0
@@ -108,8 +119,21 @@ class ReasoningGym:
         answer = last_tagged(sample.completion)
         if answer is None:
             return 0.0
+        readable = guarded(self._dataset, answer.strip(), entry)
+        try:
+            return self._library_score(readable, entry)
+        except MemoryError:
+            raise
+        except Exception:
+            # Some scorers raise for an answer in another form. Unless they do so for the right one too, it is wrong.
+            if entry["answer"] is None:
+                raise
+            self._library_score(guarded(self._dataset, entry["answer"], entry), entry)
+            return 0.0
+
+    def _library_score(self, answer: str, entry: dict[str, Any]) -> float:
         with self._library.entered():
-            return float(self._scorer.score_answer(guarded(self._dataset, answer.strip(), entry), entry))
+            return float(self._scorer.score_answer(answer, entry))
 
     def _entry(self, sample: RewardInput) -> dict[str, Any]:
         row = sample.metadata

@@ -5,9 +5,8 @@ Rows carry `json_schema` as JSON text in their metadata.
 
 from collections.abc import Iterator
 
-from rollstream.environments.protocol import Split, Task
+from rollstream.environments.protocol import Split, Task, no_tasks
 from rollstream.environments.rewards.json_schema import fits_schema, is_json, load_jsonschema
-from rollstream.environments.rewards.no_tasks import no_tasks
 from rollstream.environments.rubric import Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from rollstream.environments.protocol import Environment, Split, Task
+from rollstream.environments.protocol import Environment, Split, Task, TaskSet, task_set_of
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.identity import tasks_identity
 from rollstream.producers.sources.protocol import PromptRow
@@ -21,12 +21,13 @@ class EnvironmentSource:
         self._environment = environment
         self._split = split
         self._seed = seed
-        first = _first_tasks(environment, split, seed)
+        known, first = _known_and_first(environment, split, seed)
         if not first:
             raise ConfigurationError(f"environment {environment.name} has no task in its split {split!r}")
         # Not named by the seed: some environments give the same tasks with any, and their prompts would come twice.
-        self._identity = tasks_identity(f"{environment.name}/{split}", first)
-        self._all = first if len(first) <= MOST_SHUFFLED_TASKS else None
+        self._identity = tasks_identity(f"{environment.name}/{split}", first) if known is None else known.identity
+        is_small = len(first) <= MOST_SHUFFLED_TASKS if known is None else _is_small(known)
+        self._all = first if is_small else None
 
     @property
     def dataset(self) -> str:
@@ -59,11 +60,21 @@ class EnvironmentSource:
         )
 
 
-def _first_tasks(environment: Environment, split: Split, seed: int) -> list[Task]:
+def _known_and_first(environment: Environment, split: Split, seed: int) -> tuple[TaskSet | None, list[Task]]:
+    """What the environment says of its tasks; and the first, all if they are few enough to be shuffled.
+
+    Of tasks that are known to be more only one is made: to make them may take long.
+    """
     try:
-        return list(islice(environment.tasks(split, seed), MOST_SHUFFLED_TASKS + 1))
+        known = task_set_of(environment, split, seed)
+        wanted = MOST_SHUFFLED_TASKS + 1 if known is None or _is_small(known) else 1
+        return known, list(islice(environment.tasks(split, seed), wanted))
     except Exception as error:
         raise ConfigurationError(
             f"environment {environment.name} raised {type(error).__name__} while giving the tasks of its split "
             f"{split!r}: {error}; mend its code, or name another one"
         ) from error
+
+
+def _is_small(known: TaskSet) -> bool:
+    return known.size is not None and known.size <= MOST_SHUFFLED_TASKS

@@ -4,16 +4,28 @@ The reward is the paper's prompt-level strict accuracy: 1 if all instructions ar
 `loose` (the same with introductions and asterisks forgiven) and the shares of instructions that are followed, strictly
 and loosely. With the option `reward = "share"` the strict share is the reward, which leaves more groups with spread.
 
-Rows carry `instruction_id_list` and `kwargs` as JSON text in their metadata. A row that names an instruction or a
-language that is not covered stays unscored.
+Rows carry `instruction_id_list` and `kwargs` as JSON text in their metadata. Covered are the 25 ids of the paper:
+
+    keywords:            existence, frequency, forbidden_words, letter_frequency
+    language:            response_language (30 languages, `language.LANGUAGES`)
+    length_constraints:  number_sentences, number_paragraphs, number_words, nth_paragraph_first_word
+    detectable_content:  number_placeholders, postscript
+    detectable_format:   number_bullet_lists, constrained_response, number_highlighted_sections, multiple_sections,
+                         json_format, title
+    combination:         two_responses, repeat_prompt
+    startend:            end_checker, quotation
+    change_case:         capital_word_frequency, english_capital, english_lowercase
+    punctuation:         no_comma
+
+A row that names another id, such as `count:` or `paragraphs:` of other data sets, or another language, stays unscored
+as a whole, also if the rest of its instructions is covered: its failure is `bad_reward`, and the message names the ids.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Final
 
 from rollstream.environments.ifeval.instructions import loosely_followed, strictly_followed
-from rollstream.environments.protocol import Split, Task
-from rollstream.environments.rewards.no_tasks import no_tasks
+from rollstream.environments.protocol import Split, Task, no_tasks
 from rollstream.environments.rubric import RewardFn, RewardInput, Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling
 
