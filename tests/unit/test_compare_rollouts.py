@@ -108,6 +108,29 @@ def test_rows_that_can_not_be_read_or_name_no_example_are_counted_and_listed(tmp
     assert found.before.rewards.num == 5
 
 
+def test_nulls_that_parquet_adds_within_tool_calls_change_nothing(tmp_path: Path) -> None:
+    def asked(**function: str) -> list[dict[str, Any]]:
+        call = {"id": "1", "function": {"name": "count", **function}}
+        return [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+
+    rows = [{"prompt": asked(), "reward": 0.0}, {"prompt": asked(strict="yes"), "reward": 0.0}]
+    paths = [written(tmp_path / name, rows) for name in ("a.jsonl", "b.parquet")]
+    assert compare(*paths).num_matched == 2
+
+
+DEEP = "[" * 700 + "]" * 700
+"""JSON reads it; Python's stack does not hold a function that calls itself so often."""
+
+
+def test_a_prompt_that_is_nested_too_deeply_is_a_bad_row(tmp_path: Path) -> None:
+    before, after = two_files(tmp_path)
+    with before.open("a") as stream:
+        stream.write(f'{{"prompt": {DEEP}, "reward": 1.0}}\n')
+    found = compare(before, after)
+    assert found.before.bad == ("before.jsonl line 6: its JSON is nested too deeply",)
+    assert found.num_matched == 3
+
+
 def test_the_command_prints_json_for_programs(tmp_path: Path) -> None:
     ended = CliRunner().invoke(command, [*(str(path) for path in two_files(tmp_path)), "--json"])
     found = json.loads(ended.output)

@@ -100,6 +100,37 @@ def test_tool_calls_to_imitate_are_left_out_and_those_before_the_answer_are_kept
     assert found.tally.left_out == {"its answer holds tool calls or reasoning apart from its text": 1}
 
 
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"prompt": [{"role": ["user"], "content": "x"}], "response": "y", "reward": 1}', "a message has no role"),
+        ('{"prompt": [{"role": {"a": 1}, "content": "x"}], "response": "y", "reward": 1}', "a message has no role"),
+        ('{"prompt": "x", "response": "y", "reward": 1e999}', "it has no reward"),
+        ('{"prompt": "x", "response": "y", "reward": NaN}', "it has no reward"),
+        ('{"prompt": "x", "response": 7, "reward": 1}', "its messages are neither text nor"),
+        ('{"prompt": "x", "response": null, "reward": 1}', "it has neither `completion` nor `response`"),
+        ('{"prompt": "x", "reward": 1}', "it has neither `completion` nor `response`"),
+        ('{"response": "y", "reward": 1}', "it has neither `prompt` nor `messages`"),
+        ('{"prompt": "\x00", "response": "y", "reward": 1}', "it can't be read"),
+        ('{"prompt": "x", "resp', "it can't be read"),
+        (
+            '{"prompt": [{"role": "user", "content": "x", "a": ' + "[" * 700 + "]" * 700 + '}], "response": "y",'
+            ' "reward": 1}',
+            "it can't be read",
+        ),
+    ],
+    ids=range(11),
+)
+def test_a_malformed_row_is_left_out_with_its_reason_and_the_rest_is_used(tmp_path: Path, line: str, why: str) -> None:
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text(f"{json.dumps(a_row())}\n{line}\n{json.dumps(a_row())}\n")
+    found = RolloutExchanges(path, None)
+    assert len(list(found)) == 2
+    [left_out] = found.tally.left_out
+    assert left_out.startswith(why)
+    assert found.tally.places[left_out] == ["rollouts.jsonl line 2"]
+
+
 def test_a_directory_without_a_usable_row_is_an_error_that_says_why(tmp_path: Path) -> None:
     path = written(tmp_path / "rollouts", [a_row(reward=0.2), a_row(reward=0.25)])
     with pytest.raises(ConfigurationError, match=r"no row to learn from, of 2: 2 left out: its reward is below 1 "):

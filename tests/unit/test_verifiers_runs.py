@@ -181,8 +181,8 @@ def test_our_rollouts_become_a_run_that_viewers_find(tmp_path: Path) -> None:
     assert (metadata["num_examples"], metadata["rollouts_per_example"]) == (2, 2)
     assert metadata["avg_reward"] == pytest.approx(1.75 / 3)
     assert metadata["avg_error"] == 0.25
-    # One of four passes: example 0 has 1 of 2, example 1 has 0 of 2.
-    assert metadata["pass_at_k"] == {"1": 0.25, "2": 0.5}
+    # One sample neither passed nor failed.
+    assert (metadata["pass_at_k"], metadata["pass_all_k"]) == ({}, {})
     assert metadata["state_columns"] == ["data_idx", "temperature"]
 
 
@@ -191,6 +191,8 @@ def test_a_reward_of_0_for_failed_rows_is_written_only_on_demand(tmp_path: Path)
     rollouts = our_rows(tmp_path / "rollouts.jsonl")
     run = export_run(rollouts, tmp_path / "outputs", name, zero_for_failed=True).path
     assert results_of(run)[3]["reward"] == 0.0
+    # One of four passes then: example 0 has 1 of 2, example 1 has 0 of 2.
+    assert json.loads((run / "metadata.json").read_text())["pass_at_k"] == {"1": 0.25, "2": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -215,6 +217,65 @@ def test_a_torn_line_of_a_run_is_counted_and_the_rest_is_imported(tmp_path: Path
     assert ended.exit_code == 0, ended.output
     assert "6 rows, 1 left out" in ended.output
     assert "results.jsonl line 7" in ended.output
+
+
+def test_a_row_that_is_nested_too_deeply_is_left_out_both_ways(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run")
+    with (run / "results.jsonl").open("a") as stream:
+        stream.write(f'{{"example_id": 3, "prompt": {"[" * 700}{"]" * 700}, "reward": 1.0}}\n')
+    imported = import_run(run, tmp_path / "rollouts.parquet")
+    exported = export_run(run / "results.jsonl", tmp_path / "outputs", RunName(env_id="word-count", model="tiny"))
+    for done in (imported, exported):
+        assert (done.num_rows, done.num_bad) == (6, 1)
+        assert done.bad == ("results.jsonl line 7: its JSON is nested too deeply",)
+
+
+def test_a_file_without_a_row_that_can_be_read_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "results.jsonl").write_text("[]\n7\n")
+    for convert in (
+        lambda: import_run(tmp_path / "results.jsonl", tmp_path / "rollouts.jsonl"),
+        lambda: export_run(tmp_path / "results.jsonl", tmp_path / "outputs", RunName(env_id="a", model="b")),
+    ):
+        with pytest.raises(
+            ConfigurationError, match=r"none of 2 rows of .* can be used; the first, results.jsonl line 1"
+        ):
+            convert()
+    assert not (tmp_path / "rollouts.jsonl").exists()
+    assert not list((tmp_path / "outputs").rglob("*.json*"))
+
+
+@pytest.mark.parametrize("name", ["rollouts.csv", "."])
+def test_an_output_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=r"name must end in .jsonl or .parquet"):
+        import_run(a_run(tmp_path / "run"), Path(name))
+
+
+def test_rows_that_were_taken_out_change_the_averages_of_the_run(tmp_path: Path) -> None:
+    rollouts = tmp_path / "rollouts.jsonl"
+    import_run(a_run(tmp_path / "run"), rollouts)
+    rows = [row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)]
+    rewrite_rows(rollouts, "jsonl", lambda: [row for row in rows if (row["reward"] or 0) > 1.0])
+    run = export_run(rollouts, tmp_path / "outputs", RunName(run_id="good")).path
+    metadata = json.loads((run / "metadata.json").read_text())
+    assert (metadata["num_examples"], metadata["rollouts_per_example"]) == (2, 1)
+    assert metadata["avg_reward"] == pytest.approx(1.3)
+    assert metadata["version_info"] == METADATA["version_info"]
+
+
+def test_the_metadata_of_an_earlier_import_is_not_taken_for_another_run(tmp_path: Path) -> None:
+    rollouts = tmp_path / "rollouts.jsonl"
+    import_run(a_run(tmp_path / "run"), rollouts)
+    (tmp_path / "run" / "metadata.json").unlink()
+    import_run(tmp_path / "run", rollouts)
+    with pytest.raises(ConfigurationError, match="give --env-id and --model"):
+        export_run(rollouts, tmp_path / "outputs", RunName())
+
+
+def test_the_directory_where_one_is_can_be_named_by_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import_run(a_run(tmp_path / "run"), tmp_path / "rollouts")
+    monkeypatch.chdir(tmp_path / "rollouts")
+    assert results_of(export_run(Path(), tmp_path / "outputs", RunName()).path) == the_results()
 
 
 def test_a_metadata_file_that_is_no_object_is_refused(tmp_path: Path) -> None:

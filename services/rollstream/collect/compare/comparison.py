@@ -11,7 +11,7 @@ from rollstream.collect.compare.examples import ExampleDelta, ExampleTable, exam
 from rollstream.collect.files.row_files import Kind, write_rows
 from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
 from rollstream.collect.statistics import RewardStatistics, shown_text
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 
 MatchBy = Literal["auto", "example_id", "prompt"]
 
@@ -113,9 +113,10 @@ def _read(source: RowSource, table: ExampleTable, *, by_id: bool, is_after: bool
             if isinstance(row, BadRow):
                 counted.add_bad(row.where, row.why)
                 continue
-            key = example_key(row.fields, by_id=by_id)
-            if key is None:
-                counted.add_bad(row.where, "it has no example_id" if by_id else "it has no prompt")
+            try:
+                key = example_key(row.fields, by_id=by_id)
+            except UnusableRowError as error:
+                counted.add_bad(row.where, str(error))
                 continue
             num_before = counted.rewards.num
             counted.rewards.add(row.fields.get("reward"))

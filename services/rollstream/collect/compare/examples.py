@@ -10,6 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rollstream.collect.nulls import without_nulls
+from rollstream.schemas.errors import UnusableRowError
+
 _CREATE: Final = """
     CREATE TABLE examples (
         key BLOB PRIMARY KEY, label TEXT NOT NULL,
@@ -84,11 +87,11 @@ def _values(key: bytes, label: str, reward: float | None, *, is_after: bool) -> 
     return (key, label, 0, 0.0, *added) if is_after else (key, label, *added, 0, 0.0)
 
 
-def example_key(fields: Mapping[str, Any], *, by_id: bool) -> bytes | None:
-    """A digest of the row's `example_id`, or of what its prompt asks; None if the row has none."""
+def example_key(fields: Mapping[str, Any], *, by_id: bool) -> bytes:
+    """A digest of the row's `example_id`, or of what its prompt asks. Raises `UnusableRowError` if it has none."""
     value = fields.get("example_id") if by_id else asked(fields.get("prompt", fields.get("messages")))
     if value is None:
-        return None
+        raise UnusableRowError("it has no example_id" if by_id else "it has no prompt")
     text = json.dumps(value, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
@@ -99,8 +102,4 @@ def asked(prompt: Any) -> Any:
         return [{"role": "user", "content": prompt}]
     if not isinstance(prompt, list) or not prompt:
         return None
-    return [_without_nulls(message) if isinstance(message, dict) else message for message in prompt]
-
-
-def _without_nulls(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in message.items() if value is not None}
+    return without_nulls(prompt)

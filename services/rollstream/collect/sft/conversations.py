@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from rollstream.collect.files.rows import BadRow, RowSource
+from rollstream.collect.nulls import without_nulls
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
 ChatMessage = dict[str, Any]
 
-_ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
+_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _PLACES: Final = 5
 
 
@@ -132,10 +133,10 @@ def as_messages(value: Any, *, role: str) -> tuple[ChatMessage, ...]:
 
 
 def _message(message: Any) -> ChatMessage:
+    # Its role may be of any type, also of one that no set can look for.
     if not isinstance(message, dict) or message.get("role") not in _ROLES:
         raise UnusableRowError("a message has no role that is known")
-    # Parquet gives every message of a column all fields.
-    found = {name: value for name, value in message.items() if value is not None}
+    found: ChatMessage = without_nulls(message)
     if not isinstance(found.setdefault("content", ""), str):
         raise UnusableRowError("a message's content is not text")
     return found

@@ -1,7 +1,8 @@
 """metadata.json of a run of verifiers, computed from its rows: averages, and pass@k of examples with several samples.
 
 Facts of verifiers: an example's sample passes from `pass_threshold` on, and k is each power of 2 up to the number of
-samples. pass@k = 1 - C(n-c, k) / C(n, k), pass^k = C(c, k) / C(n, k), averaged over the examples.
+samples. pass@k = 1 - C(n-c, k) / C(n, k), pass^k = C(c, k) / C(n, k), averaged over the examples. A sample without a
+reward neither passed nor failed: where there is one, no pass figure is given.
 """
 
 import math
@@ -38,7 +39,7 @@ class RunFigures:
         for name, value in (metrics if isinstance(metrics, dict) else metrics_of(result)).items():
             if name in self._metrics or len(self._metrics) < _MOST_METRICS:
                 self._metrics[name].add(value)
-        has_passed = isinstance(reward, int | float) and reward >= PASS_THRESHOLD
+        has_passed = isinstance(reward, int | float) and not isinstance(reward, bool) and reward >= PASS_THRESHOLD
         self._database.execute(
             "INSERT INTO examples VALUES (?, 1, ?) "
             "ON CONFLICT (id) DO UPDATE SET num = num + 1, passed = passed + excluded.passed",
@@ -54,7 +55,8 @@ class RunFigures:
             "SELECT count(*), min(num), max(num) FROM examples"
         ).fetchone()
         is_even = least == most
-        pass_at_k, pass_all_k = self._passes(most) if is_even and num_examples else ({}, {})
+        is_judged = is_even and num_examples and not self.rewards.num_without
+        pass_at_k, pass_all_k = self._passes(most) if is_judged else ({}, {})
         return {
             "num_examples": num_examples if is_even else self._num_rows,
             "rollouts_per_example": most or 0 if is_even else 1,

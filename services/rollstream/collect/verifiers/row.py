@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rollstream.collect.nulls import without_nulls
+
 Fields = Mapping[str, Any]
 
 KEPT: Final = "verifiers"
@@ -92,13 +94,6 @@ def metrics_of(row: Fields) -> dict[str, float]:
 def extra_columns(row: Fields) -> list[str]:
     """The columns of a row that was not imported that stay as they are: metrics, and what verifiers does not know."""
     return [name for name, value in row.items() if name not in _RESULT - {"metadata"} and value is not None]
-
-
-def without_nulls(value: Any) -> Any:
-    """`value` without the keys of objects whose value is null: parquet gives all objects of a column all keys."""
-    if isinstance(value, dict):
-        return {name: without_nulls(inner) for name, inner in value.items() if inner is not None}
-    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def _kept_from(result: Fields) -> dict[str, Any]:

@@ -4,15 +4,17 @@ A run is a directory with results.jsonl and metadata.json, at `OUTPUTS/evals/{en
 """
 
 import json
+import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rollstream.collect.files.row_files import Kind, replace_text, write_rows
-from rollstream.collect.files.rows import BadRow, open_rows
+from rollstream.collect.command import kind_of
+from rollstream.collect.files.row_files import replace_text, write_rows
+from rollstream.collect.files.rows import ReadRow, RowSource, open_rows
 from rollstream.collect.verifiers.metadata import RunFigures
 from rollstream.collect.verifiers.row import extra_columns, kept_of, metrics_of, row_from_verifiers, row_to_verifiers
 from rollstream.schemas.errors import ConfigurationError
@@ -47,28 +49,39 @@ class _Left:
         self.count = 0
         self.first: list[str] = []
 
-    def add(self, row: BadRow) -> None:
-        self.count += 1
-        if len(self.first) < _NUM_PLACES:
-            self.first.append(f"{row.where}: {row.why}")
+    def others(self, source: RowSource) -> Iterator[ReadRow]:
+        """The rows that can be read."""
+        for row in source:
+            if isinstance(row, ReadRow):
+                yield row
+                continue
+            self.count += 1
+            if len(self.first) < _NUM_PLACES:
+                self.first.append(f"{row.where}: {row.why}")
+
+    def refuse_all(self, path: Path, num_rows: int) -> None:
+        """Raise `ConfigurationError` if rows were left out and there are no others."""
+        if self.count and not num_rows:
+            raise ConfigurationError(f"none of {self.count} rows of {path} can be used; the first, {self.first[0]}")
 
 
 def import_run(run: Path, output: Path) -> Converted:
-    """Write the rows of a run, or of a results.jsonl, to `output`: .jsonl, .parquet, else a directory of `datasets`.
+    """Write the rows of a run, or of a results.jsonl, to `output`: .jsonl, .parquet, or a directory of `datasets`.
 
     metadata.json is kept beside it, as `{output}.verifiers.json`. Raises `ConfigurationError`.
     """
     results = run / "results.jsonl" if run.is_dir() else run
     metadata = _read_metadata(results.parent / "metadata.json")
     left, num_rows = _Left(), 0
-    with write_rows(output, _kind(output)) as writer:
-        for row in open_rows(results):
-            if isinstance(row, BadRow):
-                left.add(row)
-                continue
+    with write_rows(output, kind_of(output)) as writer:
+        for row in left.others(open_rows(results)):
             writer.write(row_from_verifiers(row.fields))
             num_rows += 1
-    if metadata is not None:
+        left.refuse_all(results, num_rows)
+    if metadata is None:
+        # One that is there is of another run.
+        kept_metadata(output).unlink(missing_ok=True)
+    else:
         _write_json(kept_metadata(output), metadata)
     return Converted(output, num_rows, left.count, tuple(left.first))
 
@@ -80,10 +93,7 @@ def export_run(rollouts: Path, outputs: Path, name: RunName, *, zero_for_failed:
     left, num_rows, has_changed, extra = _Left(), 0, False, dict[str, None]()
     with closing(RunFigures()) as figures:
         with write_rows(directory / "results.jsonl", "jsonl") as writer:
-            for row in open_rows(rollouts):
-                if isinstance(row, BadRow):
-                    left.add(row)
-                    continue
+            for row in left.others(open_rows(rollouts)):
                 result = row_to_verifiers(row.fields, row.number, zero_for_failed=zero_for_failed)
                 imported = kept_of(row.fields)
                 has_changed |= imported is None or any(
@@ -95,7 +105,10 @@ def export_run(rollouts: Path, outputs: Path, name: RunName, *, zero_for_failed:
                 figures.add(result)
                 writer.write(result)
                 num_rows += 1
-        computed = figures.metadata() if has_changed or not kept else {}
+            left.refuse_all(rollouts, num_rows)
+        # Rows that were taken out since the import change the figures too.
+        has_changed |= _num_rows(kept) != num_rows
+        computed = figures.metadata() if has_changed else {}
     named = {key: value for key, value in (("env_id", name.env_id), ("model", name.model)) if value}
     state = {"state_columns": list(extra)} if extra else {}
     _write_json(directory / "metadata.json", {**kept, **computed, **state, **named})
@@ -104,7 +117,15 @@ def export_run(rollouts: Path, outputs: Path, name: RunName, *, zero_for_failed:
 
 def kept_metadata(rollouts: Path) -> Path:
     """Where the metadata.json of imported rollouts lies."""
-    return rollouts.with_name(f"{rollouts.name}.verifiers.json")
+    # Resolved: `.` has no name.
+    place = rollouts.resolve()
+    return place.with_name(f"{place.name}.verifiers.json")
+
+
+def _num_rows(metadata: Mapping[str, Any]) -> int | None:
+    """How many rows a metadata.json speaks of; None if it does not say."""
+    counts = [metadata.get(key) for key in ("num_examples", "rollouts_per_example")]
+    return math.prod(count for count in counts if isinstance(count, int)) if None not in counts else None
 
 
 def _run_directory(outputs: Path, name: RunName, kept: Mapping[str, Any]) -> Path:
@@ -131,11 +152,6 @@ def _last_part(path: str) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _kind(output: Path) -> Kind:
-    kinds: dict[str, Kind] = {".jsonl": "jsonl", ".parquet": "parquet"}
-    return kinds.get(output.suffix, "hf")
 
 
 def _read_metadata(path: Path) -> dict[str, Any] | None:
