@@ -94,6 +94,11 @@ def test_the_documents_run_writes_its_columns_as_a_directory_and_as_jsonl_and_pr
         "   Prompt: Count the number of words in the following text: word word"
     ) in ended.output
     assert "   Completion: <word_count> 45 </word_count>\n   Reward: 1.30" in ended.output
+    assert "is low" not in ended.output, "good rewards need no advice"
+    # LiteLLM's GET /health would have asked the model too.
+    assert proxy.num_model_calls == 10
+    assert "GET /health" not in proxy.routes
+    assert "GET /health/readiness" in proxy.routes
 
 
 def off(body: dict[str, Any]) -> str:
@@ -132,11 +137,6 @@ def test_low_rewards_are_followed_by_the_documents_advice() -> None:
     assert "adjust" in ended.output
 
 
-def test_good_rewards_are_followed_by_no_advice() -> None:
-    with a_proxy() as proxy:
-        assert "is low" not in run("--num-examples", "2", "--base-url", proxy.url).output
-
-
 @pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
 def test_the_url_may_end_in_v1_or_not_and_the_key_is_the_documents_dummy(ending: str) -> None:
     with a_proxy(api_key="dummy") as proxy:
@@ -155,13 +155,12 @@ def test_api_base_url_and_the_key_of_the_environment_are_used(monkeypatch: pytes
     assert "sk-proxy-key-1" not in ended.output + "".join(path.read_text() for path in Path().glob("*.json*"))
 
 
-def test_the_start_asks_only_free_routes() -> None:
-    with a_proxy() as proxy:
-        run("--num-examples", "3", "--base-url", proxy.url)
-    # LiteLLM's GET /health would have asked the model too.
-    assert proxy.num_model_calls == 3
-    assert "GET /health" not in proxy.routes
-    assert "GET /health/readiness" in proxy.routes
+def test_a_url_with_a_password_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_BASE_URL", "http://me:sekret@127.0.0.1:9")
+    ended = run("--num-examples", "2")
+    assert isinstance(ended.exception, ConfigurationError)
+    assert "sekret" not in ended.output + str(ended.exception)
+    assert not list(Path().iterdir())
 
 
 def test_a_wrong_alias_gives_the_proxys_message_and_no_rollout_with_reward_0() -> None:
@@ -280,6 +279,7 @@ def test_an_environment_of_ones_own_gets_columns_for_its_own_rewards(monkeypatch
     assert dataset.column_names == [*COLUMNS[:3], "brevity_reward", *COLUMNS[6:]]
     for row in dataset:
         assert row["reward"] == pytest.approx(1 / len(row["completion"][0]["content"]))
+    assert "is low" not in ended.output, "1.3 is the best of word_count only"
 
 
 def test_two_runs_are_compared_by_example() -> None:

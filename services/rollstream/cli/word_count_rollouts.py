@@ -9,7 +9,9 @@ from rollstream.cli.options import FiniteRange, whole
 
 
 @click.command("word-count-rollouts")
-@click.option("--num-examples", type=whole(1), default=20, show_default=True, help="Rollouts to generate.")
+@click.option(
+    "--num-examples", type=click.IntRange(1, 1_000_000), default=20, show_default=True, help="Rollouts to generate."
+)
 @click.option("--model", default="claude-sonnet", show_default=True, help="Name that the server knows the model by.")
 @click.option(
     "--base-url",

@@ -32,19 +32,20 @@ def silent_server(url: str, why: str) -> list[str]:
     ]
 
 
-def low_reward(summary: Summary, mean_format: float | None) -> list[str]:
-    """Advice if the mean reward is low; else nothing. `mean_format`: share of the answers with both tags."""
+def low_reward(summary: Summary, mean_format: float) -> list[str]:
+    """Advice if the mean reward of `word_count` is low; else nothing. `mean_format`: share of answers with tags."""
     rewards = summary.rewards
     if not rewards.num or rewards.mean >= LOW_REWARD:
         return []
-    lines = [f"The mean reward {rewards.mean:.3f} is low: the best is 1.3."]
-    if mean_format is not None:
-        lines.append(f"   Both tags <word_count> and </word_count> are in {mean_format:.0%} of the answers.")
+    lines = [
+        f"The mean reward {rewards.mean:.3f} is low: the best is 1.3.",
+        f"   Both tags <word_count> and </word_count> are in {mean_format:.0%} of the answers.",
+    ]
     if summary.lowest is not None:
         lines.append(
             f"   Look at the column `completion`; one of the worst: {shown_text(summary.lowest['completion'])}"
         )
-    if mean_format is not None and mean_format < _FORMAT:
+    if mean_format < _FORMAT:
         lines.append("   The answers lack the form: choose a model that follows the system prompt, or adjust it.")
     else:
         lines.append("   The form is right and the numbers are wrong: choose a stronger model, or fewer words.")

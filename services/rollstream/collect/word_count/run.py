@@ -62,11 +62,13 @@ def collect_word_count(request: WordCountRequest, stop: Stop, say: Callable[[str
     tasks = EnvironmentTasks(environment, split="train", seed=_SEED, num_rows=request.num_examples)
     rewards = [reward.name for reward in getattr(environment.rubric, "rewards", ())]
     columns = RolloutColumns(tasks.identity(), user_id=request.user_id, rewards=rewards)
+    # Before anything is said of its URL: one with a password is refused here.
+    engine = _engine(request)
     for line in opening_lines(request.num_examples, request.where, "the script" if request.is_mock else request.model):
         say(line)
     settings = _settings(request, name, declared)
     try:
-        report = collect(settings, tasks, _engine(request), stop, columns)
+        report = collect(settings, tasks, engine, stop, columns)
     except (EngineError, TooManyFailuresError) as error:
         raise BrokenWorldError("\n".join(silent_server(request.base_url, str(error)))) from error
     if report.summary is None and not report.was_complete:
@@ -89,8 +91,9 @@ def _finish(request: WordCountRequest, report: CollectReport, say: Callable[[str
     say("")
     for line in closing_lines(summary, request.outputs):
         say(line)
-    for line in low_reward(summary, formats.mean if formats.num else None):
-        say(line)
+    if not request.environment:
+        for line in low_reward(summary, formats.mean):
+            say(line)
 
 
 def _write_rewarded(request: WordCountRequest, report: CollectReport) -> None:
