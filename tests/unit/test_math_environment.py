@@ -50,7 +50,7 @@ def test_an_answer_is_right_if_it_is_mathematically_the_reference(
     assert the_environment().rubric.score(an_answer(completion, reference)) == (expected, {"correct": expected})
 
 
-@pytest.mark.parametrize("reference", [None, "", " ", "$ $"])
+@pytest.mark.parametrize("reference", [None, "", " ", "$ $", "1+" * 1000 + "1"])
 def test_a_reference_that_is_no_expression_leaves_the_answer_unscored(reference: str | None) -> None:
     with pytest.raises(RewardError, match=r"no reference answer|no mathematical expression"):
         the_environment().rubric.score(an_answer(r"\boxed{5}", reference))

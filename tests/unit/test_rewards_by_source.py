@@ -271,6 +271,9 @@ def test_the_scripts_function_gives_a_row_without_a_response_no_reward(response:
         default_compute_score("openai/gsm8k", solution=response, ground_truth="72")  # type: ignore[arg-type]
 
 
-def test_the_scripts_function_takes_no_missing_ground_truth_for_a_text() -> None:
+@pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan")])
+def test_the_scripts_function_takes_no_missing_value_for_a_text(missing: object) -> None:
     with pytest.raises(RewardError, match="no reference answer"):
-        default_compute_score("openai/gsm8k", "#### nan", float("nan"))
+        default_compute_score("openai/gsm8k", "#### nan", missing)
+    with pytest.raises(RewardError, match="no metadata 'data_source'"):
+        default_compute_score(missing, "#### 72", "72")  # type: ignore[arg-type]

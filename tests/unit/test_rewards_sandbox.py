@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rollstream.environments.load import load_environment
+from rollstream.environments.rewards.registry import default_compute_score
 from rollstream.environments.rewards.sandbox import MAX_ANSWER_BYTES
 from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import RewardError, UnknownEnvironmentError
@@ -58,7 +59,7 @@ def a_sandbox(answer: Callable[[dict[str, Any]], Any] = run_here, status: int = 
             self.wfile.write(body)
 
         def log_message(self, *args: Any) -> None:
-            pass
+            """Without this the server writes each request to standard error, among what pytest shows."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -108,6 +109,15 @@ def test_a_function_is_called_with_the_arguments_of_each_test(code: str, inputs:
         assert score(url, f"```python\n{code}\n```", inputs=inputs, outputs=outputs, fn_name="add") == 1.0
 
 
+def test_the_scripts_function_asks_the_sandbox_that_it_is_given() -> None:
+    tests = {"inputs": ["1 2\n"], "outputs": ["3\n"]}
+    with a_sandbox() as (url, requests):
+        assert default_compute_score("apps", SUM, tests, sandbox_fusion_url=url) == {"score": 1.0, "acc": 1.0}
+        assert len(requests) == 1
+    with pytest.raises(RewardError, match="must run in a sandbox, never here"):
+        default_compute_score("apps", SUM, tests)
+
+
 def test_only_the_first_ten_tests_are_run_and_none_after_one_that_ran_too_long() -> None:
     many = {"inputs": ["1 2"] * 30, "outputs": ["3"] * 30}
     with a_sandbox() as (url, requests):
@@ -151,7 +161,9 @@ def test_a_service_that_is_not_there_is_never_a_reward() -> None:
         score(url, SUM, inputs=["1 2"], outputs=["3"])
 
 
-def test_a_service_that_never_answers_is_given_up_at_the_deadline() -> None:
+def test_a_service_that_never_answers_is_given_up_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    # It is there for the start of a container, which none is here.
+    monkeypatch.setattr("rollstream.environments.rewards.sandbox._OVERHEAD_SECONDS", 0.3)
     is_over = Event()
 
     def hang(_: dict[str, Any]) -> dict[str, Any]:
@@ -184,7 +196,19 @@ def test_tests_that_cannot_be_read_leave_the_row_unscored(tests: dict[str, Any])
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "http:///run_code", "ftp://host/run_code", "http://me:pass@host/run_code"]
+    "url",
+    [
+        "file:///etc/passwd",
+        "http:///run_code",
+        "ftp://host/run_code",
+        "http://me:pass@host/run_code",
+        "http://@host/run_code",
+        "http://host:80a/run_code",
+        "http://host:99999/run_code",
+        "http://[::1/run_code",
+        "http://host/run code",
+        "http://host/run\r\nX-Header: 1",
+    ],
 )
 def test_a_url_of_another_kind_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(UnknownEnvironmentError, match="sandbox_url must be http") as refused:

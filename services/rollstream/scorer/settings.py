@@ -26,7 +26,10 @@ class ScorerSettings(StageSettings):
         default=5.0, gt=0, description="A sample whose scoring takes longer ends as unresolved, seconds"
     )
     load_deadline_seconds: float = Field(
-        default=10.0, gt=0, description="An environment whose import takes longer leaves its samples unresolved"
+        default=10.0,
+        gt=0,
+        description="An environment whose import takes longer leaves its samples unresolved, seconds; math and "
+        "by_source take 6 to 18 where the files of antlr and sympy are not in memory yet",
     )
     batch_deadline_seconds: float = Field(
         default=15.0,

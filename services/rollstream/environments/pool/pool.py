@@ -25,12 +25,16 @@ CHUNK_SAMPLES: Final = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolBounds:
-    """How many processes, and how long each may take, in seconds."""
+    """How many processes, and how long each may take, in seconds.
+
+    `load_seconds` bounds how long making an environment may take; `math` and `by_source` take 6 to 18 s where the files
+    of antlr and sympy are not in memory yet. `batch_seconds` must hold that and a sample.
+    """
 
     num_processes: int = 1
     sample_seconds: float = 5.0
-    load_seconds: float = 10.0
-    batch_seconds: float = 15.0
+    load_seconds: float = 60.0
+    batch_seconds: float = 75.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,14 +14,16 @@ from rollstream.environments.rewards.extraction import last_boxed
 from rollstream.schemas.errors import ConfigurationError, RewardError
 
 MAX_CHARACTERS: Final = 2000
-"""Of an answer. The library's patterns take time with the square of the length."""
+"""Of an answer, and of a reference. The library's patterns take time with the square of the length."""
 _DELIMITED: Final = re.compile(r"(?s)\$\$?([^$]*)\$\$?|\\\(((?:(?!\\\().)*)\\\)|\\\[((?:(?!\\\[).)*)\\\]")
 
 
 def load_math_verify() -> None:
-    """Import the library and parse once, which takes seconds: a first sample's deadline is no place for it.
+    """Import the library and parse once: a first sample's deadline is no place for it.
 
-    Raises `ConfigurationError` if it is not installed.
+    It takes some seconds, and 6 to 18 where the files of antlr and sympy are not in memory yet. What bounds it is
+    `load_deadline_seconds` of the scorer, elsewhere `PoolBounds.load_seconds`. Raises `ConfigurationError` if it is not
+    installed.
     """
     try:
         library = _library()
@@ -42,9 +44,12 @@ def is_equivalent(completion: str, reference: str) -> bool:
     the library looks for it in the last `MAX_CHARACTERS` characters. Raises `RewardError` if the reference answer can't
     be parsed: then nothing is known about the answer.
     """
-    gold = _parsed(rf"\boxed{{{bare(reference)}}}")
+    gold = _parsed(rf"\boxed{{{bare(reference)}}}") if len(reference) <= MAX_CHARACTERS else []
     if not gold:
-        raise RewardError(f"the reference answer {reference[:200]!r} is no mathematical expression: correct the row")
+        raise RewardError(
+            f"the reference answer {reference[:200]!r} is no mathematical expression of up to {MAX_CHARACTERS} "
+            "characters: correct the row"
+        )
     boxed = last_boxed(completion)
     if boxed is not None and len(boxed) > MAX_CHARACTERS:
         return False

@@ -33,6 +33,7 @@ def as_text(value: Any) -> str | None:
 
     Takes what pandas gives too, such as numpy arrays and numbers. Raises `TypeError` for what JSON can't hold.
     """
+    value = value.tolist() if hasattr(value, "tolist") else value
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, float) and math.isnan(value):

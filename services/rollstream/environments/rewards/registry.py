@@ -109,14 +109,16 @@ def default_compute_score(
     solution_str: str | None = None,
     ground_truth: Any = None,
     extra_info: Mapping[str, Any] | None = None,
+    sandbox_fusion_url: str | None = None,
     *,
     solution: str | None = None,
 ) -> dict[str, float]:
     """One reward as verl's function of this name is called, for scripts: `{"score": reward, "acc": 1 if it passes}`.
 
-    `solution` is another name of `solution_str`, the response. It runs in the calling process without a time limit;
-    `rollstream analyze-rewards` has one. Raises `RewardError` where verl raises `NotImplementedError`, and where the
-    response is null: a row without a response has no reward.
+    `solution` is another name of `solution_str`, the response. `sandbox_fusion_url` is the whole URL of a service that
+    runs programs. The function runs in the calling process without a time limit; `rollstream analyze-rewards` has one.
+    Raises `RewardError` where verl raises `NotImplementedError`, and where the response is null: a row without a
+    response has no reward.
     """
     response = solution if solution is not None else solution_str
     if not isinstance(response, str):
@@ -125,7 +127,7 @@ def default_compute_score(
         completion=response,
         assistant_messages=(response,),
         reference_answer=as_text(ground_truth),
-        metadata={**as_metadata(extra_info), "data_source": data_source},
+        metadata={**as_metadata(extra_info), "data_source": as_text(data_source) or ""},
     )
-    reward = score_by_source(sample)
+    reward = score_by_source(sample, Sandbox(url=sandbox_fusion_url) if sandbox_fusion_url else None)
     return {"score": reward, "acc": float(source_of(data_source).passed(reward))}

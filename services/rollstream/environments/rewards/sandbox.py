@@ -37,8 +37,7 @@ class Sandbox:
     run_seconds: float = 5.0
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in {"http", "https"} or not parts.hostname or parts.username or parts.password:
+        if not _is_plain(self.url):
             raise ValueError("sandbox_url must be http://HOST[:PORT]/run_code or https://…, without user and password")
         if not 0 < self.run_seconds <= 60:
             raise ValueError(f"sandbox_run_seconds is {self.run_seconds:g}, which is not above 0 and at most 60")
@@ -80,6 +79,17 @@ class Sandbox:
             return response.status, _read(response, deadline)
         finally:
             connection.close()
+
+
+def _is_plain(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        # Reading the port checks it.
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+    is_printed = url.isascii() and url.isprintable() and " " not in url
+    return parts.scheme in {"http", "https"} and has_host and "@" not in parts.netloc and is_printed
 
 
 def _read(response: http.client.HTTPResponse, deadline: float) -> bytes:
