@@ -76,6 +76,14 @@ def test_an_object_with_a_key_for_each_row_becomes_json_text_instead_of_thousand
     assert json.loads(found[1499]["by_name"]) == {"key 1499": 1499}
 
 
+@pytest.mark.parametrize(("name", "kind"), [("a.parquet", "parquet"), ("a", "hf")])
+@pytest.mark.parametrize("depth", [21, 70, 400, 900])
+def test_a_column_that_is_nested_deeper_than_a_reader_takes_becomes_json_text(tmp_path, name, kind, depth):
+    deep = json.loads("[" * depth + "]" * depth)
+    source = written(tmp_path / name, kind, [{"n": 1, "deep": deep}, {"n": 2, "deep": [1]}])
+    assert [(row["n"], json.loads(row["deep"])) for row in fields_of(source)] == [(1, deep), (2, [1])]
+
+
 def test_numbers_that_are_not_finite_are_written_as_null_and_numpys_as_their_values(tmp_path):
     rows = [{"reward": float("nan"), "values": np.array([1, 2]), "count": np.int64(3)}]
     assert fields_of(written(tmp_path / "a.jsonl", "jsonl", rows)) == [{"reward": None, "values": [1, 2], "count": 3}]

@@ -89,9 +89,9 @@ def settings_of(options: CollectOptions, output: Path, kind: Kind, environment: 
 
 def kind_of(output: Path) -> Kind:
     """The format by the name: .jsonl, .parquet, or a directory for a name without a suffix."""
-    if output.suffix not in _KINDS:
+    if not output.name or output.suffix not in _KINDS:
         raise ConfigurationError(
-            f"output {output}: the name must end in .jsonl or .parquet, or have no suffix for a directory that "
+            f"output {output}: its name must end in .jsonl or .parquet, or have no suffix for a directory that "
             "`datasets.load_from_disk` opens"
         )
     return _KINDS[output.suffix]

@@ -3,7 +3,6 @@
 The numbers are those that numpy gives for the column `reward` without its nulls. The memory is constant.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +11,7 @@ from rollstream.collect.files.rows import BadRow, ReadRow
 from rollstream.collect.moments import Moments
 from rollstream.process.terminal import escaped
 
+_LARGEST: Final = 1e100
 _SHOWN_CHARACTERS: Final = 72
 
 
@@ -24,7 +24,8 @@ class RewardStatistics:
 
     def add(self, reward: Any) -> None:
         """Add the reward of a row, or count that it has none."""
-        if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        # JSON knows whole numbers that no float holds, and the squares of the others must stay finite.
+        if isinstance(reward, bool) or not isinstance(reward, int | float) or not abs(reward) <= _LARGEST:
             self.num_without += 1
         else:
             self._moments.add(reward)

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from rollstream.collect.files.rows import BadRow, ReadRow, RowSource
-from rollstream.environments.protocol import Environment, Split
+from rollstream.environments.protocol import Environment, Split, task_set_of
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 
@@ -87,7 +87,10 @@ class EnvironmentTasks:
         self.num_rows = num_rows
 
     def identity(self) -> str:
-        """The environment's name and the start of a SHA-256 of its tasks, which its options decide too."""
+        """The environment's name and the start of a SHA-256 of its tasks, or of what decides them if it says that."""
+        known = task_set_of(self._environment, self._split, self._seed)
+        if known is not None:
+            return known.identity
         digest = hashlib.sha256()
         for task in self:
             asked = (task.asked, task.fields) if isinstance(task, CollectTask) else task.why

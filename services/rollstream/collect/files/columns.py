@@ -10,10 +10,15 @@ from typing import Any, Final
 
 import pyarrow
 
-from rollstream.schemas.errors import UnfitColumnError
+from rollstream.schemas.errors import ConfigurationError, UnfitColumnError
 
+MAX_COLUMNS: Final = 10_000
 MAX_STRUCT_FIELDS: Final = 200
 """With more names an object is a map from keys of the rows, not a structure: it becomes JSON text."""
+MAX_DEPTH: Final = 20
+"""Of lists and structures in each other; deeper ones become JSON text. Readers take 64 in Arrow, 50 in parquet."""
+
+_SHOWN_CHARACTERS: Final = 60
 
 Row = Mapping[str, Any]
 
@@ -26,13 +31,21 @@ class Columns:
         self._as_json: set[str] = set()
 
     def see(self, rows: Sequence[Row]) -> None:
-        """Extend the types so that they hold these rows too."""
+        """Extend the types so that they hold these rows too.
+
+        Raises `ConfigurationError` beyond `MAX_COLUMNS`: a file may have other names in each row.
+        """
         for name in dict.fromkeys(name for row in rows for name in row):
             found = None if name in self._as_json else _inferred([row.get(name) for row in rows])
             merged = None if found is None else _merged(self._types.get(name, pyarrow.null()), found)
             if merged is None or not _is_small(merged):
                 self._as_json.add(name)
             self._types[name] = pyarrow.string() if name in self._as_json else merged
+            if len(self._types) > MAX_COLUMNS:
+                raise ConfigurationError(
+                    f"the rows have more than {MAX_COLUMNS} different columns, {name[:_SHOWN_CHARACTERS]!r} is one of "
+                    "them: write .jsonl, or put into one object what has other names in each row"
+                )
 
     def table(self, rows: Sequence[Row]) -> pyarrow.Table:
         """The rows as a table of these columns.
@@ -66,9 +79,9 @@ def _json(value: Any) -> str | None:
 def _inferred(values: Sequence[Any]) -> pyarrow.DataType | None:
     try:
         kind = pyarrow.array(values).type
+        return None if _is_too_deep(kind) or _has_empty_struct(kind) else kind
     except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
         return None
-    return None if _has_empty_struct(kind) else kind
 
 
 def _merged(one: pyarrow.DataType, other: pyarrow.DataType) -> pyarrow.DataType | None:
@@ -105,6 +118,11 @@ def _has_empty_struct(kind: pyarrow.DataType) -> bool:
     if pyarrow.types.is_struct(kind):
         return not kind.num_fields or any(_has_empty_struct(field.type) for field in kind)
     return False
+
+
+def _is_too_deep(kind: pyarrow.DataType, depth: int = MAX_DEPTH) -> bool:
+    inner = [kind.field(number).type for number in range(kind.num_fields)]
+    return bool(inner) and (not depth or any(_is_too_deep(one, depth - 1) for one in inner))
 
 
 def _is_small(kind: pyarrow.DataType) -> bool:
