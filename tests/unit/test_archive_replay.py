@@ -1,6 +1,7 @@
 """`rollstream replay`: an archive as rows, with the reward of another rubric, or as demonstrations."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,27 +12,38 @@ from click.testing import CliRunner
 
 from rollstream.bus.message import Message
 from rollstream.cli.replay import command
-from rollstream.collect.archive.fates import by_directory, with_fates
+from rollstream.collect.archive.fates import Fate, by_directory, with_fates
 from rollstream.collect.archive.records import sample_row
 from rollstream.collect.archive.replay import ReplayRequest, replay
+from rollstream.collect.archive.rows import read_rollouts
 from rollstream.collect.archive.store import Identity, Segment, Store
 from rollstream.collect.archive.tables import SAMPLE
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
-from rollstream.schemas.rollout import Status
+from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 
+IDENTITY = Identity(run="demo", cluster_id="one", topic_ids={})
 
-def write_archive(directory: Path, rollouts: list[RolloutScored]) -> Path:
+
+def tables(rollouts: list[RolloutScored], fates: Mapping[str, Fate], first: int = 0) -> dict[str, pa.Table]:
     rows = [
         sample_row(
             Message(topic="demo.scored", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000), rollout
         )
-        for offset, rollout in enumerate(rollouts)
+        for offset, rollout in enumerate(rollouts, start=first)
     ]
-    table = with_fates(pa.Table.from_pylist(rows, schema=SAMPLE), {})
-    with Store.writing(directory, Identity(run="demo", cluster_id="one", topic_ids={})) as store:
-        store.commit(Segment(number=0, topic="scored", next_offsets={0: len(rows)}), by_directory(table))
+    return by_directory(with_fates(pa.Table.from_pylist(rows, schema=SAMPLE), fates))
+
+
+def a_segment(number: int = 0, generation: int = 1) -> Segment:
+    return Segment(number=number, generation=generation, topic="scored", next_offsets={0: 100})
+
+
+def write_archive(directory: Path, *segments: list[RolloutScored]) -> Path:
+    with Store.writing(directory, IDENTITY) as store:
+        for number, rollouts in enumerate(segments):
+            store.commit(a_segment(number), tables(rollouts, {}, first=10 * number))
     return directory
 
 
@@ -79,6 +91,7 @@ def test_demonstrations_are_single_turns_that_were_rewarded_enough(archive: Path
         {
             "prompt": [{"role": "user", "content": "52910="}],
             "completion": [{"role": "assistant", "content": "01259"}],
+            "reward": 1.0,
         }
     ]
     assert report.left_out == {
@@ -124,3 +137,36 @@ def test_a_damaged_file_is_named_and_leaves_no_output(archive: Path, tmp_path: P
     with pytest.raises(ConfigurationError, match=r"part-00000000-g1\.parquet is damaged"):
         replay(archive, ReplayRequest(output=output, kind="jsonl"))
     assert not output.exists()
+
+
+def test_an_answer_that_was_cut_off_is_no_demonstration(tmp_path: Path) -> None:
+    cut = a_rollout(1.0, turns=(a_turn(finish_reason=FinishReason.LENGTH),))
+    archive, output = write_archive(tmp_path / "archive", [cut]), tmp_path / "rows.jsonl"
+    report = replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True))
+    assert (report.num_written, report.left_out) == (0, {"its answer was cut off": 1})
+    replay(archive, ReplayRequest(output=output, kind="jsonl"))
+    [row] = lines(output)
+    assert row["finish_reason"] == "length", "so that `sft --rollouts` leaves it out too"
+
+
+def test_a_reader_finds_each_rollout_once_while_a_writer_replaces_what_it_has_not_read(tmp_path: Path) -> None:
+    prompts = [a_prompt(row, group_size=1) for row in range(3)]
+    first, *later = (a_rollout(1.0, prompt=prompt) for prompt in prompts)
+    archive = write_archive(tmp_path / "archive", [first], later)
+    reading = read_rollouts(Store(archive), lambda path: pytest.fail(f"{path} is gone"))
+    assert next(reading).rollout_id == first.rollout.rollout_id
+    fates = {prompts[1].group_id: Fate("trained", "", 4, 4, 9, frozenset({(0, 10)}))}
+    with Store.writing(archive, IDENTITY) as store:
+        store.commit(a_segment(1, generation=2), tables(later, fates, first=10))
+    found = {rollout.rollout_id: rollout.outcome for rollout in reading}
+    assert found == {later[0].rollout.rollout_id: "trained", later[1].rollout.rollout_id: "open"}
+
+
+def test_files_that_somebody_has_deleted_are_counted(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "archive", [a_rollout(1.0)], [a_rollout(0.0, prompt=a_prompt(1))])
+    [deleted] = archive.rglob("part-00000000-g1.parquet")
+    deleted.unlink()
+    output = tmp_path / "rows.jsonl"
+    result = CliRunner().invoke(command, [str(archive), "--output", str(output)])
+    assert "1 rows of 1 records" in result.output
+    assert "not read: 1 files of rollouts that were deleted" in result.output

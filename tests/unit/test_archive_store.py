@@ -9,12 +9,14 @@ import pytest
 
 from rollstream.bus.message import Message
 from rollstream.collect.archive.fates import Fate, by_directory, fates_of, open_groups, with_fates
-from rollstream.collect.archive.records import sample_row
+from rollstream.collect.archive.history import read_branch
+from rollstream.collect.archive.records import entry_row, sample_row
 from rollstream.collect.archive.store import Identity, Segment, Store
 from rollstream.collect.archive.tables import SAMPLE, SCHEMAS
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.scored import RolloutScored
-from tests.harness.builders import NOON, a_group, a_prompt
+from tests.harness.builders import NOON, a_group, a_prompt, an_entry
 
 IDENTITY = Identity(run="demo", cluster_id="one", topic_ids={"demo.scored": "a"})
 
@@ -147,7 +149,7 @@ def test_the_first_surviving_entry_that_closes_a_group_decides_its_fate(tmp_path
     with Store.writing(tmp_path / "archive", IDENTITY) as store:
         table = pa.Table.from_pylist(rows, schema=SCHEMAS["groups"])
         store.commit(a_segment().model_copy(update={"topic": "ledger"}), {"groups/day=2026-03-01": table})
-    found = fates_of({"b", "c", "d"}, store.files("groups"), lambda offset: offset > 2)
+    found = fates_of({"b", "c", "d"}, store.files("groups", store.segments.values()), lambda offset: offset > 2)
     assert found == {"b": Fate("trained", "", 3, 3, 9, frozenset({(1, 5)}))}
     assert fates_of({"a"}, [], lambda _: True) == {}
 
@@ -160,3 +162,37 @@ def test_a_group_that_nothing_closed_is_open() -> None:
     assert closed["reason"].to_pylist() == ["no_spread", ""]
     assert closed["closed_in_step"].to_pylist() == [2, None]
     assert list(by_directory(closed)) == ["rollouts/day=1970-01-01/step=none"]
+
+
+def an_archive_of_steps(directory: Path) -> Store:
+    """Three entries, each in a segment of its own."""
+    with Store.writing(directory, IDENTITY) as store:
+        for offset in range(3):
+            kind = EntryKind.STEP if offset else EntryKind.RESTART
+            entry = an_entry(kind, step=offset, weight_version=offset, parent_version=offset - 1 if offset else None)
+            message = Message(topic="demo.ledger", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000)
+            row = entry_row(message, entry) | {"survives": True}
+            table = pa.Table.from_pylist([row], schema=SCHEMAS["steps"])
+            store.commit(
+                Segment(number=offset, topic="ledger", next_offsets={0: offset + 1}), {"steps/day=1970-01-01": table}
+            )
+    return Store(directory)
+
+
+def test_steps_with_a_gap_are_refused_since_nothing_after_it_would_survive(tmp_path: Path) -> None:
+    store = an_archive_of_steps(tmp_path / "archive")
+    assert [read_branch(store).survives(offset) for offset in range(3)] == [True, True, True]
+    [deleted] = store.directory.rglob("part-00000001-g1.parquet")
+    deleted.unlink()
+    with pytest.raises(ConfigurationError, match=r"part-00000001-g1\.parquet is gone: put it back"):
+        read_branch(store)
+
+
+def test_a_damaged_file_of_steps_or_groups_is_named(tmp_path: Path) -> None:
+    store = an_archive_of_steps(tmp_path / "archive")
+    [damaged] = store.directory.rglob("part-00000002-g1.parquet")
+    damaged.write_bytes(damaged.read_bytes()[:-100])
+    with pytest.raises(ConfigurationError, match=r"part-00000002-g1\.parquet is damaged"):
+        read_branch(store)
+    with pytest.raises(ConfigurationError, match=r"part-00000002-g1\.parquet is damaged"):
+        fates_of({"a"}, [damaged], lambda _: True)

@@ -46,6 +46,8 @@ def command(
     )
     report = replay(directory, request)
     click.echo(f"{output}: {report.num_written} rows of {report.num_records} records")
+    if report.num_gone_files:
+        click.echo(f"  not read: {report.num_gone_files} files of rollouts that were deleted")
     for why, count in report.unscored.most_common():
         click.echo(f"  not scored: {count} {why}")
     for why, count in report.left_out.most_common():

@@ -18,7 +18,7 @@ from rollstream.collect.archive.fates import by_day, by_directory, closings_sinc
 from rollstream.collect.archive.history import read_branch
 from rollstream.collect.archive.reading import MOST_RECORDS, Piece, pieces
 from rollstream.collect.archive.records import Row, entry_row, group_rows, prompt_row, sample_row, unreadable_row
-from rollstream.collect.archive.store import Segment, Store, TopicName
+from rollstream.collect.archive.store import Segment, Store, TopicName, readable
 from rollstream.collect.archive.tables import GROUPS, PROMPTS, ROLLOUTS, SAMPLE, SCHEMAS, STEPS, UNREADABLE
 from rollstream.schemas.topics import topic_named
 
@@ -120,7 +120,8 @@ class Archiver:
 
     def _commit_samples(self, segment: Segment, samples: pa.Table, tables: Tables) -> None:
         groups = set(samples["group_id"].to_pylist())
-        fates = fates_of(groups, closings_since(samples, self._store.files(GROUPS)), self._branch.survives)
+        files = self._store.files(GROUPS, self._store.of_topic("ledger"))
+        fates = fates_of(groups, closings_since(samples, files), self._branch.survives)
         rollouts = with_fates(samples, fates)
         still_open = groups - fates.keys()
         updates = {
@@ -172,10 +173,11 @@ class Archiver:
 
     def _read_again(self, segment: Segment, table: str, columns: Sequence[str] | None = None) -> pa.Table:
         names = SCHEMAS[table].names if columns is None else list(columns)
-        empty = SCHEMAS[table].empty_table().select(names)
-        return pa.concat_tables(
-            [empty, *(pq.ParquetFile(path).read(names) for path in self._store.files(table, [segment]))]
-        )
+        tables = [SCHEMAS[table].empty_table().select(names)]
+        for path in self._store.files(table, [segment]):
+            with readable(path):
+                tables.append(pq.ParquetFile(path).read(names))
+        return pa.concat_tables(tables)
 
     def _survival(self, row: Row) -> Row:
         return row | {"survives": self._branch.survives(row["ledger_offset"])}

@@ -1,6 +1,6 @@
 """The fate of each row of `rollouts`: how the surviving ledger closed its group, and whether a step used the record."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from rollstream.collect.archive.store import readable
 from rollstream.collect.archive.tables import FATE, ROLLOUTS, SAMPLE, step_directory
 
 OPEN: Final = "open"
@@ -35,18 +36,11 @@ def fates_of(groups: Iterable[str], files: Sequence[Path], survives: Callable[[i
 
     The first entry that closes a group counts. Memory: these groups alone, however long the table is.
     """
-    wanted = list(groups)
-    if not wanted or not files:
-        return {}
     found: dict[str, Fate] = {}
-    table = ds.dataset([str(path) for path in files], format="parquet")
-    chosen = ds.field("group_id").isin(wanted)
-    columns = ["group_id", "outcome", "reason", "trained_step", "closed_in_step", "ledger_offset", "trained"]
-    for batch in table.to_batches(columns=columns, filter=chosen):
-        for row in batch.to_pylist():
-            fate = _fate(row)
-            if survives(row["ledger_offset"]) and _is_first(fate, found.get(row["group_id"])):
-                found[row["group_id"]] = fate
+    for row in _closings(list(groups), files):
+        fate = _fate(row)
+        if survives(row["ledger_offset"]) and _is_first(fate, found.get(row["group_id"])):
+            found[row["group_id"]] = fate
     return found
 
 
@@ -92,6 +86,17 @@ def open_groups(rollouts: pa.Table) -> frozenset[str]:
     """The groups of which it is not known how they end."""
     pairs = zip(rollouts["group_id"].to_pylist(), rollouts["outcome"].to_pylist(), strict=True)
     return frozenset(group for group, outcome in pairs if outcome == OPEN)
+
+
+def _closings(groups: Sequence[str], files: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
+    if not groups:
+        return
+    chosen = ds.field("group_id").isin(groups)
+    columns = ["group_id", "outcome", "reason", "trained_step", "closed_in_step", "ledger_offset", "trained"]
+    for path in files:
+        with readable(path):
+            for batch in ds.dataset(str(path), format="parquet").to_batches(columns=columns, filter=chosen):
+                yield from batch.to_pylist()
 
 
 def _days(rows: pa.Table) -> list[str]:

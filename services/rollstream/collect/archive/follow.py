@@ -1,17 +1,13 @@
 """Opens the archive of a run and makes passes: one, or one after the other until the process is to end."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
 
 from rollstream.bus.run import Run
 from rollstream.collect.archive.archiver import Archiver, Report
 from rollstream.collect.archive.store import Identity, Store
 from rollstream.process.stop import Stop
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
-
-_LOOK_EVERY_SECONDS: Final = 0.2
 
 
 def archive(
@@ -28,7 +24,7 @@ def archive(
         archiver = Archiver(run, store, accept_loss=accept_loss)
         while True:
             told(archiver.make_pass())
-            if every_seconds is None or not _waited(stop, every_seconds):
+            if every_seconds is None or stop.wait(every_seconds):
                 return
 
 
@@ -37,13 +33,3 @@ def identity_of(run: Run) -> Identity:
     names = [run.topic(topic) for topic in (LEDGER, PROMPTS, SCORED)]
     found = run.admin().identity(names)
     return Identity(run=run.name, cluster_id=found.cluster_id, topic_ids=dict(found.topic_ids))
-
-
-def _waited(stop: Stop, seconds: float) -> bool:
-    """Wait until the next pass is due; False if the process is to end."""
-    due = time.monotonic() + seconds
-    while time.monotonic() < due:
-        if stop.is_asked:
-            return False
-        time.sleep(min(_LOOK_EVERY_SECONDS, seconds))
-    return not stop.is_asked

@@ -9,13 +9,15 @@ from rollstream.bus.message import Message, Partition
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import ConfigurationError, DecodeError
 from rollstream.schemas.record import Record
-from rollstream.schemas.topics import Topic
+from rollstream.schemas.topics import LEDGER, Topic
 
 _LOG = logging.getLogger(__name__)
 
 MOST_RECORDS: Final = 4096
 MOST_BYTES: Final = 2**24
 """Of encoded records in one piece; in memory they take some ten times as much."""
+MOST_LEDGER_BYTES: Final = 2**21
+"""The same for the ledger, whose entries name each rollout in few bytes: in memory they take far more."""
 
 
 @dataclass(slots=True)
@@ -27,9 +29,9 @@ class Piece:
     unreadable: list[tuple[Message, DecodeError]] = field(default_factory=list)
     num_bytes: int = 0
 
-    def is_full(self, most_records: int) -> bool:
+    def is_full(self, most_records: int, most_bytes: int) -> bool:
         """Whether no more records fit."""
-        return len(self.records) + len(self.unreadable) >= most_records or self.num_bytes >= MOST_BYTES
+        return len(self.records) + len(self.unreadable) >= most_records or self.num_bytes >= most_bytes
 
 
 def pieces(
@@ -53,6 +55,7 @@ def pieces(
     left = {partition for partition, end in ends.items() if start[partition] < end}
     if not left:
         return
+    most_bytes = MOST_LEDGER_BYTES if topic is LEDGER else MOST_BYTES
     codec = run.codec(topic)
     piece = Piece({number: offset for (_, number), offset in start.items()})
     with run.reader(topic, start=start) as reader:
@@ -63,7 +66,7 @@ def pieces(
                 piece.records.append((message, codec.decode(message.checked_value())))
             except DecodeError as error:
                 piece.unreadable.append((message, error))
-            if piece.is_full(most_records):
+            if piece.is_full(most_records, most_bytes):
                 yield piece
                 piece = Piece(dict(piece.next_offsets))
             # Under steady traffic the reader never comes to an end of all partitions at the same time.

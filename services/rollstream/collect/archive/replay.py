@@ -5,7 +5,8 @@ or could not be scored has no reward, and its row says why.
 """
 
 import asyncio
-from collections import Counter, OrderedDict
+import logging
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -21,11 +22,14 @@ from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.declared import Declaration
 from rollstream.schemas.prompt import Message
+from rollstream.schemas.rollout import FinishReason
+
+_LOG = logging.getLogger(__name__)
 
 _BATCH_ROWS: Final = 512
 _BATCH_CHARACTERS: Final = 2**23
-_REMEMBERED: Final = 200_000
-"""Rollouts of which a second record is found. Duplicates come soon after their originals."""
+_REMEMBERED: Final = 100_000
+"""At least so many rollouts before a record are known, and at most twice as many: duplicates come soon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,12 +47,21 @@ class ReplayRequest:
 
 @dataclass(slots=True)
 class ReplayReport:
-    """How many records were read and written; `left_out`, `unscored`: by reason."""
+    """How many records were read and written; `left_out`, `unscored`: by reason.
+
+    `num_gone_files`: files of rollouts that somebody has deleted. Their records are in none of the other numbers.
+    """
 
     num_records: int = 0
     num_written: int = 0
+    num_gone_files: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     unscored: Counter[str] = field(default_factory=Counter)
+
+    def add_gone(self, path: Path) -> None:
+        """Count a file that is not there any more."""
+        _LOG.warning("%s was deleted: its rollouts are not read", path)
+        self.num_gone_files += 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +105,17 @@ async def _replayed(store: Store, request: ReplayRequest) -> ReplayReport:
 
 def _first_records(store: Store, report: ReplayReport) -> Iterator[Archived]:
     """The archived rollouts, without further records of the same one."""
-    seen: OrderedDict[str, None] = OrderedDict()
-    for rollout in read_rollouts(store):
+    # Of each id its hash of 64 bits: a tenth of the memory of ids in their order.
+    older, newer = set[int](), set[int]()
+    for rollout in read_rollouts(store, report.add_gone):
         report.num_records += 1
-        if rollout.rollout_id in seen:
+        known = hash(rollout.rollout_id)
+        if known in newer or known in older:
             report.left_out["another record of the same rollout"] += 1
             continue
-        seen[rollout.rollout_id] = None
-        if len(seen) > _REMEMBERED:
-            seen.popitem(last=False)
+        newer.add(known)
+        if len(newer) == _REMEMBERED:
+            older, newer = newer, set()
         yield rollout
 
 
@@ -159,6 +174,8 @@ def _why_left_out(judged: _Judged, request: ReplayRequest) -> str | None:
         return f"{judged.rollout.status}: there is no answer"
     if request.as_sft and len(judged.rollout.texts) != 1:
         return "several turns: what the model saw between them is not in the texts"
+    if request.as_sft and judged.rollout.finish_reason == FinishReason.LENGTH.value:
+        return "its answer was cut off"
     if request.min_reward is None:
         return None
     if judged.reward is None:
@@ -168,7 +185,7 @@ def _why_left_out(judged: _Judged, request: ReplayRequest) -> str | None:
 
 def _demonstration(judged: _Judged) -> dict[str, Any]:
     answer = {"role": "assistant", "content": judged.rollout.texts[-1]}
-    return {"prompt": judged.rollout.messages, "completion": [answer]}
+    return {"prompt": judged.rollout.messages, "completion": [answer], "reward": judged.reward}
 
 
 def _row(judged: _Judged, environment: str) -> dict[str, Any]:
@@ -179,6 +196,7 @@ def _row(judged: _Judged, environment: str) -> dict[str, Any]:
         "prompt_id": rollout.prompt_id,
         "prompt": rollout.messages,
         "response": rollout.texts[-1] if rollout.was_completed else None,
+        "finish_reason": rollout.finish_reason if rollout.was_completed else None,
         "num_turns": len(rollout.texts),
         "reference_answer": rollout.reference_answer,
         "metadata": rollout.metadata,

@@ -1,19 +1,24 @@
-"""Reads the rollouts of an archive, a row at a time, from the files that count."""
+"""Reads the rollouts of an archive, a row at a time, from the files that count. Somebody may write to it meanwhile."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollstream.collect.archive.store import Store
+from rollstream.collect.archive.store import Store, readable
 from rollstream.collect.archive.tables import ROLLOUTS
-from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.rollout import Status
 
-_BATCH_ROWS = 256
+_BATCH_ROWS: Final = 256
+_COLUMNS: Final = (
+    "partition", "offset", "rollout_id", "group_id", "prompt_id", "environment", "messages", "reference_answer",
+    "metadata", "turns", "rollout_status", "finish_reason", "status", "failure_code", "failure_message", "reward",
+    "outcome", "trained_step",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +26,7 @@ class Archived:
     """One record of `scored`, as far as it is replayed. `reward` is None unless it was scored.
 
     `texts`: the text of each turn. `messages`: as submitted, in JSON types. `was_completed`: the model answered, though
-    its answer may have no reward, since the scoring failed.
+    its answer may have no reward, since the scoring failed. `finish_reason`: of the last turn.
     """
 
     place: tuple[int, int]
@@ -34,6 +39,7 @@ class Archived:
     metadata: dict[str, str]
     texts: tuple[str, ...]
     was_completed: bool
+    finish_reason: str | None
     status: str
     failure: str | None
     reward: float | None
@@ -41,19 +47,34 @@ class Archived:
     trained_step: int | None
 
 
-def read_rollouts(store: Store) -> Iterator[Archived]:
-    """Every rollout, in the order in which they were archived. Memory: a few hundred rows, without tokens."""
-    columns = [
-        "partition", "offset", "rollout_id", "group_id", "prompt_id", "environment", "messages", "reference_answer",
-        "metadata", "turns", "rollout_status", "status", "failure_code", "failure_message", "reward", "outcome",
-        "trained_step",
-    ]  # fmt: skip
-    for path in store.files(ROLLOUTS):
-        try:
-            for batch in pq.ParquetFile(path).iter_batches(_BATCH_ROWS, columns=columns):
+def read_rollouts(store: Store, gone: Callable[[Path], None]) -> Iterator[Archived]:
+    """Every rollout, in the order in which they were archived. `gone` gets each file that somebody has deleted.
+
+    Memory: the rows of one segment, without tokens. Raises `ConfigurationError` if a file is damaged.
+    """
+    for segment in store.of_topic("scored"):
+        for table in _tables(store, segment.number, gone):
+            for batch in table.to_batches(_BATCH_ROWS):
                 yield from map(_archived, batch.to_pylist())
-        except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
-            raise ConfigurationError(f"{path} is damaged: {str(error)[:200]}; make the archive anew") from error
+
+
+def _tables(store: Store, number: int, gone: Callable[[Path], None]) -> list[pa.Table]:
+    """The rows of a segment, all of one generation: a writer may replace it meanwhile."""
+    while True:
+        segment = store.reloaded(number)
+        tables, missing = [], []
+        for path in store.named(ROLLOUTS, [segment]):
+            try:
+                stream = path.open("rb")
+            except FileNotFoundError:
+                missing.append(path)
+                continue
+            with stream, readable(path):
+                tables.append(pq.ParquetFile(stream).read(list(_COLUMNS)))
+        if not missing or store.reloaded(number) == segment:
+            for path in missing:
+                gone(path)
+            return tables
 
 
 def _archived(row: dict[str, Any]) -> Archived:
@@ -66,5 +87,5 @@ def _archived(row: dict[str, Any]) -> Archived:
         was_completed=row["rollout_status"] == Status.COMPLETED.value,
         failure=None if code is None else f"{code}: {row['failure_message']}",
         **{name: row[name] for name in ("rollout_id", "group_id", "prompt_id", "environment", "reference_answer",
-                                        "status", "reward", "outcome", "trained_step")},
+                                        "finish_reason", "status", "reward", "outcome", "trained_step")},
     )  # fmt: skip

@@ -7,6 +7,9 @@ moment the segment counts, with the offsets to read on from. So an offset never 
 A segment is written again as its next generation when the fate of its rows has changed. Files that no segment names are
 of a writer that died before or after the replacement: the next writer removes them. A reader that takes all files of a
 directory, as pandas does, may see both generations of a segment until then; `files` gives those that count.
+
+Both generations have the same rows with other fates. So who reads a segment as a whole, and again if it was replaced
+meanwhile, finds each row once, also beside a writer.
 """
 
 import fcntl
@@ -116,11 +119,19 @@ class Store:
         """The segments of a topic, in the order in which they were read."""
         return sorted((one for one in self.segments.values() if one.topic == topic), key=_number)
 
-    def files(self, table: str, segments: Iterable[Segment] | None = None) -> list[Path]:
-        """The files of a table that count, in order. Those that somebody has deleted are left out."""
-        chosen = sorted(self.segments.values() if segments is None else segments, key=_number)
-        names = (name for segment in chosen for name in segment.files if name.startswith(f"{table}/"))
-        return [path for path in map(self.directory.joinpath, names) if path.is_file()]
+    def reloaded(self, number: int) -> Segment:
+        """A segment as it is now: another process may have written its next generation."""
+        segment: Segment = _loaded(self._segment_file(number), Segment)
+        return segment
+
+    def named(self, table: str, segments: Iterable[Segment]) -> list[Path]:
+        """The files of a table that these segments name, in order, also those that somebody has deleted."""
+        names = (name for segment in sorted(segments, key=_number) for name in segment.files)
+        return [self.directory / name for name in names if name.startswith(f"{table}/")]
+
+    def files(self, table: str, segments: Iterable[Segment]) -> list[Path]:
+        """Those of them that are there."""
+        return [path for path in self.named(table, segments) if path.is_file()]
 
     def commit(self, segment: Segment, tables: Mapping[str, pa.Table]) -> None:
         """Write a segment, or its next generation. `tables`: directory below the archive -> its rows."""
@@ -131,12 +142,15 @@ class Store:
             crash_point("archive_files_written")
             old = self.segments.get(segment.number)
             final = segment.model_copy(update={"files": tuple(names)})
-            _replace(self.directory / _SEGMENTS / f"{segment.number:08d}.json", final)
+            _replace(self._segment_file(segment.number), final)
             crash_point("archive_segment_replaced")
             self.segments[segment.number] = final
             for name in () if old is None else old.files:
                 (self.directory / name).unlink(missing_ok=True)
                 crash_point("archive_file_removed")
+
+    def _segment_file(self, number: int) -> Path:
+        return self.directory / _SEGMENTS / f"{number:08d}.json"
 
     def _write(self, name: str, table: pa.Table) -> str:
         final = self.directory / name
@@ -168,6 +182,17 @@ class Store:
                     path.unlink()
             for path in (self.directory / table).rglob(_hidden("part-*.parquet")):
                 path.unlink()
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """For a block that reads a file of an archive: raises `ConfigurationError` if it is gone or damaged."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"{path} is gone: put it back, or make the archive anew") from error
+    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"{path} is damaged: {str(error)[:200]}; make the archive anew") from error
 
 
 def _number(segment: Segment) -> int:
