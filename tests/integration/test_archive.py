@@ -20,22 +20,27 @@ from rollstream.collect.archive.archiver import Archiver, Report
 from rollstream.collect.archive.follow import identity_of
 from rollstream.collect.archive.store import Store
 from rollstream.process.crash_points import CRASH_AT
-from rollstream.process.settings import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord
 from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import LEDGER, SCORED
+from tests.harness.archiving import archive_in_small_pieces, follow
 from tests.harness.builders import a_prompt, a_rollout, a_trained, an_entry
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
-from tests.harness.running import Run, a_run, run_on
+from tests.harness.running import Run, a_run
 from tests.harness.trainer_runs import put_scored
 from tests.harness.waits import wait_until
 
+Key = tuple[int, int, str]
+"""Partition, offset and attempt of a record."""
+
 GROUP_SIZE = 2
 POINTS = ("archive_file_written", "archive_files_written", "archive_segment_replaced")
-BATCHES = 4
+BATCHES = 3
+PROMPTS = 8
 
 
 @pytest.fixture
@@ -71,17 +76,20 @@ def a_start() -> LedgerEntry:
     return an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
 
 
-def a_step(run: Run, version: int, *prompts: PromptSubmitted, parent: int, number: int) -> LedgerEntry:
+def on_topic(run: Run) -> dict[Key, RolloutScored]:
+    """Every readable record of `scored`."""
+    found = ((message, run.on_bus.decoded(SCORED, message)) for message in run.messages("scored"))
+    return {(m.partition, m.offset, one.rollout.attempt_id): one for m, one in found if one is not None}
+
+
+def a_step(
+    there: dict[Key, RolloutScored], version: int, *prompts: PromptSubmitted, parent: int, number: int
+) -> LedgerEntry:
     """A step that used each record of these groups, where it lies on `scored`."""
-    places = {}
-    for message in run.messages("scored"):
-        record = run.on_bus.decoded(SCORED, message)
-        if record is not None:
-            places.setdefault(record.rollout.rollout_id, (message.partition, message.offset, record))
     groups = {prompt.group_id for prompt in prompts}
     trained = tuple(
         a_trained(record, partition=partition, offset=offset)
-        for partition, offset, record in places.values()
+        for (partition, offset, _), record in there.items()
         if record.rollout.group_id in groups
     )
     closed = tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in sorted(groups))
@@ -115,8 +123,9 @@ def test_rows_move_to_their_step_when_their_group_closes_and_back_when_its_entry
     assert one_pass(run).num_open_groups == 3
     assert set.union(*fates(run).values()) == {("none", "open", "")}
 
-    put_entries(run, a_step(run, 1, first, parent=0, number=1), some_drops(1, second, number=1))
-    put_entries(run, a_step(run, 2, third, parent=1, number=2))
+    there = on_topic(run)
+    put_entries(run, a_step(there, 1, first, parent=0, number=1), some_drops(1, second, number=1))
+    put_entries(run, a_step(there, 2, third, parent=1, number=2))
     report = one_pass(run)
     assert (report.num_open_groups, report.num_rollouts, report.num_entries) == (0, 6, 4)
     assert fates(run) == {
@@ -133,7 +142,7 @@ def test_rows_move_to_their_step_when_their_group_closes_and_back_when_its_entry
     put_entries(run, rollback)
     assert one_pass(run).num_open_groups == 2
     assert fates(run)[third.group_id] == fates(run)[second.group_id] == {("none", "open", "")}
-    put_entries(run, a_step(run, 4, second, third, parent=3, number=2))
+    put_entries(run, a_step(there, 4, second, third, parent=3, number=2))
     assert one_pass(run).num_open_groups == 0
     assert fates(run)[third.group_id] == fates(run)[second.group_id] == {("000002", "trained", "")}
     steps = pd.read_parquet(run.directory / "archive" / "steps").sort_values("ledger_offset")
@@ -147,8 +156,9 @@ def test_rows_move_to_their_step_when_their_group_closes_and_back_when_its_entry
 def test_a_repair_takes_a_strangers_entry_out_and_puts_what_it_contradicted_back(run: Run) -> None:
     first, second = prompts_of(run, 1, 2)
     put_entries(run, a_start())
-    [stranger] = put_entries(run, a_step(run, 9, second, parent=0, number=1))
-    put_entries(run, a_step(run, 1, first, parent=0, number=1))
+    there = on_topic(run)
+    [stranger] = put_entries(run, a_step(there, 9, second, parent=0, number=1))
+    put_entries(run, a_step(there, 1, first, parent=0, number=1))
     one_pass(run)
     assert fates(run)[second.group_id] == {("000001", "trained", "")}
     assert fates(run)[first.group_id] == {("none", "open", "")}
@@ -159,6 +169,18 @@ def test_a_repair_takes_a_strangers_entry_out_and_puts_what_it_contradicted_back
     assert fates(run)[first.group_id] == {("000001", "trained", "")}
     steps = pd.read_parquet(run.directory / "archive" / "steps").sort_values("ledger_offset")
     assert steps.survives.tolist() == [True, False, True, False]
+
+
+def test_entries_that_name_many_groups_are_archived_few_at_a_time(run: Run) -> None:
+    put_entries(run, a_start())
+    groups = tuple(
+        ClosedGroup(group_id=f"{number:032x}", outcome=GroupOutcome.DROPPED, reason="lost") for number in range(16_000)
+    )
+    # Each entry takes some 700 kB on the topic, and far more in memory.
+    put_entries(run, *(an_entry(EntryKind.DROPS, step=0, weight_version=0, closed=groups) for _ in range(5)))
+    assert one_pass(run).num_entries == 6
+    segments = Store(run.directory / "archive").of_topic("ledger")
+    assert [segment.num_rows for segment in segments] == [5, 1]
 
 
 def test_bad_records_are_listed_and_the_rest_goes_on(run: Run) -> None:
@@ -201,10 +223,6 @@ def test_the_archive_of_another_run_is_refused(run: Run, kafka: str) -> None:
     assert f"is the archive of run {run.name}" in str(refused.exception)
 
 
-def follow(config: Path, output: Path) -> None:
-    command.main(["--config", str(config), "--output", str(output), "--follow", "--every", "1"])
-
-
 def test_following_goes_on_until_it_is_asked_to_end(run: Run) -> None:
     archive = run.directory / "archive"
     process = start_forked(partial(follow, run.config, archive), log=run.directory / "archive.log")
@@ -222,63 +240,61 @@ def list_files(archive: Path) -> list[Path]:
     return list((archive / "rollouts").rglob("part-*.parquet"))
 
 
-def pass_in_small_pieces(config: Path, output: Path) -> None:
-    run = run_on(StageSettings.load(config).kafka, StageSettings.load(config).run)
-    with Store.writing(output, identity_of(run)) as store:
-        Archiver(run, store, most_records=3).make_pass()
-
-
 def killed_pass(run: Run, crash_at: str) -> StartedProcess:
-    main = partial(pass_in_small_pieces, run.config, run.directory / "archive")
+    main = partial(archive_in_small_pieces, run.config, run.directory / "archive")
     return start_forked(main, log=run.directory / "archive.log", env={CRASH_AT: crash_at})
-
-
-def on_topic(run: Run) -> Counter[tuple[int, int, str]]:
-    found = ((message, run.on_bus.decoded(SCORED, message)) for message in run.messages("scored"))
-    return Counter((m.partition, m.offset, record.rollout.attempt_id) for m, record in found if record is not None)
 
 
 def keys_of(path: Path) -> pd.DataFrame:
     return pq.ParquetFile(path).read(["partition", "offset", "attempt_id"]).to_pandas()
 
 
-def in_files(frames: list[pd.DataFrame]) -> Counter[tuple[int, int, str]]:
+def in_files(frames: list[pd.DataFrame]) -> Counter[Key]:
     return Counter(
         key for frame in frames for key in zip(frame.partition, frame.offset, frame.attempt_id, strict=True)
     )  # fmt: skip
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("num_kills", [1, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [1, pytest.param(7, marks=pytest.mark.slow)])
 def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(run: Run, num_kills: int) -> None:
     """`num_kills`: in each batch, besides that one while files are removed."""
     archive, chooser = run.directory / "archive", random.Random(12)
     put_entries(run, a_start())
     kills, kept = 0, 0
     for batch in range(BATCHES):
-        prompts, first = prompts_of(run, *range(20 * batch, 20 * batch + 20)), 4 * batch + 1
+        prompts, first = prompts_of(run, *range(PROMPTS * batch, PROMPTS * (batch + 1))), 4 * batch + 1
+        there = on_topic(run)
         # Of the steps before it, the rollback leaves the first.
-        put_entries(run, an_entry(EntryKind.ROLLBACK, step=batch, weight_version=first, parent_version=kept))
         put_entries(
-            run, *(a_step(run, first + n, prompts[n], parent=first + n - 1, number=batch + n) for n in (1, 2, 3))
+            run,
+            an_entry(EntryKind.ROLLBACK, step=batch, weight_version=first, parent_version=kept),
+            *(a_step(there, first + n, prompts[n], parent=first + n - 1, number=batch + n) for n in (1, 2, 3)),
         )
         kept = first + 1
-        there = on_topic(run)
         # A pass removes files at its end alone: that is tried last.
-        crashes = [f"{chooser.choice(POINTS)}:{chooser.randint(1, 4)}" for _ in range(num_kills)]
+        crashes = [f"{POINTS[(batch + n) % len(POINTS)]}:{chooser.randint(1, 4)}" for n in range(num_kills)]
         for crash_at in (*crashes, f"archive_file_removed:{batch}"):
             process = killed_pass(run, crash_at)
             kills += process.wait() == -signal.SIGKILL
-            found = in_files([keys_of(path) for path in Store(archive).files("rollouts")])
+            store = Store(archive)
+            found = in_files([keys_of(path) for path in store.named("rollouts", store.segments.values())])
             assert set(found.values()) <= {1}, "a record is in two files that count"
-            assert found <= there
-    assert kills >= num_kills * BATCHES
+            assert found.keys() <= there.keys()
+    assert kills == num_kills * BATCHES + BATCHES - 1, "the first batch has nothing to remove"
     final = killed_pass(run, "")
     assert final.wait() == 0, final.said()
-    assert rollouts(run).groupby("outcome").group_id.nunique().to_dict() == {"open": 74, "trained": 6}
+    num_trained = BATCHES + 2
+    outcomes = rollouts(run).groupby("outcome").group_id.nunique().to_dict()
+    assert outcomes == {"open": PROMPTS * BATCHES - num_trained, "trained": num_trained}
     # All files that lie there, as pandas reads them: also what a killed pass left must be gone.
-    assert in_files([rollouts(run)]) == on_topic(run)
-    afresh = run.directory / "afresh"
+    assert in_files([rollouts(run)]) == Counter(there.keys())
+    check_same_as_afresh(run)
+
+
+def check_same_as_afresh(run: Run) -> None:
+    """The archive is that of a single pass over all records."""
+    archive, afresh = run.directory / "archive", run.directory / "afresh"
     with Store.writing(afresh, identity_of(run.on_bus)) as store:
         Archiver(run.on_bus, store).make_pass()
     for table, keys in {"rollouts": ["partition", "offset"], "groups": ["ledger_offset", "group_id"],
