@@ -215,6 +215,6 @@ def _config(kafka: KafkaSettings, group: str) -> dict[str, Any]:
         # A reader whose offset is gone must not go on elsewhere: it would miss records silently.
         "auto.offset.reset": "error",
         "isolation.level": "read_committed",
-        "queued.max.messages.kbytes": 65536,
+        "queued.max.messages.kbytes": 16384,
         "fetch.max.bytes": 16777216,
     }
