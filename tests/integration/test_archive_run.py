@@ -4,10 +4,12 @@ The outside reader knows Kafka, Avro and the packaged schemas, and no other code
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import pandas as pd
 import pytest
@@ -17,7 +19,7 @@ from rollstream.cli.archive import command
 from rollstream.cli.replay import command as replay_command
 from rollstream.local.chaos.accounting import Account, Fields, OutsideClient, decoded, surviving_entries
 from rollstream.local.demo.facts import FactsReader
-from rollstream.local.demo.summary import Measured, summarize
+from rollstream.local.demo.summary import Measured, Summary, summarize
 from tests.harness.running import Run
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
@@ -36,6 +38,7 @@ from tests.harness.trainer_runs import (
 from tests.harness.waits import wait_until
 
 NUM_STEPS = 5
+README = Path(__file__).parents[2] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -200,43 +203,58 @@ def test_the_bad_record_is_listed(run: Run) -> None:
     assert "not in the wire format" in bad["why"]
 
 
-def test_the_queries_of_the_readme_give_what_the_demos_summary_says(run: Run) -> None:
+@pytest.fixture(scope="module")
+def summary(run: Run) -> Summary:
+    """What the demo's table would say of this run."""
     facts = FactsReader(run.on_bus)
     facts.read_on()
     measured = Measured(seed=0, learning_rate=0.01, eval_before=0.0, eval_after=0.0, eval_prompts=1)
-    summary = summarize(facts.facts(ledger(run)), measured)
+    found = summarize(facts.facts(ledger(run)), measured)
+    assert (found.steps, found.groups_in_flight, found.groups_lost) == (NUM_STEPS, 1, 1)
+    assert (found.groups_dropped, found.duplicate_records) == ({"no_spread": 2}, GROUP_SIZE)
+    return found
 
-    archive = run.directory / "archive"
-    rollouts = pd.read_parquet(archive / "rollouts")
-    groups = pd.read_parquet(archive / "groups").query("survives")
-    steps = pd.read_parquet(archive / "steps").query("survives and kind == 'step'")
-    prompts = pd.read_parquet(archive / "prompts").query("purpose == 'train'")
 
-    # Reward of each step: of every scored sample of the groups that closed in it, dropped ones included.
-    once = rollouts.drop_duplicates("rollout_id")
-    reward = once.groupby("closed_in_step").reward.mean()
-    # Drop reasons.
-    reasons = groups[groups.outcome == "dropped"].reason.value_counts()
-    # Lengths of the answers that each step was trained on.
-    lengths = rollouts[rollouts.trained].groupby("trained_step").num_completion_tokens.describe()
-    # Throughput.
-    seconds = (steps.finished_at.max() - prompts.submitted_at.min()).total_seconds()
-    tokens_per_second = rollouts.num_completion_tokens.sum() / seconds
+def queries_of_the_readme(language: str) -> str:
+    blocks = re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
+    [block] = [one for one in blocks if "archive/rollouts" in one]
+    return str(block)
 
-    tenth = max(1, -(-len(steps) // 10))
-    assert reward.loc[:tenth].mean() == pytest.approx(summary.reward_first)
-    assert reward.loc[len(steps) - tenth + 1 :].mean() == pytest.approx(summary.reward_last)
-    assert reasons.to_dict() == summary.groups_dropped == {"no_spread": 2}
-    assert len(steps) == summary.steps == NUM_STEPS
-    assert seconds == pytest.approx(summary.loop_seconds)
-    assert tokens_per_second == pytest.approx(summary.tokens_per_second)
-    assert (groups.outcome == "trained").sum() == summary.groups_trained
-    assert len(rollouts) - rollouts.rollout_id.nunique() == summary.duplicate_records == GROUP_SIZE
-    assert prompts.group_id.nunique() == summary.groups_submitted
-    assert len(set(prompts.group_id) - set(groups.group_id)) == summary.groups_in_flight == 1
-    assert rollouts[rollouts.trained].rollout_id.nunique() == summary.rollouts_trained
-    assert (lengths["mean"] == 6).all()
-    assert lengths["count"].tolist() == [GROUPS_PER_STEP * GROUP_SIZE] * NUM_STEPS
+
+def test_the_pandas_queries_of_the_readme_give_what_the_demos_summary_says(
+    run: Run, summary: Summary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.directory)
+    found: dict[str, Any] = {}
+    exec(queries_of_the_readme("python"), found)
+    assert found["num_steps"] == summary.steps
+    assert found["outcomes"].to_dict() == {"trained": summary.groups_trained, "dropped": 2}
+    assert found["reasons"].to_dict() == summary.groups_dropped
+    assert len(found["prompts"]) == summary.groups_submitted
+    assert len(found["in_flight"]) == summary.groups_in_flight
+    assert found["lost"] == summary.groups_lost
+    assert len(found["rollouts"]) - len(found["once"]) == summary.duplicate_records
+    assert found["rollouts"].trained.sum() == summary.rollouts_trained
+    assert found["reward"].loc[1] == found["reward_first"] == pytest.approx(summary.reward_first)
+    assert found["reward"].loc[NUM_STEPS] == found["reward_last"] == pytest.approx(summary.reward_last)
+    assert (found["lengths"]["mean"] == 6).all()
+    assert found["lengths"]["count"].tolist() == [GROUPS_PER_STEP * GROUP_SIZE] * NUM_STEPS
+
+
+def test_the_sql_queries_of_the_readme_give_what_the_demos_summary_says(
+    run: Run, summary: Summary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.directory)
+    statements = [one for one in queries_of_the_readme("sql").split(";") if one.strip()]
+    with duckdb.connect() as database:
+        results = [rows for one in statements if (rows := database.execute(one).fetchall())]
+    fates, reward, [(num_steps, first, last)], [(in_flight, incomplete)] = results
+    assert fates == [("dropped", "no_spread", 2), ("trained", "", summary.groups_trained)]
+    assert num_steps == summary.steps
+    assert (first, last) == (pytest.approx(summary.reward_first), pytest.approx(summary.reward_last))
+    assert [step for step, _, _ in reward] == [*range(1, NUM_STEPS + 1), None], "null: the group in flight"
+    assert sum(count for _, _, count in reward) == (2 + NUM_STEPS * GROUPS_PER_STEP) * GROUP_SIZE + 1
+    assert (in_flight, incomplete) == (summary.groups_in_flight, summary.groups_lost)
 
 
 def test_the_archive_is_replayed_without_a_broker(run: Run, tmp_path: Path) -> None:
