@@ -26,9 +26,15 @@ from tests.harness.waits import wait_until
 TOPIC = "kept"
 
 
-@pytest.fixture
-def stack(tmp_path: Path) -> Iterator[LocalStack]:
-    stack = LocalStack(tmp_path)
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("stack")
+
+
+@pytest.fixture(scope="module")
+def stack(run_dir: Path) -> Iterator[LocalStack]:
+    """Not up before the first test asks for that; the next one goes on with what runs then."""
+    stack = LocalStack(run_dir)
     try:
         yield stack
     finally:
@@ -89,8 +95,19 @@ def test_the_shared_broker_and_redis_answer(kafka: str, redis_url: str, topic_pr
     assert len(topic_prefix) <= 60
 
 
-def test_a_stack_keeps_ports_ids_and_records_over_stop_and_kill(stack: LocalStack, tmp_path: Path) -> None:
+def test_a_failed_up_leaves_the_services_running_that_ran_before_it(stack: LocalStack) -> None:
     assert stack.status() == ()
+    stack.up()
+    before = pids(stack)
+    stack.redis.kill()
+    with socket.create_server((HOST, stack.redis.port)), pytest.raises(PortTakenError, match="of Redis is in use"):
+        stack.up()
+    assert pids(stack) == {**before, "redis": None}
+    stack.up()
+    assert pids(stack)["kafka-1"] == before["kafka-1"]
+
+
+def test_a_stack_keeps_ports_ids_and_records_over_stop_and_kill(stack: LocalStack, run_dir: Path) -> None:
     stack.up()
     servers, cluster_id = stack.kafka.bootstrap_servers, stack.kafka.plan.cluster_id
     create_topic(servers)
@@ -104,7 +121,7 @@ def test_a_stack_keeps_ports_ids_and_records_over_stop_and_kill(stack: LocalStac
     assert [(service.pid, service.died) for service in stack.status()] == [(None, False), (None, False)]
     assert stack.down() is False
 
-    again = LocalStack(tmp_path)
+    again = LocalStack(run_dir)
     again.up()
     assert (again.kafka.bootstrap_servers, again.kafka.plan.cluster_id) == (servers, cluster_id)
     assert AdminClient({"bootstrap.servers": servers}).describe_cluster().result(10).cluster_id == cluster_id
@@ -172,17 +189,6 @@ def test_a_remembered_port_that_another_took_is_named_and_nothing_stays_started(
         stack.up()
     assert [service.pid for service in stack.status()] == [None, None]
     assert stack.redis.process is None
-
-
-def test_a_failed_up_leaves_the_services_running_that_ran_before_it(stack: LocalStack) -> None:
-    stack.up()
-    before = pids(stack)
-    stack.redis.kill()
-    with socket.create_server((HOST, stack.redis.port)), pytest.raises(PortTakenError, match="of Redis is in use"):
-        stack.up()
-    assert pids(stack) == {**before, "redis": None}
-    stack.up()
-    assert pids(stack)["kafka-1"] == before["kafka-1"]
 
 
 def test_a_damaged_state_file_is_named(tmp_path: Path) -> None:
