@@ -12,11 +12,12 @@ import pytest
 from rollstream.history.passing import RecordPlace
 from rollstream.history.repair import check
 from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
-from tests.chaos.corpus import FAMILIES, of_family
+from tests.chaos.corpus import ALL_TOPICS, FAMILIES, of_family
 from tests.chaos.hostile import Context
 from tests.chaos.living import Living, a_living_loop
 
 EVERY_RECORD_COUNTS = (LEDGER.name, WEIGHTS.name)
+OTHERS = [topic for topic in ALL_TOPICS if topic not in EVERY_RECORD_COUNTS]
 FOR_PEOPLE = ("texts", "headers")
 """The families that reach a terminal."""
 OF_STAGES = [name for name in FAMILIES if name not in ("foreign_files", "false_entries")]
@@ -72,7 +73,7 @@ def test_the_corpus_has_every_topic_and_is_always_the_same(tmp_path: Path) -> No
 def test_each_record_of_a_stranger_ends_and_the_loop_goes_on(kept: Kept, family: str) -> None:
     with kept.living() as living:
         before = living.state()
-        fed = living.feed(one for one in of_family(living.context(), family) if one.topic not in EVERY_RECORD_COUNTS)
+        fed = living.feed(of_family(living.context(), family, OTHERS))
         living.until_answered(fed)
         living.check_that_it_goes_on(before)
         living.check_that_nothing_leaked()
@@ -84,8 +85,7 @@ def test_each_record_of_a_stranger_ends_and_the_loop_goes_on(kept: Kept, family:
 def test_what_strangers_write_on_ledger_and_weights_is_listed_and_passed_over(kept: Kept) -> None:
     with kept.living() as living:
         before, context, loop = living.state(), living.context(), living.loop
-        records = chain.from_iterable(of_family(context, family) for family in FAMILIES)
-        fed = living.feed(one for one in records if one.topic in EVERY_RECORD_COUNTS)
+        fed = living.feed(chain.from_iterable(of_family(context, family, EVERY_RECORD_COUNTS) for family in FAMILIES))
         living.check_that_it_goes_on(before)
         living.check_that_nothing_leaked()
         loop.stop("trainer")
