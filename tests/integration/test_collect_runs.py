@@ -149,8 +149,9 @@ def peak_kilobytes(source: Path, rows: int, kind: str) -> int:
 @pytest.mark.timeout(3600)
 def test_the_peak_of_memory_does_not_grow_with_the_number_of_rows(tmp_path):
     peaks = []
-    for rows in (10_000, 60_000):
+    for rows in (10_000, 30_000):
         source = some_prompts(tmp_path / f"data-{rows}.jsonl", rows)
         peaks.append(peak_kilobytes(source, rows, "parquet"))
-    assert peaks[1] <= 1.2 * peaks[0], f"{peaks} kB"
+    # What each row leaves behind may be at most 0.8 kB.
+    assert peaks[1] <= 1.1 * peaks[0], f"{peaks} kB"
     assert peaks[1] < 1_000_000
