@@ -22,6 +22,7 @@ from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import LEDGER
 
 _ANSWER_SECONDS = 30.0
+_LEAVES_SECONDS: Final = 2.0
 GONE_AFTER_SECONDS: Final = 10
 """A killed trainer counts as present for this long; one that ends normally leaves the group immediately."""
 
@@ -56,12 +57,14 @@ class TrainerPresence:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.set()
-        self._thread.join(timeout=2.0)
-        self._consumer.close()
+        # While the group has a member that was killed, the broker does not answer, and the client would wait for 5 s.
+        # The process ends without having left, then, and counts as present for as long as the killed one.
+        self._thread.join(_LEAVES_SECONDS)
 
     def _poll_until_end(self) -> None:
         while not self._ending.is_set():
             self._consumer.poll(0.5)
+        self._consumer.close()
 
 
 def require_no_trainer(kafka: KafkaSettings, run: str, *, force: bool) -> None:
