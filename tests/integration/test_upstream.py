@@ -3,13 +3,11 @@
 from contextlib import closing
 
 import psutil
-import pytest
 from prometheus_client import REGISTRY
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.topics import PROMPTS
-from rollstream.trainer.intake import upstream
 from rollstream.trainer.intake.aging import Upstream
 from rollstream.trainer.intake.upstream import UpstreamWatcher
 from tests.harness.builders import a_prompt
@@ -34,16 +32,13 @@ def answers(watcher: UpstreamWatcher, count: int) -> tuple[Upstream, set[int]]:
     return latest, threads
 
 
-def test_the_watcher_asks_again_and_again_with_the_same_clients(
-    kafka: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upstream, "ASK_EVERY_SECONDS", 0.1)
+def test_the_watcher_asks_again_and_again_with_the_same_clients(kafka: str, topic_prefix: str) -> None:
     settings = KafkaSettings(bootstrap_servers=kafka)
     KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
     run = run_on(settings, topic_prefix)
     with run.publisher("outside") as publisher:
         publisher.publish_soon(run.out_record(PROMPTS, a_prompt())).result()
-    with closing(UpstreamWatcher(run)) as watcher:
+    with closing(UpstreamWatcher(run, ask_every_seconds=0.1)) as watcher:
         _, before = answers(watcher, 2)
         answer, threads = answers(watcher, NUM_ANSWERS)
     assert (answer.prompts_end, answer.prompts_done) == ({0: 1}, {0: 0})

@@ -28,8 +28,11 @@ _JOIN_SECONDS: Final = 2.0
 class UpstreamWatcher:
     """Keeps the broker's newest answer. While the broker is away the last one stays, and soon is not fresh any more."""
 
-    def __init__(self, run: Run, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self, run: Run, clock: Clock = time.monotonic, *, ask_every_seconds: float = ASK_EVERY_SECONDS
+    ) -> None:
         self._run = run
+        self._ask_every_seconds = ask_every_seconds
         self._latest = Upstream()
         self._clock = clock
         self._asked_at: float | None = None
@@ -57,7 +60,7 @@ class UpstreamWatcher:
         # Both stay open: a client takes threads and connections to every broker.
         sizes_at = -_SIZES_EVERY_SECONDS
         with closing(run.committed_by("generators")) as generators, closing(run.committed_by("scorers")) as scorers:
-            while not self._closing.wait(ASK_EVERY_SECONDS):
+            while not self._closing.wait(self._ask_every_seconds):
                 asked_at = self._clock()
                 try:
                     self._latest = _ask(run, admin, generators, scorers)
