@@ -2,8 +2,8 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
+from helm.dashboards.newest_step import PHASES, times_since_step
 from helm.dashboards.parts import RUN, Panel, Row, board, lines, number, query, rate, words
-from helm.dashboards.trainer import PHASES
 
 _LINEAGE = """\
 What a step was made of, and what became of one rollout:
@@ -77,22 +77,7 @@ def _newest_step() -> list[Panel]:
             f"max(rollstream_trainer_weight_version{{{RUN}}})",
             width=3,
         ),
-        number(
-            "Since the newest step",
-            "Time since it was committed. Before the first one, since the trainer started.",
-            "s",
-            f"time() - max(rollstream:last_step_timestamp_seconds{{{RUN}}})",
-            bad_from=3600,
-            width=3,
-        ),
-        number(
-            "Steps that are not saved",
-            "Time since the newest checkpoint or the start of the trainer: so much a trainer that dies does again.",
-            "s",
-            f"time() - max(rollstream:saved_timestamp_seconds{{{RUN}}})",
-            bad_from=14400,
-            width=3,
-        ),
+        *times_since_step(width=3),
     ]
 
 

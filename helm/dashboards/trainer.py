@@ -2,16 +2,9 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
+from helm.dashboards.newest_step import PHASES, times_since_step
 from helm.dashboards.parts import RUN, Panel, Row, board, lines, number, query, rate, words
 
-PHASES = {
-    "assembling": "decode and admit",
-    "packing": "pack",
-    "forward_backward": "forward and backward",
-    "optimizer": "optimizer",
-    "publishing": "publish the step before",
-}
-"""What a trainer does in a step, and what it is called."""
 _LINEAGE = """\
 The rollouts that a step trained on, with their versions and rewards:
 
@@ -47,22 +40,7 @@ def _state() -> Row:
     return Row(
         title="State",
         panels=[
-            number(
-                "Since the newest step",
-                "Time since it was committed. Before the first one, since the trainer started.",
-                "s",
-                f"time() - max(rollstream:last_step_timestamp_seconds{{{RUN}}})",
-                bad_from=3600,
-                width=6,
-            ),
-            number(
-                "Steps that are not saved",
-                "Time since the newest checkpoint or the start of the trainer: so much a trainer that dies does again.",
-                "s",
-                f"time() - max(rollstream:saved_timestamp_seconds{{{RUN}}})",
-                bad_from=14400,
-                width=6,
-            ),
+            *times_since_step(width=6),
             number(
                 "Restarts and rollbacks",
                 "Since the run began. A trainer that ends in order leaves a restart too, if it made steps.",
