@@ -22,6 +22,8 @@ _FORK_SERVER.set_forkserver_preload(
         "rollstream.trainer.start",
         "transformers.models.auto.tokenization_auto",
         "transformers.models.qwen3.modeling_qwen3",
+        # The last one.
+        "tests.harness.frozen_heap",
     ]
 )
 # Else a stage would have the variables of whichever test it was that forked first.
