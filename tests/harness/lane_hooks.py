@@ -2,7 +2,8 @@
 
 A lane is a folder of tests. Each process has a broker and a Redis of its own, and is given one piece of work after the
 other. A piece is a file; or everything that runs engines or the whole loop, since two of those would starve each other;
-or everything light, so that one process alone imports what those tests import.
+or everything light, so that one process alone imports what those tests import. Unit tests are light too, but many: file
+by file and at the end, they keep every process busy until the last one.
 """
 
 import os
@@ -14,7 +15,7 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 
 HEAVY = ("tests/engines/", "tests/e2e/")
-LIGHT = ("tests/unit/", "tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")
+LIGHT = ("tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")
 
 
 class PieceByPiece(LoadScopeScheduling):
@@ -32,12 +33,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> PieceByPiece
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """One process more than cores, as tests wait more than they compute; a single file runs in this process."""
+    """Two processes more than cores, as tests wait more than they compute; a single file runs in this process."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     if len(config.args) == 1 and Path(config.args[0].partition("::")[0]).is_file():
         return 0
-    return len(os.sched_getaffinity(0)) + 1
+    return len(os.sched_getaffinity(0)) + 2
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
