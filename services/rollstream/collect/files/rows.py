@@ -60,11 +60,16 @@ class RowSource(Protocol):
         ...
 
 
-def open_rows(path: Path) -> RowSource:
+def open_rows(path: Path, begun_with: str = "") -> RowSource:
     """The rows of `path`: .jsonl, .parquet, a directory of parquet files, or one of `datasets.save_to_disk`.
 
+    A path that begins with `hf:` is a data set on the hub, of the commit that `begun_with` names (`hub.py`).
     Raises `ConfigurationError` if it is none of them, if it can't be read, or if it has no rows.
     """
+    from rollstream.collect.files.hub import is_hub_name, open_hub_rows
+
+    if is_hub_name(path):
+        return open_hub_rows(path, begun_with)
     try:
         if path.is_dir():
             return _directory(path)
