@@ -1,8 +1,9 @@
 """Samples that servers answer, as records: text turns, what is refused, what stays unresolved, and no secret."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import ROLLOUTS
 from tests.harness.builders import a_generator, a_prompt
+from tests.harness.collecting import collected, keys_of, lines_of, settings_for, some_prompts
 from tests.harness.fake_openai import FakeOpenAI, Planned, fake_openai
 from tests.harness.http_engines import an_engine, on
 
@@ -77,3 +79,15 @@ def test_a_key_that_a_server_repeats_is_masked_in_the_record() -> None:
         (found,) = samples(server, api_key="planted-secret-key")
     assert "Incorrect API key provided: ***" in str(found.failure)
     assert "planted-secret-key" not in found.model_dump_json()
+
+
+def test_of_800_samples_each_is_asked_once_and_never_more_than_the_bound_at_a_time(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "out.jsonl", num_samples=8, concurrency=100)
+    with fake_openai(latency_seconds=0.05) as server:
+        engine = an_engine(server.url, max_connections=100)
+        report = collected(some_prompts(tmp_path / "in.jsonl", 100), settings, engine)
+    asked = Counter(one.body["messages"][0]["content"] for one in server.asked)
+    assert asked == {f"{row:05}=": 8 for row in range(100)}
+    assert server.most_in_flight == report.figures.most_in_flight == 100
+    rows = lines_of(tmp_path / "out.jsonl")
+    assert keys_of(rows) == [(row, sample) for row in range(100) for sample in range(8)]
