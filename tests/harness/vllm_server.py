@@ -31,7 +31,7 @@ _ENVIRONMENT = {
 def a_vllm_server(model: Path, log: Path, *options: str) -> Iterator[str]:
     """Its base URL, once it is ready. `options`: further ones of vLLM's."""
     port = _free_port()
-    command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
+    command = [sys.executable, "-m", "tests.harness.vllm_forked", "--model", str(model)]
     command += ["--served-model-name", MODEL_NAME, "--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--max-model-len", str(MAX_MODEL_LEN), "--max-num-seqs", str(MAX_NUM_SEQS), "--enforce-eager"]
     command += ["--kv-cache-memory-bytes", str(2**26), "--logprobs-mode", "processed_logprobs", *options]
