@@ -50,7 +50,10 @@ class RowJudge:
         reward, unscored = _reward(fields)
         if reward is None:
             return replace(row, unscored=unscored)
-        normalized, passed = self._judged(fields, source, reward)
+        try:
+            normalized, passed = self._judged(fields, source, reward)
+        except RewardError as error:
+            return replace(row, unscored=f"bad_reward: {error}")
         return replace(row, reward=reward, normalized=normalized, passed=passed)
 
     def problem(self, fields: Row) -> bytes:
@@ -78,7 +81,7 @@ class RowJudge:
             passed = reward >= self.pass_threshold
         # A column of yes and no with gaps comes back from pandas as 1.0 and 0.0.
         is_judged = isinstance(passed, int | float) and passed in (0, 1)
-        unit = float(normalized) if isinstance(normalized, int | float) else reward
+        unit = reward if normalized is None else finite(normalized, "reward_normalized")
         return unit, bool(passed) if is_judged else None
 
 
