@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Final
@@ -10,6 +11,8 @@ from rollstream.collect.files.rows import MAX_ROW_BYTES, BadRow, ReadRow, shown_
 from rollstream.schemas.errors import ConfigurationError
 
 _BOM: Final = b"\xef\xbb\xbf"
+_MAX_NESTING: Final = 100
+"""What handles a row may call itself for each level, and Python has some 1000 calls for all."""
 
 
 class JsonlRows:
@@ -73,11 +76,13 @@ def _lines(stream: IO[bytes]) -> Iterator[bytes | None]:
 def row_of_line(number: int, where: str, line: bytes) -> ReadRow | BadRow:
     """The row of one line; numbers that are not finite are null."""
     try:
-        # Decoded here, since the library would guess the encoding; and it takes NaN, which is no JSON, as a number.
-        fields = json.loads(line.decode(), parse_constant=lambda word: None)
+        # Decoded here, since the library would guess the encoding.
+        fields = _DECODER.decode(line.decode())
         if b"\\ud" in line or b"\\uD" in line:
             # Half of a surrogate pair, written as an escape: no file and no server would take it.
             json.dumps(fields, ensure_ascii=False).encode()
+        if line.count(b"[") + line.count(b"{") > _MAX_NESTING:
+            _refuse_deep(fields)
     except UnicodeEncodeError:
         return BadRow(number, where, "it holds half of a surrogate pair, which is no text")
     except UnicodeDecodeError:
@@ -89,6 +94,28 @@ def row_of_line(number: int, where: str, line: bytes) -> ReadRow | BadRow:
     if not isinstance(fields, dict):
         return BadRow(number, where, f"expected a JSON object, got {_kind(fields)}")
     return ReadRow(number, where, fields)
+
+
+def _finite(text: str) -> float | None:
+    number = float(text)
+    return number if math.isfinite(number) else None
+
+
+# The library takes NaN, which is no JSON, as a number, and reads 1e999 as infinity.
+_DECODER: Final = json.JSONDecoder(parse_constant=lambda word: None, parse_float=_finite)
+
+
+def _refuse_deep(value: Any) -> None:
+    level = [value]
+    for _ in range(_MAX_NESTING):
+        level = [
+            inner
+            for one in level
+            for inner in (one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+        ]
+        if not level:
+            return
+    raise RecursionError
 
 
 def _kind(value: Any) -> str:
