@@ -74,6 +74,13 @@ def test_a_file_with_any_number_of_sources_and_reasons_takes_bounded_memory() ->
     assert statistics.sources[OTHERS].rewards.count == reasons.counts[OTHERS] == 7
 
 
+def test_a_source_with_a_name_as_long_as_a_row_is_one_of_the_others() -> None:
+    statistics = StatisticsBySource()
+    statistics.add("s" * 300, 1.0, True)
+    statistics.add("t" * 301, 0.5, True)
+    assert {name: one.rewards.mean for name, one in statistics.sources.items()} == {"s" * 300: 1.0, OTHERS: 0.5}
+
+
 def test_reasons_are_counted_by_their_first_word_with_an_example() -> None:
     reasons = Reasons()
     reasons.add("timeout: took longer than 5 s", "row 3")

@@ -21,7 +21,8 @@ _COMPLETIONS: Final = frozenset({"solution_str", "solution"})
 class CustomReward:
     """The environment of the function at `path` (`package.module.name`). It has no tasks.
 
-    Raises `ImportError` if there is nothing at `path` that can be called; what its module raises, as it is.
+    Raises `ImportError` if there is nothing at `path` that can be called, or its parameters are not known, as of some
+    functions that are written in C; what its module raises, as it is.
     """
 
     name = "custom_reward"
@@ -35,15 +36,18 @@ class CustomReward:
             raise ImportError(f"there is no such function: {error}") from error
         if not callable(function):
             raise ImportError(f"it is a {type(function).__name__}, not a function")
-        self.rubric = Rubric(WeightedReward(attribute, lambda sample: _number(_called(function, sample))))
+        try:
+            names = frozenset(inspect.signature(function).parameters)
+        except ValueError as error:
+            raise ImportError(f"its parameters are not known: {error}") from error
+        self.rubric = Rubric(WeightedReward(attribute, lambda sample: _number(_called(function, names, sample))))
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """See `Environment.tasks`."""
         return iter(())
 
 
-def _called(function: Callable[..., Any], sample: RewardInput) -> Any:
-    names = set(inspect.signature(function).parameters)
+def _called(function: Callable[..., Any], names: frozenset[str], sample: RewardInput) -> Any:
     if not names & _COMPLETIONS:
         return function(sample)
     given = {

@@ -10,8 +10,9 @@ from rollstream.collect.moments import Moments
 MAX_NAMES: Final = 1000
 """So many different data sources, or reasons, are told apart; names come from a file, so there may be any number."""
 OTHERS: Final = "(others)"
-"""Under this name go those beyond `MAX_NAMES`."""
+"""Under this name go those beyond `MAX_NAMES`, and those with more than 300 characters."""
 
+_MAX_NAME: Final = 300
 _MAX_EXAMPLE: Final = 300
 _REASON: Final = re.compile(r"[a-z][a-z0-9_]{0,39}(?=: |$)")
 
@@ -85,7 +86,8 @@ class StatisticsBySource:
 
     def add(self, source: str, reward: float | None, passed: bool | None) -> None:
         """Take one row; a reward of None counts as unscored, and in nothing else."""
-        known = source in self.sources or len(self.sources) < MAX_NAMES
+        has_place = len(self.sources) < MAX_NAMES and len(source) <= _MAX_NAME
+        known = source in self.sources or has_place
         statistics = self.sources.setdefault(source if known else OTHERS, SourceStatistics())
         if reward is None:
             statistics.num_unscored += 1
