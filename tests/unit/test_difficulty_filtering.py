@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rollstream.collect.difficulty.buckets import Strategy
-from rollstream.collect.difficulty.filtering import FilterReport, FilterRequest, filter_difficulty
+from rollstream.collect.difficulty.filtering import FilterRequest, filter_difficulty
 from rollstream.collect.difficulty.judged_row import RowJudge
+from rollstream.collect.difficulty.report import FilterReport
 from rollstream.schemas.errors import ConfigurationError
 
 GSM8K, DAPO = "openai/gsm8k", "math_dapo"
@@ -313,6 +314,17 @@ def test_a_reward_that_is_true_or_far_out_of_bounds_is_no_crash(tmp_path: Path) 
     filtered(tmp_path, rows_of(0, [True, False, 1e300, 10**400, "NaN"]), Strategy.MEAN_REWARD)
     line = metrics(tmp_path, Strategy.MEAN_REWARD)[0]
     assert (line["num_samples"], line["mean_reward"], line["num_unscored"]) == (2, 0.5, 3)
+
+
+@pytest.mark.parametrize("value", [10**400, "0.5", [1]])
+def test_a_normalized_reward_that_is_no_number_is_counted_and_the_other_samples_go_on(
+    value: Any, tmp_path: Path
+) -> None:
+    rows = [*rows_of(0, [1, 1], reward_normalized=0.5), *rows_of(0, [1], reward_normalized=value)]
+    report = filtered(tmp_path, rows, Strategy.MEAN_REWARD)
+    assert report.unscored.counts == {"bad_reward": 1}
+    [line] = metrics(tmp_path, Strategy.MEAN_REWARD).values()
+    assert (line["num_samples"], line["num_unscored"], line["mean_normalized"]) == (2, 1, 0.5)
 
 
 def test_strange_values_of_parquet_are_taken_or_counted(tmp_path: Path) -> None:

@@ -37,7 +37,8 @@ def command(rollouts: Path, output: Path | None, as_json: bool, **options: Any) 
     """Score each rollout of a file, and write the file with its rewards; the rollouts themselves stay as they are.
 
     Columns: reward, reward_<function> (of earlier runs too), reward_normalized (0 to 1), passed, reward_failure. A row
-    without a reward says there why; it never counts as 0.
+    without a reward says there why; it never counts as 0. A run that was stopped goes on where it was when the same
+    command is run again.
     """
     from rollstream.collect.scores.progress import rows_shown
     from rollstream.collect.scores.request import scores_request

@@ -2,21 +2,17 @@
 
 Two passes over the file: the first adds up each problem's rewards, the second writes its rows to its bucket's file.
 Nothing that a program could read is there before it is whole, and the summary comes last: where it is, all is. A run
-that was killed is started again; it takes a minute or two a million rows.
+that was killed begins anew when the same command is run again: it asks no model and no reward function, and what it
+adds up lies in a table that ends with its process.
 """
 
 import json
-import math
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
 
 from rollstream.collect.difficulty.buckets import (
-    BUCKETS,
-    UNKNOWN,
     Cuts,
     Measure,
     Strategy,
@@ -28,13 +24,12 @@ from rollstream.collect.difficulty.buckets import (
 from rollstream.collect.difficulty.judged_row import JudgedRow, RowJudge
 from rollstream.collect.difficulty.metrics import BucketTotals, write_metrics
 from rollstream.collect.difficulty.problems import Problems
-from rollstream.collect.files.row_files import Kind, RowWriter, write_rows
+from rollstream.collect.difficulty.report import ALL_BUCKETS, FilterReport, summary_of
+from rollstream.collect.files.row_files import Kind, RowWriter, remove_output, replace_text, write_rows
 from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
-from rollstream.collect.scores.statistics import Reasons
 from rollstream.schemas.errors import ConfigurationError, DecodeError
 
 OnRows = Callable[[int], None]
-_ALL: Final = (*BUCKETS, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,22 +70,6 @@ def filter_request(
     )
 
 
-@dataclass(slots=True)
-class FilterReport:
-    """What was found, as `summary_<strategy>.json` has it."""
-
-    strategy: Strategy
-    cuts: Cuts | None
-    totals: BucketTotals
-    min_samples: int
-    notes: list[str]
-    num_rows: int = 0
-    rows_by_bucket: Counter[str] = field(default_factory=Counter)
-    unscored: Reasons = field(default_factory=Reasons)
-    bad_rows: Reasons = field(default_factory=Reasons)
-    files: list[Path] = field(default_factory=list)
-
-
 def filter_difficulty(request: FilterRequest, on_rows: OnRows = lambda number: None) -> FilterReport:
     """Divide the problems; `on_rows` is told of the rows of each of the two passes.
 
@@ -116,7 +95,7 @@ def _kind(request: FilterRequest) -> Kind:
 def _paths(request: FilterRequest) -> dict[str, Path]:
     """The file of each bucket."""
     kind = _kind(request)
-    return {bucket: request.output_dir / f"rollouts_{bucket}_{request.strategy}.{kind}" for bucket in _ALL}
+    return {bucket: request.output_dir / f"rollouts_{bucket}_{request.strategy}.{kind}" for bucket in ALL_BUCKETS}
 
 
 def _refuse_own_file(request: FilterRequest) -> None:
@@ -186,21 +165,21 @@ def _write(
     folder, strategy, kind = request.output_dir, request.strategy, _kind(request)
     paths = _paths(request)
     summary = folder / f"summary_{strategy}.json"
-    _remove(summary)
+    remove_output(summary)
     report.files += write_metrics(folder, strategy, problems, report.totals)
-    used = [bucket for bucket in _ALL if report.totals.counts[bucket]]
+    used = [bucket for bucket in ALL_BUCKETS if report.totals.counts[bucket]]
     with ExitStack() as files:
         writers = {bucket: files.enter_context(write_rows(paths[bucket], kind)) for bucket in used}
         for row in source:
             on_rows(1)
             if isinstance(row, ReadRow):
                 _write_row(row, problems, request.judge, writers, report)
-    for bucket in _ALL:
+    for bucket in ALL_BUCKETS:
         if bucket not in used:
             # Of an earlier run: its rows would count beside this one's.
-            _remove(paths[bucket])
+            remove_output(paths[bucket])
     report.files += [*(paths[bucket] for bucket in used), summary]
-    _write_summary(summary, source, report)
+    replace_text(summary, json.dumps(summary_of(report, source.name), indent=2, ensure_ascii=False) + "\n")
 
 
 def _write_row(
@@ -215,45 +194,3 @@ def _write_row(
         raise ConfigurationError(f"{row.where} was not there before: the file must not change while it is read")
     report.rows_by_bucket[bucket] += 1
     writers[bucket].write({**row.fields, "problem_id": problem.hex(), "difficulty_bucket": bucket})
-
-
-def _write_summary(path: Path, source: RowSource, report: FilterReport) -> None:
-    hidden = path.with_name(f".{path.name}.part")
-    try:
-        hidden.write_text(json.dumps(summary_of(report, source.name), indent=2, ensure_ascii=False) + "\n")
-        hidden.replace(path)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror}; choose another place") from error
-
-
-def summary_of(report: FilterReport, name: str) -> dict[str, Any]:
-    """The summary as JSON values. The first four keys are those of the original's."""
-    totals, cuts = report.totals, report.cuts
-    ends = None if cuts is None else [end if math.isfinite(end) else None for end in cuts.ends]
-    return {
-        "total_problems": totals.counts.total(),
-        "bucketing_strategy": report.strategy.value,
-        "bucket_distribution": {bucket: totals.counts[bucket] for bucket in _ALL},
-        "bucket_statistics": {
-            bucket: {**totals.statistics(bucket), "num_rows": report.rows_by_bucket[bucket]}
-            for bucket in _ALL
-            if totals.counts[bucket]
-        },
-        "bucket_ends": {"measure": cuts.measure.value, **dict(zip(BUCKETS, ends, strict=False))}
-        if cuts and ends
-        else None,
-        "min_samples": report.min_samples,
-        "data": name,
-        "num_rows": report.num_rows,
-        "num_scored_rows": report.num_rows - report.unscored.total - report.bad_rows.total,
-        "unscored_rows": report.unscored.plain(),
-        "rows_left_out": report.bad_rows.plain(),
-        "notes": report.notes,
-    }
-
-
-def _remove(path: Path) -> None:
-    try:
-        path.unlink(missing_ok=True)
-    except OSError as error:
-        raise ConfigurationError(f"cannot replace {path}: {error.strerror}; choose another place") from error

@@ -34,11 +34,18 @@ class Judging:
 class RewardFunction:
     """One choice of `--reward_fn`. `name`: of its column; `environment`: whose rubric scores."""
 
+    choice: str
+    """All that tells this function from others, in words."""
     name: str
     environment: str
     judging: Callable[[str], Judging | None]
     """By the row's data source; None: nothing is known about the rewards. Raises `RewardError` with a reason."""
     declarations: Mapping[str, Declaration] = field(default_factory=dict)
+
+    @property
+    def column(self) -> str:
+        """The column of its rewards."""
+        return f"reward_{self.name}"
 
 
 def reward_function(
@@ -59,16 +66,24 @@ def reward_function(
         case "auto":
             options = {"sandbox_url": sandbox_url} if sandbox_url else {}
             declared = {"by_source": Declaration.model_validate({"options": options})}
-            return RewardFunction(name=named, environment="by_source", judging=_by_source, declarations=declared)
+            return RewardFunction(
+                # Not its URL: the service may move, or the URL may hold a key.
+                choice="auto with a sandbox" if sandbox_url else "auto",
+                name=named,
+                environment="by_source",
+                judging=_by_source,
+                declarations=declared,
+            )
         case "custom":
             return RewardFunction(
+                choice=f"custom {path}",
                 name=named,
                 environment=CUSTOM_ENVIRONMENT,
                 judging=lambda source: None,
                 declarations={CUSTOM_ENVIRONMENT: _custom(str(path))},
             )
     judging = _ONE[choice]
-    return RewardFunction(name=named, environment=choice, judging=lambda source: judging)
+    return RewardFunction(choice=choice, name=named, environment=choice, judging=lambda source: judging)
 
 
 def judging_of(source: str) -> Judging | None:

@@ -3,8 +3,10 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from rollstream.collect.files.row_files import Kind
+from rollstream.collect.scores.columns import Row, data_source_of
 from rollstream.collect.scores.functions import RewardFunction, reward_function
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.schemas.errors import ConfigurationError
@@ -28,6 +30,24 @@ class ScoresRequest:
     pass_threshold: float | None = None
     """Instead of the function's or the data source's own."""
     bounds: PoolBounds = field(default_factory=PoolBounds)
+
+    @property
+    def kind(self) -> Kind:
+        """The format of the output."""
+        return "jsonl" if self.output.suffix == ".jsonl" else "parquet"
+
+    def source_of(self, fields: Row) -> str:
+        """The data source of a row; empty if it has none."""
+        return self.data_source or data_source_of(fields)
+
+    def compared(self) -> dict[str, Any]:
+        """What decides about the scores, so that a run which goes on must have it in common with the beginning."""
+        return {
+            "--reward_fn": self.function.choice,
+            "--name": self.function.name,
+            "--data_source": self.data_source,
+            "--sample_seconds": self.bounds.sample_seconds,
+        }
 
 
 def scores_request(

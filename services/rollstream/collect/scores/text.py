@@ -1,4 +1,4 @@
-"""What `analyze-rewards` and `filter-difficulty` say at their end, as lines of text and as JSON values."""
+"""What `analyze-rewards` says at its end, as lines of text and as JSON values."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -6,9 +6,7 @@ from typing import Any
 
 import click
 
-from rollstream.collect.difficulty.buckets import BUCKETS, UNKNOWN
-from rollstream.collect.difficulty.filtering import FilterReport
-from rollstream.collect.scores.run import ScoresReport
+from rollstream.collect.scores.output import ScoresReport
 from rollstream.collect.scores.statistics import SourceStatistics
 from rollstream.process.terminal import escaped
 
@@ -30,6 +28,11 @@ def score_lines(report: ScoresReport) -> Iterator[str]:
         yield f"  {name or '(no data source)'}: {_of_source(statistics)}"
     yield from (f"  not scored: {line}" for line in report.unscored.lines())
     yield from (f"  left out: {line}" for line in report.bad_rows.lines())
+    if report.num_resumed:
+        yield (
+            f"  {report.num_resumed} of these rows were scored by an earlier run, which was stopped; the same command "
+            "scores all anew now"
+        )
     if report.earlier:
         yield f"  kept from earlier runs: {', '.join(report.earlier)}"
     if report.num_changed:
@@ -57,25 +60,10 @@ def scores_plain(report: ScoresReport) -> dict[str, Any]:
         "output": str(report.output),
         "num_rows": report.num_rows,
         "num_scored": report.num_scored,
+        "num_resumed": report.num_resumed,
         "by_source": {name: statistics.plain() for name, statistics in report.by_source.sources.items()},
         "unscored": report.unscored.plain(),
         "rows_left_out": report.bad_rows.plain(),
         "earlier_rewards": list(report.earlier),
         "num_changed": report.num_changed,
     }
-
-
-def filter_lines(report: FilterReport) -> Iterator[str]:
-    """One line on the whole, one a bucket, one a reason."""
-    totals = report.totals
-    yield f"{totals.counts.total()} problems of {report.num_rows} rows, divided by {report.strategy}"
-    for bucket in (*BUCKETS, UNKNOWN):
-        if totals.counts[bucket]:
-            reward, rate = totals.mean(bucket, "reward"), totals.mean(bucket, "pass_rate")
-            told = "" if reward is None else f", mean reward {reward:.3f}"
-            told += "" if rate is None else f", pass rate {rate:.1f} %"
-            yield f"  {bucket}: {totals.counts[bucket]} problems, {report.rows_by_bucket[bucket]} rows{told}"
-    yield from (f"  note: {note}" for note in report.notes)
-    yield from (f"  not scored: {line}" for line in report.unscored.lines())
-    yield from (f"  left out: {line}" for line in report.bad_rows.lines())
-    yield f"  written: {', '.join(str(path) for path in report.files)}"
