@@ -22,6 +22,11 @@ _FORK_SERVER.set_forkserver_preload(
         "rollstream.trainer.start",
         "transformers.models.auto.tokenization_auto",
         "transformers.models.qwen3.modeling_qwen3",
+        "rollstream.cli.archive",
+        "rollstream.collect.archive.follow",
+        "rollstream.cli.collect",
+        "rollstream.collect.continuous.run",
+        "rollstream.collect.scores.run",
         # The last one.
         "tests.harness.frozen_heap",
     ]

@@ -13,7 +13,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 import pytest
+from click.testing import CliRunner
 
+from rollstream.cli.analyze_rewards import command as analyze_rewards
 from rollstream.collect.files.hub import HubName
 from rollstream.collect.files.rows import open_rows
 from rollstream.schemas.errors import ConfigurationError
@@ -219,3 +221,27 @@ def test_generate_rollouts_asks_the_prompts_of_a_data_set_on_the_hub(tmp_path: P
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 6
     [manifest] = list(tmp_path.glob("*manifest*"))
     assert json.loads(manifest.read_text())["input"] == f"hf://team/plain@{OLD}?split=train"
+
+
+def test_collect_goes_on_with_the_commit_that_it_began_with(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "rollstream.cli.main", "collect", "hf://team/plain", "--model", "tiny"]
+    command += ["--output", "out.jsonl"]
+    with fake_hub(a_hub()) as hub, fake_openai() as server:
+        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
+        said = []
+        for head in (OLD, NEW):
+            hub.heads["team/plain"]["main"] = head
+            said.append(
+                subprocess.run(
+                    [*command, "--url", server.url], env=environment, cwd=tmp_path, check=True, timeout=200,
+                    capture_output=True, text=True,
+                ).stdout
+            )  # fmt: skip
+    assert "3 samples of 3 tasks: 3 completed" in said[0]
+    assert "out.jsonl is complete: nothing is left to ask" in said[1]
+    assert len(server.asked) == 3
+
+
+def test_scores_of_rows_on_the_hub_need_an_output_that_is_named() -> None:
+    result = CliRunner().invoke(analyze_rewards, ["--rollouts", "hf://team/plain", "--reward_fn", "math"])
+    assert "name one with --output" in str(result.exception)

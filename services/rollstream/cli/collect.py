@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 def command(
     config: Path | None, urls: tuple[str, ...], model: str | None, api_key_variable: str | None, **options: Any
 ) -> None:
-    """Ask the tasks of SOURCE, and write the rollouts: a file, an environment's name, or topic:NAME.
+    """Ask the tasks of SOURCE, and write the rollouts: a file, hf://OWNER/NAME, an environment's name, or topic:NAME.
 
     Called again, the same command goes on where it ended, and asks for what failed. With --every, --watch, --to or a
     topic, the output is a directory: each look adds a part with the rows that were never taken before.

@@ -10,7 +10,12 @@ from rollstream.cli.options import FiniteRange, whole
 
 @click.command("generate-rollouts", context_settings={"show_default": True})
 @click.option("--model_path", required=True, help="Model directory, or name on the Hugging Face hub.")
-@click.option("--data_path", required=True, type=click.Path(path_type=Path), help="Prompts: parquet, JSONL, directory.")
+@click.option(
+    "--data_path",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Prompts: parquet, JSONL, directory, or hf://OWNER/NAME.",
+)
 @click.option("--use_vllm", is_flag=True, help="Ask a server instead of loading the model into this process.")
 @click.option(
     "--vllm_base_url", default="http://localhost:8000/v1", help="The server; several with commas share the requests."

@@ -8,10 +8,13 @@ from typing import Any, Final
 from rollstream.agents.samples import SampleBounds
 from rollstream.collect.collection import CollectReport, collect
 from rollstream.collect.engine_choice import described
+from rollstream.collect.files.hub import is_hub_name
 from rollstream.collect.files.row_files import Kind
 from rollstream.collect.files.rows import open_rows
 from rollstream.collect.generate import refuse_same
+from rollstream.collect.manifest import begun_input
 from rollstream.collect.output import scored_columns
+from rollstream.collect.places import Places
 from rollstream.collect.settings import CollectSettings
 from rollstream.collect.tasks import EnvironmentTasks, FileTasks, TaskSource
 from rollstream.engines.build import build_engine
@@ -100,9 +103,10 @@ def kind_of(output: Path) -> Kind:
 def _tasks(options: CollectOptions) -> tuple[TaskSource, str]:
     """The tasks, and the environment that scores them; "" for none."""
     path = Path(options.source)
-    if path.exists():
+    if _names_rows(path):
         refuse_same(path, options.output)
-        return FileTasks(open_rows(path), prompt_key=options.prompt_key), options.environment or ""
+        rows = open_rows(path, "" if options.overwrite else begun_input(Places(options.output).manifest))
+        return FileTasks(rows, prompt_key=options.prompt_key), options.environment or ""
     environment = environment_of(options)
     tasks = EnvironmentTasks(environment, split=options.split, seed=options.seed or 0, num_rows=options.num_tasks)
     return tasks, options.source if options.environment is None else options.environment
@@ -114,6 +118,11 @@ def environment_of(options: CollectOptions) -> Environment:
         return load_environment(options.source, options.environments)
     except UnknownEnvironmentError as error:
         raise ConfigurationError(f"{options.source!r} is neither a file here nor an environment: {error}") from error
+
+
+def _names_rows(source: Path) -> bool:
+    """Whether the source is a file, a directory or a data set on the hub; else it is an environment's name."""
+    return source.exists() or is_hub_name(source)
 
 
 def _sampling(options: CollectOptions, environment: str) -> Sampling:
@@ -136,5 +145,5 @@ def _described(options: CollectOptions) -> dict[str, Any]:
         "source": options.source,
         "prompt_key": options.prompt_key,
         "environment_options": declared,
-        **({} if Path(options.source).exists() else by_environment),
+        **({} if _names_rows(Path(options.source)) else by_environment),
     }

@@ -10,6 +10,8 @@ from rollstream.collect.collection import CollectReport, collect
 from rollstream.collect.engine_choice import described, in_process_engine, needs_own_code, server_engine
 from rollstream.collect.files.row_files import Kind
 from rollstream.collect.files.rows import open_rows
+from rollstream.collect.manifest import begun_input
+from rollstream.collect.places import Places
 from rollstream.collect.settings import MAX_CONCURRENCY, CollectSettings
 from rollstream.collect.tasks import FileTasks
 from rollstream.engines.build import build_engine
@@ -52,7 +54,8 @@ def generate_rollouts(options: GenerateOptions, stop: Stop, say: Say) -> Collect
     data = resolved(options.data_path, say)
     output, kind = output_of(options, say)
     refuse_same(data, output)
-    tasks = FileTasks(open_rows(data), prompt_key=options.prompt_key)
+    begun_with = "" if options.overwrite else begun_input(Places(output).manifest)
+    tasks = FileTasks(open_rows(data, begun_with), prompt_key=options.prompt_key)
     engine = _engine(options, say)
     settings = CollectSettings(
         output=output,

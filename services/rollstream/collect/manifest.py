@@ -63,6 +63,12 @@ def read_manifest(path: Path) -> Manifest | None:
         ) from error
 
 
+def begun_input(path: Path) -> str:
+    """The identity of the source that the output of the manifest at `path` was begun with; "" if it was not begun."""
+    earlier = read_manifest(path)
+    return "" if earlier is None else earlier.input
+
+
 def begun(earlier: Manifest | None, settings: Mapping[str, Any], identity: str) -> Manifest:
     """The manifest to go on with; raises `ConfigurationError` that names a setting which is not as it was."""
     # As JSON gives it back.

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rollstream.collect.files.hub import is_hub_name
 from rollstream.collect.files.row_files import Kind
 from rollstream.collect.scores.columns import Row, data_source_of
 from rollstream.collect.scores.functions import RewardFunction, reward_function
@@ -85,7 +86,12 @@ def scores_request(
 
 
 def output_beside(rollouts: Path) -> Path:
-    """Where the result goes: `rollouts.parquet` gives `rollouts_with_rewards.parquet`, JSONL gives JSONL."""
+    """Where the result goes: `rollouts.parquet` gives `rollouts_with_rewards.parquet`, JSONL gives JSONL.
+
+    Raises `ConfigurationError` for rollouts on the hub.
+    """
+    if is_hub_name(rollouts):
+        raise ConfigurationError(f"{rollouts} is on the hub, so nothing can lie beside it: name one with --output")
     suffix = ".jsonl" if rollouts.suffix == ".jsonl" else ".parquet"
     stem = rollouts.name if rollouts.is_dir() else rollouts.stem.removesuffix("_with_rewards")
     return rollouts.with_name(f"{stem}_with_rewards{suffix}")

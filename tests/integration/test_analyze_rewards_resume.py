@@ -1,0 +1,181 @@
+"""`analyze-rewards` that was stopped or killed goes on: row P9 of the formats."""
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rollstream.cli.analyze_rewards import command
+from rollstream.collect.places import Places
+from rollstream.collect.scores.request import scores_request
+from rollstream.collect.scores.run import score_rollouts
+from rollstream.schemas.errors import ConfigurationError
+from tests.harness.collecting import has_come_far
+from tests.harness.forking import start_forked
+from tests.harness.processes import StartedProcess
+from tests.harness.scoring import a_row, analyzed, output_rows, put_own_rewards, scored, sha256, written
+from tests.harness.waits import wait_until
+
+BATCH_ROWS = 64
+"""So many rows one process scores before they are in the journal."""
+
+
+@pytest.fixture
+def own_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module with reward functions of a user's own; its name."""
+    return put_own_rewards(tmp_path / "code", monkeypatch)
+
+
+def calls(folder: Path) -> list[str]:
+    """The responses for which `counted` was called, in all processes so far."""
+    path = folder / "code" / "calls"
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def stopped(rollouts: Path, num_batches: int, *words: str) -> None:
+    """A run that Ctrl-C ends after so many batches of 64 rows."""
+    remaining = iter(range(num_batches - 1))
+
+    def on_rows(number: int) -> None:
+        if next(remaining, None) is None:
+            raise KeyboardInterrupt
+
+    with command.make_context("analyze-rewards", ["--rollouts", str(rollouts), "--num_processes", "1", *words]) as made:
+        options = {name: value for name, value in made.params.items() if name not in ("rollouts", "as_json")}
+    with pytest.raises(KeyboardInterrupt):
+        score_rollouts(scores_request(rollouts, **options), on_rows)
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_run_that_was_stopped_goes_on_and_the_output_is_as_if_it_had_not_been(
+    suffix: str, tmp_path: Path, own_rewards: str
+) -> None:
+    rows = [a_row(None if number % 7 == 3 else f"answer {number}", number) for number in range(300)]
+    rollouts, output = written(tmp_path / f"rollouts{suffix}", rows), tmp_path / f"rollouts_with_rewards{suffix}"
+    words = ("--reward_fn", "custom", f"{own_rewards}.counted")
+    scored(rollouts, "--reward_fn", "custom", f"{own_rewards}.brevity", "--name", "earlier")
+    scored(rollouts, *words)
+    uninterrupted = output.read_bytes()
+    (tmp_path / "code" / "calls").unlink()
+    stopped(rollouts, 2, *words)
+    assert output.read_bytes() == uninterrupted
+    report = json.loads(analyzed(rollouts, *words, "--json").stdout)
+    # Of 128 rows 18 have no response, and nothing was called for them.
+    assert (report["num_rows"], report["num_resumed"], report["num_scored"]) == (300, 128, 257)
+    assert report["unscored"]["not_completed"]["count"] == 43
+    assert sorted(calls(tmp_path)) == sorted(row["response"] for row in rows if row["response"])
+    assert output.read_bytes() == uninterrupted
+    assert not list(tmp_path.glob("*_journal.jsonl"))
+
+
+def test_one_that_was_stopped_does_not_go_on_with_other_options_or_other_rollouts(
+    tmp_path: Path, own_rewards: str
+) -> None:
+    rollouts = written(tmp_path / "rollouts.jsonl", [a_row("a", number) for number in range(100)])
+    path = f"{own_rewards}.counted"
+    stopped(rollouts, 1, "--reward_fn", "custom", path)
+    for other in (
+        ("--reward_fn", "custom", f"{own_rewards}.brevity"),
+        ("--reward_fn", "custom", path, "--name", "other"),
+        ("--reward_fn", "custom", path, "--data_source", "mine"),
+        ("--reward_fn", "custom", path, "--sample_seconds", "2"),
+    ):
+        with pytest.raises(ConfigurationError, match="remove that file to score all rows anew"):
+            analyzed(rollouts, *other)
+    written(rollouts, [a_row("b", number) for number in range(100)])
+    with pytest.raises(ConfigurationError, match=r"begun with rollouts = rollouts\.jsonl@"):
+        analyzed(rollouts, "--reward_fn", "custom", path)
+    (tmp_path / "rollouts_with_rewards.jsonl_journal.jsonl").unlink()
+    scored(rollouts, "--reward_fn", "custom", path)
+    assert calls(tmp_path) == ["a"] * 64 + ["b"] * 100
+
+
+def test_a_threshold_may_be_another_one_when_it_goes_on(tmp_path: Path, own_rewards: str) -> None:
+    rollouts = written(tmp_path / "rollouts.jsonl", [a_row("x" * (number % 4), number) for number in range(100)])
+    words = ("--reward_fn", "custom", f"{own_rewards}.brevity", "--pass_threshold")
+    stopped(rollouts, 1, *words, "-1")
+    assert [row["passed"] for row in scored(rollouts, *words, "-2")] == [True, True, True, False] * 25
+
+
+def test_two_runs_never_write_the_same_output(tmp_path: Path, own_rewards: str) -> None:
+    rollouts, words = written(tmp_path / "rollouts.jsonl", [a_row("a")]), ("--reward_fn", "custom")
+    other = Places(tmp_path / "rollouts_with_rewards.jsonl")
+    with other.locked(), pytest.raises(ConfigurationError, match="another process"):
+        analyzed(rollouts, *words, f"{own_rewards}.brevity")
+    assert [row["reward"] for row in scored(rollouts, *words, f"{own_rewards}.brevity")] == [-1.0]
+
+
+def test_rollouts_that_change_while_they_are_scored_get_no_rewards(tmp_path: Path, own_rewards: str) -> None:
+    rollouts = written(tmp_path / "rollouts.jsonl", [a_row(f"answer {number}", number) for number in range(100)])
+    request = scores_request(
+        rollouts, None, reward_fn="custom", path=f"{own_rewards}.brevity", name=None, sandbox_url=None,
+        num_processes=1, sample_seconds=None,
+    )  # fmt: skip
+    with pytest.raises(ConfigurationError, match="changed while it was scored, so nothing is written"):
+        score_rollouts(request, lambda number: rollouts.write_text(rollouts.read_text().replace("answer", "ANSWER")))
+    assert not (tmp_path / "rollouts_with_rewards.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("suffix", "num_kills"),
+    [
+        (".parquet", 5),
+        pytest.param(".parquet", 20, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+        pytest.param(".jsonl", 20, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
+    ],
+)
+def test_wherever_it_is_killed_no_row_is_lost_and_at_most_one_batch_is_scored_again(
+    tmp_path: Path, own_rewards: str, suffix: str, num_kills: int
+) -> None:
+    rows = [a_row(f"answer {index:04}", index // 4, index % 4) for index in range(1500)]
+    rollouts, output = written(tmp_path / f"rollouts{suffix}", rows), tmp_path / f"rollouts_with_rewards{suffix}"
+    before, chooser = sha256(rollouts), random.Random(11)
+    words = ("--reward_fn", "custom", f"{own_rewards}.counted")
+    line = ("--rollouts", str(rollouts), "--num_processes", "1", *words)
+    # A third of the kills come when all is scored, while the output is written.
+    points = sorted(chooser.randint(1, len(rows) * 3 // 2) for _ in range(num_kills))
+    num_killed = 0
+    for point in points:
+        running = start_forked(partial(run, tmp_path / "code", *line), log=tmp_path / "log")
+        wait_until(partial(has_scored, tmp_path, min(point, len(rows)), running), "scores", every_seconds=0.002)
+        if point > len(rows):
+            wait_until(partial(has_come_far, tmp_path, chooser.randint(1, 4), running), "work", every_seconds=0.002)
+        running.kill()
+        if output.exists():
+            # It was whole before it could be killed: one more run would score all anew.
+            break
+        num_killed += 1
+        assert len(set(calls(tmp_path))) - num_journaled(output) <= BATCH_ROWS
+    assert num_killed >= num_kills // 2
+    if not output.exists() or num_journaled(output):
+        ended(start_forked(partial(run, tmp_path / "code", *line), log=tmp_path / "log"))
+    assert [(row["data_idx"], row["sample_idx"], row["reward"]) for row in output_rows(rollouts)] == [
+        (index // 4, index % 4, float(index)) for index in range(len(rows))
+    ]
+    assert set(calls(tmp_path)) == {row["response"] for row in rows}
+    assert len(calls(tmp_path)) - len(rows) <= BATCH_ROWS * num_killed
+    assert sha256(rollouts) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["code", "log", rollouts.name, output.name])
+
+
+def has_scored(folder: Path, num_rows: int, running: StartedProcess) -> bool:
+    return running.has_ended or len(calls(folder)) >= num_rows
+
+
+def num_journaled(output: Path) -> int:
+    journal = output.with_name(f"{output.name}_journal.jsonl")
+    return max(journal.read_bytes().count(b"\n") - 1, 0) if journal.exists() else 0
+
+
+def run(code: Path, *words: str) -> None:
+    """Be the command in a process of its own."""
+    import sys
+
+    sys.path.insert(0, str(code))
+    command(list(words))
+
+
+def ended(process: StartedProcess) -> None:
+    assert process.wait() == 0, process.said()
