@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
@@ -71,9 +72,14 @@ class Taken:
 def take(part: Part, found: Iterator[Found], feed: Feed, state: State, prompt_key: str, stop: Stop) -> Taken:
     """Make a part of the next rows that were not taken before. Without any, none is made."""
     taken = Taken()
+    first = next(found, None)
     with state.transaction():
+        if first is None:
+            # As most looks end where somebody watches: without a file that is made and removed again.
+            state.note_marks(feed.marks())
+            return taken
         with write_rows(part.rows, "jsonl") as rows, write_rows(part.bad_rows, "jsonl") as bad_rows:
-            for one in found:
+            for one in chain([first], found):
                 _take_one(one, state, prompt_key, rows, bad_rows, taken)
                 if taken.is_full or stop.is_asked:
                     taken.is_last = False
