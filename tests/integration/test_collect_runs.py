@@ -47,7 +47,7 @@ def has_lines(journal: Path, count: int) -> bool:
 
 def kill_once(is_there: Callable[[], bool], process: StartedProcess) -> None:
     """kill -9 as soon as `is_there`."""
-    wait_until(lambda: is_there() or process.has_ended, process.said, seconds=250, every_seconds=0.001)
+    wait_until(lambda: is_there() or process.has_ended, process.said, seconds=250, every_seconds=0.005)
     process.kill()
 
 
