@@ -33,12 +33,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> PieceByPiece
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
-    """Two processes more than cores, as tests wait more than they compute; a single file runs in this process."""
+    """Two processes more than cores, as tests wait more than they compute; one more where they run whole stacks.
+
+    A single file runs in this process.
+    """
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     if len(config.args) == 1 and Path(config.args[0].partition("::")[0]).is_file():
         return 0
-    return len(os.sched_getaffinity(0)) + 2
+    runs_stacks = any(Path(argument).match("tests/ops") for argument in config.args)
+    return len(os.sched_getaffinity(0)) + (1 if runs_stacks else 2)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

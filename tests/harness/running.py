@@ -68,7 +68,10 @@ class Run:
         for table, values in tables.items():
             lines += [f"[{table}]", *(f"{key} = {_toml(value)}" for key, value in values.items())]
         path = self.directory / "rollstream.toml"
-        path.write_text("\n".join(lines) + "\n")
+        # A stage that was started a moment ago may be reading it.
+        new = path.with_name(f".{path.name}")
+        new.write_text("\n".join(lines) + "\n")
+        new.replace(path)
         return path
 
     def start(self, stage: str, **env: str) -> StartedProcess:

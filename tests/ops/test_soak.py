@@ -32,7 +32,7 @@ def test_ctrl_c_ends_a_soak_with_every_process_and_with_its_report(tmp_path: Pat
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True) as soak,
     ):
         try:
-            wait_until(lambda: [*directory.glob("weights/3-*")], "the third step", 120.0)
+            wait_until(lambda: [*directory.glob("weights/3-*")], "the third step", 240.0)
             stages = [command for command in processes_of(directory) if "--config" in command]
             assert len(stages) >= 7
             os.kill(soak.pid, signal.SIGINT)
