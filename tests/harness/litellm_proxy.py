@@ -2,22 +2,18 @@
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
-
-from tests.harness.processes import start_process
-from tests.harness.waits import wait_until
+from rollstream.local.ports import free_ports
+from tests.harness.http_servers import serving
 
 VERSION = "1.106.2"
 ALIAS = "claude-sonnet"
 _KEPT = Path.home() / ".cache/rollstream-tests" / f"litellm-{VERSION}"
-_START_SECONDS = 240.0
 KEY = "sk-of-this-test-only-0123456789abcdef"
 _ENVIRONMENT = {
     # It does not start without one.
@@ -49,35 +45,8 @@ def litellm_proxy(server: str, model: str, folder: Path) -> Iterator[str]:
     known = {"model": f"openai/{model}", "api_base": f"{server}/v1", "api_key": "none"}
     # JSON is YAML too.
     config.write_text(json.dumps({"model_list": [{"model_name": ALIAS, "litellm_params": known}]}))
-    port = _free_port()
+    port = free_ports(1)[0]
     command = [str(installed_litellm()), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
     url = f"http://127.0.0.1:{port}"
-    proxy = start_process(command, log=folder / "litellm.log", env=_ENVIRONMENT)
-    try:
-        wait_until(
-            lambda: proxy.has_ended or _is_ready(url),
-            lambda: f"LiteLLM to be ready; log:\n{proxy.said()[-3000:]}",
-            _START_SECONDS,
-            every_seconds=0.5,
-        )
-        assert not proxy.has_ended, proxy.said()[-3000:]
+    with serving(command, f"{url}/health/readiness", log=folder / "litellm.log", env=_ENVIRONMENT):
         yield url
-    finally:
-        try:
-            proxy.terminate()
-        finally:
-            proxy.kill()
-
-
-def _is_ready(url: str) -> bool:
-    try:
-        return httpx.get(f"{url}/health/readiness", timeout=5.0).status_code == 200
-    except httpx.TransportError:
-        return False
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
