@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from rollstream.collect.files.rows import BadRow, ReadRow, RowSource
+from rollstream.collect.nulls import without_nulls
 from rollstream.environments.protocol import Environment, Split, task_set_of
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
@@ -153,21 +154,12 @@ def _messages(asked: Any) -> tuple[Message, ...] | str:
     messages = []
     for number, message in enumerate(asked):
         try:
-            messages.append(Message.model_validate(_without_nulls(message)))
+            messages.append(Message.model_validate(without_nulls(message)))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             place = ".".join(str(part) for part in (number, *first["loc"]))
             return f"is no list of messages with role and content as text: message {place}: {first['msg']}"
     return tuple(messages)
-
-
-def _without_nulls(message: Any) -> Any:
-    # Parquet gives every structure of a column all fields.
-    if not isinstance(message, Mapping):
-        return message
-    kept = {name: value for name, value in message.items() if value is not None}
-    calls = kept.get("tool_calls")
-    return {**kept, "tool_calls": [_without_nulls(call) for call in calls]} if isinstance(calls, list) else kept
 
 
 def _reference_answer(fields: Mapping[str, Any]) -> str | None:
