@@ -15,7 +15,8 @@ from tests.harness.forking import start_forked
 from tests.harness.processes import ROOT, StartedProcess
 from tests.harness.waits import wait_until
 
-NUM_ROWS = 400
+ROWS_PER_KILL = 120
+"""Two samples each. A kill comes after 120 more lines at most, and a batch of 64: so something is always left."""
 CONFIG = """
 [generator.engine]
 kind = "scripted"
@@ -62,12 +63,13 @@ def whole_lines(journal: Path) -> bytes:
 
 def check_kills(tmp_path: Path, kind: str, num_kills: int, seed: int) -> None:
     """No sample is lost and none is twice, and what the journal had was not asked again."""
-    source = some_prompts(tmp_path / "data.jsonl", NUM_ROWS)
+    num_rows = ROWS_PER_KILL * num_kills
+    source = some_prompts(tmp_path / "data.jsonl", num_rows)
     output = tmp_path / ("out" if kind == "hf" else f"out.{kind}")
     journal, index = output.with_name(f"{output.name}_journal.jsonl"), output.with_name(f".{output.name}.index")
     chance, kept = random.Random(seed), b""
     for kill in range(num_kills):
-        wanted = num_lines(journal) + chance.randint(1, 2 * NUM_ROWS // num_kills)
+        wanted = num_lines(journal) + chance.randint(1, ROWS_PER_KILL)
         # The last one comes while the output is written.
         is_there = index.exists if kill + 1 == num_kills else partial(has_lines, journal, wanted)
         kill_once(is_there, started(tmp_path, output, source))
@@ -79,7 +81,7 @@ def check_kills(tmp_path: Path, kind: str, num_kills: int, seed: int) -> None:
     from rollstream.collect.files.rows import open_rows
 
     rows = [row.fields for row in open_rows(output)]
-    assert keys_of(rows) == [(row, sample) for row in range(NUM_ROWS) for sample in range(2)]
+    assert keys_of(rows) == [(row, sample) for row in range(num_rows) for sample in range(2)]
     assert all(row["prompt"] == f"{row['data_idx']:05}=" and row["response"] is not None for row in rows)
     before_the_end = {(line["row"], line["sample"]): line["response"] for line in map(json.loads, kept.splitlines())}
     assert len(before_the_end) == len(kept.splitlines())  # nothing was asked twice
