@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -54,7 +54,7 @@ def run_continuous(options: ContinuousOptions, stop: Stop, say: Say) -> None:
         prompt_key = "prompt" if isinstance(feed, EnvironmentFeed) else one.prompt_key
 
         def collect_part(rows: Path, output: Path) -> CollectReport:
-            settings = settings_of(replace(one, output=output), output, options.kind, environment)
+            settings = settings_of(one, output, options.kind, environment)
             tasks = FileTasks(open_rows(rows), prompt_key=prompt_key)
             report = collect(settings, tasks, build_engine(one.engine), stop, scored_columns)
             for line in report.lines(settings):

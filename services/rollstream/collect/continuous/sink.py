@@ -74,10 +74,7 @@ class Sink:
 
     def _keys_since(self, ends: dict[int, int]) -> Iterator[bytes]:
         start = {(self._topic, partition): end for partition, end in ends.items()}
-        reader = TopicReader(self._kafka, [self._topic], start=start, monitor_group=f"{self._run}.readers")
-        try:
+        with TopicReader(self._kafka, [self._topic], start=start, monitor_group=f"{self._run}.readers") as reader:
             for message in reader.to_end():
                 if message.key is not None:
                     yield message.key
-        finally:
-            reader.close()

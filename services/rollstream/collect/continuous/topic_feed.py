@@ -1,7 +1,7 @@
 """Rows that arrive as messages of a topic, each value a JSON object; read without a consumer group, once."""
 
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any, Final
 
 from rollstream.bus.admin import KafkaAdmin
@@ -66,7 +66,7 @@ def topic_feed(kafka: KafkaSettings, run: str, topic: str, state: State, *, acce
             )
         if mark is not None:
             start[topic, partition] = max(mark, first)
-    with closing(TopicReader(kafka, [topic], start=start, monitor_group=f"{run}.readers", follows=True)) as reader:
+    with TopicReader(kafka, [topic], start=start, monitor_group=f"{run}.readers", follows=True) as reader:
         yield TopicFeed(reader, topic, name)
 
 
