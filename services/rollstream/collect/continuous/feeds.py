@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from rollstream.collect.continuous.state import State
-from rollstream.collect.files.rows import BadRow, ReadRow, open_rows
+from rollstream.collect.files.rows import BadRow, ReadRow, is_hidden, open_rows
 from rollstream.collect.tasks import EnvironmentTasks, asked_fields
 from rollstream.environments.protocol import Environment, Split
 from rollstream.schemas.errors import ConfigurationError
@@ -87,9 +87,7 @@ class FilesFeed:
         try:
             if not path.is_dir() or (path / "state.json").is_file():
                 return [path]
-            # Names that begin with a dot or a line are those of files that are being written.
-            named = (file for file in path.iterdir() if file.suffix in _SUFFIXES)
-            return sorted(file for file in named if not file.name.startswith((".", "_")))
+            return sorted(file for file in path.iterdir() if file.suffix in _SUFFIXES and not is_hidden(file))
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}; give rights, or name another") from error
 

@@ -106,11 +106,15 @@ def _directory(path: Path) -> RowSource:
     if (path / "dataset_dict.json").is_file():
         splits = sorted(child.name for child in path.iterdir() if (child / "state.json").is_file())
         raise ConfigurationError(f"{path} holds several splits, {', '.join(splits)}: name one, e.g. {path / splits[0]}")
-    # Names that begin with a dot or a line are those of files that are being written, and of other programs' notes.
-    files = [file for file in sorted(path.rglob("*.parquet")) if not file.name.startswith((".", "_"))]
+    files = [file for file in sorted(path.rglob("*.parquet")) if not is_hidden(file)]
     if not files:
         raise ConfigurationError(f"{path} holds neither parquet files nor what `datasets.save_to_disk` writes")
     return ParquetRows(path, files)
+
+
+def is_hidden(file: Path) -> bool:
+    """Whether its name begins as those of files that are being written, and of other programs' notes."""
+    return file.name.startswith((".", "_"))
 
 
 def identity_of(path: Path, files: Sequence[Path]) -> str:
