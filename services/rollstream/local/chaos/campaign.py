@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from rollstream.local.chaos.accounting import Account
@@ -63,16 +64,30 @@ class Campaign:
         with self._ending():
             self._until(lambda: self._num_steps() > 0, _START_SECONDS, "the first step")
             self.say(f"the first step after {time.monotonic() - began:.0f} s")
-            for fault in faults(self.seed, self.kinds):
-                if made.total() == num_faults:
-                    break
-                if self._strike(fault, made.total() + 1):
-                    made[fault.kind.value] += 1
-                    if made.total() % self.faults_per_round == 0 or made.total() == num_faults:
-                        self._recover()
+            for fault in self._struck(num_faults):
+                made[fault.kind.value] += 1
+                if made.total() % self.faults_per_round == 0 or made.total() == num_faults:
+                    self._recover()
             account = self._drained()
             self.say(f"drained after {time.monotonic() - began:.0f} s")
         return self._report(account, made, time.monotonic() - began)
+
+    def _struck(self, num_faults: int) -> Iterator[Fault]:
+        """Make the first faults of the seed. One that there is nothing to do to waits for that: no kind is missed."""
+        undrawn, waiting = islice(faults(self.seed, self.kinds), num_faults), list[Fault]()
+        made, deadline = 0, time.monotonic() + PROGRESS_SECONDS
+        while made < num_faults:
+            waiting += islice(undrawn, 1)
+            fault = next((one for one in waiting if self._strike(one, made + 1)), None)
+            self._pass(self.world.pace.pause_seconds * (fault or waiting[0]).random.uniform(0.5, 1.5))
+            if fault is not None:
+                waiting.remove(fault)
+                made += 1
+                yield fault
+                deadline = time.monotonic() + PROGRESS_SECONDS
+            elif time.monotonic() > deadline:
+                kinds = ", ".join(sorted({one.kind.value for one in waiting}))
+                raise BrokenWorldError(f"waited {PROGRESS_SECONDS:g} s for something to do these faults to: {kinds}")
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -86,14 +101,14 @@ class Campaign:
             self.world.fleet.kill_all()
 
     def _strike(self, fault: Fault, number: int) -> bool:
-        """Make one fault, and let time pass; False if there was nothing to do it to."""
+        """Make one fault; False if there is nothing to do it to now."""
         struck = strike(self.world, fault)
-        if struck is not None:
-            self.say(f"{number}: {struck.what}")
-            if struck.undo is not None:
-                self._undos.append((time.monotonic() + struck.undo.seconds, struck.undo))
-        self._pass(self.world.pace.pause_seconds * fault.random.uniform(0.5, 1.5))
-        return struck is not None
+        if struck is None:
+            return False
+        self.say(f"{number}: {struck.what}")
+        if struck.undo is not None:
+            self._undos.append((time.monotonic() + struck.undo.seconds, struck.undo))
+        return True
 
     def _recover(self) -> None:
         """Wait until every fault is undone, then until a step follows."""

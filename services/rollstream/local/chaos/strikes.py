@@ -18,9 +18,10 @@ from rollstream.local.chaos.fleet import Fleet
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.redis import RedisServer
 from rollstream.process.settings import Stage, StageSettings
-from rollstream.schemas.errors import RollstreamError
+from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, RollstreamError
 from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
 
+_VERSIONS_TRIED: Final = 10
 _REPLAYED: Final = ("prompts", "rollouts", "scored")
 # One, its standby, and one that is suspended. More only take the run from each other while they start.
 _MOST_TRAINERS: Final = 3
@@ -163,18 +164,19 @@ def _join(world: World, draw: random.Random) -> Struck | None:
 def _roll_back(world: World, draw: random.Random) -> Struck | None:
     if not world.is_reachable or world.is_damaged:
         return None
-    versions = sorted(read(Run(world.settings)).surviving)
-    if not versions:
-        return None
-    version = draw.choice(versions[-10:])
-    try:
-        roll_back(world.settings, version, force=True)
-    except RollstreamError:
-        return None  # its files were damaged or pruned, or a trainer came in between
-    finally:
-        # Also a rollback that is refused at its second look has fenced the trainer.
-        world.fleet.expect_fencing()
-    return Struck(what=f"rollback to version {version}")
+    versions = sorted(read(Run(world.settings)).surviving)[-_VERSIONS_TRIED:]
+    for version in draw.sample(versions, len(versions)):
+        try:
+            roll_back(world.settings, version, force=True)
+            return Struck(what=f"rollback to version {version}")
+        except (ConfigurationError, CorruptWeightsError):
+            continue  # its files were damaged or pruned, or its checkpoint was
+        except RollstreamError:
+            return None  # a trainer came in between, or the broker did not answer
+        finally:
+            # Also a rollback that is refused at its second look has fenced the trainer.
+            world.fleet.expect_fencing()
+    return None
 
 
 def _kill_broker(world: World, draw: random.Random) -> Struck | None:
