@@ -173,12 +173,12 @@ def a_run(
 def readiness(port: int) -> dict[str, dict[str, object]]:
     """What `/readyz` on this port says of each part of a process; nothing before it is served."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz?verbose", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz?verbose", timeout=10) as answer:
             body = answer.read()
     except urllib.error.HTTPError as error:
         with error:
             body = error.read()
-    except urllib.error.URLError:
+    except OSError:
         return {}
     checks: dict[str, dict[str, object]] = json.loads(body)
     return checks

@@ -107,7 +107,7 @@ def test_an_outage_in_the_middle_of_both_directions_is_ridden_out(tmp_path: Path
             threading.Event().wait(0.2)  # somewhere in the middle; the test holds wherever it is
             server.kill()
             server.start()
-            return running.result(60)
+            return running.result(240)
 
         stored = during_an_outage(lambda: store.write("3-abc", save(content)))
         assert isinstance(stored, StoredWeights)

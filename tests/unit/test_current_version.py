@@ -8,7 +8,7 @@ from rollstream.generator.current_version import CurrentVersion
 from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.failure import FailureCode
 
-DEADLINE_SECONDS = 5.0
+DEADLINE_SECONDS = 30.0
 
 
 async def load(current: CurrentVersion, version: int, hold_seconds: float = DEADLINE_SECONDS) -> None:

@@ -219,7 +219,7 @@ def test_a_pool_that_cannot_start_all_its_processes_leaves_none_behind() -> None
             async with a_pool(num_processes=2):
                 pytest.fail("it started")
         spared = await killing
-        _, alive = psutil.wait_procs(spared, timeout=1)
+        _, alive = psutil.wait_procs(spared, timeout=30)
         return alive
 
     assert asyncio.run(start()) == []
@@ -237,6 +237,6 @@ def test_scoring_processes_die_with_a_parent_that_is_killed_in_mid_sample(tmp_pa
         children = psutil.Process(parent.pid).children()
     finally:
         parent.kill()
-    gone, alive = psutil.wait_procs(children, timeout=5)
+    gone, alive = psutil.wait_procs(children, timeout=30)
     assert gone
     assert not alive

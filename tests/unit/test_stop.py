@@ -60,10 +60,10 @@ def test_a_wish_to_end_ends_the_wait_and_leaves_a_shielded_future_as_it_is() -> 
 def test_a_start_that_blocks_the_process_ends_soon_after_a_sigterm_with_its_children(tmp_path: Path) -> None:
     process = start_process([sys.executable, "-c", BLOCKED_START], log=tmp_path / "log")
     try:
-        wait_until(lambda: "child" in process.said(), "the child", 30)
+        wait_until(lambda: "child" in process.said(), "the child")
         child = psutil.Process(int(process.said().split("child ")[1].split()[0]))
         assert process.terminate(10) == 0
-        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child's end", 5)
+        wait_until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the child's end")
     finally:
         process.kill()
 
