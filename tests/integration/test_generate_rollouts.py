@@ -76,6 +76,17 @@ def test_without_flags_the_output_is_the_documents(tmp_path, monkeypatch):
     assert fields_of(tmp_path / "rollouts.parquet") == fields_of(tmp_path / "rollouts.jsonl")
 
 
+def test_the_key_of_the_environment_is_sent_to_the_server(tmp_path, monkeypatch):
+    some_data(tmp_path, ["2+2?"])
+    monkeypatch.setenv("LITELLM_API_KEY", "sk-proxy-key-1")
+    with fake_openai(api_key="sk-proxy-key-1") as server:
+        words = ["--model_path", "tiny", "--data_path", str(tmp_path / "data.parquet"), "--use_vllm"]
+        words += ["--vllm_base_url", server.url, "--output_path", str(tmp_path / "o.jsonl"), "--num_samples", "1"]
+        ended = CliRunner().invoke(command, words)
+    assert ended.exit_code == 0, ended.output
+    assert [row["status"] for row in fields_of(tmp_path / "o.jsonl")] == ["completed"]
+
+
 def test_a_server_gets_what_the_flags_say_and_chats_keep_their_roles(tmp_path):
     some_data(tmp_path, [CHAT, CHAT[1:]], key="question")
     with fake_openai(answer=lambda body: f"to {body['messages'][0]['content']}") as server:

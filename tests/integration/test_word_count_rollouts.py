@@ -155,6 +155,23 @@ def test_api_base_url_and_the_key_of_the_environment_are_used(monkeypatch: pytes
     assert "sk-proxy-key-1" not in ended.output + "".join(path.read_text() for path in Path().glob("*.json*"))
 
 
+def test_a_url_that_is_typed_comes_before_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_BASE_URL", "http://127.0.0.1:9")
+    with a_proxy() as proxy:
+        ended = run("--num-examples", "2", "--base-url", proxy.url)
+    assert ended.exit_code == 0, ended.output
+    assert proxy.num_model_calls == 2
+
+
+def test_a_proxy_that_refuses_the_key_is_told_with_the_variable_that_holds_it() -> None:
+    # What LiteLLM without a database answers to a key that it does not know.
+    with a_proxy() as proxy:
+        proxy.planned.extend([Planned(status=400, message="No connected db.")] * 2)
+        ended = run("--num-examples", "2", "--base-url", proxy.url)
+    assert ended.exit_code != 0
+    assert "Give it in the variable LITELLM_API_KEY" in ended.output
+
+
 def test_a_url_with_a_password_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("API_BASE_URL", "http://me:sekret@127.0.0.1:9")
     ended = run("--num-examples", "2")

@@ -49,7 +49,7 @@ def chosen_engine(
 
     if not urls:
         return in_process_engine(str(model), max_num_seqs=concurrency)
-    return server_engine(urls, str(model), max_connections=concurrency, api_key=_key(key_variable))
+    return server_engine(urls, str(model), max_connections=concurrency, api_key=_named_key(key_variable))
 
 
 def declared_in(config: Path | None) -> dict[str, Any]:
@@ -78,14 +78,21 @@ def _settings(config: Path) -> "GeneratorSettings":
     return settings
 
 
-def _key(variable: str | None) -> SecretStr | None:
-    if variable is None:
+def key_in(variable: str) -> SecretStr | None:
+    """The key of servers that this environment variable holds, which no message shows; None if it holds none."""
+    from rollstream.process.masking import SECRETS
+
+    key = os.environ.get(variable)
+    if not key:
         return None
-    if not os.environ.get(variable):
+    SECRETS.add([key])
+    return SecretStr(key)
+
+
+def _named_key(variable: str | None) -> SecretStr | None:
+    key = None if variable is None else key_in(variable)
+    if variable is not None and key is None:
         raise ConfigurationError(
             f"--api-key-variable {variable}: there is no such environment variable, or it is empty"
         )
-    from rollstream.process.masking import SECRETS
-
-    SECRETS.add([os.environ[variable]])
-    return SecretStr(os.environ[variable])
+    return key

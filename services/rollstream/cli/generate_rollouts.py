@@ -35,10 +35,11 @@ from rollstream.cli.options import FiniteRange, whole
 def command(**flags: Any) -> None:
     """Generate responses to the prompts of a file, and save them without rewards.
 
-    Called again, the same command goes on where it ended, and asks for what failed.
+    Called again, the same command goes on where it ended, and asks for what failed. The variable LITELLM_API_KEY is
+    sent to the server as the key.
     """
-    from rollstream.cli.collecting import say, stop_on_signals
+    from rollstream.cli.collecting import key_in, say, stop_on_signals
     from rollstream.collect.generate import GenerateOptions, generate_rollouts
 
-    report = generate_rollouts(GenerateOptions(**flags), stop_on_signals(), say)
+    report = generate_rollouts(GenerateOptions(**flags, api_key=key_in("LITELLM_API_KEY")), stop_on_signals(), say)
     raise SystemExit(report.exit_code)

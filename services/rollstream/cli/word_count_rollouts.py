@@ -1,6 +1,5 @@
 """`rollstream word-count-rollouts`: the script of source document 000, through any server. Also a console script."""
 
-import os
 from pathlib import Path
 
 import click
@@ -17,7 +16,9 @@ from rollstream.cli.options import FiniteRange, whole
     "--base-url",
     default="http://localhost:8000",
     show_default=True,
-    help="Server, with or without /v1. The variable API_BASE_URL replaces it.",
+    envvar="API_BASE_URL",
+    show_envvar=True,
+    help="Server, with or without /v1.",
 )
 @click.option(
     "--output",
@@ -48,23 +49,20 @@ def command(  # one parameter an option
     """
     from pydantic import SecretStr
 
-    from rollstream.cli.collecting import say, stop_on_signals
+    from rollstream.cli.collecting import key_in, say, stop_on_signals
     from rollstream.collect.word_count.request import WordCountRequest
     from rollstream.collect.word_count.run import collect_word_count
-    from rollstream.process.masking import SECRETS
     from rollstream.schemas.prompt import Sampling
 
-    key = os.environ.get("LITELLM_API_KEY")
-    SECRETS.add([key] if key else [])
     request = WordCountRequest(
         num_examples=num_examples,
         model=model,
-        base_url=os.environ.get("API_BASE_URL") or base_url,
+        base_url=base_url,
         output=output or Path("rollouts_mock" if is_mock else "rollouts"),
         sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
         is_mock=is_mock,
         # As the document's script; a proxy without keys takes any.
-        api_key=SecretStr(key or "dummy"),
+        api_key=key_in("LITELLM_API_KEY") or SecretStr("dummy"),
         **others,  # type: ignore[arg-type]  # click gives them their types
     )
     raise SystemExit(collect_word_count(request, stop_on_signals(), say))

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pydantic import SecretStr
+
 from rollstream.agents.samples import SampleBounds
 from rollstream.collect.collection import CollectReport, collect
 from rollstream.collect.engine_choice import described, in_process_engine, needs_own_code, server_engine
@@ -47,6 +49,7 @@ class GenerateOptions:
     output_path: Path | None
     output_format: Kind | None
     overwrite: bool = False
+    api_key: SecretStr | None = None
 
 
 def generate_rollouts(options: GenerateOptions, stop: Stop, say: Say) -> CollectReport:
@@ -119,7 +122,7 @@ def _engine(options: GenerateOptions, say: Say) -> EngineSettings:
             say("--trust_remote_code has no effect here: the server loads the model; start it with --trust-remote-code")
         urls = [url.strip() for url in options.vllm_base_url.split(",") if url.strip()]
         model = options.vllm_model_name or options.model_path
-        return server_engine(urls, model, max_connections=options.vllm_max_concurrent)
+        return server_engine(urls, model, max_connections=options.vllm_max_concurrent, api_key=options.api_key)
     engine = in_process_engine(options.model_path, max_num_seqs=concurrency_of(options))
     if needs_own_code(engine.model_path):
         raise ConfigurationError(

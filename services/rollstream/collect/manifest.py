@@ -75,7 +75,8 @@ def begun(earlier: Manifest | None, settings: Mapping[str, Any], identity: str) 
     wanted = json.loads(json.dumps(dict(settings)))
     if earlier is None:
         return Manifest(settings=wanted, input=identity, versions=(), started_at=utc_now().isoformat())
-    for key in sorted({*wanted, *earlier.settings}):
+    # The engine first: what else differs may follow from it.
+    for key in sorted({*wanted, *earlier.settings}, key=lambda key: (key != "engine", key)):
         _refuse_other(key, earlier.settings.get(key), wanted.get(key))
     _refuse_other("input", earlier.input, identity)
     return replace(earlier, is_finished=False, counts=None)

@@ -8,10 +8,12 @@ from typing import Final
 
 from rollstream.collect.figures import Figures
 from rollstream.collect.journal import EndedSample
+from rollstream.collect.statistics import shown_text
 from rollstream.schemas.rollout import FinishReason
 
 KEPT_REWARDS: Final = 100_000
 _OFTEN: Final = 0.3
+_SHOWN_CHARACTERS: Final = 300
 
 
 @dataclass(slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class Summary:
     lowest: float = math.inf
     highest: float = -math.inf
     failures: Counter[str] = field(default_factory=Counter)
+    first_messages: dict[str, str] = field(default_factory=dict)
     rewards: list[float] = field(default_factory=list)
     _chance: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -48,7 +51,8 @@ class Summary:
             self.num_given_up += not ended.is_completed and ended.attempts >= self.max_attempts
             self.num_unscored += ended.scoring_failure is not None
             self.num_tokens += ended.num_tokens
-            self.failures.update(code for code in (ended.failure, ended.scoring_failure) if code is not None)
+            self._see_failure(ended.failure, ended.message)
+            self._see_failure(ended.scoring_failure, ended.scoring_message)
         rewards = [ended.reward for ended in samples if ended.reward is not None]
         for reward in rewards:
             self._see_reward(reward)
@@ -85,6 +89,7 @@ class Summary:
         ]
         if self.failures:
             lines.append("failures: " + ", ".join(f"{count} {code}" for code, count in self.failures.most_common()))
+            lines += [f"   {code}, the first: {message}" for code, message in self.first_messages.items()]
         if self.num_given_up:
             lines.append(f"{self.num_given_up} samples failed {self.max_attempts} times: they are not asked again")
         if self.num_bad_rows:
@@ -106,6 +111,11 @@ class Summary:
                 "reward to all their samples, which teaches GRPO nothing"
             )
         return line
+
+    def _see_failure(self, code: str | None, message: str | None) -> None:
+        if code is not None:
+            self.failures[code] += 1
+            self.first_messages.setdefault(code, shown_text(message, _SHOWN_CHARACTERS))
 
     def _see_reward(self, reward: float) -> None:
         # Welford: a plain sum of squares loses digits.
@@ -136,7 +146,7 @@ def rate_line(figures: Figures, concurrency: int) -> str:
             f"{line}; the bound of {concurrency} in flight was reached most of the time: the rate is {concurrency} "
             "divided by the seconds of a sample. Raise it as long as the seconds stay the same, else the engine limits"
         )
-    return f"{line}; there were too few samples to keep {concurrency} in flight"
+    return f"{line}; most of the time too few samples were left to keep {concurrency} in flight"
 
 
 def _share(part: int, whole: int) -> str:

@@ -8,7 +8,7 @@ this is vLLM, whose `/health` asks its engine alone, `/health`.
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,6 +44,7 @@ async def wait_until_ready(client: HttpClient, model: str, seconds: float) -> di
     give_up_at = time.monotonic() + seconds
     found: dict[Server, Ready] = {}
     problems: dict[Server, str] = {}
+    is_told = False
     while len(found) < len(client.pool.servers) and time.monotonic() < give_up_at:
         missing = [server for server in client.pool.servers if server not in found]
         looks = await asyncio.gather(*(_look(client, server, model) for server in missing))
@@ -53,17 +54,26 @@ async def wait_until_ready(client: HttpClient, model: str, seconds: float) -> di
                 give_up_at = min(give_up_at, time.monotonic() + _OTHERS_SECONDS)
             else:
                 problems[server] = looked
+        if not (found or is_told):
+            _LOG.warning("no server is ready yet, waiting up to %g s: %s", seconds, _told(problems, missing))
+            is_told = True
         if len(found) < len(client.pool.servers):
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
     missing = [server for server in client.pool.servers if server not in found]
-    said = "; ".join(f"{server.root}: {problems.get(server, 'not asked')}" for server in missing)
+    said = _told(problems, missing)
     if not found:
-        raise EngineDeadError(f"no server was ready within {seconds} s: {said}; start one, or correct http.urls")
+        raise EngineDeadError(
+            f"no server was ready within {seconds} s: {said}; start one, or correct the addresses (http.urls)"
+        )
     for server in missing:
         client.pool.failed(server, problems.get(server, "not ready"))
     if missing:
         _LOG.warning("%d of %d servers are ready; not ready: %s", len(found), len(client.pool.servers), said)
     return found
+
+
+def _told(problems: Mapping[Server, str], servers: Iterable[Server]) -> str:
+    return "; ".join(f"{server.root}: {problems.get(server, 'not asked')}" for server in servers)
 
 
 async def _look(client: HttpClient, server: Server, model: str) -> Ready | str:
@@ -81,7 +91,10 @@ async def _probe(client: HttpClient, server: Server, model: str) -> Ready | str:
         return f"/health/readiness answered {readiness.status}: {readiness.message}"
     models = await client.ask(server, "GET", "/v1/models")
     if models.status in _REFUSED:
-        raise ConfigurationError(f"{server.root} refuses http.api_key: {models.message}")
+        raise ConfigurationError(
+            f"{server.root} refuses the key: {models.message}; give another one as http.api_key of the settings, or "
+            "in the variable that the command reads"
+        )
     if models.status >= 500:
         return f"/v1/models answered {models.status}: {models.message}"
     cards = _cards(models)

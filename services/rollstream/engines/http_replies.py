@@ -91,4 +91,6 @@ def _message_in(body: Any) -> str:
         if not isinstance(body, dict):
             break
         body = next((body[name] for name in ("error", "message", "detail") if body.get(name)), "")
-    return body if isinstance(body, str) else json.dumps(body)
+    if isinstance(body, str):
+        return body
+    return "" if body is None else json.dumps(body)

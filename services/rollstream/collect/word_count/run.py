@@ -19,7 +19,7 @@ from rollstream.collect.places import Places
 from rollstream.collect.settings import CollectSettings
 from rollstream.collect.statistics import RewardStatistics, Summary, shown_text, summarized
 from rollstream.collect.tasks import EnvironmentTasks
-from rollstream.collect.word_count.advice import low_reward, missing_module, silent_server
+from rollstream.collect.word_count.advice import low_reward, missing_module, refused_key, silent_server
 from rollstream.collect.word_count.columns import RolloutColumns, closing_lines, opening_lines, rewarded
 from rollstream.collect.word_count.mock import MockWordCounter
 from rollstream.collect.word_count.request import WordCountRequest
@@ -125,6 +125,7 @@ def _failure_lines(request: WordCountRequest, report: CollectReport) -> Iterator
     yield f"{num_failed} of {request.num_examples} rollouts failed and are left out; they are in {failures.name}:"
     for failure, message in shown:
         yield f"   {failure}: {message}"
+        yield from refused_key(message)
     silent = next((message for failure, message in shown if failure in _NO_ANSWER), None)
     if silent is not None and not request.is_mock:
         yield from silent_server(request.base_url, silent)
