@@ -232,6 +232,49 @@ def test_a_resume_with_another_setting_is_refused_with_both_values_and_what_to_d
     assert {row["temperature"] for row in lines_of(tmp_path / "out.jsonl")} == {1.0}
 
 
+@pytest.mark.parametrize("wrong", ["engine", "column"])
+def test_what_was_collected_stays_until_a_collection_anew_can_replace_it(tmp_path, wrong):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 3), settings_for(tmp_path / "out.jsonl")
+    collected(source, settings)
+    kept, anew = (tmp_path / "out.jsonl").read_bytes(), replace(settings, num_samples=1, overwrite=True)
+    if wrong == "engine":
+        with pytest.raises(EngineDeadError):
+            collected(source, anew, CountingEngine(lambda prompt: EngineDeadError("no GPU")))
+    else:
+        misspelt = tmp_path / "misspelt.jsonl"
+        misspelt.write_text('{"promt": "1="}\n')
+        with pytest.raises(ConfigurationError, match="it has no column 'prompt'"):
+            collected(misspelt, anew)
+    assert (tmp_path / "out.jsonl").read_bytes() == kept
+    collected(source, anew)
+    assert len(lines_of(tmp_path / "out.jsonl")) == 3
+
+
+def test_a_server_that_does_not_start_leaves_what_was_collected_as_it_is(tmp_path):
+    class Absent(CountingEngine):
+        async def start(self, weight_version):
+            raise EngineDeadError("no server was ready")
+
+    source, settings = some_prompts(tmp_path / "data.jsonl", 3), settings_for(tmp_path / "out.jsonl")
+    collected(source, settings)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(EngineDeadError):
+        collected(source, replace(settings, overwrite=True), Absent())
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert collected(source, settings).was_complete
+
+
+def test_a_directory_with_other_files_is_not_replaced_even_anew(tmp_path):
+    source, output = some_prompts(tmp_path / "data.jsonl", 2), tmp_path / "out"
+    settings, engine = settings_for(output, kind="hf"), CountingEngine()
+    collected(source, settings)
+    (output / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigurationError, match=r"other files \(notes\.txt\)"):
+        collected(source, replace(settings, overwrite=True), engine)
+    assert engine.asked == []
+    assert (output / "notes.txt").read_text() == "mine"
+
+
 def test_a_resume_on_a_changed_input_is_refused(tmp_path):
     source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
     collected(source, settings)

@@ -17,13 +17,14 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from typing import Final
 
 from rollstream.agents.load import refuse_unknown_agent
 from rollstream.collect.asking import Asking
 from rollstream.collect.figures import Figures
-from rollstream.collect.files.row_files import remove_output, rewrite_rows, write_rows
+from rollstream.collect.files.row_files import refuse_irreplaceable, rewrite_rows, write_rows
 from rollstream.collect.files.rows import BadRow
 from rollstream.collect.journal import EndedSample, Journal
 from rollstream.collect.live import show_while_it_runs
@@ -96,15 +97,7 @@ def collect(
     refuse_unknown_agent(settings.agent.name, settings.agents)
     places = Places(settings.output)
     with places.locked():
-        if settings.overwrite:
-            _remove_all(places)
         return _Collection(settings, tasks, places, to_columns).run(engine, stop)
-
-
-def _remove_all(places: Places) -> None:
-    for path in (places.journal, places.manifest, places.failures, places.picture):
-        path.unlink(missing_ok=True)
-    remove_output(places.output)
 
 
 class _Collection:
@@ -117,35 +110,53 @@ class _Collection:
 
     def run(self, engine: Engine, stop: Stop) -> CollectReport:
         """See `collect`; the caller holds the lock."""
-        places = self._places
-        identity, earlier = self._tasks.identity(), read_manifest(places.manifest)
-        if earlier is not None and _is_void(earlier, places):
-            earlier = None
-            places.journal.unlink(missing_ok=True)
-        manifest = begun(earlier, self._settings.compared(), identity)
+        places, earlier = self._places, self._earlier()
+        manifest = begun(earlier, self._settings.compared(), self._tasks.identity())
         if earlier is not None and earlier.is_finished and not places.journal.exists():
             return CollectReport(places=places, figures=self._figures, was_complete=True)
-        _refuse_foreign_output(places, earlier)
-        manifest.write(places.manifest)
-        asyncio.run(self._ask(engine, stop))
+        if self._settings.overwrite:
+            refuse_irreplaceable(places.output)
+        else:
+            _refuse_foreign_output(places, earlier)
+        asyncio.run(self._ask(engine, stop, partial(self._begin, manifest, is_new=earlier is None)))
         if stop.is_asked:
             return CollectReport(places=places, figures=self._figures)
         manifest = manifest.with_versions({"rollstream": version("rollstream"), engine.name: engine.version})
         return CollectReport(places=places, figures=self._figures, summary=self._finish(manifest))
 
-    async def _ask(self, engine: Engine, stop: Stop) -> None:
-        """Ask what is missing; the journal is written whatever ends it."""
+    def _earlier(self) -> Manifest | None:
+        """What an earlier process began here; None if nothing is to go on with."""
+        found = None if self._settings.overwrite else read_manifest(self._places.manifest)
+        if found is not None and _is_void(found, self._places):
+            self._places.journal.unlink(missing_ok=True)
+            return None
+        return found
+
+    async def _ask(self, engine: Engine, stop: Stop, begin: Callable[[], None]) -> None:
+        """Ask what is missing, once the engine has started; the journal is written whatever ends it."""
+        try:
+            await engine.start(weight_version=0)
+            begin()
+            states = self._states()
+            with contextlib.closing(Journal(self._places.journal)) as journal:
+                await first_to_end(stop.asked(), self._ask_and_show(engine, states, journal))
+        finally:
+            await engine.close()
+
+    def _begin(self, manifest: Manifest, *, is_new: bool) -> None:
+        """Note what is collected here. With --overwrite an earlier output stays until this one takes its place."""
+        if is_new:
+            for path in (self._places.journal, self._places.failures, self._places.picture):
+                path.unlink(missing_ok=True)
+        manifest.write(self._places.manifest)
+
+    def _states(self) -> SampleStates:
         settings, figures = self._settings, self._figures
         states = SampleStates.read(self._places.journal, settings.num_samples, self._tasks.num_rows)
         figures.num_earlier = states.num_completed
         if self._tasks.num_rows is not None:
             figures.num_samples = self._tasks.num_rows * settings.num_samples
-        with contextlib.closing(Journal(self._places.journal)) as journal:
-            await engine.start(weight_version=0)
-            try:
-                await first_to_end(stop.asked(), self._ask_and_show(engine, states, journal))
-            finally:
-                await engine.close()
+        return states
 
     async def _ask_and_show(self, engine: Engine, states: SampleStates, journal: Journal) -> None:
         settings, figures = self._settings, self._figures
@@ -242,7 +253,7 @@ def _is_void(earlier: Manifest, places: Places) -> bool:
 def _refuse_foreign_output(places: Places, earlier: Manifest | None) -> None:
     if earlier is None and places.output.exists():
         raise ConfigurationError(
-            f"{places.output} exists, and no {places.manifest.name} says that this command wrote it: name another "
+            f"{places.output} exists, and no {places.manifest.name} says that this collection wrote it: name another "
             f"output, or replace it with {START_ANEW}"
         )
     if earlier is None and places.journal.exists():

@@ -4,18 +4,19 @@ The file appears under its name only when it is complete. Parquet needs the type
 so rows wait in a JSONL file beside it, and are read a second time.
 """
 
+import errno
 import json
 import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rollstream.collect.files.plain import plain
-from rollstream.schemas.errors import ConfigurationError, UnfitColumnError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, UnfitColumnError
 
 if TYPE_CHECKING:
     from rollstream.collect.files.columns import Columns
@@ -26,7 +27,10 @@ Row = Mapping[str, Any]
 _BATCH_ROWS: Final = 1000
 _BATCH_BYTES: Final = 2**23
 _ROW_GROUP_BYTES: Final = 2**23
+_SAVED: Final = ("state.json", "dataset_info.json")
+"""What `Dataset.save_to_disk` writes beside the rows."""
 _SHARD_BYTES: Final = 2**29
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class RowWriter(Protocol):
@@ -41,7 +45,8 @@ def write_rows(path: Path, kind: Kind) -> AbstractContextManager[RowWriter]:
     """A writer of `path`, which is replaced when the block ends without an error.
 
     parquet and hf: the columns are those of all rows, null where a row lacks one; one whose types do not agree over the
-    rows becomes JSON text. Raises `ConfigurationError` if nothing can be written there.
+    rows becomes JSON text. Raises `ConfigurationError` if nothing can be written there, and `BrokenWorldError` if the
+    disk is full.
     """
     return _jsonl(path) if kind == "jsonl" else _spooled(path, kind)
 
@@ -65,11 +70,21 @@ def replace_text(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
+def refuse_irreplaceable(path: Path) -> None:
+    """Raise `ConfigurationError` for a directory with anything but a saved data set: it is replaced as a whole."""
+    if not path.is_dir() or path.is_symlink():
+        return
+    others = sorted(one.name for one in path.iterdir() if one.name not in _SAVED and one.suffix != ".arrow")
+    if others:
+        raise ConfigurationError(
+            f"{path} is a directory with other files ({', '.join(others[:3])}): name another output, or move them away"
+        )
+
+
 def remove_output(path: Path) -> None:
     """Remove a file, or a directory with a data set; raises `ConfigurationError` for any other directory."""
     with _writable(path):
-        if path.is_dir() and not path.is_symlink():
-            _refuse_foreign(path)
+        refuse_irreplaceable(path)
         _remove(path)
 
 
@@ -128,7 +143,7 @@ def _replacing(path: Path) -> Iterator[Path]:
         yield part
         with _writable(path):
             if path.is_dir() and not path.is_symlink():
-                _refuse_foreign(path)
+                refuse_irreplaceable(path)
                 _remove(path)
             part.replace(path)
     finally:
@@ -141,11 +156,15 @@ def _opened(path: Path, place: Path) -> Iterator[IO[bytes]]:
     with _writable(path):
         place.parent.mkdir(parents=True, exist_ok=True)
         stream = place.open("wb")
-    with stream:
+    try:
         yield stream
         with _writable(path):
             stream.flush()
             os.fsync(stream.fileno())
+    finally:
+        # On a full disk it fails once more with what waits in its buffer; that was told above.
+        with suppress(OSError):
+            stream.close()
 
 
 @contextmanager
@@ -153,7 +172,11 @@ def _writable(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigurationError(f"cannot write {path}: {error.strerror or error}; choose another place") from error
+        why = error.strerror or error
+        if error.errno in _FULL:
+            # Not by a setting: whoever restarts this process later may find room.
+            raise BrokenWorldError(f"cannot write {path}: {why}; make room, and run the same command again") from error
+        raise ConfigurationError(f"cannot write {path}: {why}; choose another place") from error
 
 
 def _beside(path: Path, what: str) -> Path:
@@ -165,12 +188,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def _refuse_foreign(path: Path) -> None:
-    """A directory is replaced as a whole: only one that holds a data set, or nothing, may go."""
-    if any(path.iterdir()) and not (path / "state.json").is_file():
-        raise ConfigurationError(f"{path} is a directory with other files: name another output, or remove it")
 
 
 def _write_columns(part: Path, kind: Kind, rows: Callable[[], Iterable[Row]]) -> int:
