@@ -4,17 +4,31 @@ from pathlib import Path
 
 from rollstream.bus.run import Run
 from rollstream.cli.archive import command
-from rollstream.collect.archive.archiver import Archiver
-from rollstream.collect.archive.follow import identity_of
+from rollstream.collect.archive.archiver import Archiver, Bounds
+from rollstream.collect.archive.reading import identity_of
 from rollstream.collect.archive.store import Store
+from rollstream.process.entry import ask_on_signal
 from rollstream.process.settings import StageSettings
+from rollstream.process.stop import Stop
+
+SMALL = Bounds(records=3, remembered_entries=2)
 
 
 def archive_in_small_pieces(config: Path, output: Path) -> None:
-    """Make one pass, with few records in a segment."""
+    """Make one pass, with few records in a segment, and few entries of the ledger remembered."""
     run = Run(StageSettings.load(config))
     with Store.writing(output, identity_of(run)) as store:
-        Archiver(run, store, most_records=3).make_pass()
+        Archiver(run, store, bounds=SMALL).make_pass()
+
+
+def archive_until_stopped(config: Path, output: Path) -> None:
+    """Make pass after pass without a pause, until SIGTERM."""
+    run, stop = Run(StageSettings.load(config)), Stop()
+    ask_on_signal(stop)
+    with Store.writing(output, identity_of(run)) as store:
+        archiver = Archiver(run, store, bounds=SMALL)
+        while not stop.is_asked:
+            archiver.make_pass()
 
 
 def follow(config: Path, output: Path) -> None:

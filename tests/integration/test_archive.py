@@ -17,28 +17,31 @@ from confluent_kafka.admin import AdminClient
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.cli.archive import command
 from rollstream.collect.archive.archiver import Archiver, Report
-from rollstream.collect.archive.follow import identity_of
+from rollstream.collect.archive.reading import identity_of
 from rollstream.collect.archive.store import Store
 from rollstream.process.crash_points import CRASH_AT
-from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord
 from rollstream.schemas.prompt import PromptSubmitted
-from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import LEDGER, SCORED
+from tests.harness.archive_runs import (
+    GROUP_SIZE,
+    Key,
+    a_start,
+    a_step,
+    check_same_as_afresh,
+    num_archived,
+    on_topic,
+    prompts_of,
+    put_entries,
+)
 from tests.harness.archiving import archive_in_small_pieces, follow
-from tests.harness.builders import a_prompt, a_rollout, a_trained, an_entry
+from tests.harness.builders import an_entry
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
-from tests.harness.trainer_runs import put_scored
 from tests.harness.waits import wait_until
 
-Key = tuple[int, int, str]
-"""Partition, offset and attempt of a record."""
-
-GROUP_SIZE = 2
-POINTS = ("archive_file_written", "archive_files_written", "archive_segment_replaced")
+POINTS = ("archive_note_written", "archive_file_written", "archive_files_written", "archive_segment_replaced")
 BATCHES = 3
 PROMPTS = 8
 
@@ -58,42 +61,6 @@ def one_pass(run: Run) -> Report:
     on_bus = run.on_bus
     with Store.writing(run.directory / "archive", identity_of(on_bus)) as store:
         return Archiver(on_bus, store).make_pass()
-
-
-def prompts_of(run: Run, *rows: int) -> list[PromptSubmitted]:
-    prompts = [a_prompt(row, run=run.name, group_size=GROUP_SIZE) for row in rows]
-    run.submit(*prompts)
-    put_scored(run, [a_rollout(float(index), index, prompt=one) for one in prompts for index in range(GROUP_SIZE)])
-    return prompts
-
-
-def put_entries(run: Run, *entries: LedgerEntry) -> list[int]:
-    codec = AvroCodec(LEDGER)
-    return [offset for _, offset in run.publish("ledger", [(run.name, codec.encode(entry)) for entry in entries])]
-
-
-def a_start() -> LedgerEntry:
-    return an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
-
-
-def on_topic(run: Run) -> dict[Key, RolloutScored]:
-    """Every readable record of `scored`."""
-    found = ((message, run.on_bus.decoded(SCORED, message)) for message in run.messages("scored"))
-    return {(m.partition, m.offset, one.rollout.attempt_id): one for m, one in found if one is not None}
-
-
-def a_step(
-    there: dict[Key, RolloutScored], version: int, *prompts: PromptSubmitted, parent: int, number: int
-) -> LedgerEntry:
-    """A step that used each record of these groups, where it lies on `scored`."""
-    groups = {prompt.group_id for prompt in prompts}
-    trained = tuple(
-        a_trained(record, partition=partition, offset=offset)
-        for (partition, offset, _), record in there.items()
-        if record.rollout.group_id in groups
-    )
-    closed = tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in sorted(groups))
-    return an_entry(step=number, weight_version=version, parent_version=parent, trained=trained, closed=closed)
 
 
 def some_drops(version: int, *prompts: PromptSubmitted, number: int) -> LedgerEntry:
@@ -229,7 +196,7 @@ def test_following_goes_on_until_it_is_asked_to_end(run: Run) -> None:
     try:
         for row in (1, 2):
             prompts_of(run, row)
-            wait_until(lambda count=row: len(list_files(archive)) >= count, f"the rollouts of prompt {row}")
+            wait_until(lambda count=row: num_archived(archive) >= count * GROUP_SIZE, f"the rollouts of prompt {row}")
         assert process.terminate() == 0
     finally:
         process.kill()
@@ -258,7 +225,7 @@ def in_files(frames: list[pd.DataFrame]) -> Counter[Key]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("num_kills", [1, pytest.param(7, marks=pytest.mark.slow)])
 def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(run: Run, num_kills: int) -> None:
-    """`num_kills`: in each batch, besides that one while files are removed."""
+    """`num_kills`: in each batch, besides those while files are removed, and when the pass has ended."""
     archive, chooser = run.directory / "archive", random.Random(12)
     put_entries(run, a_start())
     kills, kept = 0, 0
@@ -272,16 +239,16 @@ def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(run: Run, num_kil
             *(a_step(there, first + n, prompts[n], parent=first + n - 1, number=batch + n) for n in (1, 2, 3)),
         )
         kept = first + 1
-        # A pass removes files at its end alone: that is tried last.
-        crashes = [f"{POINTS[(batch + n) % len(POINTS)]}:{chooser.randint(1, 4)}" for n in range(num_kills)]
-        for crash_at in (*crashes, f"archive_file_removed:{batch}"):
+        crashes = [f"{POINTS[(batch + n) % len(POINTS)]}:{chooser.randint(1, 2)}" for n in range(num_kills)]
+        # What a pass does at its end is tried last.
+        for crash_at in (*crashes, f"archive_file_removed:{batch}", "archive_head_replaced"):
             process = killed_pass(run, crash_at)
             kills += process.wait() == -signal.SIGKILL
             store = Store(archive)
             found = in_files([keys_of(path) for path in store.named("rollouts", store.segments.values())])
             assert set(found.values()) <= {1}, "a record is in two files that count"
             assert found.keys() <= there.keys()
-    assert kills == num_kills * BATCHES + BATCHES - 1, "the first batch has nothing to remove"
+    assert kills == (num_kills + 2) * BATCHES - 2, "in the first batch the pass that is to remove files ends"
     final = killed_pass(run, "")
     assert final.wait() == 0, final.said()
     num_trained = BATCHES + 2
@@ -290,15 +257,3 @@ def test_kill_9_at_any_point_loses_nothing_and_doubles_nothing(run: Run, num_kil
     # All files that lie there, as pandas reads them: also what a killed pass left must be gone.
     assert in_files([rollouts(run)]) == Counter(there.keys())
     check_same_as_afresh(run)
-
-
-def check_same_as_afresh(run: Run) -> None:
-    """The archive is that of a single pass over all records."""
-    archive, afresh = run.directory / "archive", run.directory / "afresh"
-    with Store.writing(afresh, identity_of(run.on_bus)) as store:
-        Archiver(run.on_bus, store).make_pass()
-    for table, keys in {"rollouts": ["partition", "offset"], "groups": ["ledger_offset", "group_id"],
-                        "steps": ["ledger_offset"], "prompts": ["partition", "offset"]}.items():  # fmt: skip
-        killed, whole = (pd.read_parquet(one / table).sort_values(keys) for one in (archive, afresh))
-        plain = [frame.astype(str).reset_index(drop=True) for frame in (killed, whole)]
-        pd.testing.assert_frame_equal(*plain)

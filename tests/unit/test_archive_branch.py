@@ -1,9 +1,11 @@
 """Which entries of an archived ledger survive, and what a new entry changes about older ones."""
 
+from contextlib import suppress
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.collect.archive.branch import Branch
+from rollstream.collect.archive.branch import Branch, BranchState
 from rollstream.history.ledger import LedgerFold, surviving
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, SkippedRecord
@@ -72,6 +74,17 @@ def test_a_repair_says_what_a_new_branch_passes_over() -> None:
     assert repaired.has_changed(known_until=3, newest=0), "which of the older entries it changes is not asked"
 
 
+def an_entry_like(fold: LedgerFold, kind: str, number: int) -> LedgerEntry:
+    """The next entry of a ledger whose fold this is; a stranger's may contradict."""
+    current, following = fold.current_version or 0, fold.max_version + 1
+    return {
+        "step": a_step(following, current, fold.step + 1),
+        "drops": some_drops(current),
+        "restart": a_restart(following, number % following, 0),
+        "stranger": a_step(number, number, 1),
+    }[kind]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["step", "drops", "restart", "stranger"]), st.integers(0, 20)), max_size=30))
 def test_the_branch_is_that_of_the_trainers_own_fold(choices: list[tuple[str, int]]) -> None:
     entries, fold, branch = [START], LedgerFold(), Branch()
@@ -79,13 +92,7 @@ def test_the_branch_is_that_of_the_trainers_own_fold(choices: list[tuple[str, in
     branch.add(0, START)
     taken = {0: START}
     for offset, (kind, number) in enumerate(choices, start=1):
-        current, following = fold.current_version or 0, fold.max_version + 1
-        entry = {
-            "step": a_step(following, current, fold.step + 1),
-            "drops": some_drops(current),
-            "restart": a_restart(following, number % following, 0),
-            "stranger": a_step(number, number, 1),
-        }[kind]
+        entry = an_entry_like(fold, kind, number)
         entries.append(entry)
         branch.add(offset, entry)
         try:
@@ -95,3 +102,39 @@ def test_the_branch_is_that_of_the_trainers_own_fold(choices: list[tuple[str, in
         taken[offset] = entry
     chain = [id(entry) for entry in surviving(taken.values()).chain]
     assert [id(entry) for offset, entry in enumerate(entries) if branch.survives(offset)] == chain
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["step", "drops", "restart", "stranger"]), st.integers(0, 20)), max_size=30),
+    st.integers(1, 4),
+)
+def test_a_branch_that_forgets_and_goes_on_from_its_state_says_the_same_of_newer_entries(
+    choices: list[tuple[str, int]], num_kept: int
+) -> None:
+    fold, whole, branch = LedgerFold(), Branch(), Branch()
+    recorded: dict[int, bool] = {}
+    for offset, (kind, number) in enumerate([("start", 0), *choices]):
+        entry = START if kind == "start" else an_entry_like(fold, kind, number)
+        with suppress(InconsistentLedgerError):
+            fold.add(entry)
+        whole.add(offset, entry)
+        branch.add(offset, entry)
+        if branch.is_cut_short:
+            return
+        recorded |= {known: branch.survives(known, recorded.get(known, False)) for known in range(offset + 1)}
+        assert recorded == {known: whole.survives(known) for known in range(offset + 1)}
+        branch.forget(num_kept)
+        branch = Branch(state=BranchState.model_validate_json(branch.state().model_dump_json()))
+        assert len(branch.state().survivors) <= num_kept
+
+
+def test_a_branch_says_that_an_entry_goes_back_behind_what_it_remembers() -> None:
+    branch = Branch()
+    for offset, entry in enumerate([START, a_step(1, 0, 1), a_step(2, 1, 2), a_step(3, 2, 3)]):
+        branch.add(offset, entry)
+    branch.forget(2)
+    assert branch.known_from == 2
+    branch.add(4, a_restart(4, 2, 2))
+    assert not branch.is_cut_short, "the entry that it goes back to is remembered"
+    branch.add(5, a_restart(5, 1, 1))
+    assert branch.is_cut_short

@@ -16,12 +16,16 @@ from rollstream.collect.archive.fates import Fate, by_directory, with_fates
 from rollstream.collect.archive.records import sample_row
 from rollstream.collect.archive.replay import ReplayRequest, replay
 from rollstream.collect.archive.rows import read_rollouts
-from rollstream.collect.archive.store import Identity, Segment, Store
+from rollstream.collect.archive.segments import Identity, Segment
+from rollstream.collect.archive.store import Store
 from rollstream.collect.archive.tables import SAMPLE
+from rollstream.collect.sft.exchanges import RolloutExchanges
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
+from rollstream.schemas.prompt import Message as ChatMessage
+from rollstream.schemas.prompt import PromptSubmitted, ToolCall
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
-from tests.harness.builders import a_prompt, a_rollout, a_turn
+from tests.harness.builders import a_prompt, a_rollout, a_text_turn, a_turn
 
 IDENTITY = Identity(run="demo", cluster_id="one", topic_ids={})
 
@@ -170,3 +174,74 @@ def test_files_that_somebody_has_deleted_are_counted(tmp_path: Path) -> None:
     result = CliRunner().invoke(command, [str(archive), "--output", str(output)])
     assert "1 rows of 1 records" in result.output
     assert "not read: 1 files of rollouts that were deleted" in result.output
+
+
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+CALL = ToolCall(call_id="call-1", name="add", arguments='{"terms": [5, 2]}')
+CALL_IN_CHAT = {"id": "call-1", "type": "function", "function": {"name": "add", "arguments": '{"terms": [5, 2]}'}}
+
+
+def tool_prompt(row: int, tool: str = json.dumps(TOOL)) -> PromptSubmitted:
+    """A conversation in which a tool was called and has answered."""
+    messages = (
+        ChatMessage(role="user", content="5+2="),
+        ChatMessage(role="assistant", content="", tool_calls=(CALL,)),
+        ChatMessage(role="tool", content="7", tool_call_id="call-1"),
+    )
+    return a_prompt(row, group_size=1, messages=messages, tools=(tool,))
+
+
+@pytest.mark.parametrize("name", ["sft.jsonl", "sft.parquet"])
+def test_demonstrations_have_the_tools_and_tool_calls_of_their_prompt(tmp_path: Path, name: str) -> None:
+    rollouts = [a_rollout(1.0, prompt=tool_prompt(1)), a_rollout(1.0, prompt=a_prompt(2, group_size=1))]
+    archive, output = write_archive(tmp_path / "archive", rollouts), tmp_path / name
+    result = CliRunner().invoke(command, [str(archive), "--output", str(output), "--sft"])
+    assert result.exit_code == 0, result.output
+    with_tools, plain = lines(output) if output.suffix == ".jsonl" else pq.read_table(output).to_pylist()
+    assert json.loads(with_tools["tools"]) == [TOOL]
+    assert with_tools["prompt"][1]["tool_calls"] == [CALL_IN_CHAT]
+    assert with_tools["prompt"][2]["tool_call_id"] == "call-1"
+    assert plain.get("tools") is None
+    [(prompt, answer, tools), (other, _, no_tools)] = RolloutExchanges(output, None)
+    assert prompt == rollouts[0].rollout.prompt.messages
+    assert answer == (ChatMessage(role="assistant", content="01259"),)
+    assert [json.loads(tool) for tool in tools] == [TOOL]
+    assert (other, no_tools) == (rollouts[1].rollout.prompt.messages, ())
+
+
+@pytest.mark.parametrize("as_sft", [True, False])
+def test_tool_calls_that_a_server_told_apart_from_the_text_are_part_of_the_answer(tmp_path: Path, as_sft: bool) -> None:
+    turn = a_text_turn(text="", finish_reason=FinishReason.TOOL_CALLS, tool_calls=(CALL,))
+    archive = write_archive(tmp_path / "archive", [a_rollout(1.0, turns=(turn,))])
+    output = tmp_path / "rows.jsonl"
+    replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=as_sft))
+    [row] = lines(output)
+    assert row["completion"] == [{"role": "assistant", "content": "", "tool_calls": [CALL_IN_CHAT]}]
+    with pytest.raises(ConfigurationError, match="tool calls or reasoning apart from its text"):
+        RolloutExchanges(output, None)
+
+
+def test_sampled_tokens_hold_their_tool_calls_as_text(tmp_path: Path) -> None:
+    turn = a_turn(text='<tool_call>{"name": "add"}</tool_call>', tool_calls=(CALL,))
+    archive = write_archive(tmp_path / "archive", [a_rollout(1.0, turns=(turn,))])
+    output = tmp_path / "sft.jsonl"
+    replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True))
+    assert lines(output)[0]["completion"] == [
+        {"role": "assistant", "content": '<tool_call>{"name": "add"}</tool_call>'}
+    ]
+
+
+@pytest.mark.parametrize("tool", ["{no json", '["add"]', "[" * 5000])
+def test_a_prompt_whose_tools_are_no_objects_is_no_demonstration(tmp_path: Path, tool: str) -> None:
+    archive = write_archive(tmp_path / "archive", [a_rollout(1.0, prompt=tool_prompt(1, tool))])
+    output = tmp_path / "rows.jsonl"
+    report = replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True))
+    assert report.left_out == {"a tool of its prompt is no JSON object": 1}
+    assert replay(archive, ReplayRequest(output=output, kind="jsonl")).num_written == 1
+
+
+def test_answers_to_prompts_with_tool_calls_are_scored_again(tmp_path: Path) -> None:
+    archive = write_archive(tmp_path / "archive", [a_rollout(None, prompt=tool_prompt(1))])
+    output = tmp_path / "rows.jsonl"
+    replay(archive, ReplayRequest(output=output, kind="jsonl", environment="sort_digits"))
+    assert [row["reward_sort_digits"] for row in lines(output)] == [1.0]

@@ -8,10 +8,13 @@ import pyarrow as pa
 import pytest
 
 from rollstream.bus.message import Message
-from rollstream.collect.archive.fates import Fate, by_directory, fates_of, open_groups, with_fates
+from rollstream.collect.archive.branch import Branch
+from rollstream.collect.archive.disk import readable
+from rollstream.collect.archive.fates import Fate, by_day, by_directory, fates_in, fates_of, open_groups, with_fates
 from rollstream.collect.archive.history import read_branch
 from rollstream.collect.archive.records import entry_row, sample_row
-from rollstream.collect.archive.store import Identity, Segment, Store
+from rollstream.collect.archive.segments import Identity, Segment
+from rollstream.collect.archive.store import Store
 from rollstream.collect.archive.tables import SAMPLE, SCHEMAS
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind
@@ -67,6 +70,8 @@ def test_files_that_no_segment_names_are_removed_and_those_of_people_stay(tmp_pa
     for left in ("part-00000000-g2.parquet", "part-00000007-g1.parquet", ".part-00000008-g1.parquet.tmp"):
         (place / left).write_bytes(b"half a file")
     (place / "notes.parquet").write_bytes(b"a person's")
+    # As after a writer that left no note.
+    (directory / "writing.json").unlink()
     with Store.writing(directory, IDENTITY):
         pass
     assert [path.name for path in sorted(place.iterdir())] == ["notes.parquet", "part-00000000-g1.parquet"]
@@ -81,12 +86,19 @@ def test_there_is_one_writer_at_a_time(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("other", [{"run": "else"}, {"cluster_id": "two"}, {"topic_ids": {"demo.scored": "b"}}])
-def test_the_archive_of_another_run_or_cluster_is_refused(tmp_path: Path, other: dict[str, object]) -> None:
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"run": "else"}, "is the archive of run demo on cluster one, not of else on one"),
+        ({"cluster_id": "two"}, "is the archive of run demo on cluster one, not of demo on two"),
+        ({"topic_ids": {"demo.scored": "b"}}, "topics of demo that were deleted since, and made again"),
+    ],
+)
+def test_the_archive_of_another_run_or_cluster_is_refused(tmp_path: Path, other: dict[str, object], why: str) -> None:
     with Store.writing(tmp_path / "archive", IDENTITY):
         pass
     with (
-        pytest.raises(ConfigurationError, match="is the archive of run demo on cluster one"),
+        pytest.raises(ConfigurationError, match=why),
         Store.writing(tmp_path / "archive", IDENTITY.model_copy(update=other)),
     ):
         pass
@@ -149,9 +161,9 @@ def test_the_first_surviving_entry_that_closes_a_group_decides_its_fate(tmp_path
     with Store.writing(tmp_path / "archive", IDENTITY) as store:
         table = pa.Table.from_pylist(rows, schema=SCHEMAS["groups"])
         store.commit(a_segment().model_copy(update={"topic": "ledger"}), {"groups/day=2026-03-01": table})
-    found = fates_of({"b", "c", "d"}, store.files("groups", store.segments.values()), lambda offset: offset > 2)
+    found = fates_of({"b", "c", "d"}, store.files("groups", store.segments.values()), lambda offset, _: offset > 2)
     assert found == {"b": Fate("trained", "", 3, 3, 9, frozenset({(1, 5)}))}
-    assert fates_of({"a"}, [], lambda _: True) == {}
+    assert fates_of({"a"}, [], lambda *_: True) == {}
 
 
 def test_a_group_that_nothing_closed_is_open() -> None:
@@ -195,4 +207,89 @@ def test_a_damaged_file_of_steps_or_groups_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"part-00000002-g1\.parquet is damaged"):
         read_branch(store)
     with pytest.raises(ConfigurationError, match=r"part-00000002-g1\.parquet is damaged"):
-        fates_of({"a"}, [damaged], lambda _: True)
+        fates_of({"a"}, [damaged], lambda *_: True)
+
+
+def test_a_writer_that_died_is_cleared_away_by_its_note(tmp_path: Path) -> None:
+    directory = tmp_path / "archive"
+    table = by_directory(with_fates(samples(a_group([0.0, 1.0])), {}))
+    with Store.writing(directory, IDENTITY) as store:
+        store.commit(a_segment(), table)
+        store.keep({0}, Branch().state())
+        before = (directory / "segments" / "00000000.json").read_bytes()
+        store.commit(a_segment(generation=2), table)
+    place = directory / "rollouts" / "day=1970-01-01" / "step=none"
+    assert names(place) == ["part-00000000-g2.parquet"]
+    # As if it had died before the second generation counted: what the note does not name is not looked for.
+    (directory / "segments" / "00000000.json").write_bytes(before)
+    (place / "part-00000000-g1.parquet").write_bytes((place / "part-00000000-g2.parquet").read_bytes())
+    (place / ".part-00000000-g2.parquet.tmp").write_bytes(b"half a file")
+    (place / "part-00000009-g1.parquet").write_bytes(b"a copy that somebody made")
+    with Store.writing(directory, IDENTITY) as store:
+        assert store.num_rows("scored") == 2
+    assert names(place) == ["part-00000000-g1.parquet", "part-00000009-g1.parquet"]
+
+
+def test_a_writer_goes_on_from_the_live_segments_and_newer_ones_and_counts_all(tmp_path: Path) -> None:
+    directory = tmp_path / "archive"
+    with Store.writing(directory, IDENTITY) as store:
+        for number in range(4):
+            store.commit(a_segment(number), {})
+        store.keep({1, 3}, Branch().state())
+        assert store.segments.keys() == {1, 3}
+        store.commit(a_segment(4), {})
+    with Store.writing(directory, IDENTITY) as store:
+        assert store.segments.keys() == {1, 3, 4}
+        assert (store.num_rows("scored"), store.next_number(), store.next_offsets("scored")) == (10, 5, {0: 10})
+        store.keep({4}, Branch().state())
+        assert store.num_rows("scored") == 10
+        store.load_all()
+        assert store.segments.keys() == {0, 1, 2, 3, 4}
+        assert store.num_rows("scored") == 10
+    assert Store(directory).segments.keys() == {0, 1, 2, 3, 4}, "readers see all"
+
+
+def test_a_format_that_is_not_known_is_named(tmp_path: Path) -> None:
+    (tmp_path / "archive.json").write_text(IDENTITY.model_copy(update={"format": 2}).model_dump_json())
+    with pytest.raises(ConfigurationError, match="archive of format 2, and this rollstream knows 1"):
+        Store(tmp_path)
+
+
+def test_a_file_that_cannot_be_read_is_not_said_to_be_damaged(tmp_path: Path) -> None:
+    (tmp_path / "part.parquet").mkdir()
+    with (
+        pytest.raises(ConfigurationError, match=r"cannot read .*part\.parquet: Is a directory"),
+        readable(tmp_path / "part.parquet"),
+    ):
+        (tmp_path / "part.parquet").read_bytes()
+
+
+def test_the_entries_of_a_segment_are_in_order_although_the_clock_of_a_broker_went_back(tmp_path: Path) -> None:
+    """Over midnight: the second of three entries is of the day before, and has a file of its own."""
+    kinds = [EntryKind.RESTART, EntryKind.STEP, EntryKind.STEP]
+    entries = [an_entry(kind, step=n, weight_version=n, parent_version=n - 1 if n else None)
+               for n, kind in enumerate(kinds)]  # fmt: skip
+    times = [86_400_000, 86_399_000, 86_401_000]
+    rows = [
+        entry_row(
+            Message(topic="demo.ledger", partition=0, offset=n, key=None, value=b"", timestamp_ms=times[n]), entry
+        )
+        | {"survives": True}
+        for n, entry in enumerate(entries)
+    ]
+    with Store.writing(tmp_path / "archive", IDENTITY) as store:
+        tables = by_day("steps", pa.Table.from_pylist(rows, schema=SCHEMAS["steps"]))
+        assert len(tables) == 2
+        store.commit(Segment(number=0, topic="ledger", next_offsets={0: 3}), tables)
+    branch = read_branch(Store(tmp_path / "archive"))
+    assert [branch.survives(offset) for offset in range(3)] == [True, True, True]
+
+
+def test_the_fates_that_rows_have_are_read_back_without_those_of_open_groups() -> None:
+    prompts = [a_prompt(row, group_size=2) for row in range(3)]
+    table = samples([rollout for prompt in prompts for rollout in a_group([0.0, 1.0], prompt=prompt)])
+    fates = {
+        prompts[0].group_id: Fate("trained", "", 4, 4, 9, frozenset({(0, 1)})),
+        prompts[1].group_id: Fate("dropped", "no_spread", None, 5, 11),
+    }
+    assert fates_in(with_fates(table, fates)) == fates

@@ -14,7 +14,10 @@ _LARGEST = 1e9
 @click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="File: .jsonl or .parquet.")
 @click.option("--environment", default="", help="Score again with this environment's rubric, as reward_NAME.")
-@click.option("--sft", "as_sft", is_flag=True, help="Write prompt and completion as messages, for supervised training.")
+@click.option(
+    "--sft", "as_sft", is_flag=True,
+    help="Write prompt and completion as messages, with the prompt's tools, for supervised training.",
+)  # fmt: skip
 @click.option("--min-reward", type=FiniteRange(-_LARGEST, _LARGEST), help="Leave out what has less, or no reward.")
 @click.option("--processes", type=whole(1), default=1, show_default=True, help="Processes that score.")
 @click.option(

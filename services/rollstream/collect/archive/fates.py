@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from rollstream.collect.archive.store import readable
+from rollstream.collect.archive.disk import readable
 from rollstream.collect.archive.tables import FATE, ROLLOUTS, SAMPLE, step_directory
 
 OPEN: Final = "open"
@@ -31,30 +31,52 @@ class Fate(NamedTuple):
 _NONE: Final = Fate(OPEN, "", None, None, None)
 
 
-def fates_of(groups: Iterable[str], files: Sequence[Path], survives: Callable[[int], bool]) -> dict[str, Fate]:
-    """The fates of those groups that a surviving entry closes; `files` are those of the table `groups`.
+def fates_of(
+    groups: Iterable[str], files: Sequence[Path], survives: Callable[[int, bool], bool], *, since: int = 0
+) -> dict[str, Fate]:
+    """The fates of those groups that a surviving entry at offset `since` or later closes.
 
-    The first entry that closes a group counts. Memory: these groups alone, however long the table is.
+    `files` are those of the table `groups`, `survives` gets an entry's offset and what its row says. The first entry
+    that closes a group counts. Memory: these groups alone, however long the table is.
     """
     found: dict[str, Fate] = {}
-    for row in _closings(list(groups), files):
+    for row in _closings(list(groups), files, since):
         fate = _fate(row)
-        if survives(row["ledger_offset"]) and _is_first(fate, found.get(row["group_id"])):
+        if survives(row["ledger_offset"], row["survives"]) and _is_first(fate, found.get(row["group_id"])):
             found[row["group_id"]] = fate
     return found
 
 
-def closings_since(samples: pa.Table, files: Sequence[Path]) -> list[Path]:
-    """The files of `groups` that may close a group of these samples: it closes after its prompt was submitted.
+def first_day(samples: pa.Table) -> str | None:
+    """The first day on which a group of these samples may have closed: it closes after its prompt was submitted.
 
     A day is added for clocks of clients that are ahead. So a pass costs what is new, not what was archived before.
+    None: there are no samples.
     """
     columns = (samples["submitted_at"], samples["appended_at"])
-    first = min((moment for column in columns for moment in column.to_pylist()), default=None)
-    if first is None:
-        return []
-    first_day = (max(first.replace(tzinfo=None), _SECOND_DAY) - _ONE_DAY).date().isoformat()
-    return [path for path in files if path.parent.name >= f"day={first_day}"]
+    moments: list[datetime] = [moment for column in columns for moment in column.to_pylist()]
+    if not moments:
+        return None
+    first = min(moments)
+    return (max(first.replace(tzinfo=None), _SECOND_DAY) - _ONE_DAY).date().isoformat()
+
+
+def fates_in(rollouts: pa.Table) -> dict[str, Fate]:
+    """The fates that archived rows have, without those of groups that are open."""
+    columns = ["group_id", "partition", "offset", *FATE.names]
+    found: dict[str, Fate] = {}
+    places: dict[str, set[tuple[int, int]]] = {}
+    for row in rollouts.select(columns).to_pylist():
+        group = row["group_id"]
+        if row["outcome"] == OPEN:
+            continue
+        if row["trained"]:
+            places.setdefault(group, set()).add((row["partition"], row["offset"]))
+        if group not in found:
+            found[group] = Fate(
+                row["outcome"], row["reason"], row["trained_step"], row["closed_in_step"], row["closed_by"]
+            )
+    return {group: fate._replace(trained=frozenset(places.get(group, ()))) for group, fate in found.items()}
 
 
 def with_fates(samples: pa.Table, fates: Mapping[str, Fate]) -> pa.Table:
@@ -88,11 +110,20 @@ def open_groups(rollouts: pa.Table) -> frozenset[str]:
     return frozenset(group for group, outcome in pairs if outcome == OPEN)
 
 
-def _closings(groups: Sequence[str], files: Sequence[Path]) -> Iterator[Mapping[str, Any]]:
+def _closings(groups: Sequence[str], files: Sequence[Path], since: int) -> Iterator[Mapping[str, Any]]:
     if not groups:
         return
-    chosen = ds.field("group_id").isin(groups)
-    columns = ["group_id", "outcome", "reason", "trained_step", "closed_in_step", "ledger_offset", "trained"]
+    chosen = ds.field("group_id").isin(groups) & (ds.field("ledger_offset") >= since)
+    columns = [
+        "group_id",
+        "outcome",
+        "reason",
+        "trained_step",
+        "closed_in_step",
+        "ledger_offset",
+        "survives",
+        "trained",
+    ]
     for path in files:
         with readable(path):
             for batch in ds.dataset(str(path), format="parquet").to_batches(columns=columns, filter=chosen):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from rollstream.bus.run import Run
 from rollstream.collect.archive.archiver import Archiver, Report
-from rollstream.collect.archive.store import Identity, Store
+from rollstream.collect.archive.reading import identity_of
+from rollstream.collect.archive.store import Store
 from rollstream.process.stop import Stop
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
 
@@ -21,15 +22,8 @@ def archive(
     """
     run.require_topics(LEDGER, PROMPTS, SCORED)
     with Store.writing(directory, identity_of(run)) as store:
-        archiver = Archiver(run, store, accept_loss=accept_loss)
+        archiver = Archiver(run, store, accept_loss=accept_loss, stop=stop)
         while True:
             told(archiver.make_pass())
             if every_seconds is None or stop.wait(every_seconds):
                 return
-
-
-def identity_of(run: Run) -> Identity:
-    """What an archive of this run is of."""
-    names = [run.topic(topic) for topic in (LEDGER, PROMPTS, SCORED)]
-    found = run.admin().identity(names)
-    return Identity(run=run.name, cluster_id=found.cluster_id, topic_ids=dict(found.topic_ids))

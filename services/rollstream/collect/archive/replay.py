@@ -5,6 +5,7 @@ or could not be scored has no reward, and its row says why.
 """
 
 import asyncio
+import json
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from typing import Any, Final
 from rollstream.collect.archive.rows import Archived, read_rollouts
 from rollstream.collect.archive.store import Store
 from rollstream.collect.files.row_files import Kind, write_rows
+from rollstream.engines.tokenizer import as_chat
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
@@ -149,7 +151,7 @@ def _answer(rollout: Archived) -> RewardInput:
     return RewardInput(
         completion=rollout.texts[-1] if rollout.texts else "",
         assistant_messages=rollout.texts,
-        messages=tuple(Message.model_validate(message) for message in rollout.messages),
+        messages=rollout.messages,
         reference_answer=rollout.reference_answer,
         metadata=rollout.metadata,
     )
@@ -170,22 +172,51 @@ def _batches(rollouts: Iterator[Archived]) -> Iterator[list[Archived]]:
 
 def _why_left_out(judged: _Judged, request: ReplayRequest) -> str | None:
     """The reason why a rollout is not in the output; None if it is."""
-    if request.as_sft and not judged.rollout.was_completed:
-        return f"{judged.rollout.status}: there is no answer"
-    if request.as_sft and len(judged.rollout.texts) != 1:
-        return "several turns: what the model saw between them is not in the texts"
-    if request.as_sft and judged.rollout.finish_reason == FinishReason.LENGTH.value:
-        return "its answer was cut off"
-    if request.min_reward is None:
-        return None
+    why = _why_no_demonstration(judged.rollout) if request.as_sft else None
+    if why is not None or request.min_reward is None:
+        return why
     if judged.reward is None:
         return "no reward"
     return f"reward below {request.min_reward:g}" if judged.reward < request.min_reward else None
 
 
+def _why_no_demonstration(rollout: Archived) -> str | None:
+    if not rollout.was_completed:
+        return f"{rollout.status}: there is no answer"
+    if len(rollout.texts) != 1:
+        return "several turns: what the model saw between them is not in the texts"
+    if rollout.finish_reason == FinishReason.LENGTH.value:
+        return "its answer was cut off"
+    if not all(isinstance(tool, dict) for tool in map(_parsed, rollout.tools)):
+        return "a tool of its prompt is no JSON object"
+    return None
+
+
 def _demonstration(judged: _Judged) -> dict[str, Any]:
-    answer = {"role": "assistant", "content": judged.rollout.texts[-1]}
-    return {"prompt": judged.rollout.messages, "completion": [answer], "reward": judged.reward}
+    """A row of prompt and completion as TRL's conversational format has it, with `tools` if there are."""
+    rollout = judged.rollout
+    row = {"prompt": _prompt(rollout), "completion": [_answered(rollout)], "reward": judged.reward}
+    return row | ({"tools": _tools(rollout)} if rollout.tools else {})
+
+
+def _prompt(rollout: Archived) -> list[dict[str, Any]]:
+    return [as_chat(message) for message in rollout.messages]
+
+
+def _answered(rollout: Archived) -> dict[str, Any]:
+    return as_chat(Message(role="assistant", content=rollout.texts[-1], tool_calls=rollout.tool_calls))
+
+
+def _tools(rollout: Archived) -> str:
+    """As JSON text, which TRL takes too: functions differ from row to row, and no column of a file can hold them."""
+    return json.dumps([_parsed(tool) for tool in rollout.tools], ensure_ascii=False)
+
+
+def _parsed(tool: str) -> Any:
+    try:
+        return json.loads(tool)
+    except (ValueError, RecursionError):
+        return tool
 
 
 def _row(judged: _Judged, environment: str) -> dict[str, Any]:
@@ -194,7 +225,7 @@ def _row(judged: _Judged, environment: str) -> dict[str, Any]:
         "rollout_id": rollout.rollout_id,
         "group_id": rollout.group_id,
         "prompt_id": rollout.prompt_id,
-        "prompt": rollout.messages,
+        "prompt": _prompt(rollout),
         "response": rollout.texts[-1] if rollout.was_completed else None,
         "finish_reason": rollout.finish_reason if rollout.was_completed else None,
         "num_turns": len(rollout.texts),
@@ -207,6 +238,11 @@ def _row(judged: _Judged, environment: str) -> dict[str, Any]:
         "outcome": rollout.outcome,
         "trained_step": rollout.trained_step,
     }
+    if rollout.tools:
+        row["tools"] = _tools(rollout)
+    if rollout.was_completed and rollout.tool_calls:
+        # Those who imitate it take this instead of the text alone.
+        row["completion"] = [_answered(rollout)]
     if not environment:
         return row
     failure = rollout.failure if verdict is None else None if verdict.failure is None else str(verdict.failure)

@@ -9,15 +9,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rollstream.collect.archive.store import Store, readable
+from rollstream.collect.archive.disk import readable
+from rollstream.collect.archive.store import Store
 from rollstream.collect.archive.tables import ROLLOUTS
+from rollstream.schemas.prompt import Message, ToolCall
 from rollstream.schemas.rollout import Status
 
 _BATCH_ROWS: Final = 256
 _COLUMNS: Final = (
     "partition", "offset", "rollout_id", "group_id", "prompt_id", "environment", "messages", "reference_answer",
     "metadata", "turns", "rollout_status", "finish_reason", "status", "failure_code", "failure_message", "reward",
-    "outcome", "trained_step",
+    "outcome", "trained_step", "details",
 )  # fmt: skip
 
 
@@ -25,8 +27,9 @@ _COLUMNS: Final = (
 class Archived:
     """One record of `scored`, as far as it is replayed. `reward` is None unless it was scored.
 
-    `texts`: the text of each turn. `messages`: as submitted, in JSON types. `was_completed`: the model answered, though
-    its answer may have no reward, since the scoring failed. `finish_reason`: of the last turn.
+    `texts`: the text of each turn. `messages`: as submitted. `tools`: of the prompt, each a JSON text. `tool_calls`: of
+    the last turn, unless its text holds them. `was_completed`: the model answered, though its answer may have no
+    reward, since the scoring failed. `finish_reason`: of the last turn.
     """
 
     place: tuple[int, int]
@@ -34,7 +37,9 @@ class Archived:
     group_id: str
     prompt_id: str
     environment: str
-    messages: list[dict[str, Any]]
+    messages: tuple[Message, ...]
+    tools: tuple[str, ...]
+    tool_calls: tuple[ToolCall, ...]
     reference_answer: str | None
     metadata: dict[str, str]
     texts: tuple[str, ...]
@@ -78,14 +83,21 @@ def _tables(store: Store, number: int, gone: Callable[[Path], None]) -> list[pa.
 
 
 def _archived(row: dict[str, Any]) -> Archived:
-    code = row["failure_code"]
+    code, turns = row["failure_code"], json.loads(row["turns"])
     return Archived(
         place=(row["partition"], row["offset"]),
-        messages=json.loads(row["messages"]),
+        messages=tuple(map(Message.model_validate, json.loads(row["messages"]))),
+        tools=tuple(json.loads(row["details"])["prompt"].get("tools", ())),
+        tool_calls=_tool_calls(turns[-1]) if turns else (),
         metadata=json.loads(row["metadata"]),
-        texts=tuple(turn["text"] for turn in json.loads(row["turns"])),
+        texts=tuple(turn["text"] for turn in turns),
         was_completed=row["rollout_status"] == Status.COMPLETED.value,
         failure=None if code is None else f"{code}: {row['failure_message']}",
         **{name: row[name] for name in ("rollout_id", "group_id", "prompt_id", "environment", "reference_answer",
                                         "finish_reason", "status", "reward", "outcome", "trained_step")},
     )  # fmt: skip
+
+
+def _tool_calls(turn: dict[str, Any]) -> tuple[ToolCall, ...]:
+    """Calls that a server told apart from its text. A text of sampled tokens holds them as the model wrote them."""
+    return () if turn["num_tokens"] else tuple(map(ToolCall.model_validate, turn["tool_calls"]))

@@ -4,82 +4,58 @@ Rows are written in segments: what was read from one topic in one go, at most so
 written under hidden names, synced and renamed. Then its JSON file below `segments/` is replaced at once: from that
 moment the segment counts, with the offsets to read on from. So an offset never counts without its rows.
 
-A segment is written again as its next generation when the fate of its rows has changed. Files that no segment names are
-of a writer that died before or after the replacement: the next writer removes them. A reader that takes all files of a
-directory, as pandas does, may see both generations of a segment until then; `files` gives those that count.
+A segment is written again as its next generation when the fate of its rows has changed, and the newest one of a topic
+also when records have come, until it is full; files whose rows stay the same are kept. So an archive that was written
+in many passes has no more files than one that was written at once. Files that no segment names are of a writer that
+died: the next writer removes them, by the note that is written before the first of them. A reader that takes all files
+of a directory, as pandas does, may see rows of both generations until then, and miss rows that move between two
+directories meanwhile; `files` of the segments are those that count.
 
-Both generations have the same rows with other fates. So who reads a segment as a whole, and again if it was replaced
-meanwhile, finds each row once, also beside a writer.
+A row stays in its segment. So who reads a segment as a whole, and again if it was replaced meanwhile, finds each row
+once, also beside a writer.
+
+`head.json` says from which few segments a writer goes on. Readers need all of them, and writers too after an entry of
+the ledger that reaches far back.
 """
 
 import fcntl
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Self
+from typing import IO, Final, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from rollstream.collect.archive.branch import BranchState
+from rollstream.collect.archive.disk import hidden, load, replace, sync_directories, writable
+from rollstream.collect.archive.segments import FORMAT, Head, Identity, Note, Segment, TopicName
 from rollstream.collect.archive.tables import FILE, SCHEMAS
 from rollstream.process.crash_points import crash_point
 from rollstream.schemas.errors import ConfigurationError
 
-TopicName = Literal["ledger", "prompts", "scored"]
-
 _IDENTITY: Final = "archive.json"
+_HEAD: Final = "head.json"
+_NOTE: Final = "writing.json"
 _SEGMENTS: Final = "segments"
 _LOCK: Final = ".lock"
-_MOST_SEGMENT_BYTES: Final = 2**24
-
-
-class Identity(BaseModel):
-    """What an archive is of. Offsets of another cluster's topics mean nothing here."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: Literal[1] = 1
-    run: str
-    cluster_id: str
-    topic_ids: dict[str, str]
-
-
-class Segment(BaseModel):
-    """What was read from one topic in one go."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    number: int = Field(ge=0)
-    generation: int = Field(default=1, ge=1)
-    topic: TopicName
-    next_offsets: dict[int, int] = Field(description="Partition -> the offset to read on from")
-    files: tuple[str, ...] = ()
-    num_rows: int = 0
-    num_unreadable: int = 0
-    num_open: int = Field(default=0, description="Rows whose group was open")
-    known_until: int = Field(default=0, description="Next offset of `ledger` when this generation was written")
-    newest_entry: int = Field(default=-1, description="Largest offset of `ledger` that its rows depend on")
-
-    @field_validator("files")
-    @classmethod
-    def _own_names(cls, files: tuple[str, ...]) -> tuple[str, ...]:
-        for name in files:
-            if not FILE.fullmatch(name):
-                raise ValueError(f"{name[:200]!r} is no file of an archive")
-        return files
 
 
 class Store:
     """The segments of one archive. With `writing` there is one at a time; several may read."""
 
-    def __init__(self, directory: Path) -> None:
-        """Load the segments; raises `ConfigurationError` if this is no archive, or its files are damaged."""
+    def __init__(self, directory: Path, head: Head | None = None) -> None:
+        """Load the segments, those of `head` and newer ones alone if it is given.
+
+        Raises `ConfigurationError` if this is no archive, or its files are damaged.
+        """
         self.directory = directory
-        self.identity = _loaded(directory / _IDENTITY, Identity)
-        loaded = (_loaded(path, Segment) for path in sorted((directory / _SEGMENTS).glob("[0-9]*.json")))
-        self.segments = {segment.number: segment for segment in loaded}
+        self.identity = _identity(directory)
+        self.head = head
+        self.segments = {one.number: one for one in (self._all() if head is None else self._since(head))}
 
     @classmethod
     @contextmanager
@@ -88,27 +64,45 @@ class Store:
 
         Raises `ConfigurationError` if somebody else writes, or it is of another run or cluster.
         """
-        with _writable(directory):
+        with writable(directory):
             (directory / _SEGMENTS).mkdir(parents=True, exist_ok=True)
             lock = (directory / _LOCK).open("w")
         with lock:
             _take(lock, directory)
             if not (directory / _IDENTITY).exists():
                 _refuse_others(directory)
-                with _writable(directory):
-                    _replace(directory / _IDENTITY, identity)
-            store = cls(directory)
-            if store.identity != identity:
-                raise ConfigurationError(
-                    f"{directory} is the archive of run {store.identity.run} on cluster {store.identity.cluster_id}, "
-                    f"not of these topics of {identity.run} on {identity.cluster_id}: name another directory"
-                )
-            store._remove_leftovers()
+                with writable(directory):
+                    replace(directory / _IDENTITY, identity)
+            note = load(directory / _NOTE, Note)
+            # Without a note everything that lies there must be compared with everything that counts.
+            store = cls(directory, None if note is None else load(directory / _HEAD, Head))
+            store.require(identity)
+            with writable(directory):
+                store._remove_leftovers(note)
             yield store
+
+    def require(self, identity: Identity) -> None:
+        """Raise `ConfigurationError` unless the archive is of these topics."""
+        own = self.identity
+        if own == identity:
+            return
+        if (own.run, own.cluster_id) == (identity.run, identity.cluster_id):
+            raise ConfigurationError(
+                f"{self.directory} is the archive of topics of {own.run} that were deleted since, and made again: name "
+                "another directory for the new ones"
+            )
+        raise ConfigurationError(
+            f"{self.directory} is the archive of run {own.run} on cluster {own.cluster_id}, not of {identity.run} on "
+            f"{identity.cluster_id}: name another directory"
+        )
+
+    def newest(self, topic: TopicName) -> Segment | None:
+        """The segment of a topic that was begun last."""
+        return max(self.of_topic(topic), key=_number, default=None)
 
     def next_offsets(self, topic: TopicName) -> dict[int, int]:
         """From where each partition is to be read on; empty before the first segment."""
-        newest = max((one for one in self.segments.values() if one.topic == topic), key=_number, default=None)
+        newest = self.newest(topic)
         return {} if newest is None else newest.next_offsets
 
     def next_number(self) -> int:
@@ -119,9 +113,22 @@ class Store:
         """The segments of a topic, in the order in which they were read."""
         return sorted((one for one in self.segments.values() if one.topic == topic), key=_number)
 
+    def num_rows(self, topic: TopicName) -> int:
+        """Rows of a topic, those of segments that are not loaded too."""
+        before = 0 if self.head is None else self.head.num_rows.get(topic, 0)
+        return before + sum(segment.num_rows for segment in self.of_topic(topic))
+
+    def num_unreadable(self) -> int:
+        """Records that could not be decoded."""
+        before = 0 if self.head is None else self.head.num_unreadable
+        return before + sum(segment.num_unreadable for segment in self.segments.values())
+
     def reloaded(self, number: int) -> Segment:
         """A segment as it is now: another process may have written its next generation."""
-        segment: Segment = _loaded(self._segment_file(number), Segment)
+        path = self._segment_file(number)
+        segment = load(path, Segment)
+        if segment is None:
+            raise ConfigurationError(f"{path} is gone: put it back, or make the archive anew")
         return segment
 
     def named(self, table: str, segments: Iterable[Segment]) -> list[Path]:
@@ -133,46 +140,113 @@ class Store:
         """Those of them that are there."""
         return [path for path in self.named(table, segments) if path.is_file()]
 
-    def commit(self, segment: Segment, tables: Mapping[str, pa.Table]) -> None:
-        """Write a segment, or its next generation. `tables`: directory below the archive -> its rows."""
-        with _writable(self.directory):
-            names = [self._write(f"{place}/part-{segment.number:08d}-g{segment.generation}.parquet", table)
-                     for place, table in tables.items()]  # fmt: skip
-            self._sync_directories(names)
+    def since_day(self, table: str, day: str) -> list[Path]:
+        """The files of a table from a day on, also of segments that are not loaded. For the writer: all of them count.
+
+        `day`: as in the names of directories.
+        """
+        root = self.directory / table
+        days = sorted(path for path in root.glob("day=*") if path.name >= f"day={day}")
+        return [
+            path
+            for directory in days
+            for path in sorted(directory.glob("part-*.parquet"))
+            if FILE.fullmatch(str(path.relative_to(self.directory)))
+        ]
+
+    def commit(self, segment: Segment, tables: Mapping[str, pa.Table], kept: Sequence[str] = ()) -> None:
+        """Write a segment, or its next generation. `tables`: directory below the archive -> its rows.
+
+        `kept`: files of the generation before that the next one has too.
+        """
+        old = self.segments.get(segment.number)
+        removed = () if old is None else tuple(name for name in old.files if name not in kept)
+        part = f"part-{segment.number:08d}-g{segment.generation}.parquet"
+        names = tuple(f"{place}/{part}" for place in tables)
+        final = segment.model_copy(update={"files": (*kept, *names)})
+        with writable(self.directory):
+            replace(self.directory / _NOTE, Note(number=segment.number, files=names + removed))
+            crash_point("archive_note_written")
+            for name, table in zip(names, tables.values(), strict=True):
+                self._write(name, table)
+            # A rename is a change of its directory, and a new directory one of the directory above it.
+            sync_directories({self.directory / parent for name in names for parent in Path(name).parents})
             crash_point("archive_files_written")
-            old = self.segments.get(segment.number)
-            final = segment.model_copy(update={"files": tuple(names)})
-            _replace(self._segment_file(segment.number), final)
+            replace(self._segment_file(segment.number), final)
             crash_point("archive_segment_replaced")
             self.segments[segment.number] = final
-            for name in () if old is None else old.files:
+            for name in removed:
                 (self.directory / name).unlink(missing_ok=True)
                 crash_point("archive_file_removed")
+
+    def keep(self, live: Set[int], branch: BranchState) -> None:
+        """Go on with these segments alone, also at the next start. The newest one of each topic must be among them."""
+        rows = Counter[TopicName](None if self.head is None else self.head.num_rows)
+        num_unreadable = 0 if self.head is None else self.head.num_unreadable
+        for number in self.segments.keys() - live:
+            rows[self.segments[number].topic] += self.segments[number].num_rows
+            num_unreadable += self.segments[number].num_unreadable
+        head = Head(
+            next_number=self.next_number(),
+            live=tuple(sorted(live)),
+            num_rows=dict(rows),
+            num_unreadable=num_unreadable,
+            branch=branch,
+        )
+        if head == self.head:
+            return
+        with writable(self.directory):
+            replace(self.directory / _HEAD, head)
+        crash_point("archive_head_replaced")
+        self.head = head
+        self.segments = {number: self.segments[number] for number in live}
+
+    def load_all(self) -> None:
+        """Load every segment: something reaches further back than what is live."""
+        self.head = None
+        self.segments = {segment.number: segment for segment in self._all()}
+
+    def _all(self) -> Iterator[Segment]:
+        for path in sorted((self.directory / _SEGMENTS).glob("[0-9]*.json")):
+            if path.stem.isdecimal():
+                yield self.reloaded(int(path.stem))
+
+    def _since(self, head: Head) -> Iterator[Segment]:
+        for number in head.live:
+            yield self.reloaded(number)
+        # Numbers have no gaps.
+        for number in count(head.next_number):
+            segment = load(self._segment_file(number), Segment)
+            if segment is None:
+                return
+            yield segment
 
     def _segment_file(self, number: int) -> Path:
         return self.directory / _SEGMENTS / f"{number:08d}.json"
 
-    def _write(self, name: str, table: pa.Table) -> str:
+    def _write(self, name: str, table: pa.Table) -> None:
         final = self.directory / name
         final.parent.mkdir(parents=True, exist_ok=True)
-        hidden = final.with_name(_hidden(final.name))
-        pq.write_table(table.cast(SCHEMAS[name.partition("/")[0]]), hidden, compression="zstd")
-        with hidden.open("rb") as stream:
+        part = final.with_name(hidden(final.name))
+        pq.write_table(table.cast(SCHEMAS[name.partition("/")[0]]), part, compression="zstd")
+        with part.open("rb") as stream:
             os.fsync(stream.fileno())
         crash_point("archive_file_written")
-        hidden.rename(final)
-        return name
+        part.rename(final)
 
-    def _sync_directories(self, names: Iterable[str]) -> None:
-        """A rename is a change of its directory, and a new directory one of the directory above it."""
-        for directory in {parent for name in names for parent in Path(name).parents}:
-            descriptor = os.open(self.directory / directory, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+    def _remove_leftovers(self, note: Note | None) -> None:
+        if note is None:
+            self._remove_all_leftovers()
+            return
+        segment = load(self._segment_file(note.number), Segment)
+        counting = () if segment is None else segment.files
+        for name in note.files:
+            path = self.directory / name
+            path.with_name(hidden(path.name)).unlink(missing_ok=True)
+            if name not in counting:
+                path.unlink(missing_ok=True)
 
-    def _remove_leftovers(self) -> None:
+    def _remove_all_leftovers(self) -> None:
         counting = {name for segment in self.segments.values() for name in segment.files}
         for table in SCHEMAS:
             # Only what this module has named: a person may keep files of their own here.
@@ -180,37 +254,24 @@ class Store:
                 name = str(path.relative_to(self.directory))
                 if FILE.fullmatch(name) and name not in counting:
                     path.unlink()
-            for path in (self.directory / table).rglob(_hidden("part-*.parquet")):
+            for path in (self.directory / table).rglob(hidden("part-*.parquet")):
                 path.unlink()
 
 
-@contextmanager
-def readable(path: Path) -> Iterator[None]:
-    """For a block that reads a file of an archive: raises `ConfigurationError` if it is gone or damaged."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"{path} is gone: put it back, or make the archive anew") from error
-    except (pa.ArrowException, OSError, LookupError, TypeError, ValueError) as error:
-        raise ConfigurationError(f"{path} is damaged: {str(error)[:200]}; make the archive anew") from error
+def _identity(directory: Path) -> Identity:
+    identity = load(directory / _IDENTITY, Identity)
+    if identity is None:
+        raise ConfigurationError(f"{directory} is no archive: it has no {_IDENTITY}")
+    if identity.format != FORMAT:
+        raise ConfigurationError(
+            f"{directory} is an archive of format {identity.format}, and this rollstream knows {FORMAT}: use the one "
+            "that wrote it, or a newer one"
+        )
+    return identity
 
 
 def _number(segment: Segment) -> int:
     return segment.number
-
-
-def _loaded(path: Path, kind: type[Any]) -> Any:
-    try:
-        with path.open("rb") as stream:
-            return kind.model_validate_json(stream.read(_MOST_SEGMENT_BYTES))
-    except FileNotFoundError as error:
-        raise ConfigurationError(f"{path.parent} is no archive: it has no {path.name}") from error
-    except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror}") from error
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ConfigurationError(f"{path} is damaged: {where}: {first['msg']}; make the archive anew") from error
 
 
 def _take(lock: IO[str], directory: Path) -> None:
@@ -222,38 +283,9 @@ def _take(lock: IO[str], directory: Path) -> None:
 
 def _refuse_others(directory: Path) -> None:
     """A new archive begins empty: its tables must not lie beside the files of somebody else."""
-    own = (_SEGMENTS, _LOCK, _hidden(_IDENTITY))
+    own = (_SEGMENTS, _LOCK, hidden(_IDENTITY))
     found = sorted(path.name for path in directory.iterdir() if path.name not in own)
     if found:
         raise ConfigurationError(
             f"{directory} is no archive and has other files ({', '.join(found[:3])}): name an empty directory"
         )
-
-
-def _hidden(name: str) -> str:
-    """A name that no reader takes for a file of the table: some of them look at hidden files too."""
-    return f".{name}.tmp"
-
-
-def _replace(path: Path, value: BaseModel) -> None:
-    hidden = path.with_name(_hidden(path.name))
-    with hidden.open("w") as stream:
-        stream.write(value.model_dump_json())
-        stream.flush()
-        os.fsync(stream.fileno())
-    hidden.replace(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _writable(directory: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot write below {directory}: {error.strerror or error}; free space, or name another directory"
-        ) from error
