@@ -13,7 +13,7 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
-from rollstream.process.settings import Stage
+from rollstream.process.settings import STAGES, Stage
 from tests.harness.forking import start_command
 from tests.harness.processes import StartedProcess
 
@@ -65,6 +65,7 @@ def test_sixty_faults_of_every_kind_lose_nothing_and_leave_nothing(tmp_path: Pat
     check(report)
     assert sum(report.faults.values()) == NUM_FAULTS
     assert report.faults.keys() == {kind.value for kind in SHORT}
+    assert {f"{stage} -9" for stage in STAGES} <= report.ends.keys()
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import signal
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -106,7 +107,9 @@ def strike(world: World, fault: Fault) -> Struck | None:
 def _kill(world: World, draw: random.Random) -> Struck | None:
     if not (free := world.fleet.free()):
         return None
-    member = draw.choice(free)
+    # Stages take turns: with few faults one that is always drawn by chance may never be killed.
+    killed = {member.name: world.fleet.ends[f"{member.stage} {-signal.SIGKILL}"] for member in free}
+    member = draw.choice([member for member in free if killed[member.name] == min(killed.values())])
     world.fleet.kill(member)
     return Struck(what=f"kill -9 {member.name}")
 
