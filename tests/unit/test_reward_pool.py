@@ -95,7 +95,7 @@ def test_whatever_a_users_own_rubric_gives_can_be_written_as_a_result() -> None:
 
 
 def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_another() -> None:
-    hanging, others = ordered(*["sleep 3600"] * 40), ordered("", environment="sort_digits")
+    hanging, others = ordered(*["sleep 3600"] * 40), ordered("", environment="Generous")
 
     async def score() -> list[Verdict | None]:
         async with a_pool(sample_seconds=0.5, batch_seconds=8.0) as pool:

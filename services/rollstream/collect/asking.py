@@ -73,7 +73,7 @@ class Asking:
 
     def _wanted(self, tasks: TaskSource, states: SampleStates) -> Iterator[_Wanted]:
         identity = tasks.identity()
-        for task in tasks:
+        for task in tasks.starting_at(states.first_to_ask(self._settings.max_attempts)):
             if isinstance(task, BadRow):
                 self._figures.num_bad_rows += 1
                 continue

@@ -42,6 +42,11 @@ class SampleStates:
             return []
         return [sample for sample, state in enumerate(known) if state != _DONE and state < max_attempts]
 
+    def first_to_ask(self, max_attempts: int) -> int:
+        """The first row with a sample to ask; beyond those that are known, the next one."""
+        known = len(self._states) // self._num_samples
+        return next((row for row in range(known) if self.to_ask(row, max_attempts)), known)
+
     def attempts(self, row: int, sample: int) -> int:
         """How often the sample was tried in vain."""
         state = self._states[self._place(row, sample)]

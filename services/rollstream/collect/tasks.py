@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rollstream.collect.files.rows import BadRow, ReadRow, RowSource
 from rollstream.collect.nulls import without_nulls
-from rollstream.environments.protocol import Environment, Split, task_set_of
+from rollstream.environments.protocol import Environment, Split, Task, task_set_of, tasks_from
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 
@@ -52,6 +52,10 @@ class TaskSource(Protocol):
         """The tasks, with constant memory."""
         ...
 
+    def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
+        """The tasks from `number` on. Those before it may come too, where it costs the same to pass over them."""
+        ...
+
 
 class FileTasks:
     """The rows of a file, asked by their column `prompt_key`: text is one user message, a list is a conversation."""
@@ -74,6 +78,10 @@ class FileTasks:
         """See `TaskSource.__iter__`."""
         for row in self._rows:
             yield row if isinstance(row, BadRow) else task_of(row, self._prompt_key)
+
+    def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
+        """See `TaskSource.starting_at`: a file is read from its start."""
+        return iter(self)
 
 
 class EnvironmentTasks:
@@ -102,18 +110,30 @@ class EnvironmentTasks:
         """See `TaskSource.__iter__`."""
         number = -1
         for number, task in enumerate(islice(self._environment.tasks(self._split, self._seed), self._wanted)):
-            asked = [_plain_message(message) for message in task.messages]
-            yield CollectTask(
-                number=number,
-                where=f"{self.name} task {task.task_id}",
-                asked=asked,
-                messages=task.messages,
-                fields={"task_id": task.task_id, "reference_answer": task.reference_answer, **task.metadata},
-                reference_answer=task.reference_answer,
-                metadata={**task.metadata, "task_id": task.task_id},
-            )
+            yield self._task(number, task)
         if number < 0:
             raise ConfigurationError(f"environment {self.name} has no tasks in its split {self._split!r}: name another")
+
+    def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
+        """See `TaskSource.starting_at`. Slow tasks before it are not made again, if the environment can go there."""
+        if number == 0:
+            yield from self
+            return
+        found = tasks_from(self._environment, self._split, self._seed, number)
+        most = None if self._wanted is None else max(self._wanted - number, 0)
+        for place, task in enumerate(islice(found, most), number):
+            yield self._task(place, task)
+
+    def _task(self, number: int, task: Task) -> CollectTask:
+        return CollectTask(
+            number=number,
+            where=f"{self.name} task {task.task_id}",
+            asked=[_plain_message(message) for message in task.messages],
+            messages=task.messages,
+            fields={"task_id": task.task_id, "reference_answer": task.reference_answer, **task.metadata},
+            reference_answer=task.reference_answer,
+            metadata={**task.metadata, "task_id": task.task_id},
+        )
 
 
 def asked_fields(task: CollectTask) -> dict[str, Any]:

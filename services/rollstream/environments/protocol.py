@@ -1,13 +1,18 @@
 """The interface of an environment: the tasks that are asked, and the rubric that scores the answers."""
 
 import hashlib
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NoReturn, Protocol
+from itertools import islice
+from typing import Final, Literal, NoReturn, Protocol
 
 from rollstream.environments.rubric import Rubric
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message, Sampling
+
+_LOG = logging.getLogger(__name__)
+_WORTH_SAYING_TASKS: Final = 10_000
 
 Split = Literal["train", "validate", "evaluate"]
 """train: for training. validate: tells when a warm-up is good enough. evaluate: used for nothing but evaluation."""
@@ -43,6 +48,9 @@ class Environment(Protocol):
 
     One whose tasks are slow to make may also have `task_set(split, seed) -> TaskSet`. Without it whoever asks the tasks
     makes thousands of them at its start: to see whether they end, and to name them.
+
+    It may also have `tasks_from(split, seed, start) -> Iterator[Task]`, its tasks from number `start` on. Without it a
+    restart makes all tasks before that number again.
     """
 
     @property
@@ -69,6 +77,19 @@ def task_set_of(environment: Environment, split: Split, seed: int) -> TaskSet | 
     """What the environment says of its tasks without making them; None if it does not say."""
     named: Callable[[Split, int], TaskSet] | None = getattr(environment, "task_set", None)
     return None if named is None else named(split, seed)
+
+
+def tasks_from(environment: Environment, split: Split, seed: int, start: int) -> Iterator[Task]:
+    """The environment's tasks from number `start` on. One that can't go there makes those before it: that is logged."""
+    direct: Callable[[Split, int, int], Iterator[Task]] | None = getattr(environment, "tasks_from", None)
+    if direct is not None:
+        return direct(split, seed, start)
+    if start >= _WORTH_SAYING_TASKS:
+        _LOG.warning(
+            "environment %s makes its first %d tasks again, only to pass over them, and more at each later start: give "
+            "it `tasks_from`, as rollstream.environments.protocol says", environment.name, start,
+        )  # fmt: skip
+    return islice(environment.tasks(split, seed), start, None)
 
 
 def no_tasks(name: str) -> NoReturn:

@@ -5,7 +5,8 @@
 
 `size` bounds the tasks of a split; without it they have no end. Some are slow to make (`countdown` takes 25 ms each,
 `knight_swap` half a second), and a producer makes all tasks of a split of up to 10,000 when it starts, to shuffle them;
-of a larger or endless one it makes only those that it asks, in their own order (`task_set`).
+of a larger or endless one it makes only those that it asks, in their own order (`task_set`). To go on at any task, at
+most the 49 before it are made again, with those of other splits among them (`tasks_from`).
 Further options go to the data set; those that are no text are written as JSON. Several data sets at once: an own
 environment of the same class for each, e.g. `path = "rollstream.environments.reasoning_gym.ReasoningGym"`.
 The answer is what the last `<answer>…</answer>` of a completion holds, as the system prompt asks. Scores are the
@@ -17,7 +18,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from importlib.metadata import version
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 from rollstream.environments.procedural.entries import entry_metadata, entry_text
@@ -35,8 +36,9 @@ SYSTEM_PROMPT: Final = (
     "</answer>. If the question shows how answers are written, write yours the same way."
 )
 _DISTRIBUTION: Final = "reasoning-gym"
-_CHUNK_TASKS: Final = 500
-_MOST_EMPTY_CHUNKS: Final = 4
+_BLOCK_TASKS: Final = 50
+_DATASET_TASKS: Final = 500
+_MOST_EMPTY_DATASETS: Final = 4
 
 
 class ReasoningGym:
@@ -59,32 +61,51 @@ class ReasoningGym:
         self.rubric = Rubric(WeightedReward("score", self._score))
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """Tasks in chunks of 500 with seeds of their own. The question decides the split, so none is in two.
+        """See `tasks_from`."""
+        return self.tasks_from(split, seed, 0)
+
+    def tasks_from(self, split: Split, seed: int, start: int) -> Iterator[Task]:
+        """Tasks in blocks of 50 with seeds of their own. The question decides the split, so none is in two.
 
         It ends after `size` tasks, or if 2,000 questions in a row are of other splits: there are too few of them.
         """
-        return islice(self._endless(split, seed), self._size)
+        most = None if self._size is None else max(self._size - start, 0)
+        return islice(self._endless(split, seed, start), most)
 
     def task_set(self, split: Split, seed: int) -> TaskSet:
         """What decides the tasks: the library's version and data set, the options, the split and the seed."""
-        decisive = [version(_DISTRIBUTION), self._options, self._size, SYSTEM_PROMPT, _CHUNK_TASKS, split, seed]
+        decisive = [version(_DISTRIBUTION), self._options, self._size, SYSTEM_PROMPT, _BLOCK_TASKS, _DATASET_TASKS]
+        decisive += [split, seed]
         digest = hashlib.sha256(json.dumps(decisive, sort_keys=True).encode()).hexdigest()
         return TaskSet(f"{self.name}/{self._dataset}/{split}@{digest[:12]}", self._size)
 
-    def _endless(self, split: Split, seed: int) -> Iterator[Task]:
-        num_empty, chunk, row = 0, 0, 0
-        while num_empty < _MOST_EMPTY_CHUNKS:
-            before = row
-            for entry in self._entries(_chunk_seed(seed, chunk)):
+    def _endless(self, split: Split, seed: int, start: int) -> Iterator[Task]:
+        block, to_skip = divmod(start, _BLOCK_TASKS)
+        while True:
+            place = -1
+            for place, entry in enumerate(islice(self._entries_in(split, f"{seed}/{block}"), _BLOCK_TASKS)):
+                if place >= to_skip:
+                    yield self._task(f"{split}/{seed}/{block * _BLOCK_TASKS + place}", entry)
+            if place + 1 < _BLOCK_TASKS:
+                return
+            block, to_skip = block + 1, 0
+
+    def _entries_in(self, split: Split, block: str) -> Iterator[dict[str, Any]]:
+        """The entries of a split, of one data set after the other with seeds of this block."""
+        num_empty = 0
+        for number in count():
+            is_empty = True
+            for entry in self._entries(_seed_of(f"{block}/{number}")):
                 if split_of(entry["question"]) == split:
-                    yield self._task(f"{split}/{seed}/{row}", entry)
-                    row += 1
-            num_empty = num_empty + 1 if row == before else 0
-            chunk += 1
+                    is_empty = False
+                    yield entry
+            num_empty = num_empty + 1 if is_empty else 0
+            if num_empty == _MOST_EMPTY_DATASETS:
+                return
 
     def _entries(self, seed: int) -> Iterator[dict[str, Any]]:
-        made = self._made(seed=seed, size=_CHUNK_TASKS)
-        for row in range(_CHUNK_TASKS):
+        made = self._made(seed=seed, size=_DATASET_TASKS)
+        for row in range(_DATASET_TASKS):
             with self._library.entered():
                 entry: dict[str, Any] = made[row]
             yield entry
@@ -145,6 +166,6 @@ class ReasoningGym:
         return {"question": row.get("question", ""), "answer": sample.reference_answer, "metadata": metadata}
 
 
-def _chunk_seed(seed: int, chunk: int) -> int:
-    """Far from that of other chunks and seeds: the data sets add the row to it."""
-    return int.from_bytes(hashlib.sha256(f"{seed}/{chunk}".encode()).digest()[:4])
+def _seed_of(name: str) -> int:
+    """Far from those of other names: the data sets add the row to it."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4])

@@ -13,6 +13,7 @@ get the rewards 1.3, 0.3, 0.25, 0.22, 0.2 and 0.
 """
 
 import random
+import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rewards.extraction import last_tagged, tagged
 from rollstream.environments.rewards.references import reference_of
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message, Sampling
 
 _SYSTEM_PROMPT: Final = (
@@ -27,6 +29,7 @@ _SYSTEM_PROMPT: Final = (
     "<word_count>\n[number]\n</word_count>"
 )
 _TAG: Final = "word_count"
+_NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _MOST_EXAMPLES: Final = 1_000_000
 _MOST_WORDS: Final = 100_000
 
@@ -48,7 +51,7 @@ def parse_conversation(assistant_messages: Sequence[str]) -> str | None:
 
 def exact_match(sample: RewardInput) -> float:
     """1 if the answer is the number, character by character. Raises `RewardError` if the row has no number."""
-    return float(parse_conversation(sample.assistant_messages) == reference_of(sample))
+    return float(parse_conversation(sample.assistant_messages) == _wanted(sample))
 
 
 def format_reward(sample: RewardInput) -> float:
@@ -58,9 +61,10 @@ def format_reward(sample: RewardInput) -> float:
 
 
 def partial_credit(sample: RewardInput) -> float:
-    """1 for the right number, 0.5 if off by one, 0.2 if off by two, else 0."""
+    """1 for the right number, 0.5 if off by one, 0.2 if off by two, else 0. Raises as `exact_match` does."""
+    wanted = int(_wanted(sample))
     try:
-        difference = abs(int(parse_conversation(sample.assistant_messages) or "") - int(reference_of(sample)))
+        difference = abs(int(parse_conversation(sample.assistant_messages) or "") - wanted)
     except ValueError:
         return 0.0
     return {0: 1.0, 1: 0.5, 2: 0.2}.get(difference, 0.0)
@@ -102,9 +106,20 @@ class WordCount:
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """`train`: the data set in its own order; others: see `held_out_counts`. The option `seed` decides."""
+        return self.tasks_from(split, seed, 0)
+
+    def tasks_from(self, split: Split, seed: int, start: int) -> Iterator[Task]:
+        """The tasks from number `start` on."""
         counts = self.counts() if split == "train" else self.held_out_counts(split)
-        for row, count in enumerate(counts):
+        for row, count in enumerate(counts[start:], start):
             yield _task(str(row) if split == "train" else f"{split}/{count}", count)
+
+
+def _wanted(sample: RewardInput) -> str:
+    reference = reference_of(sample)
+    if _NUMBER.fullmatch(reference) is None:
+        raise RewardError(f"the reference answer {reference[:100]!r} is no number of words: correct the row")
+    return reference
 
 
 def _task(task_id: str, count: int) -> Task:

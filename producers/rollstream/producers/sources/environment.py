@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from rollstream.environments.protocol import Environment, Split, Task, TaskSet, task_set_of
+from rollstream.environments.protocol import Environment, Split, Task, TaskSet, task_set_of, tasks_from
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.identity import tasks_identity
 from rollstream.producers.sources.protocol import PromptRow
@@ -42,8 +42,7 @@ class EnvironmentSource:
     def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
         """See `Source.rows`."""
         if self._all is None:
-            tasks = self._environment.tasks(self._split, self._seed)
-            for row, task in enumerate(islice(tasks, start, None), start):
+            for row, task in enumerate(tasks_from(self._environment, self._split, self._seed, start), start):
                 yield self._row(row, task)
             return
         [(_, order)] = epoch_order([len(self._all)], seed=self._seed, epoch=epoch)

@@ -39,7 +39,11 @@ def _answers(reference: str) -> list[str]:
         raise RewardError(
             f"the reference answer {reference[:200]!r} is neither a text nor a list of texts nor has them as 'target'"
         )
-    return answers
+    # A blank one is an absent one; compared, it would make an empty answer right.
+    given_answers = [answer for answer in answers if answer.strip()]
+    if not given_answers:
+        raise RewardError(f"the reference answer {reference[:200]!r} holds no answer: add one")
+    return given_answers
 
 
 def _normalized(text: str) -> str:

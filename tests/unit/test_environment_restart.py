@@ -1,0 +1,165 @@
+"""A restart within the tasks of an environment makes few of the earlier tasks again, however many there were."""
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollstream.collect.collection import collect
+from rollstream.collect.command import CollectOptions
+from rollstream.collect.continuous.production import Schedule
+from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
+from rollstream.collect.output import scored_columns
+from rollstream.collect.tasks import EnvironmentTasks
+from rollstream.engines.settings import EngineSettings
+from rollstream.environments import sort_digits
+from rollstream.environments.load import load_environment
+from rollstream.environments.protocol import Split, tasks_from
+from rollstream.environments.reasoning_gym import ReasoningGym
+from rollstream.process.declared import Declaration
+from rollstream.process.stop import Stop
+from rollstream.producers.sources.environment import EnvironmentSource
+from rollstream.schemas.errors import EngineDeadError
+from tests.harness.collecting import CountingEngine, keys_of, lines_of, settings_for
+from tests.harness.counted_environment import NAME, PATH, Counted, InOrder
+
+
+class CountedGym(ReasoningGym):
+    """Notes how many entries the library made."""
+
+    num_made = 0
+
+    def _entries(self, seed: int) -> Iterator[dict[str, Any]]:
+        for entry in super()._entries(seed):
+            self.num_made += 1
+            yield entry
+
+
+@pytest.fixture(autouse=True)
+def _none_made() -> None:
+    InOrder.made.clear()
+
+
+@pytest.mark.parametrize("split", ["train", "evaluate"])
+def test_reasoning_gyms_tasks_are_the_same_from_any_start(split: Split) -> None:
+    gym = ReasoningGym("chain_sum")
+    whole = list(islice(gym.tasks(split, 3), 160))
+    assert len({task.messages[-1].content for task in whole}) > 150
+    assert [task.task_id for task in whole] == [f"{split}/3/{row}" for row in range(160)]
+    for start in (0, 1, 49, 50, 51, 99, 100, 137):
+        assert list(islice(gym.tasks_from(split, 3, start), 160 - start)) == whole[start:]
+
+
+def test_a_bound_of_reasoning_gyms_tasks_holds_from_any_start() -> None:
+    gym = ReasoningGym("chain_sum", size="120")
+    whole = list(gym.tasks("train", 3))
+    assert [list(gym.tasks_from("train", 3, start)) for start in (0, 70, 119, 120, 500)] == [
+        whole, whole[70:], whole[119:], [], []
+    ]  # fmt: skip
+
+
+def test_going_to_the_millionth_task_of_reasoning_gym_makes_less_than_a_hundred() -> None:
+    gym = CountedGym("chain_sum")
+    source = EnvironmentSource(gym, split="train", seed=0)
+    first = gym.num_made
+    assert first < 10
+    found = [row.row for row in islice(source.rows(0, 1_000_049), 3)]
+    assert found == [1_000_049, 1_000_050, 1_000_051]
+    assert gym.num_made - first < 100
+
+
+def test_a_data_set_without_enough_questions_for_a_split_has_no_tasks_there_from_any_start() -> None:
+    class OneQuestion(ReasoningGym):
+        def _entries(self, seed: int) -> Iterator[dict[str, Any]]:
+            yield from ({"question": "1 + 1", "answer": "2", "metadata": {}} for _ in range(500))
+
+    gym = OneQuestion("chain_sum")
+    splits: list[Split] = ["train", "validate", "evaluate"]
+    counts = [len(list(islice(gym.tasks_from(split, 0, 70), 100))) for split in splits]
+    assert sorted(counts) == [0, 0, 100]
+
+
+def test_the_tasks_of_sort_digits_are_the_same_from_any_start_and_across_blocks() -> None:
+    digits, size = load_environment("sort_digits"), sort_digits._BLOCK_TASKS
+    whole = list(islice(digits.tasks("train", 3), size + 20))
+    for start in (0, 1, size - 1, size, size + 1):
+        assert list(islice(tasks_from(digits, "train", 3, start), size + 20 - start)) == whole[start:]
+    asked = [task.messages[0].content for task in whole]
+    assert asked[:20] != asked[size:], "each block has tasks of its own"
+
+
+@pytest.mark.parametrize("split", ["train", "validate"])
+def test_the_tasks_of_word_count_are_the_same_from_any_start(split: Split) -> None:
+    words = load_environment("word_count")
+    whole = list(words.tasks(split, 0))
+    for start in (0, 7, len(whole) - 1, len(whole), len(whole) + 5):
+        assert list(tasks_from(words, split, 0, start)) == whole[start:]
+
+
+def test_the_first_tasks_of_sort_digits_stay_what_they_were() -> None:
+    """A data set is named by its first 10,001 tasks, and runs go on over a change of this program."""
+    asked = [task.messages[0].content for task in islice(load_environment("sort_digits").tasks("train", 0), 3)]
+    assert asked == ["723=", "965=", "319="]
+    assert (
+        EnvironmentSource(load_environment("sort_digits"), split="train", seed=0).dataset
+        == "sort_digits/train@d6959968cf63"
+    )
+
+
+def test_a_producers_source_makes_nothing_before_the_place_at_which_it_goes_on() -> None:
+    source = EnvironmentSource(Counted(), split="train", seed=0)
+    assert [row.prompt_id for row in islice(source.rows(0, 50_000), 2)] == [
+        "counted/train/0/50000",
+        "counted/train/0/50001",
+    ]
+    assert InOrder.made == [0, 50_000, 50_001]
+
+
+def test_an_environment_that_can_only_make_its_tasks_in_order_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    source = EnvironmentSource(InOrder(), split="train", seed=0)
+    with caplog.at_level(logging.WARNING):
+        assert next(source.rows(0, 9_999)).row == 9_999
+        assert not caplog.messages
+        assert next(source.rows(0, 20_000)).row == 20_000
+    [said] = caplog.messages
+    assert "counted makes its first 20000 tasks again" in said
+    assert "give it `tasks_from`" in said
+    assert len(InOrder.made) == 1 + 10_000 + 20_001
+
+
+def test_a_collection_that_goes_on_makes_no_task_again_whose_samples_are_done(tmp_path: Path) -> None:
+    def run(engine: CountingEngine) -> None:
+        tasks = EnvironmentTasks(Counted(), split="train", seed=0, num_rows=300)
+        collect(settings_for(tmp_path / "out.jsonl", num_samples=1), tasks, engine, Stop(), scored_columns)
+
+    with pytest.raises(EngineDeadError):
+        run(CountingEngine(lambda prompt: EngineDeadError("GPU is gone") if prompt == "200=" else None))
+    InOrder.made.clear()
+    again = CountingEngine()
+    run(again)
+    asking, rest = InOrder.made[: 300 - InOrder.made[0]], InOrder.made[300 - InOrder.made[0] :]
+    # Up to 8 are in flight, and what ends while the engine dies is not lost.
+    assert 190 <= asking[0] <= 200
+    assert asking == list(range(asking[0], 300))
+    assert sorted({int(prompt[:-1]) for prompt in again.asked} - {*asking}) == []
+    # The summary and the output need all tasks, each once.
+    assert rest == [*range(300)] * 2
+    assert keys_of(lines_of(tmp_path / "out.jsonl")) == [(row, 0) for row in range(300)]
+
+
+def test_each_look_at_an_environment_makes_only_the_tasks_that_it_takes(tmp_path: Path) -> None:
+    one = CollectOptions(
+        source=NAME,
+        output=tmp_path / "out",
+        engine=EngineSettings(kind="scripted", model_path=tmp_path),
+        environments={NAME: Declaration(path=PATH)},
+        environment="",
+        num_tasks=5,
+        max_tokens=8,
+    )
+    for _ in range(3):
+        run_continuous(ContinuousOptions(collect=one, schedule=Schedule(), kind="jsonl"), Stop(), lambda _: None)
+    assert InOrder.made == [*range(15)]
