@@ -22,10 +22,13 @@ from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
 from rollstream.collect.continuous.state import State
 from rollstream.collect.files.row_files import write_rows
 from rollstream.collect.files.rows import open_rows
+from rollstream.engines.http_settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.stop import Stop
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, EngineDeadError
 from tests.harness.collecting import lines_of
+
+NOBODY = HttpSettings(urls=("http://127.0.0.1:9",), model="tiny", ready_seconds=0.1)
 
 
 def options(tmp_path: Path, source: Path | str, **fields: Any) -> ContinuousOptions:
@@ -85,7 +88,8 @@ def test_rows_that_were_taken_are_known_in_any_order_file_and_format(tmp_path):
 
 
 def test_a_row_says_where_it_comes_from_and_is_scored_by_the_environment_that_is_named(tmp_path):
-    source = put(tmp_path / "digits.jsonl", "31=")
+    source = tmp_path / "digits.jsonl"
+    source.write_text('{"prompt": "31=", "answer": "13"}\n')
     looked(options(tmp_path, source, environment="sort_digits", kind="parquet"))
     [row] = (row.fields for row in open_rows(tmp_path / "out" / "part-000001.parquet"))
     assert row["original_collected_from"] == "digits.jsonl line 1"
@@ -203,6 +207,56 @@ def test_a_directory_belongs_to_one_source(tmp_path):
     looked(options(tmp_path, tmp_path / "one.jsonl"))
     with pytest.raises(ConfigurationError, match=r"collects from .*one\.jsonl, now it is .*two\.jsonl"):
         looked(options(tmp_path, tmp_path / "two.jsonl"))
+
+
+def test_rows_of_another_column_need_another_directory(tmp_path):
+    (tmp_path / "one.jsonl").write_text('{"question": "a"}\n')
+    looked(options(tmp_path, tmp_path / "one.jsonl"))
+    with pytest.raises(ConfigurationError, match=r"asks the column 'prompt' of its rows, now it is 'question'"):
+        looked(options(tmp_path, tmp_path / "one.jsonl", prompt_key="question"))
+    looked(options(tmp_path, tmp_path / "one.jsonl", prompt_key="question", output=tmp_path / "anew"))
+    assert prompts(tmp_path / "anew") == ["a"]
+
+
+def test_a_directory_with_files_of_somebody_else_is_refused_and_left_as_it_is(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "state.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match="holds files of somebody else"):
+        looked(options(tmp_path, put(tmp_path / "one.jsonl", "a")))
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["state.json"]
+
+
+def test_the_parts_of_a_directory_are_read_as_one_set_of_rows(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for row in "abc":
+        put(folder / f"{row}.jsonl", row)
+        (folder / f"{row}.jsonl").write_text((folder / f"{row}.jsonl").read_text() + '{"x": 1}\n')
+        looked(options(tmp_path, folder))
+    rows = open_rows(tmp_path / "out")
+    assert [(row.number, row.where, row.fields["prompt"]) for row in rows] == [
+        (number, f"part-00000{number + 1}.jsonl line 1", row) for number, row in enumerate("abc")
+    ]
+    before = rows.identity()
+    assert rows.num_rows == 3
+    put(folder / "d.jsonl", "d")
+    looked(options(tmp_path, folder))
+    assert open_rows(tmp_path / "out").identity() != before
+
+
+def test_what_an_engine_left_open_is_finished_at_the_start_also_where_the_next_look_is_hours_away(tmp_path):
+    source, stop = put(tmp_path / "one.jsonl", "a"), Stop()
+    broken = options(tmp_path, source, engine=EngineSettings(kind="openai_http", http=NOBODY))
+    with pytest.raises(EngineDeadError):
+        looked(broken)
+    chosen = options(tmp_path, source, schedule=Schedule(every_seconds=21600.0, waits_first=True))
+
+    def stop_when_it_waits(line: str) -> None:
+        if "the next look" in line:
+            stop.ask()
+
+    run_continuous(chosen, stop, stop_when_it_waits)
+    assert prompts(tmp_path / "out") == ["a"]
 
 
 def test_outputs_that_do_not_fit_are_refused(tmp_path):

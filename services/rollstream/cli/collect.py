@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from rollstream.collect.continuous.production import Schedule
 
 
+_OF_PARTS = ("every", "watch", "to", "kind", "remember", "health_port", "health_host", "accept_loss")
+
+
 @click.command("collect")
 @click.argument("source")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help=".jsonl, .parquet, or a directory.")
@@ -40,7 +43,9 @@ if TYPE_CHECKING:
 @click.option("--format", "kind", type=click.Choice(["jsonl", "parquet", "hf"]), default="jsonl", show_default=True,
               help="Of parts; else the output's name decides.")  # fmt: skip
 @click.option("--remember", type=Period(), default="30d", show_default=True,
-              help="How long a row is known after it was last met, if its file is gone.")  # fmt: skip
+              help="How long a row is known after it was last met, and after its file was gone.")  # fmt: skip
+@click.option("--health-port", type=click.IntRange(0, 65535), help="Serve /metrics, /livez and /readyz; 0: a free one.")
+@click.option("--health-host", default="0.0.0.0", show_default=True, help="Address to serve them at.")
 @click.option("--accept-loss", is_flag=True, help="Go on although the topic deleted messages that were never read.")
 def command(
     config: Path | None, urls: tuple[str, ...], model: str | None, api_key_variable: str | None, **options: Any
@@ -53,18 +58,25 @@ def command(
     from rollstream.cli.collecting import chosen_engine, cluster_in, declared_in, say, stop_on_signals
     from rollstream.collect.command import CollectOptions, run_collect
 
-    parts = {name: options.pop(name) for name in ("every", "watch", "to", "kind", "remember", "accept_loss")}
+    parts = {name: options.pop(name) for name in _OF_PARTS}
     engine = chosen_engine(config, urls, model, api_key_variable, concurrency=options["concurrency"])
     chosen = CollectOptions(engine=engine, **declared_in(config), **options)
     stop = stop_on_signals()
     if not (parts["every"] or parts["watch"] or parts["to"] or chosen.source.startswith("topic:")):
+        if parts["health_port"] is not None:
+            raise click.UsageError(
+                "--health-port goes with --every, --watch, --to or a topic: one collection just ends"
+            )
         raise SystemExit(run_collect(chosen, stop, say).exit_code)
     from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
+    from rollstream.collect.continuous.watch import HealthPlace
 
+    port = parts["health_port"]
     run_continuous(
         ContinuousOptions(
             collect=chosen, schedule=_schedule(parts["every"], parts["watch"], parts["remember"]), kind=parts["kind"],
             to=parts["to"], cluster=cluster_in(config), accept_loss=parts["accept_loss"],
+            health=None if port is None else HealthPlace(host=parts["health_host"], port=port),
         ),
         stop, say,
     )  # fmt: skip

@@ -14,6 +14,7 @@ from rollstream.collect.files.rows import BadRow
 from rollstream.collect.journal import EndedSample, read_journal
 from rollstream.collect.settings import CollectSettings
 from rollstream.collect.tasks import CollectTask, TaskSource
+from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
 
 Row = dict[str, Any]
@@ -35,9 +36,17 @@ class JournalIndex:
         for offset, ended in read_journal(self._journal):
             if 0 <= ended.sample < self._num_samples and ended.row >= 0:
                 place = (ended.row * self._num_samples + ended.sample) * _ENTRY_BYTES
-                # 0 is no line, as in the holes of a file.
-                os.pwrite(self._places, (offset + 1).to_bytes(_ENTRY_BYTES, "little"), place)
+                self._note(place, offset)
         return self
+
+    def _note(self, place: int, offset: int) -> None:
+        try:
+            # 0 is no line, as in the holes of a file.
+            os.pwrite(self._places, (offset + 1).to_bytes(_ENTRY_BYTES, "little"), place)
+        except OSError as error:
+            raise BrokenWorldError(
+                f"cannot write {self._index}: {error.strerror}; make room, and run the same command again"
+            ) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

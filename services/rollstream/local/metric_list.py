@@ -13,6 +13,7 @@ _EXPORTED_BY: Final = {
     "generator": "rollstream.generator.metrics",
     "scorer": "rollstream.scorer.metrics",
     "trainer": "rollstream.trainer.metrics",
+    "collect": "rollstream.collect.continuous.metrics",
     "bus": "rollstream.bus.metrics",
     "process": "rollstream.process.metrics",
     "tracing": "rollstream.process.tracing_metrics",
@@ -25,7 +26,10 @@ _UNITS: Final = {
     "per_second": "tokens per second",
     "ratio": "0 to 1",
     "fraction": "0 to 1",
-    **{unit: unit for unit in ("seconds", "bytes", "records", "steps", "groups", "rollouts", "prompts", "samples")},
+    **{
+        unit: unit
+        for unit in ("seconds", "bytes", "records", "steps", "groups", "rollouts", "prompts", "samples", "parts")
+    },
     "tokens": "tokens",
     "entropy": "nats",
     "mismatch_kl": "nats",
@@ -72,7 +76,7 @@ def markdown(metrics: Sequence[Metric]) -> str:
         "# Metrics",
         "",
         "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. `process` and",
-        "`tracing`: each stage exports all of it.",
+        "`tracing`: each stage exports all of it. `collect`: `rollstream collect` with `--health-port`.",
         "",
         "This file is made by `rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]`,",
         "generators export vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV",

@@ -4,19 +4,23 @@ A feed is looked at again and again. Each look gives rows that were not read bef
 kill -9, or where a file has grown. The state tells those apart by their content.
 """
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from rollstream.collect.continuous.growing import GrownRows, ReadTo
 from rollstream.collect.continuous.state import State
 from rollstream.collect.files.rows import BadRow, ReadRow, is_hidden, open_rows
+from rollstream.collect.files.rows_jsonl import JsonlRows
 from rollstream.collect.tasks import EnvironmentTasks, asked_fields
 from rollstream.environments.protocol import Environment, Split
 from rollstream.schemas.errors import ConfigurationError
 
+_LOG = logging.getLogger(__name__)
 _SUFFIXES: Final = (".jsonl", ".parquet")
 
 
@@ -65,18 +69,26 @@ class FilesFeed:
         self.name = str(path.resolve())
 
     def look(self, state: State) -> Iterator[Found]:
-        """See `Feed.look`. What can't be read as a file is one bad row, until the file changes."""
+        """See `Feed.look`. What can't be read as a file is one bad row, until the file changes.
+
+        Where the machine did not give a file, as without rights or from a disk that is away, the next look tries again.
+        """
         self._marks = {}
         files = self._files()
+        if not self._path.exists():
+            _LOG.warning("%s is not there: nothing is taken until it is back", self._path)
         for gone in set(state.marked()) - {str(file) for file in files}:
             state.unmark(gone)
         for file in files:
-            mark = self._mark_of(file)
-            if mark is None or mark == state.mark(str(file)):
+            status, known = self._status_of(file), state.mark(str(file))
+            # Earlier versions noted nothing else.
+            known = known if isinstance(known, dict) else {"status": known}
+            if status is None or status == known["status"]:
                 continue
-            yield from _rows_of(file)
-            # Read to its end. If it was written to meanwhile, it has another mark at the next look.
-            self._marks[str(file)] = mark
+            read_to = yield from _rows_of(file, known.get("read_to"))
+            if read_to is not None:
+                # If it was written to meanwhile, it has another status at the next look.
+                self._marks[str(file)] = {"status": status, "read_to": read_to}
 
     def marks(self) -> dict[str, Any]:
         """See `Feed.marks`."""
@@ -91,13 +103,14 @@ class FilesFeed:
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}; give rights, or name another") from error
 
-    def _mark_of(self, file: Path) -> list[int] | None:
+    def _status_of(self, file: Path) -> list[int] | None:
         """Size and time of a file; None if it is not settled, or gone."""
         try:
             status = (file / "state.json" if file.is_dir() else file).stat()
         except OSError:
             return None
-        is_settled = time.time() - status.st_mtime >= self._settled_seconds
+        # A time in the future, by a clock that is ahead, must not keep a file away for ever.
+        is_settled = abs(time.time() - status.st_mtime) >= self._settled_seconds
         return [status.st_size, status.st_mtime_ns] if is_settled else None
 
 
@@ -115,7 +128,7 @@ class EnvironmentFeed:
         """See `Feed.look`. It is over when the environment has no more tasks."""
         start = state.mark(self.name) or 0
         num_found = 0
-        for task in islice(self._tasks, start, start + self._num_tasks):
+        for task in islice(self._tasks.starting_at(start), self._num_tasks):
             num_found += 1
             self._next = start + num_found
             yield Found(task if isinstance(task, BadRow) else ReadRow(task.number, task.where, asked_fields(task)))
@@ -126,9 +139,19 @@ class EnvironmentFeed:
         return {} if self._next is None else {self.name: self._next}
 
 
-def _rows_of(file: Path) -> Iterator[Found]:
+def _rows_of(file: Path, read_to: Any) -> Generator[Found, None, list[Any] | None]:
+    """The rows that are new. Returns how far lines were read, and None where the machine did not give all of it."""
+    grown: GrownRows | None = None
     try:
-        for row in open_rows(file):
+        rows: Iterable[ReadRow | BadRow] = open_rows(file)
+        if isinstance(rows, JsonlRows):
+            rows = grown = GrownRows(file, ReadTo.of(read_to))
+        for row in rows:
             yield Found(row, str(file))
     except ConfigurationError as error:
         yield Found(BadRow(0, str(file), str(error)), str(file))
+        cause = error.__cause__
+        # pyarrow raises OSError for damaged content too, but without a number.
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return None
+    return [] if grown is None or grown.read_to is None else grown.read_to.noted()

@@ -90,6 +90,8 @@ def take(part: Part, found: Iterator[Found], feed: Feed, state: State, prompt_ke
             part.rows.unlink()
         if taken.num_rows or taken.num_bad_rows:
             state.open_part(part.number)
+            if not taken.num_rows:
+                state.close_part(part.number)
         state.note_marks(feed.marks())
         crash_point("part_written")
     return taken

@@ -13,6 +13,7 @@ from rollstream.collect.continuous.production import STATE, Production, Say, Sch
 from rollstream.collect.continuous.sink import Sink
 from rollstream.collect.continuous.state import State
 from rollstream.collect.continuous.topic_feed import TOPIC, topic_feed
+from rollstream.collect.continuous.watch import HealthPlace, Watch, WatchedRows, served, stuck_seconds
 from rollstream.collect.files.row_files import Kind
 from rollstream.collect.files.rows import open_rows
 from rollstream.collect.output import scored_columns
@@ -34,7 +35,8 @@ _DEFAULT_TASKS: Final = 100
 class ContinuousOptions:
     """`collect`: as for one collection, with a directory as output. `to`: a sink, `topic:NAME`, or None.
 
-    `cluster`: where topics are; None if the command was given no file that says it.
+    `cluster`: where topics are; None if the command was given no file that says it. `health`: where metrics and health
+    are served; None: nowhere.
     """
 
     collect: CollectOptions
@@ -43,10 +45,18 @@ class ContinuousOptions:
     to: str | None = None
     cluster: StageSettings | None = None
     accept_loss: bool = False
+    health: HealthPlace | None = None
 
 
 def run_continuous(options: ContinuousOptions, stop: Stop, say: Say) -> None:
     """Collect what is new until `stop` is asked, or once; raises `ConfigurationError` for options that do not fit."""
+    one = options.collect
+    stuck = stuck_seconds(one.deadline, one.num_samples, one.concurrency)
+    with served(options.health, stuck_seconds=stuck) as watch:
+        _run(options, watch, stop, say)
+
+
+def _run(options: ContinuousOptions, watch: Watch, stop: Stop, say: Say) -> None:
     one = options.collect
     directory = _directory(one)
     with Places(directory).locked(), State(directory / STATE) as state, _feed(options, state) as (feed, environment):
@@ -55,7 +65,7 @@ def run_continuous(options: ContinuousOptions, stop: Stop, say: Say) -> None:
 
         def collect_part(rows: Path, output: Path) -> CollectReport:
             settings = settings_of(one, output, options.kind, environment)
-            tasks = FileTasks(open_rows(rows), prompt_key=prompt_key)
+            tasks = FileTasks(WatchedRows(open_rows(rows), watch), prompt_key=prompt_key)
             report = collect(settings, tasks, build_engine(one.engine), stop, scored_columns)
             for line in report.lines(settings):
                 say(line)
@@ -63,7 +73,7 @@ def run_continuous(options: ContinuousOptions, stop: Stop, say: Say) -> None:
 
         production = Production(
             directory=directory, state=state, feed=feed, kind=options.kind, prompt_key=prompt_key,
-            max_attempts=one.max_attempts, collect_part=collect_part, sink=_sink(options), say=say,
+            max_attempts=one.max_attempts, collect_part=collect_part, sink=_sink(options), say=say, watch=watch,
         )  # fmt: skip
         production.run(options.schedule, stop)
 
@@ -80,6 +90,10 @@ def _directory(one: CollectOptions) -> Path:
     if Path(one.source).is_dir() and directory.is_relative_to(Path(one.source).resolve()):
         raise ConfigurationError(f"--output {directory} lies in the source, which would collect it: name another one")
     try:
+        if directory.exists() and any(directory.iterdir()) and not (directory / STATE).exists():
+            raise ConfigurationError(
+                f"--output {directory} holds files of somebody else: name a directory that is new or empty"
+            )
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(f"cannot write {directory}: {error.strerror}; choose another place") from error

@@ -46,7 +46,7 @@ class Sink:
             ends = {partition: end for partition, (_, end) in KafkaAdmin(self._kafka).bounds(self._topic).items()}
             state.note_sink_ends(number, ends)
         else:
-            there = set(self._keys_since(begun))
+            there = set(self._keys_since(begun, f"{state.name}/{number}/".encode()))
         deliveries = Deliveries()
         with Publisher(self._kafka, client_id=_CLIENT) as publisher:
             for record in self._records(f"{state.name}/{number}", output):
@@ -72,9 +72,10 @@ class Sink:
                 topic=self._topic, key=key.encode(), value=value, headers=attributes(self._run, "CollectedRollout")
             )
 
-    def _keys_since(self, ends: dict[int, int]) -> Iterator[bytes]:
+    def _keys_since(self, ends: dict[int, int], part: bytes) -> Iterator[bytes]:
+        """The keys of the part's records; others may write there too, and as much as they like."""
         start = {(self._topic, partition): end for partition, end in ends.items()}
         with TopicReader(self._kafka, [self._topic], start=start, monitor_group=f"{self._run}.readers") as reader:
             for message in reader.to_end():
-                if message.key is not None:
+                if message.key is not None and message.key.startswith(part):
                     yield message.key

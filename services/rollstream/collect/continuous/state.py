@@ -2,7 +2,8 @@
 
 A row is known by the SHA-256 of its content, so it does not matter where it comes from again: in another order, in a
 copy of its file, or as a message that was sent twice. Nothing here grows with the age of a collection: a row that came
-out of a file is known as long as that file is there, and any other one for a number of days after it was last met.
+out of a file is known as long as that file is there, and for a number of days after it was gone, since a disk may only
+be away for a while; any other row for as many days after it was last met.
 """
 
 import json
@@ -21,6 +22,7 @@ _WAIT_SECONDS: Final = 10.0
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS marks (place TEXT PRIMARY KEY, mark TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gone (place TEXT PRIMARY KEY, since INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rows (key BLOB PRIMARY KEY, file TEXT NOT NULL, met_at INTEGER NOT NULL) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS rows_by_time ON rows (met_at);
 CREATE TABLE IF NOT EXISTS parts (number INTEGER PRIMARY KEY, tries INTEGER NOT NULL, sink_ends TEXT);
@@ -51,17 +53,25 @@ class State:
         try:
             yield
         except BaseException:
-            self._table.execute("ROLLBACK")
+            # On a full disk SQLite has done it already.
+            if self._table.in_transaction:
+                self._table.execute("ROLLBACK")
             raise
         with self._explained():
             self._table.execute("COMMIT")
 
-    def check_source(self, source: str) -> None:
-        """Raise `ConfigurationError` if the rows of this directory come from elsewhere."""
+    def check_source(self, source: str, prompt_key: str) -> None:
+        """Raise `ConfigurationError` if the rows of this directory come from elsewhere, or another column is asked."""
         known = self._fact("source", source)
         if known != source:
             raise ConfigurationError(
                 f"{self._path.parent} collects from {known}, now it is {source}: name another directory"
+            )
+        known = self._fact("prompt_key", prompt_key)
+        if known != prompt_key:
+            raise ConfigurationError(
+                f"{self._path.parent} asks the column {known!r} of its rows, now it is {prompt_key!r}: rows that were "
+                "taken are not taken again, so name another directory"
             )
 
     @property
@@ -87,10 +97,11 @@ class State:
         return False
 
     def forget(self, days: float) -> int:
-        """Forget rows that were not met for so many days and whose file is not there any more; returns their number."""
+        """Forget rows that were not met for so many days and whose file is gone as long; returns their number."""
         old = int(time.time() - days * _DAY_SECONDS)
-        gone = "DELETE FROM rows WHERE met_at < ? AND (file = '' OR file NOT IN (SELECT place FROM marks))"
-        return self._run(gone, old).rowcount
+        self._run("DELETE FROM gone WHERE since < ?", old)
+        is_there = "file IN (SELECT place FROM marks) OR file IN (SELECT place FROM gone)"
+        return self._run(f"DELETE FROM rows WHERE met_at < ? AND (file = '' OR NOT ({is_there}))", old).rowcount
 
     def mark(self, place: str) -> Any:
         """How far a place was read; None if it was never read to its end."""
@@ -101,13 +112,15 @@ class State:
         """Note how far places were read."""
         for place, mark in marks.items():
             self._run("INSERT OR REPLACE INTO marks VALUES (?, ?)", place, json.dumps(mark))
+            self._run("DELETE FROM gone WHERE place = ?", place)
 
     def marked(self) -> list[str]:
         """The places that have a mark."""
         return [place for (place,) in self._run("SELECT place FROM marks").fetchall()]
 
     def unmark(self, place: str) -> None:
-        """Forget how far a place was read: it is not there any more."""
+        """Forget how far a place was read: it is not there any more. Its rows are known for some days yet."""
+        self._run("INSERT OR REPLACE INTO gone VALUES (?, ?)", place, int(time.time()))
         self._run("DELETE FROM marks WHERE place = ?", place)
 
     @property

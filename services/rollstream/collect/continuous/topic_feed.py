@@ -1,12 +1,12 @@
 """Rows that arrive as messages of a topic, each value a JSON object; read without a consumer group, once."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any, Final
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.clients import cluster_topics
-from rollstream.bus.message import Message
+from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.collect.continuous.feeds import Found
 from rollstream.collect.continuous.state import State
@@ -20,22 +20,46 @@ TOPIC: Final = "topic:"
 
 
 class TopicFeed:
-    """The messages of one topic, from its start on."""
+    """The messages of one topic, from its start on or from where the state is. `open` it before the first look.
+
+    Raises `ConfigurationError` if the topic does not exist.
+    """
 
     is_endless = True
 
-    def __init__(self, reader: TopicReader, topic: str, name: str) -> None:
-        self._reader = reader
+    def __init__(self, kafka: KafkaSettings, run: str, topic: str, *, accept_loss: bool) -> None:
+        require_topic(kafka, topic)
+        self._kafka = kafka
+        self._monitor_group = f"{run}.readers"
         self._topic = topic
+        self._accept_loss = accept_loss
+        self._admin = KafkaAdmin(kafka)
+        self._reader: TopicReader | None = None
         self._marks: dict[str, int] = {}
-        self.name = name
+        identity = self._admin.identity([topic])
+        self.name = f"{TOPIC}{topic} {identity.topic_ids[topic]} of cluster {identity.cluster_id}"
+
+    def open(self, state: State) -> TopicReader:
+        """The reader of all partitions that the topic has now: some may have been added since the last look.
+
+        Raises `ConfigurationError` if messages were deleted that were never read, unless that is accepted.
+        """
+        bounds = self._admin.bounds(self._topic)
+        if self._reader is None or len(self._reader.partitions) < len(bounds):
+            self.close()
+            start = self._start(state, bounds)
+            self._reader = TopicReader(
+                self._kafka, [self._topic], start=start, monitor_group=self._monitor_group, follows=True
+            )
+        return self._reader
 
     def look(self, state: State) -> Iterator[Found]:
         """See `Feed.look`."""
-        for message in self._reader.to_end():
+        reader = self.open(state)
+        for message in reader.to_end():
             self._marks[f"{self._topic}/{message.partition}"] = message.offset + 1
             yield Found(_row(message))
-        for (topic, partition), offset in self._reader.positions().items():
+        for (topic, partition), offset in reader.positions().items():
             # Transaction markers have offsets too.
             self._marks[f"{topic}/{partition}"] = offset
 
@@ -43,31 +67,32 @@ class TopicFeed:
         """See `Feed.marks`."""
         return dict(self._marks)
 
+    def close(self) -> None:
+        """Leave the cluster."""
+        if self._reader is not None:
+            self._reader.close()
+
+    def _start(self, state: State, bounds: Mapping[int, tuple[int, int]]) -> dict[Partition, int]:
+        start = {}
+        for partition, (first, _) in bounds.items():
+            mark = state.mark(f"{self._topic}/{partition}")
+            if mark is not None and mark < first and not self._accept_loss:
+                raise ConfigurationError(
+                    f"{self._topic}/{partition} begins with offset {first}, and was read up to {mark}: {first - mark} "
+                    "offsets were deleted before they were read; go on without them with --accept-loss, and have the "
+                    "topic keep its messages longer"
+                )
+            if mark is not None:
+                start[self._topic, partition] = max(mark, first)
+        return start
+
 
 @contextmanager
 def topic_feed(kafka: KafkaSettings, run: str, topic: str, state: State, *, accept_loss: bool) -> Iterator[TopicFeed]:
-    """The feed of `topic`, which goes on where the state is.
-
-    Raises `ConfigurationError` if the topic does not exist, is another one than before, or has lost messages that were
-    never read, unless `accept_loss`.
-    """
-    require_topic(kafka, topic)
-    admin = KafkaAdmin(kafka)
-    identity = admin.identity([topic])
-    name = f"{TOPIC}{topic} {identity.topic_ids[topic]} of cluster {identity.cluster_id}"
-    start = {}
-    for partition, (first, _) in admin.bounds(topic).items():
-        mark = state.mark(f"{topic}/{partition}")
-        if mark is not None and mark < first and not accept_loss:
-            raise ConfigurationError(
-                f"{topic}/{partition} begins with offset {first}, and was read up to {mark}: {first - mark} offsets "
-                "were deleted before they were read; go on without them with --accept-loss, and have the topic keep "
-                "its messages longer"
-            )
-        if mark is not None:
-            start[topic, partition] = max(mark, first)
-    with TopicReader(kafka, [topic], start=start, monitor_group=f"{run}.readers", follows=True) as reader:
-        yield TopicFeed(reader, topic, name)
+    """The feed of `topic`, open; raises what `TopicFeed` and its `open` raise."""
+    with closing(TopicFeed(kafka, run, topic, accept_loss=accept_loss)) as feed:
+        feed.open(state)
+        yield feed
 
 
 def require_topic(kafka: KafkaSettings, topic: str) -> None:

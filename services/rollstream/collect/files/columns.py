@@ -1,7 +1,8 @@
 """The types of the columns of a parquet file, found from rows whose fields may differ. The rows are JSON values.
 
 A column whose values do not agree over the rows, or that parquet can't hold, becomes text: then all its values are
-written as JSON.
+written as JSON. The column's own metadata say so, and whoever reads the file here gets the values as they were. Text
+that only looks like JSON is never touched.
 """
 
 import json
@@ -19,6 +20,8 @@ MAX_DEPTH: Final = 20
 """Of lists and structures in each other; deeper ones become JSON text. Readers take 64 in Arrow, 50 in parquet."""
 
 _SHOWN_CHARACTERS: Final = 60
+_MARK: Final = {b"rollstream.values": b"json"}
+"""Metadata of a column of JSON text."""
 
 Row = Mapping[str, Any]
 
@@ -58,7 +61,12 @@ class Columns:
     @property
     def schema(self) -> pyarrow.Schema:
         """The columns, in the order in which they were first seen. One without a value holds text."""
-        return pyarrow.schema([(name, _written(kind)) for name, kind in self._types.items()])
+        return pyarrow.schema(
+            [
+                pyarrow.field(name, _written(kind), metadata=_MARK if name in self._as_json else None)
+                for name, kind in self._types.items()
+            ]
+        )
 
     def _array(self, name: str, rows: Sequence[Row]) -> pyarrow.Array:
         values = [row.get(name) for row in rows]
@@ -70,6 +78,12 @@ class Columns:
             self._as_json.add(name)
             self._types[name] = pyarrow.string()
             raise UnfitColumnError(name) from error
+
+
+def is_json_text(field: pyarrow.Field) -> bool:
+    """Whether a column's values are JSON that was written here as text."""
+    is_text = pyarrow.types.is_string(field.type) or pyarrow.types.is_large_string(field.type)
+    return is_text and (field.metadata or {}).items() >= _MARK.items()
 
 
 def _json(value: Any) -> str | None:

@@ -5,9 +5,10 @@ unreadable is a `ConfigurationError`. Nothing that a row names is ever opened.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, Final, Protocol
 
 from rollstream.schemas.errors import ConfigurationError
@@ -15,6 +16,8 @@ from rollstream.schemas.errors import ConfigurationError
 MAX_ROW_BYTES: Final = 2**26
 """A larger row is a bad one: 64 MiB of text are some 16 million tokens, which no model takes."""
 _DIGITS: Final = 12
+_NOT_ROWS: Final = ("_failures.jsonl", "_bad_rows.jsonl", "_journal.jsonl")
+"""What our commands write beside rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ class RowSource(Protocol):
 
 
 def open_rows(path: Path, begun_with: str = "") -> RowSource:
-    """The rows of `path`: .jsonl, .parquet, a directory of parquet files, or one of `datasets.save_to_disk`.
+    """The rows of `path`: .jsonl, .parquet, a directory of such files, or one of `datasets.save_to_disk`.
 
     A path that begins with `hf:` is a data set on the hub, of the commit that `begun_with` names (`hub.py`).
     Raises `ConfigurationError` if it is none of them, if it can't be read, or if it has no rows.
@@ -73,7 +76,11 @@ def open_rows(path: Path, begun_with: str = "") -> RowSource:
     try:
         if path.is_dir():
             return _directory(path)
-        size, start = path.stat().st_size, _start(path)
+        status = path.stat()
+        if not S_ISREG(status.st_mode):
+            # To open a pipe waits for somebody who writes to it.
+            raise ConfigurationError(f"cannot read {path}: it is no file, but a pipe or a device; name a file")
+        size, start = status.st_size, _start(path)
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
     if not size:
@@ -106,10 +113,19 @@ def _directory(path: Path) -> RowSource:
     if (path / "dataset_dict.json").is_file():
         splits = sorted(child.name for child in path.iterdir() if (child / "state.json").is_file())
         raise ConfigurationError(f"{path} holds several splits, {', '.join(splits)}: name one, e.g. {path / splits[0]}")
-    files = [file for file in sorted(path.rglob("*.parquet")) if not is_hidden(file)]
-    if not files:
-        raise ConfigurationError(f"{path} holds neither parquet files nor what `datasets.save_to_disk` writes")
-    return ParquetRows(path, files)
+    if files := _named(path, ".parquet"):
+        return ParquetRows(path, files)
+    if files := [file for file in _named(path, ".jsonl") if not file.name.endswith(_NOT_ROWS)]:
+        from rollstream.collect.files.rows_jsonl import JsonlRows
+
+        return JsonlRows(path, files)
+    raise ConfigurationError(
+        f"{path} holds neither parquet nor JSONL files nor what `datasets.save_to_disk` writes: name another directory"
+    )
+
+
+def _named(directory: Path, ending: str) -> list[Path]:
+    return [file for file in sorted(directory.rglob(f"*{ending}")) if not is_hidden(file)]
 
 
 def is_hidden(file: Path) -> bool:
@@ -123,6 +139,11 @@ def identity_of(path: Path, files: Sequence[Path]) -> str:
         sums = {file: _sha256(file) for file in files}
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
+    return joined_identity(path, sums)
+
+
+def joined_identity(path: Path, sums: Mapping[Path, str]) -> str:
+    """The same of files whose SHA-256 are known."""
     if list(sums) == [path]:
         # That which any other program shows.
         return shown_identity(path, sums[path])

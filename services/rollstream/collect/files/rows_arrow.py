@@ -8,13 +8,16 @@ from typing import Final
 import pyarrow
 import pyarrow.parquet
 
+from rollstream.collect.files.columns import is_json_text
 from rollstream.collect.files.plain import plain
 from rollstream.collect.files.rows import MAX_ROW_BYTES, BadRow, ReadRow, identity_of
+from rollstream.collect.files.rows_jsonl import json_value
 from rollstream.schemas.errors import ConfigurationError
 
 _BATCH_BYTES: Final = 2**23
 _BATCH_ROWS: Final = 1024
 _READ_BYTES: Final = 2**20
+_SHOWN_CHARACTERS: Final = 60
 _BROKEN: Final = (OSError, pyarrow.ArrowException)
 
 
@@ -121,6 +124,7 @@ def _damaged(file: Path, row: int, error: Exception) -> ConfigurationError:
 def _rows_of(batch: pyarrow.RecordBatch, first: int, what: str, start: int) -> Iterator[ReadRow | BadRow]:
     """The rows of a batch, numbered from `first`; people find them as `what` with a number from `start` on."""
     nested = [field.name for field in batch.schema if not _is_plain(field.type)]
+    written = [field.name for field in batch.schema if is_json_text(field)]
     try:
         rows = None if batch.nbytes > MAX_ROW_BYTES else batch.to_pylist(maps_as_pydicts="lossy")
     except (ValueError, OverflowError, pyarrow.ArrowException):
@@ -128,12 +132,26 @@ def _rows_of(batch: pyarrow.RecordBatch, first: int, what: str, start: int) -> I
         rows = None
     if rows is None:
         for row in range(batch.num_rows):
-            yield _single(batch.slice(row, 1), first + row, f"{what} {start + row}")
+            yield _with_values(_single(batch.slice(row, 1), first + row, f"{what} {start + row}"), written)
         return
     for row, fields in enumerate(rows):
         for name in nested:
             fields[name] = plain(fields[name])
-        yield ReadRow(first + row, f"{what} {start + row}", fields)
+        yield _with_values(ReadRow(first + row, f"{what} {start + row}", fields), written)
+
+
+def _with_values(row: ReadRow | BadRow, names: Sequence[str]) -> ReadRow | BadRow:
+    """The row with the values that the JSON texts of these columns hold."""
+    if isinstance(row, BadRow):
+        return row
+    for name in names:
+        text = row.fields[name]
+        try:
+            row.fields[name] = json_value(text) if isinstance(text, str) else text
+        except (ValueError, RecursionError) as error:
+            why = "is nested too deeply" if isinstance(error, RecursionError) else error
+            return BadRow(row.number, row.where, f"its column {name[:_SHOWN_CHARACTERS]!r} {why}")
+    return row
 
 
 def _single(batch: pyarrow.RecordBatch, number: int, where: str) -> ReadRow | BadRow:

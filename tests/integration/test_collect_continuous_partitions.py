@@ -1,0 +1,49 @@
+"""A topic that gets more partitions while a collection goes on."""
+
+import json
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+
+from rollstream.collect.continuous.production import STATE
+from rollstream.collect.continuous.state import State
+from rollstream.collect.continuous.topic_feed import TopicFeed, topic_feed
+from rollstream.collect.files.rows import ReadRow
+from rollstream.process.settings import KafkaSettings
+from tests.harness.waits import wait_until
+
+
+def put(kafka: str, topic: str, partition: int, prompt: str) -> None:
+    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+    producer.produce(topic, json.dumps({"prompt": prompt}), partition=partition)
+    assert producer.flush(20) == 0
+
+
+def looked(feed: TopicFeed, state: State) -> list[str]:
+    found = [one.row.fields["prompt"] for one in feed.look(state) if isinstance(one.row, ReadRow)]
+    state.note_marks(feed.marks())
+    return found
+
+
+def test_partitions_that_are_added_are_read_at_the_next_look(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    topic, admin = f"{topic_prefix}.tasks", AdminClient({"bootstrap.servers": kafka})
+    for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
+        future.result(20)
+    settings = KafkaSettings(bootstrap_servers=kafka)
+    put(kafka, topic, 0, "a")
+    with State(tmp_path / STATE) as state, topic_feed(settings, topic_prefix, topic, state, accept_loss=False) as feed:
+        assert looked(feed, state) == ["a"]
+        for future in admin.create_partitions([NewPartitions(topic, 3)]).values():
+            future.result(20)
+        wait_until(lambda: len(admin.list_topics(topic).topics[topic].partitions) == 3, "the partitions")
+        put(kafka, topic, 2, "b")
+        put(kafka, topic, 0, "c")
+        found: list[str] = []
+        wait_until(lambda: found.extend(looked(feed, state)) or len(found) >= 2, "both rows")
+        assert sorted(found) == ["b", "c"]
+        assert looked(feed, state) == []
+    with State(tmp_path / STATE) as state, topic_feed(settings, topic_prefix, topic, state, accept_loss=False) as feed:
+        assert looked(feed, state) == []
+    for future in admin.delete_topics([topic]).values():
+        future.result(20)

@@ -1,0 +1,317 @@
+"""What breaks under a continuous collection: disks that are away or full, files that change, pipes, clocks."""
+
+import json
+import logging
+import os
+import resource
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollstream.collect.collection import CollectReport
+from rollstream.collect.command import CollectOptions
+from rollstream.collect.continuous import production
+from rollstream.collect.continuous.feeds import FilesFeed, Found
+from rollstream.collect.continuous.parts import Part, take
+from rollstream.collect.continuous.production import STATE, Production, Schedule
+from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
+from rollstream.collect.continuous.state import State
+from rollstream.collect.continuous.watch import Watch
+from rollstream.collect.figures import Figures
+from rollstream.collect.files.row_files import Kind, write_rows
+from rollstream.collect.files.rows import BadRow, ReadRow, open_rows
+from rollstream.collect.files.rows_jsonl import JsonlRows
+from rollstream.collect.places import Places
+from rollstream.collect.summary import Summary
+from rollstream.engines.settings import EngineSettings
+from rollstream.process.health import Health
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+from tests.harness.collecting import lines_of
+
+TWO_MONTHS_SECONDS = 60 * 86400
+
+
+def look(source: Path, output: Path, kind: Kind = "jsonl") -> list[str]:
+    """What one look said."""
+    one = CollectOptions(
+        source=str(source), output=output, engine=EngineSettings(kind="scripted", model_path=source), max_tokens=8
+    )
+    said: list[str] = []
+    run_continuous(ContinuousOptions(collect=one, schedule=Schedule(), kind=kind), Stop(), said.append)
+    return said
+
+
+def asked(output: Path) -> list[str]:
+    """What was asked in all parts of JSONL, in their order."""
+    numbers = range(1, 1 + len(list(output.glob("part-*_manifest.json"))))
+    return [row["prompt"] for number in numbers for row in lines_of(output / f"part-{number:06}.jsonl")]
+
+
+def put(path: Path, *prompts: str) -> Path:
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
+    return path
+
+
+def write_much(path: Path, kind: Kind) -> None:
+    with write_rows(path, kind) as writer:
+        for row in range(5000):
+            writer.write({"n": f"{row} {'x' * 100}"})
+
+
+def let_months_pass(output: Path) -> None:
+    """All that the state knows was met two months ago."""
+    with sqlite3.connect(output / STATE) as table:
+        table.execute("UPDATE rows SET met_at = met_at - ?", (TWO_MONTHS_SECONDS,))
+    table.close()
+
+
+@contextmanager
+def room_for(num_bytes: int) -> Iterator[None]:
+    """No file may grow beyond it meanwhile, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_directory_that_is_away_for_a_while_gives_no_row_twice_when_it_is_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, away, output = tmp_path / "in", tmp_path / "away", tmp_path / "out"
+    folder.mkdir()
+    put(folder / "one.jsonl", "a", "b")
+    look(folder, output)
+    let_months_pass(output)
+    folder.rename(away)
+    with State(output / STATE) as state, caplog.at_level(logging.WARNING):
+        # As a watch finds it that goes on meanwhile.
+        assert list(FilesFeed(folder, settled_seconds=0).look(state)) == []
+        assert state.forget(days=30) == 0
+    assert "is not there: nothing is taken until it is back" in caplog.text
+    # An empty directory is what is left where a disk was mounted.
+    folder.mkdir()
+    look(folder, output)
+    folder.rmdir()
+    away.rename(folder)
+    put(folder / "two.jsonl", "c")
+    look(folder, output)
+    assert asked(output) == ["a", "b", "c"]
+
+
+def test_rows_of_a_file_that_is_gone_for_good_are_forgotten_in_the_end(tmp_path: Path) -> None:
+    with State(tmp_path / STATE) as state:
+        assert state.is_new(b"a row", "/in/one.jsonl")
+        state.note_marks({"/in/one.jsonl": [1, 2]})
+        state.unmark("/in/one.jsonl")
+    with sqlite3.connect(tmp_path / STATE) as table:
+        table.execute("UPDATE rows SET met_at = met_at - ?", (TWO_MONTHS_SECONDS,))
+    with State(tmp_path / STATE) as state:
+        assert state.forget(days=30) == 0
+    with table:
+        table.execute("UPDATE gone SET since = since - ?", (TWO_MONTHS_SECONDS,))
+    table.close()
+    with State(tmp_path / STATE) as state:
+        assert state.forget(days=30) == 1
+        assert state.is_new(b"a row", "/in/one.jsonl")
+
+
+def test_a_state_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
+    source = put(tmp_path / "one.jsonl", "a")
+    look(source, tmp_path / "out")
+    with sqlite3.connect(tmp_path / "out" / STATE) as table:
+        table.execute("DROP TABLE gone")
+    table.close()
+    look(put(source, "a", "b"), tmp_path / "out")
+    assert asked(tmp_path / "out") == ["a", "b"]
+
+
+def test_what_the_machine_did_not_give_is_read_at_a_later_look(tmp_path: Path) -> None:
+    folder, output = tmp_path / "in", tmp_path / "out"
+    saved = folder / "saved.parquet"
+    folder.mkdir()
+    with write_rows(saved, "hf") as writer:
+        writer.write({"prompt": "a"})
+    [shard] = saved.glob("*.arrow")
+    # A disk that is away, in the middle of a data set.
+    shard.rename(tmp_path / "shard")
+    look(folder, output)
+    look(folder, output)
+    listed = lines_of(output / "part-000001_bad_rows.jsonl")
+    assert len(listed) == 1
+    assert "No such file" in listed[0]["why"]
+    (tmp_path / "shard").rename(shard)
+    look(folder, output)
+    assert [row["prompt"] for row in lines_of(output / "part-000002.jsonl")] == ["a"]
+
+
+def test_damaged_content_is_listed_once_and_not_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "torn.parquet").write_bytes(b"PAR1" + b"\0" * 100)
+    with State(tmp_path / STATE) as state:
+        feed = FilesFeed(folder, settled_seconds=0)
+        [found] = feed.look(state)
+        assert isinstance(found.row, BadRow)
+        state.note_marks(feed.marks())
+        assert list(feed.look(state)) == []
+
+
+def test_a_disk_that_fails_while_it_is_read_is_told_with_its_file() -> None:
+    # This file opens, and reading it fails: nothing is mapped at its start.
+    with pytest.raises(ConfigurationError, match="cannot read /proc/self/mem: Input/output error; is its disk there"):
+        list(JsonlRows(Path("/proc/self/mem")))
+    with pytest.raises(ConfigurationError, match="cannot read /proc/self/mem"):
+        JsonlRows(Path("/proc/self/mem")).identity()
+
+
+def test_a_pipe_among_the_files_holds_up_nobody(tmp_path: Path) -> None:
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    os.mkfifo(folder / "a.jsonl")
+    put(folder / "b.jsonl", "b")
+    look(folder, output)
+    assert asked(output) == ["b"]
+    [listed] = lines_of(output / "part-000001_bad_rows.jsonl")
+    assert "it is no file, but a pipe or a device" in listed["why"]
+    with pytest.raises(ConfigurationError, match="it is no file, but a pipe or a device; name a file"):
+        open_rows(folder / "a.jsonl")
+
+
+def test_a_file_from_a_clock_that_is_ahead_is_read(tmp_path: Path) -> None:
+    source = put(tmp_path / "one.jsonl", "a")
+    later = time.time() + 3600
+    os.utime(source, (later, later))
+    with State(tmp_path / STATE) as state:
+        assert len(list(FilesFeed(source, settled_seconds=2.0).look(state))) == 1
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    source = put(folder / "one.jsonl", *(f"{row}" for row in range(100_000)))
+    with State(tmp_path / STATE) as state:
+        feed = FilesFeed(folder, settled_seconds=0)
+        found = feed.look(state)
+        first = next(found)
+        put(tmp_path / "new", "new").rename(source)
+        assert len([first, *found]) == 100_000
+        state.note_marks(feed.marks())
+        [again] = feed.look(state)
+        assert again.row.where == "one.jsonl line 1"
+        assert not isinstance(again.row, BadRow)
+        assert again.row.fields == {"prompt": "new"}
+
+
+def test_rows_of_a_part_that_somebody_removed_are_told_as_lost(tmp_path: Path) -> None:
+    source, output = put(tmp_path / "one.jsonl", "a"), tmp_path / "out"
+    output.mkdir()
+    with State(output / STATE) as state:
+        feed = FilesFeed(source, settled_seconds=0)
+        assert take(Part(output, 1), feed.look(state), feed, state, "prompt", Stop()).num_rows == 1
+    (output / ".part-000001.rows.jsonl").unlink()
+    assert [line for line in look(source, output) if "somebody removed it" in line] != []
+    assert look(source, output) == []
+
+
+def test_a_part_of_bad_rows_alone_leaves_nothing_to_finish(tmp_path: Path) -> None:
+    source, output = tmp_path / "one.jsonl", tmp_path / "out"
+    source.write_text("{}\n")
+    said = look(source, output)
+    assert said == [f"1 rows can't be asked: they are listed in {output}/part-000001_bad_rows.jsonl"]
+    with State(output / STATE) as state:
+        assert (state.open_parts(), state.next_part) == ([], 2)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.jsonl", "jsonl"), ("a.parquet", "parquet"), ("a", "hf")])
+def test_a_full_disk_is_a_broken_world_and_the_former_file_stays(tmp_path: Path, name: str, kind: Kind) -> None:
+    path = tmp_path / name
+    with write_rows(path, kind) as writer:
+        writer.write({"n": "former"})
+    with (
+        room_for(50_000),
+        pytest.raises(BrokenWorldError, match=r"cannot write .*: File too large; make room, and run"),
+    ):
+        write_much(path, kind)
+    assert [found.fields for found in open_rows(path) if not isinstance(found, BadRow)] == [{"n": "former"}]
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("num_bytes", [4096, 20_000, 60_000, 120_000, 200_000, 400_000])
+def test_wherever_the_disk_is_full_a_later_look_has_each_row_once(tmp_path: Path, num_bytes: int) -> None:
+    names = [f"{row:04}{'x' * 100}" for row in range(1500)]
+    source, output = put(tmp_path / "one.jsonl", *names), tmp_path / "out"
+    with room_for(num_bytes), pytest.raises(BrokenWorldError, match=r"cannot write .*; make room"):
+        look(source, output)
+    look(source, output)
+    assert asked(output) == names
+    assert not list(output.glob(".part*"))
+    shutil.rmtree(output)
+
+
+class OneRow:
+    """Gives one row, and asks to stop at a look."""
+
+    name = "one row"
+    is_endless = True
+
+    def __init__(self, stop: Stop, num_looks: int) -> None:
+        self._stop = stop
+        self._left = num_looks
+
+    def look(self, state: State) -> Iterator[Found]:
+        """The row, each time."""
+        self._left -= 1
+        if not self._left:
+            self._stop.ask()
+        yield Found(ReadRow(0, "row 0", {"prompt": "1="}))
+
+    def marks(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+def num_tries(directory: Path, num_looks: int, *, is_endless: bool = True) -> int:
+    """How often a part whose only sample always fails is asked."""
+    stop, tried = Stop(), [0]
+    feed = OneRow(stop, num_looks)
+    feed.is_endless = is_endless
+
+    def collect_part(rows: Path, output: Path) -> CollectReport:
+        tried[0] += 1
+        summary = Summary(max_attempts=3)
+        summary.num_samples = 1
+        return CollectReport(places=Places(output), figures=Figures(), summary=summary)
+
+    with State(directory / STATE) as state:
+        Production(
+            directory=directory, state=state, feed=feed, kind="jsonl", prompt_key="prompt",
+            max_attempts=3, collect_part=collect_part, sink=None, say=lambda line: None,
+            watch=Watch(Health(), stuck_seconds=60.0),
+        ).run(Schedule(every_seconds=0.001), stop)  # fmt: skip
+    return tried[0]
+
+
+def test_a_server_that_is_gone_for_a_while_does_not_use_up_the_attempts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert num_tries(tmp_path, num_looks=6) == 1
+    # A restart tries at once, and then waits too.
+    assert num_tries(tmp_path, num_looks=6) == 1
+    monkeypatch.setattr(production, "_RETRY_SECONDS", 0.0)
+    assert num_tries(tmp_path, num_looks=6) == 1, "the third is the last"
+    with State(tmp_path / STATE) as state:
+        assert state.open_parts() == []
+    (tmp_path / "other").mkdir()
+    assert num_tries(tmp_path / "other", num_looks=6) == 3
+    # One that has no more rows goes on as long as a part is open, and no longer.
+    (tmp_path / "another").mkdir()
+    assert num_tries(tmp_path / "another", num_looks=1000, is_endless=False) == 3

@@ -1,0 +1,141 @@
+"""Whether a continuous collection counts as stuck: only where nothing goes on, however long a round takes."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollstream.collect.collection import CollectReport
+from rollstream.collect.continuous.feeds import Found
+from rollstream.collect.continuous.production import STATE, Production, Schedule
+from rollstream.collect.continuous.state import State
+from rollstream.collect.continuous.watch import Watch, WatchedRows, stuck_seconds
+from rollstream.collect.figures import Figures
+from rollstream.collect.files.rows import ReadRow, open_rows
+from rollstream.collect.places import Places
+from rollstream.process.health import Health
+from rollstream.process.stop import Stop
+from tests.harness.waits import wait_until
+
+STUCK_SECONDS = 100.0
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class HeldFeed:
+    """Gives a row each time that it is let."""
+
+    name = "held"
+    is_endless = True
+
+    def __init__(self) -> None:
+        self.let = threading.Semaphore(0)
+
+    def look(self, state: State) -> Iterator[Found]:
+        """Two rows."""
+        for number in range(2):
+            self.let.acquire()
+            yield Found(ReadRow(number, f"row {number}", {"prompt": f"{number}="}))
+
+    def marks(self) -> dict[str, Any]:
+        """None."""
+        return {}
+
+
+def is_alive(health: Health) -> bool:
+    return all(check.is_ok for check in health.liveness().values())
+
+
+def is_ready(health: Health) -> bool:
+    return all(check.is_ok for check in health.readiness().values())
+
+
+def production(directory: Path, state: State, feed: HeldFeed, watch: Watch, asked: threading.Event) -> Production:
+    """One whose parts are asked once `asked` is set."""
+
+    def collect_part(rows: Path, output: Path) -> CollectReport:
+        assert asked.wait(60)
+        return CollectReport(places=Places(output), figures=Figures(), was_complete=True)
+
+    return Production(
+        directory=directory, state=state, feed=feed, kind="jsonl", prompt_key="prompt", max_attempts=1,
+        collect_part=collect_part, sink=None, say=lambda line: None, watch=watch,
+    )  # fmt: skip
+
+
+def test_a_round_is_stuck_when_nothing_goes_on_for_too_long_and_not_because_it_is_long(tmp_path: Path) -> None:
+    clock, feed, asked, stop = Clock(), HeldFeed(), threading.Event(), Stop()
+    health = Health(clock)
+
+    def run() -> None:
+        # SQLite wants the thread that opened it.
+        with State(tmp_path / STATE) as state:
+            made = production(tmp_path, state, feed, Watch(health, stuck_seconds=STUCK_SECONDS), asked)
+            made.run(Schedule(every_seconds=1000.0), stop)
+
+    def passes(seconds: float) -> bool:
+        clock.seconds += seconds
+        return is_alive(health)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        wait_until(health.liveness, "the first look")
+        assert passes(90.0)
+        assert not passes(20.0), "110 s without a row"
+        feed.let.release()
+        wait_until(lambda: is_alive(health), "a row")
+        assert passes(90.0)
+        feed.let.release()
+        wait_until(lambda: list(tmp_path.glob(".part-*.rows.jsonl")), "the part")
+        wait_until(lambda: passes(0.0) and health.liveness()["round"].detail.startswith("0.0 s ago"), "the second row")
+        assert not passes(STUCK_SECONDS + 1), "a part that nothing is heard of"
+        assert not is_ready(health), "no look has ended"
+        asked.set()
+        wait_until(lambda: is_ready(health), "the end of the look")
+        # The next look is due in 1000 s, by the clock of the machine.
+        wait_until(lambda: "at most 1" in health.liveness()["round"].detail, "the wait")
+        assert passes(1000.0)
+        assert not passes(STUCK_SECONDS + 1)
+    finally:
+        stop.ask()
+        asked.set()
+        feed.let.release(2)
+        thread.join(60)
+    assert not thread.is_alive()
+
+
+def test_each_row_that_a_part_is_asked_for_shows_that_it_goes_on(tmp_path: Path) -> None:
+    clock = Clock()
+    health = Health(clock)
+    source = tmp_path / "rows.jsonl"
+    source.write_text("".join(json.dumps({"prompt": f"{row}="}) + "\n" for row in range(4)))
+    rows = WatchedRows(open_rows(source), Watch(health, stuck_seconds=STUCK_SECONDS))
+    for _ in rows:
+        assert is_alive(health)
+        clock.seconds += 90.0
+    assert rows.identity() == open_rows(source).identity()
+    assert (rows.name, rows.num_rows) == ("rows.jsonl", 4)
+    clock.seconds += 11.0
+    assert not is_alive(health)
+
+
+@pytest.mark.parametrize(
+    ("deadline", "num_samples", "concurrency", "expected"),
+    [(600.0, 1, 64, 2409.375), (600.0, 64, 64, 3000.0), (600.0, 1000, 1, 602_400.0)],
+)
+def test_samples_that_wait_for_room_are_no_sign_of_being_stuck(
+    deadline: float, num_samples: int, concurrency: int, expected: float
+) -> None:
+    assert stuck_seconds(deadline, num_samples, concurrency) == expected
