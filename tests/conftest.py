@@ -5,7 +5,14 @@ import signal
 from hypothesis import HealthCheck, settings
 
 from tests.harness.kafka_fixtures import kafka, redis_url, topic_prefix
-from tests.harness.lane_hooks import pytest_terminal_summary, pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler
+from tests.harness.lane_hooks import (
+    pytest_configure,
+    pytest_configure_node,
+    pytest_terminal_summary,
+    pytest_unconfigure,
+    pytest_xdist_auto_num_workers,
+    pytest_xdist_make_scheduler,
+)
 
 # A shell that starts the suite in the background has SIGINT ignored, and every process that tests start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -16,7 +23,10 @@ settings.load_profile("suite")
 
 __all__ = [
     "kafka",
+    "pytest_configure",
+    "pytest_configure_node",
     "pytest_terminal_summary",
+    "pytest_unconfigure",
     "pytest_xdist_auto_num_workers",
     "pytest_xdist_make_scheduler",
     "redis_url",

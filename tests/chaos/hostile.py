@@ -114,14 +114,12 @@ def _record(context: Context, topic: Topic[Any], about: str) -> Record:
     return a_generated(0, **sample) if topic in (ROLLOUTS, EVAL_ROLLOUTS) else a_rollout(0.0, 0, **sample)
 
 
-def _sibling(topic: Topic[Any], fields: wire.Fields) -> tuple[bytes, ...]:
+def _sibling(fields: wire.Fields) -> bytes:
     """On `scored` the second sample of the group, with another reward: so the first one trains, if it is let in."""
-    if topic is not SCORED:
-        return ()
     rollout = {**fields["rollout"], "sample_index": 1, "attempt_id": "attempt-1"}
     rollout["rollout_id"] = rollout_id(rollout["group_id"], 1)
     scoring = {**fields["scoring"], "reward": 1.0, "components": {"exact_match": 1.0}}
-    return (wire.encoded(topic, {"rollout": rollout, "scoring": scoring}),)
+    return wire.encoded(SCORED, {"rollout": rollout, "scoring": scoring})
 
 
 def one(
@@ -130,7 +128,7 @@ def one(
     """A record of its own, made by `change` from a good one."""
     about = f"{family}/{name}"
     value = change(example(context, topic, about))
-    beside = _sibling(topic, example(context, topic, about))
+    beside = (_sibling(example(context, topic, about)),) if topic is SCORED else ()
     return Hostile(topic=topic.name, family=family, name=name, value=value, beside=beside)
 
 

@@ -21,6 +21,8 @@ from tests.chaos.hostile import Context, Family, Hostile, example, one
 
 Change = Callable[[wire.Fields], None]
 _MIB: Final = 2**20
+_MANY: Final = 300_000
+"""Parts of one record: far more than any record of ours has, and each takes a hundred times its bytes in memory."""
 _ASKED: Final = (PROMPTS, EVAL_PROMPTS)
 _GENERATED: Final = (ROLLOUTS, EVAL_ROLLOUTS)
 _SCORED: Final = (SCORED, EVAL_SCORED)
@@ -58,7 +60,7 @@ def large(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
     prompt = lambda fields: _prompt_of(topic, fields)  # noqa: E731
 
     def many_messages(fields: wire.Fields) -> None:
-        prompt(fields)["messages"] = [{"role": "", "content": "", "tool_calls": [], "tool_call_id": None}] * 1_500_000
+        prompt(fields)["messages"] = [{"role": "", "content": "", "tool_calls": [], "tool_call_id": None}] * _MANY
 
     changes: dict[str, Change] = {
         "a prompt at the limit": lambda fields: prompt(fields)["messages"][0].update(content="7" * (7 * _MIB - 4096)),
@@ -68,8 +70,8 @@ def large(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
         changes |= {
             "a prompt of 20 MB": lambda fields: prompt(fields)["messages"][0].update(content="7" * 20 * _MIB),
             "metadata of 6 MB": lambda fields: prompt(fields).update(metadata={"note": "n" * 6 * _MIB}),
-            "tools of 6 MB": lambda fields: prompt(fields).update(tools=["{}"] * 1_000_000),
-            "1.5 million messages": many_messages,
+            "many tools": lambda fields: prompt(fields).update(tools=["{}"] * _MANY),
+            "many messages": many_messages,
         }
     yield from _each(context, topic, "large", changes)
 

@@ -66,9 +66,17 @@ def with_value(topic: Topic[Any], fields: Fields, path: Path, value: Any) -> byt
     # The type is exchanged in every part of a list, so only the changed part stays.
     if not isinstance(value, bytes | int):
         return encoded(topic, changed)
+    return _written(
+        topic, changed, _retyped(topic, path, *(("string", "bytes") if isinstance(value, bytes) else ("enum", "int")))
+    )
+
+
+@cache
+def _retyped(topic: Topic[Any], path: Path, old: str, new: str) -> Schema:
+    """The schema with another type at one place, if it has the type `old` there."""
     schema = copy.deepcopy(schema_of(topic))
-    _retype(schema, path, *(("string", "bytes") if isinstance(value, bytes) else ("enum", "int")))
-    return _written(topic, changed, fastavro.parse_schema(_named_once(schema)))
+    _retype(schema, path, old, new)
+    return fastavro.parse_schema(_named_once(schema))
 
 
 def leaves(topic: Topic[Any], fields: Fields) -> Iterator[tuple[Path, str]]:

@@ -1,6 +1,11 @@
-"""The loop while its processes are killed: nothing is lost and nothing is trained on twice."""
+"""The loop while its processes are killed, one after the other: nothing is lost and nothing is trained on twice.
+
+By default `tests/chaos/test_campaign.py` shows it, which kills all of these too, and more, while others are away.
+"""
 
 from pathlib import Path
+
+import pytest
 
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
@@ -12,6 +17,7 @@ from tests.harness.running import a_run
 STEPS_BETWEEN = 2
 
 
+@pytest.mark.slow
 def test_every_stage_redis_and_the_broker_are_killed_once(tmp_path: Path, topic_prefix: str, model: Path) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(1))
     redis = RedisServer(tmp_path / "redis", free_ports(1)[0])

@@ -14,6 +14,7 @@ from tests.harness.engine_host import START_VERSION
 from tests.harness.teacher_forcing import Tokens, forced_logprobs, replayed_logprobs
 
 OLD, NEW = START_VERSION, START_VERSION + 1
+TEMPERATURES = (1.0, 0.7)
 ENGINES = (
     "vllm-tied-keep",
     "vllm-untied-recompute",
@@ -58,23 +59,25 @@ def prompt() -> Tokens:
     return tokens_of(scenario.QUESTION)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
 @pytest.mark.parametrize("name", [*ENGINES, *(pytest.param(name, marks=pytest.mark.slow) for name in CROSSED)])
 def test_logprobs_are_those_of_the_weights_that_the_span_names(
-    name: str, temperature: float, engine_hosts: EngineHosts, prompt: Tokens
+    name: str, engine_hosts: EngineHosts, prompt: Tokens
 ) -> None:
+    """Requests of two temperatures run side by side."""
     versions = engine_hosts.versions(name)
-    asked = [{"seed": seed, "max_tokens": 150, "temperature": temperature} for seed in range(24)]
+    asked = [{"seed": seed, "max_tokens": 150, "temperature": TEMPERATURES[seed % 2]} for seed in range(24)]
     host = engine_hosts.get(name)
     answers = host.run(scenario.load_while_generating, asked, NEW, (OLD, versions.old), versions.new)
-    answers += host.run(scenario.generate, asked[:8])
-    whole, after_update = Differences(), Differences()
-    straddling = [answer for answer in answers if len(answer.weight_spans) == 2][:8]
-    for answer in [*straddling, *answers[-8:]]:
-        _compare_whole_spans(answer, versions, prompt, temperature, whole)
-    for answer in straddling:
-        _compare_after_update(answer, versions, prompt, temperature, "-keep" in name, after_update)
+    later = host.run(scenario.generate, asked[:8])
     host.run(scenario.load, OLD, versions.old)
+    whole, after_update = Differences(), Differences()
+    sampled = [*zip(TEMPERATURES * 12, answers, strict=True)]
+    straddling = [pair for pair in sampled if len(pair[1].weight_spans) == 2][:12]
+    assert {temperature for temperature, _ in straddling} == {*TEMPERATURES}
+    for temperature, answer in [*straddling, *zip(TEMPERATURES * 4, later, strict=True)]:
+        _compare_whole_spans(answer, versions, prompt, temperature, whole)
+    for temperature, answer in straddling:
+        _compare_after_update(answer, versions, prompt, temperature, "-keep" in name, after_update)
     whole.assert_right()
     right = np.concatenate(after_update.right)
     assert right.mean() < 1e-4

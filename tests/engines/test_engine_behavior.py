@@ -33,14 +33,22 @@ def host(name: str, engine_hosts: EngineHosts) -> EngineHost:
     return engine_hosts.get(name)
 
 
+@pytest.fixture(scope="module")
+def many(name: str, engine_hosts: EngineHosts) -> list[Generation]:
+    """More answers than slots, long enough that some of them end by themselves."""
+    answers: list[Generation] = engine_hosts.get(name).run(
+        scenario.generate, [{"seed": seed, "max_tokens": 150} for seed in range(24)]
+    )
+    return answers
+
+
 def test_the_first_weights_carry_the_version_given_at_start(host: EngineHost) -> None:
     (answer,) = host.run(scenario.generate, [{"seed": 1}])
     assert {span.weight_version for span in answer.weight_spans} == {START_VERSION}
 
 
-def test_every_token_has_a_finite_logprob_and_a_version(host: EngineHost) -> None:
-    answers = host.run(scenario.generate, [{"seed": seed} for seed in range(24)])
-    for answer in answers:
+def test_every_token_has_a_finite_logprob_and_a_version(many: list[Generation]) -> None:
+    for answer in many:
         _assert_whole(answer)
 
 
@@ -56,9 +64,8 @@ def test_vllms_own_metrics_are_exported_where_the_settings_ask_for_them(host: En
     assert {"vllm:num_requests_running", "vllm:kv_cache_usage_perc", "vllm:inter_token_latency_seconds_count"} <= theirs
 
 
-def test_the_stop_token_is_the_last_token_when_the_model_chose_it(host: EngineHost) -> None:
-    answers = host.run(scenario.generate, [{"seed": seed, "max_tokens": 150} for seed in range(24)])
-    stopped = [answer for answer in answers if answer.finish_reason is FinishReason.STOP]
+def test_the_stop_token_is_the_last_token_when_the_model_chose_it(many: list[Generation]) -> None:
+    stopped = [answer for answer in many if answer.finish_reason is FinishReason.STOP]
     assert stopped
     for answer in stopped:
         assert answer.token_ids[-1] == EOS

@@ -13,7 +13,7 @@ from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
 from tests.harness import engine_scenarios as scenario
-from tests.harness.engine_fixtures import MAX_MODEL_LEN, Models
+from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts, Models
 from tests.harness.http_engines import a_request, an_engine, on
 from tests.harness.teacher_forcing import forced_logprobs
 from tests.harness.vllm_server import a_vllm_server
@@ -22,9 +22,10 @@ EOS = 1
 
 
 @pytest.fixture(scope="module")
-def server(models: Models, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def server(models: Models, engine_hosts: EngineHosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The server's URL. Its embeddings are untied: vLLM's plain reload of tied ones is wrong on a CPU."""
-    with a_vllm_server(models.untied.old, tmp_path_factory.mktemp("vllm") / "server.log") as url:
+    log = tmp_path_factory.mktemp("vllm") / "server.log"
+    with a_vllm_server(engine_hosts.nursery, models.untied.old, log) as url:
         yield url
 
 
@@ -55,11 +56,10 @@ def test_the_server_tells_its_version_and_length_and_what_it_refuses(server: str
     assert failed.value.code == "refused"
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_logprobs_are_those_of_the_weights_that_the_span_names(server: str, models: Models, temperature: float) -> None:
+def test_logprobs_are_those_of_the_weights_that_the_span_names(server: str, models: Models) -> None:
     """Before an update, over it, and after it; calls that it overtakes are of the new weights alone."""
-    versions = models.untied
-    asked = [{"seed": seed, "max_tokens": 60, "temperature": temperature} for seed in range(8)]
+    versions, temperatures = models.untied, (1.0, 0.7) * 4
+    asked = [{"seed": seed, "max_tokens": 60, "temperature": each} for seed, each in enumerate(temperatures)]
 
     async def update(engine: OpenAiHttpEngine) -> list[Generation]:
         await engine.load_weights(1, versions.old)
@@ -77,7 +77,7 @@ def test_logprobs_are_those_of_the_weights_that_the_span_names(server: str, mode
     paths = {1: versions.old, 2: versions.new}
     prompt = _prompt(models)
     right, wrong = [], []
-    for answer in answers:
+    for answer, temperature in zip(answers, temperatures * 3, strict=True):
         (span,) = answer.weight_spans
         assert (span.start, span.end) == (0, len(answer.token_ids))
         assert EOS not in answer.token_ids[:-1]

@@ -41,7 +41,7 @@ class EngineHosts:
     def __init__(self, models: Models) -> None:
         self._models = models
         self._hosts: dict[str, EngineHost] = {}
-        self._nursery = EngineNursery()
+        self.nursery = EngineNursery()
 
     def get(self, name: str) -> EngineHost:
         """The host of this name: `<engine>-<tied or untied>-<keep or recompute>[-compiled|-divided]`, or `scripted`."""
@@ -54,7 +54,7 @@ class EngineHosts:
 
         `changes`: what differs from its usual settings.
         """
-        return EngineHost(self.settings(name).model_copy(update=changes), self._nursery)
+        return EngineHost(self.settings(name).model_copy(update=changes), self.nursery)
 
     def close(self, name: str) -> None:
         """End a host; the next `get` starts a fresh one."""
@@ -64,7 +64,7 @@ class EngineHosts:
         """End every host, and what they were forked from."""
         for name in list(self._hosts):
             self.close(name)
-        self._nursery.close()
+        self.nursery.close()
 
     def versions(self, name: str) -> TwoVersions:
         """The models that a host switches between."""

@@ -1,4 +1,4 @@
-"""An engine in a process of its own, driven over a pipe.
+"""An engine in a process of its own, driven over a pipe; and the process that it is forked from.
 
 vLLM forks, sets environment variables and warns: that must not happen in the process of the tests. Its imports take
 longer than anything else that it does in a test. So one process imports it, and each engine's process is forked from
@@ -14,8 +14,10 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -35,7 +37,7 @@ _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class EngineNursery:
-    """The process that has imported vLLM, and forks itself for each engine."""
+    """The process that has imported vLLM, and forks itself for each engine or server."""
 
     def __init__(self) -> None:
         self._requests, theirs = socket.socketpair()
@@ -44,13 +46,16 @@ class EngineNursery:
         theirs.close()
         self._requests.settimeout(_START_SECONDS)
 
-    def fork(self, pipe: Connection) -> StartedProcess:
-        """A process that serves an engine over this end of a pipe."""
-        socket.send_fds(self._requests, [b"."], [pipe.fileno()])
+    def fork(self, main: Callable[[Connection], None], log: Path | None = None) -> tuple[StartedProcess, Connection]:
+        """A process that runs `main` with its end of a pipe, and our end; `log`: where `main` writes what it says."""
+        ours, theirs = Pipe()
+        with theirs:
+            socket.send_fds(self._requests, [b"."], [theirs.fileno()])
         answer = self._requests.recv(_PID_BYTES)
         assert answer, "the process that engines are forked from has ended"
         pid = int.from_bytes(answer)
-        return StartedProcess(pid=pid, exit_code=lambda: None if psutil.pid_exists(pid) else 0)
+        ours.send_bytes(pickle.dumps(main))
+        return StartedProcess(pid=pid, exit_code=lambda: None if psutil.pid_exists(pid) else 0, log=log), ours
 
     def close(self) -> None:
         """End the process; the engines go on."""
@@ -63,10 +68,7 @@ class EngineHost:
 
     def __init__(self, settings: EngineSettings, nursery: EngineNursery) -> None:
         self.settings = settings
-        self._pipe, theirs = Pipe()
-        self._process = nursery.fork(theirs)
-        theirs.close()
-        self._pipe.send_bytes(pickle.dumps(settings))
+        self._process, self._pipe = nursery.fork(partial(serve_engine, settings))
         self._is_ready = False
 
     def run(self, scenario: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
@@ -109,8 +111,13 @@ class EngineHost:
         return result
 
 
-async def _serve(pipe: Connection) -> None:
-    engine: Engine = build_engine(pickle.loads(pipe.recv_bytes()))
+def serve_engine(settings: EngineSettings, pipe: Connection) -> None:
+    """Be the child of an `EngineHost`."""
+    asyncio.run(_serve(settings, pipe))
+
+
+async def _serve(settings: EngineSettings, pipe: Connection) -> None:
+    engine: Engine = build_engine(settings)
     await engine.start(START_VERSION)
     pipe.send_bytes(pickle.dumps(None))
     while True:
@@ -126,9 +133,11 @@ async def _serve(pipe: Connection) -> None:
     await engine.close()
 
 
-def _fork_engines(requests: socket.socket) -> None:
-    """Fork an engine's process for each pipe that comes, until nobody asks any more."""
-    import vllm.v1.engine.async_llm  # noqa: F401  # what takes the time
+def _fork_processes(requests: socket.socket) -> None:
+    """Fork a process for each pipe that comes, and run there what comes over it, until nobody asks any more."""
+    # What takes the time, in each engine's own process and in that which it starts.
+    import vllm.v1.engine.async_llm
+    import vllm.v1.worker.cpu_worker  # noqa: F401
 
     # Nobody waits for the forked ones: they leave no zombie.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -140,11 +149,12 @@ def _fork_engines(requests: socket.socket) -> None:
         if pid == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             requests.close()
-            asyncio.run(_serve(Connection(pipes[0])))
+            pipe = Connection(pipes[0])
+            pickle.loads(pipe.recv_bytes())(pipe)
             return
         os.close(pipes[0])
         requests.send(pid.to_bytes(_PID_BYTES))
 
 
 if __name__ == "__main__":
-    _fork_engines(socket.socket(fileno=int(sys.argv[1])))
+    _fork_processes(socket.socket(fileno=int(sys.argv[1])))

@@ -1,47 +1,29 @@
 """Commands and functions that start fast: each is forked from a process that has imported the product already."""
 
-import multiprocessing
 import os
+import pickle
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
 from tests.harness.processes import StartedProcess
+from tests.harness.shared_servers import server
 
-# Imports take longer than anything else that a stage does in a test. So one process imports them, and each stage is
-# forked from it.
-_FORK_SERVER = multiprocessing.get_context("forkserver")
-_FORK_SERVER.set_forkserver_preload(
-    [
-        "rollstream.generator.loop",
-        "rollstream.engines.scripted",
-        "rollstream.producers.loop",
-        "rollstream.scorer.loop",
-        "rollstream.trainer.learning.backends.single_device",
-        "rollstream.trainer.start",
-        "transformers.models.auto.tokenization_auto",
-        "transformers.models.qwen3.modeling_qwen3",
-        "rollstream.cli.archive",
-        "rollstream.collect.archive.follow",
-        "rollstream.cli.collect",
-        "rollstream.collect.continuous.run",
-        "rollstream.collect.scores.run",
-        # The last one.
-        "tests.harness.frozen_heap",
-    ]
-)
 # Else a stage would have the variables of whichever test it was that forked first.
 _ENVIRONMENT = dict(os.environ)
+# A process is killed when the connection to whoever started it closes: none does before this process ends.
+_CONNECTIONS: list[Connection] = []
 
 
 def start_forked(main: Callable[[], None], *, log: Path, env: Mapping[str, str] | None = None) -> StartedProcess:
     """Run `main` in a process that is forked from one with the product's imports; its output goes to `log`."""
     log.touch()
-    process = _FORK_SERVER.Process(target=_logged, args=(main, log, {**_ENVIRONMENT, **(env or {})}), daemon=True)
-    process.start()
-    assert process.pid is not None
-    return StartedProcess(pid=process.pid, exit_code=lambda: process.exitcode, log=log)
+    connection = Client(_path(), family="AF_UNIX")
+    _CONNECTIONS.append(connection)
+    connection.send_bytes(pickle.dumps(partial(_logged, main, log, {**_ENVIRONMENT, **(env or {})})))
+    return StartedProcess(pid=connection.recv(), exit_code=_ExitCode(connection), log=log)
 
 
 def start_command(*words: str, log: Path, env: Mapping[str, str] | None = None) -> StartedProcess:
@@ -55,6 +37,24 @@ def run_words(*words: str) -> None:
 
     sys.argv = ["rollstream", *words]
     main()
+
+
+@cache
+def _path() -> str:
+    return server("forks", Path())
+
+
+class _ExitCode:
+    """Gives the exit code, None before there is one."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._code: int | None = None
+
+    def __call__(self) -> int | None:
+        if self._code is None and self._connection.poll():
+            self._code = self._connection.recv()
+        return self._code
 
 
 def _logged(main: Callable[[], None], log: Path, environment: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.harness.processes import start_process
+from tests.harness.processes import StartedProcess, start_process
 from tests.harness.waits import wait_until
 
 START_SECONDS = 280.0
@@ -16,7 +16,13 @@ START_SECONDS = 280.0
 @contextmanager
 def serving(command: Sequence[str], health: str, *, log: Path, env: Mapping[str, str]) -> Iterator[None]:
     """Run `command` as long as the block, which begins when the URL `health` answers."""
-    server = start_process(list(command), log=log, env=env)
+    with ready(start_process(list(command), log=log, env=env), health):
+        yield
+
+
+@contextmanager
+def ready(server: StartedProcess, health: str) -> Iterator[None]:
+    """The block begins when the URL `health` answers; the server ends after it."""
     try:
         wait_until(
             lambda: server.has_ended or _is_ready(health),

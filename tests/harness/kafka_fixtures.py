@@ -4,36 +4,22 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterator
 
 import pytest
 
-from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import plan_cluster
-from rollstream.local.ports import free_ports
-from rollstream.local.redis import RedisServer
+from tests.harness.shared_servers import server
 
 
 @pytest.fixture(scope="session")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Bootstrap servers of one real broker, shared by the whole session: name your topics by `topic_prefix`."""
-    cluster = KafkaCluster(tmp_path_factory.mktemp("kafka"), plan_cluster(1))
-    try:
-        cluster.start()
-        yield cluster.bootstrap_servers
-    finally:
-        cluster.stop()
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Bootstrap servers of one real broker, shared by the whole run: name your topics by `topic_prefix`."""
+    return server("kafka", tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of one real Redis server, shared by the whole session."""
-    server = RedisServer(tmp_path_factory.mktemp("redis"), free_ports(1)[0])
-    try:
-        server.start()
-        yield server.url
-    finally:
-        server.stop()
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """URL of one real Redis server, shared by the whole run."""
+    return server("redis", tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """How pytest divides the suite between processes, and how long each lane took.
 
-A lane is a folder of tests. Each process has a broker and a Redis of its own, and is given one piece of work after the
-other. A piece is a file; or everything that runs engines or the whole loop, since two of those would starve each other;
-or everything light, so that one process alone imports what those tests import. Unit tests are light too, but many: file
-by file and at the end, they keep every process busy until the last one.
+A lane is a folder of tests. The processes share their servers; each is given one piece of work after the other.
+A piece is a file; or everything that runs engines or the whole loop, since two of those would starve each other; or
+everything light, or all unit tests of learning, so that one process alone imports what those tests import. Other unit
+tests are light too, but many: file by file and at the end, they keep every process busy until the last one.
 """
 
 import os
@@ -13,9 +13,16 @@ from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+from tests.harness.shared_servers import SERVERS, SharedServer, ask_at
 
 HEAVY = ("tests/engines/", "tests/e2e/")
+_NEEDS_TORCH = "backend", "losses", "losses_reference", "loop_shapes", "sft", "sft_rollouts", "weight_store", "rubric"
+LEARNING = [f"tests/unit/test_{name}.py" for name in _NEEDS_TORCH]
 LIGHT = ("tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")
+
+SHARED = pytest.StashKey[dict[str, SharedServer]]()
 
 
 class PieceByPiece(LoadScopeScheduling):
@@ -24,6 +31,8 @@ class PieceByPiece(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(HEAVY):
             return "heavy"
+        if nodeid.partition("::")[0] in LEARNING:
+            return "learning"
         return "light" if nodeid.startswith(LIGHT) else nodeid.partition("::")[0]
 
 
@@ -43,6 +52,29 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
         return 0
     runs_stacks = any(Path(argument).match("tests/ops") for argument in config.args)
     return len(os.sched_getaffinity(0)) + (1 if runs_stacks else 2)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A worker asks for servers where it was told to. Any other process has them, and starts what is asked for."""
+    workerinput = getattr(config, "workerinput", None)
+    if workerinput is None:
+        config.stash[SHARED] = {name: SharedServer(start) for name, start in SERVERS.items()}
+    ask_at(_addresses(config) if workerinput is None else workerinput["servers"])
+
+
+def pytest_configure_node(node: WorkerController) -> None:
+    """Tell a worker, before it starts, where to ask for servers."""
+    node.workerinput["servers"] = _addresses(node.config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """No test runs any more."""
+    for shared in config.stash.get(SHARED, {}).values():
+        shared.stop()
+
+
+def _addresses(config: pytest.Config) -> dict[str, str]:
+    return {name: shared.address for name, shared in config.stash[SHARED].items()}
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

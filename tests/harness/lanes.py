@@ -22,7 +22,7 @@ from rollstream.cli.main import COMMANDS
 ROOT = Path(__file__).parents[2]
 SOURCES = ("schemas", "services", "producers", "trainer", "tests")
 COMMAND_LINE = "rollstream.cli.main"
-IMPORTS_BEFOREHAND = "tests.harness.forking"
+IMPORTS_BEFOREHAND = "tests.harness.fork_server"
 WHO_STARTS_COMMANDS = ("tests.", "rollstream.local.")
 ALWAYS = Path("tests/contract")
 FOR_EVERY_TEST = {"pyproject.toml", "uv.lock", "conftest.py"}

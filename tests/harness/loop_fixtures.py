@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.local.tiny_model import write_tiny_model
 from tests.harness.running import Run, a_run
+from tests.harness.trainer_runs import write_model
 
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model small enough for many optimizer steps a second."""
-    path = tmp_path_factory.mktemp("model")
-    write_tiny_model(path, seed=0, hidden=32, layers=1, heads=2, ffn=64)
-    return path
+    return write_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from tests.harness.late import Late
+
+torch = Late("torch")
 Tokens = NDArray[np.int32]
 Logprobs = NDArray[np.float32]
 
@@ -35,7 +37,7 @@ def replayed_logprobs(
     return _of_sampled(logits, sampled[boundary:], temperature)
 
 
-def _of_sampled(logits: torch.Tensor, sampled: Tokens, temperature: float) -> Logprobs:
+def _of_sampled(logits: Any, sampled: Tokens, temperature: float) -> Logprobs:
     logprobs = (logits.float() / temperature).log_softmax(dim=-1)
     chosen: Logprobs = logprobs.gather(1, torch.from_numpy(sampled).long()[:, None])[:, 0].numpy()
     return chosen

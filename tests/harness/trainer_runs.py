@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -18,6 +18,7 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import LEDGER, SCORED
 from tests.harness.builders import a_generator, a_prompt, a_rollout, a_turn
+from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
 from tests.harness.trainer_process import start_trainer
@@ -29,8 +30,11 @@ Start = Callable[..., StartedProcess]
 
 
 def write_model(path: Path) -> Path:
-    """A model small enough for many optimizer steps a second."""
-    write_tiny_model(path, seed=0, hidden=32, layers=1, heads=2, ffn=64)
+    """A model small enough for many optimizer steps a second; written where torch is imported already."""
+    path.mkdir(exist_ok=True)
+    write = partial(write_tiny_model, path, seed=0, hidden=32, layers=1, heads=2, ffn=64)
+    writer = start_forked(write, log=path.with_name(f"{path.name}.log"))
+    assert writer.wait() == 0, writer.said()
     return path
 
 

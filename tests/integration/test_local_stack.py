@@ -34,11 +34,10 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def stack(run_dir: Path) -> Iterator[LocalStack]:
     """Not up before the first test asks for that; the next one goes on with what runs then."""
-    stack = LocalStack(run_dir)
     try:
-        yield stack
+        yield LocalStack(run_dir)
     finally:
-        stack.down()
+        LocalStack(run_dir).down()
 
 
 def create_topic(servers: str, replicas: int = 1) -> None:
@@ -107,7 +106,9 @@ def test_a_failed_up_leaves_the_services_running_that_ran_before_it(stack: Local
     assert pids(stack)["kafka-1"] == before["kafka-1"]
 
 
-def test_a_stack_keeps_ports_ids_and_records_over_stop_and_kill(stack: LocalStack, run_dir: Path) -> None:
+def test_a_stack_keeps_ports_ids_and_records_and_lives_no_longer_than_its_owner_unless_in_the_background(
+    stack: LocalStack, run_dir: Path
+) -> None:
     stack.up()
     servers, cluster_id = stack.kafka.bootstrap_servers, stack.kafka.plan.cluster_id
     create_topic(servers)
@@ -121,18 +122,40 @@ def test_a_stack_keeps_ports_ids_and_records_over_stop_and_kill(stack: LocalStac
     assert [(service.pid, service.died) for service in stack.status()] == [(None, False), (None, False)]
     assert stack.down() is False
 
+    tied = started_by_one_that_is_killed(run_dir, "tied")
+    wait_until(lambda: not any(map(runs, tied.values())), "every process to be gone", 20.0)
+    assert [service.died for service in stack.status()] == [True, True]
+
+    background = started_by_one_that_is_killed(run_dir, "background")
+    assert all(runs(pid) for pid in background.values())
     again = LocalStack(run_dir)
     again.up()
+    assert pids(again) == background, "what runs in the background is taken over"
     assert (again.kafka.bootstrap_servers, again.kafka.plan.cluster_id) == (servers, cluster_id)
     assert AdminClient({"bootstrap.servers": servers}).describe_cluster().result(10).cluster_id == cluster_id
-
-    again.kafka.kill_node(1)
-    again.redis.kill()
-    assert [service.died for service in again.status()] == [True, True]
-    again.up()
     produce(servers, range(100, 200))
     assert read_all(servers, 200) == list(range(200))
-    again.down()
+    assert again.down() is True
+    assert not any(runs(pid) for pid in background.values())
+
+
+def started_by_one_that_is_killed(run_dir: Path, placement: str) -> dict[str, int | None]:
+    """The processes of a stack that another process started, which was killed then."""
+    program = f"""
+import sys, time
+from pathlib import Path
+from rollstream.local.processes import Placement
+from rollstream.local.stack import LocalStack
+LocalStack(Path({str(run_dir)!r}), placement=Placement(dies_with_parent=sys.argv[1] == "tied")).up()
+print("up", flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program, placement], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert owner.stdout.readline() == "up\n"
+        started = pids(LocalStack(run_dir))
+        owner.kill()
+    return started
 
 
 def test_one_broker_of_three_is_killed_under_load_and_comes_back(tmp_path: Path) -> None:
@@ -152,32 +175,6 @@ def test_one_broker_of_three_is_killed_under_load_and_comes_back(tmp_path: Path)
         left = pids(stack)
         stack.down()
     assert not any(runs(pid) for pid in left.values())
-
-
-def test_a_killed_owner_leaves_no_broker_but_a_background_stack_goes_on(tmp_path: Path) -> None:
-    program = f"""
-import sys, time
-from pathlib import Path
-from rollstream.local.processes import Placement
-from rollstream.local.stack import STATE_FILE, LocalStack, StackState
-LocalStack(Path({str(tmp_path)!r}), placement=Placement(dies_with_parent=sys.argv[1] == "tied")).up()
-print("up", flush=True)
-time.sleep(600)
-"""
-    here = LocalStack(tmp_path)
-    for tied, outlives in (("tied", False), ("background", True)):
-        with subprocess.Popen([sys.executable, "-c", program, tied], stdout=subprocess.PIPE, text=True) as owner:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == "up\n"
-            started = pids(here)
-            owner.kill()
-        if outlives:
-            assert all(runs(pid) for pid in started.values())
-        else:
-            wait_until(lambda started=started: not any(map(runs, started.values())), "every process to be gone", 20.0)
-            assert all(service.died for service in here.status())
-    assert here.down() is True
-    assert not any(runs(pid) for pid in started.values())
 
 
 def test_a_remembered_port_that_another_took_is_named_and_nothing_stays_started(tmp_path: Path) -> None:

@@ -5,18 +5,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from rollstream.trainer.learning import policy_forward
-from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
 from rollstream.trainer.learning.bounds import ModelBounds
-from rollstream.trainer.learning.hidden_states import can_share_prompts
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings
+from tests.harness.late import Late
+
+torch = Late("torch")
+transformers = Late("transformers")
+single_device = Late("rollstream.trainer.learning.backends.single_device")
+hidden_states = Late("rollstream.trainer.learning.hidden_states")
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
@@ -30,7 +31,7 @@ def model_path(tmp_path_factory):
 
 def a_backend(model_path, **settings):
     values = {"device": "cpu", "threads": 1, "learning_rate": 1e-3, "warmup_steps": 0, **settings}
-    return SingleDeviceBackend.from_model(model_path, LearningSettings(**values))
+    return single_device.SingleDeviceBackend.from_model(model_path, LearningSettings(**values))
 
 
 def a_sample(index, *, prompt=5, completion=4, **fields):
@@ -57,7 +58,7 @@ def eight_samples():
 
 def weights_of(backend, path):
     backend.save_weights(path)
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
@@ -103,12 +104,12 @@ def test_a_prompt_that_is_computed_once_for_its_group_gives_the_same_step(model_
 
 def test_a_model_that_keeps_a_sliding_window_of_its_tokens_shares_no_prompts(model_path):
     device = torch.device("cpu")
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
-    assert can_share_prompts(model, device)
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    assert hidden_states.can_share_prompts(model, device)
     config = model.config
     config.sliding_window, config.use_sliding_window = 4, True
     config.layer_types = ["sliding_attention"] * config.num_hidden_layers
-    assert not can_share_prompts(AutoModelForCausalLM.from_config(config), device)
+    assert not hidden_states.can_share_prompts(transformers.AutoModelForCausalLM.from_config(config), device)
 
 
 def test_the_loss_of_one_minibatch_is_the_weighted_policy_gradient_at_ratio_one(model_path):
@@ -129,7 +130,7 @@ def test_samples_that_begin_alike_give_the_loss_and_the_gradient_that_they_give_
         a_sample(index, prompt_token_ids=prompt, completion=len(one), token_ids=one)
         for index, one in enumerate(answers)
     ]
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
     losses = []
     for sample in samples:
         logprobs = logprobs_of(model, sample)
@@ -152,7 +153,7 @@ def logprobs_of(model, sample):
 
 
 def teacher_forced(model_path, sample):
-    model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32).eval()
     with torch.no_grad():
         return logprobs_of(model, sample).numpy()
 
@@ -169,7 +170,9 @@ def test_several_minibatches_update_as_often_and_the_later_ones_see_a_ratio_away
 def test_a_large_vocabulary_goes_through_the_head_in_chunks_with_the_same_result(model_path, tmp_path, monkeypatch):
     whole = a_backend(model_path)
     expected = whole.train_step(eight_samples(), step=0)
-    monkeypatch.setattr(policy_forward, "CHUNK_LOGITS", 64 * 5)  # five positions of the vocabulary of 64
+    monkeypatch.setattr(
+        "rollstream.trainer.learning.policy_forward.CHUNK_LOGITS", 64 * 5
+    )  # five positions of the vocabulary of 64
     chunked = a_backend(model_path)
     report = chunked.train_step(eight_samples(), step=0)
     assert report.loss == pytest.approx(expected.loss, abs=1e-6)
@@ -307,12 +310,12 @@ def test_saved_weights_load_in_transformers_with_their_tokenizer(tmp_path, tied,
     backend = a_backend(source, dtype=dtype)
     backend.train_step(eight_samples(), step=0)
     backend.save_weights(saved)
-    model = AutoModelForCausalLM.from_pretrained(saved)
+    model = transformers.AutoModelForCausalLM.from_pretrained(saved)
     assert model.dtype is getattr(torch, dtype)
     assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == tied
     assert (
-        AutoTokenizer.from_pretrained(saved)("52910=").input_ids
-        == AutoTokenizer.from_pretrained(source)("52910=").input_ids
+        transformers.AutoTokenizer.from_pretrained(saved)("52910=").input_ids
+        == transformers.AutoTokenizer.from_pretrained(source)("52910=").input_ids
     )
     assert tokenizer_sha256(saved) == backend.tokenizer_sha256
     assert chat_template_sha256(saved) == backend.chat_template_sha256

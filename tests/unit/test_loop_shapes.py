@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-import torch
-from transformers import AutoModelForCausalLM
 
 from rollstream.environments.load import load_environment
 from rollstream.environments.rubric import RewardInput
@@ -24,6 +22,9 @@ CHAIN = {"0": {"0": 0.9, "1": 0.1}, "1": {"1": 0.75, STOP: 0.25}}
 
 def probabilities_after(model_path: Path, text: str) -> dict[str, float]:
     """Of the next character, as the model says; those below one in a million are left out."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     model = AutoModelForCausalLM.from_pretrained(model_path)
     ids = torch.tensor([[VOCABULARY.index(character) for character in text]])
     with torch.no_grad():

@@ -1,24 +1,33 @@
 """Surrogates and normalizations against numbers worked by hand, gradients against finite differences."""
 
 import math
+from functools import cache
+from typing import get_args
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
 
-from rollstream.trainer.learning.losses import SURROGATES, Clip, TokenBatch, cispo, clipped, gspo, importance_weights
 from rollstream.trainer.learning.normalization import token_weights
-from rollstream.trainer.learning.settings import LearningSettings
+from rollstream.trainer.learning.settings import LearningSettings, LossName
+from tests.harness.late import Late
 
-CLIP = Clip(low=0.2, high=0.28)
+torch = Late("torch")
+losses = Late("rollstream.trainer.learning.losses")
+
+LOSSES = get_args(LossName)
+
+
+@cache
+def clip():
+    return losses.Clip(low=0.2, high=0.28)
 
 
 def a_batch(ratios, advantages, *, samples=None, weights=None):
     """Tokens with the given ratios to an old policy whose logprobs are all log 0.5."""
     old = torch.full((len(ratios),), math.log(0.5), dtype=torch.float64)
     rows = torch.tensor(samples if samples is not None else range(len(ratios)))
-    return TokenBatch(
+    return losses.TokenBatch(
         policy_logprobs=(old + torch.log(torch.tensor(ratios, dtype=torch.float64))).requires_grad_(),
         old_logprobs=old,
         importance_weights=torch.tensor(weights or [1.0] * len(ratios), dtype=torch.float64),
@@ -28,7 +37,7 @@ def a_batch(ratios, advantages, *, samples=None, weights=None):
 
 
 def gradient(surrogate, batch):
-    surrogate(batch, CLIP).loss.sum().backward()
+    surrogate(batch, clip()).loss.sum().backward()
     return batch.policy_logprobs.grad
 
 
@@ -43,35 +52,35 @@ def gradient(surrogate, batch):
     ],
 )
 def test_the_clipped_loss_is_the_pessimistic_one_of_two(ratio, advantage, loss):
-    assert clipped(a_batch([ratio], [advantage]), CLIP).loss.item() == pytest.approx(loss)
+    assert losses.clipped(a_batch([ratio], [advantage]), clip()).loss.item() == pytest.approx(loss)
 
 
 def test_the_importance_weight_multiplies_the_loss_and_nothing_else():
-    token_loss = clipped(a_batch([1.1, 1.5], [2.0, 2.0], weights=[0.5, 2.0]), CLIP)
+    token_loss = losses.clipped(a_batch([1.1, 1.5], [2.0, 2.0], weights=[0.5, 2.0]), clip())
     torch.testing.assert_close(token_loss.loss.detach(), torch.tensor([-1.1, -5.12], dtype=torch.float64))
 
 
 def test_clip_fractions_count_the_tokens_that_lost_their_gradient():
     batch = a_batch([1.5, 1.5, 0.5, 0.5, 1.0], [1.0, -1.0, 1.0, -1.0, 1.0])
-    token_loss = clipped(batch, CLIP)
+    token_loss = losses.clipped(batch, clip())
     assert token_loss.clipped_high.tolist() == [True, False, False, False, False]
     assert token_loss.clipped_low.tolist() == [False, False, False, True, False]
-    lost = gradient(clipped, batch) == 0
+    lost = gradient(losses.clipped, batch) == 0
     assert lost.tolist() == [True, False, False, True, False]
 
 
-@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_at_ratio_one_every_loss_has_the_gradient_of_the_policy_gradient(name):
     # d/dlogp of -w·r·A at r = 1 is -w·A.
     batch = a_batch([1.0, 1.0, 1.0], [2.0, -1.0, 0.5], weights=[1.0, 1.5, 0.25])
-    torch.testing.assert_close(gradient(SURROGATES[name], batch), torch.tensor([-2.0, 1.5, -0.125]).double())
+    torch.testing.assert_close(gradient(losses.SURROGATES[name], batch), torch.tensor([-2.0, 1.5, -0.125]).double())
 
 
-@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("name", LOSSES)
 def test_gradients_agree_with_finite_differences(name):
     ratios, advantages, samples = [1.1, 0.95, 1.6, 0.6, 1.05], [1.0, 1.0, -2.0, -2.0, 0.5], [0, 0, 1, 1, 2]
     batch = a_batch(ratios, advantages, samples=samples, weights=[1.0, 0.5, 2.0, 1.0, 1.5])
-    analytic = gradient(SURROGATES[name], batch)
+    analytic = gradient(losses.SURROGATES[name], batch)
     step = 1e-6
     for index in range(len(ratios)):
         values = []
@@ -85,34 +94,36 @@ def test_gradients_agree_with_finite_differences(name):
 def _loss_with_frozen_weight(name, batch, policy_logprobs):
     """CISPO's bounded ratio carries no gradient: finite differences hold it where it was."""
     if name == "cispo":
-        bounded = torch.exp(batch.policy_logprobs.detach() - batch.old_logprobs).clamp(max=1 + CLIP.high)
+        bounded = torch.exp(batch.policy_logprobs.detach() - batch.old_logprobs).clamp(max=1 + clip().high)
         return float((-batch.importance_weights * bounded * batch.advantages * policy_logprobs).sum())
-    fields = {field: getattr(batch, field) for field in TokenBatch.__slots__}
-    return float(SURROGATES[name](TokenBatch(**{**fields, "policy_logprobs": policy_logprobs}), CLIP).loss.sum())
+    fields = {field: getattr(batch, field) for field in losses.TokenBatch.__slots__}
+    return float(
+        losses.SURROGATES[name](losses.TokenBatch(**{**fields, "policy_logprobs": policy_logprobs}), clip()).loss.sum()
+    )
 
 
 def test_gspo_clips_the_geometric_mean_ratio_of_the_sequence():
     # Sequence 0: sqrt(2 · 0.5) = 1, so nothing is clipped; sequence 1: sqrt(2 · 2) = 2, clipped at 1.28.
-    token_loss = gspo(a_batch([2.0, 0.5, 2.0, 2.0], [1.0] * 4, samples=[0, 0, 1, 1]), CLIP)
+    token_loss = losses.gspo(a_batch([2.0, 0.5, 2.0, 2.0], [1.0] * 4, samples=[0, 0, 1, 1]), clip())
     torch.testing.assert_close(token_loss.loss.detach(), torch.tensor([-1.0, -1.0, -1.28, -1.28]).double())
     assert token_loss.clipped_high.tolist() == [False, False, True, True]
 
 
 def test_cispo_bounds_the_weight_but_keeps_the_gradient_of_every_token():
     batch = a_batch([1.5, 0.5], [2.0, 2.0])
-    torch.testing.assert_close(gradient(cispo, batch), torch.tensor([-2.56, -1.0]).double())
+    torch.testing.assert_close(gradient(losses.cispo, batch), torch.tensor([-2.56, -1.0]).double())
 
 
 def test_importance_weights_are_capped_and_carry_no_gradient():
     proximal = torch.log(torch.tensor([0.5, 0.4, 0.9])).requires_grad_()
     behavior = torch.log(torch.tensor([0.5, 0.1, 0.95]))
-    weights = importance_weights(proximal, behavior, 2.0)
+    weights = losses.importance_weights(proximal, behavior, 2.0)
     torch.testing.assert_close(weights, torch.tensor([1.0, 2.0, 0.9 / 0.95]))
     assert not weights.requires_grad
 
 
 def test_without_a_cap_there_is_no_importance_weight():
-    assert importance_weights(torch.zeros(2), -torch.ones(2), None).tolist() == [1.0, 1.0]
+    assert losses.importance_weights(torch.zeros(2), -torch.ones(2), None).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
@@ -141,18 +152,18 @@ def test_truncated_samples_count_as_samples_but_not_as_tokens(normalization, exp
     np.testing.assert_allclose(weights[:2], expected)
 
 
-@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("advantage", [1.0, 0.0, -1.0])
 def test_a_token_that_was_nearly_impossible_when_it_was_sampled_leaves_loss_and_gradient_finite(name, advantage):
     policy = torch.tensor([-1.0], requires_grad=True)
-    batch = TokenBatch(
+    batch = losses.TokenBatch(
         policy_logprobs=policy,
         old_logprobs=torch.tensor([-3e38]),
         importance_weights=torch.ones(1),
         advantages=torch.tensor([advantage]),
         samples=torch.tensor([0]),
     )
-    loss = SURROGATES[name](batch, CLIP).loss.sum()
+    loss = losses.SURROGATES[name](batch, clip()).loss.sum()
     loss.backward()
     assert torch.isfinite(loss)
     assert torch.isfinite(policy.grad).all()

@@ -7,12 +7,10 @@ the baseline, and it counts as a sample in every mean over samples. Each sample 
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
@@ -20,18 +18,19 @@ from rollstream.schemas.rollout import FinishReason, Turn
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import Group, Place, PlacedSample
-from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
-from rollstream.trainer.learning.hidden_states import DeviceBatch
-from rollstream.trainer.learning.losses import SURROGATES
-from rollstream.trainer.learning.model_files import load_model
-from rollstream.trainer.learning.objective import objective
 from rollstream.trainer.learning.packing import microbatches
-from rollstream.trainer.learning.policy_forward import token_statistics
 from rollstream.trainer.learning.samples import TrainingSample
-from rollstream.trainer.learning.settings import LearningSettings
+from rollstream.trainer.learning.settings import LearningSettings, LossName
 from tests.harness.builders import a_prompt, a_rollout, a_turn
+from tests.harness.late import Late
 
-CPU = torch.device("cpu")
+torch = Late("torch")
+single_device = Late("rollstream.trainer.learning.backends.single_device")
+hidden_states = Late("rollstream.trainer.learning.hidden_states")
+model_files = Late("rollstream.trainer.learning.model_files")
+objectives = Late("rollstream.trainer.learning.objective")
+policy_forward = Late("rollstream.trainer.learning.policy_forward")
+
 LOW, HIGH, CAP, MAX_TOKENS = 0.2, 0.28, 2.0, 12
 MICROBATCH_TOKENS = 40  # three or four micro-batches
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -76,7 +75,7 @@ def some_groups() -> list[list[RolloutScored]]:
 GROUPS = some_groups()
 
 
-def sampled_logprobs(model: Any, scored: RolloutScored) -> Tensor:
+def sampled_logprobs(model: Any, scored: RolloutScored) -> Any:
     """Logprobs of all sampled tokens of a rollout, in order."""
     ids: list[int] = []
     is_sampled: list[bool] = []
@@ -88,7 +87,7 @@ def sampled_logprobs(model: Any, scored: RolloutScored) -> Tensor:
     return torch.stack([logprobs[at - 1, ids[at]] for at in range(len(ids)) if is_sampled[at]])
 
 
-def reference_loss(name: str, policy: Any, proximal: Any | None) -> Tensor:
+def reference_loss(name: str, policy: Any, proximal: Any | None) -> Any:
     """The loss of `GROUPS`; without `proximal` the ratio is policy ÷ behavior, and nothing corrects for lag."""
     sums, counts = [], []
     for group in GROUPS:
@@ -107,7 +106,7 @@ def reference_loss(name: str, policy: Any, proximal: Any | None) -> Tensor:
     return sum(sums) / sum(counts)  # type: ignore[return-value]
 
 
-def token_losses(name: str, scored: RolloutScored, advantage: float, policy: Any, proximal: Any | None) -> Tensor:
+def token_losses(name: str, scored: RolloutScored, advantage: float, policy: Any, proximal: Any | None) -> Any:
     current = sampled_logprobs(policy, scored)
     behavior = torch.cat([torch.tensor(one.behavior_logprobs) for one in scored.rollout.turns]).double()
     before, weight = behavior, torch.ones_like(behavior)
@@ -129,7 +128,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
     found: dict[str, Any] = {"path": path}
     for seed, name in enumerate(("policy", "proximal")):
-        model = load_model(path, CPU)
+        model = model_files.load_model(path, torch.device("cpu"))
         generator = torch.Generator().manual_seed(seed)
         for parameter in model.parameters():
             parameter.data += 0.07 * torch.randn(parameter.shape, generator=generator)
@@ -179,7 +178,7 @@ def check_gradients(model: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("old", ["proximal", "behavior"])
-@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("name", get_args(LossName))
 def test_a_step_has_the_loss_and_the_gradient_of_the_reference(name: str, old: str, policies: dict[str, Any]) -> None:
     policy = copy.deepcopy(policies["policy"])
     reference = in_float64(policy)
@@ -187,7 +186,9 @@ def test_a_step_has_the_loss_and_the_gradient_of_the_reference(name: str, old: s
     torch.autograd.backward(loss)
 
     settings = settings_of(name, old=old)
-    backend = SingleDeviceBackend(policy, settings, model_path=policies["path"], device=CPU)
+    backend = single_device.SingleDeviceBackend(
+        policy, settings, model_path=policies["path"], device=torch.device("cpu")
+    )
     report = backend.train_step(admitted_samples(), step=0)
     assert report.loss == pytest.approx(float(loss.detach()), abs=1e-6)
     check_gradients(policy, reference)
@@ -196,7 +197,7 @@ def test_a_step_has_the_loss_and_the_gradient_of_the_reference(name: str, old: s
     assert (report.metrics["importance_weight_capped_ratio"] if old == "proximal" else clipped) > 0
 
 
-@pytest.mark.parametrize("name", SURROGATES)
+@pytest.mark.parametrize("name", get_args(LossName))
 def test_a_later_minibatch_has_the_loss_and_the_gradient_of_the_reference(name: str, policies: dict[str, Any]) -> None:
     """Behavior, proximal and current policy all differ."""
     policy, proximal = copy.deepcopy(policies["policy"]), policies["proximal"]
@@ -209,10 +210,10 @@ def test_a_later_minibatch_has_the_loss_and_the_gradient_of_the_reference(name: 
     for batch in microbatches(
         admitted_samples(), tokens=MICROBATCH_TOKENS, normalization=settings.resolved_normalization
     ):
-        on_device = DeviceBatch.of(batch, CPU)
+        on_device = hidden_states.DeviceBatch.of(batch, torch.device("cpu"))
         with torch.no_grad():
-            before = token_statistics(proximal, on_device).logprobs
-        loss, _ = objective(on_device, token_statistics(policy, on_device), before, settings)
+            before = policy_forward.token_statistics(proximal, on_device).logprobs
+        loss, _ = objectives.objective(on_device, policy_forward.token_statistics(policy, on_device), before, settings)
         torch.autograd.backward(loss)
         total += float(loss.detach())
     assert total == pytest.approx(float(expected.detach()), abs=1e-6)

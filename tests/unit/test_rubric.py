@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.errors import RewardError
@@ -78,11 +77,17 @@ def test_a_reward_that_is_no_finite_number_is_refused(value: Any, why: str) -> N
         Rubric(WeightedReward("odd", lambda _sample: value)).score(an_answer())
 
 
-@pytest.mark.parametrize("value", [True, 1, np.bool_(True), np.float32(1), np.int64(1), torch.tensor(1.0)], ids=repr)
+@pytest.mark.parametrize("value", [True, 1, np.bool_(True), np.float32(1), np.int64(1)], ids=repr)
 def test_any_number_is_a_reward_and_becomes_a_float(value: Any) -> None:
     reward, components = Rubric(WeightedReward("one", lambda _sample: value)).score(an_answer())
     assert (reward, components) == (1.0, {"one": 1.0})
     assert {type(reward), type(components["one"])} == {float}
+
+
+def test_a_tensor_of_one_number_is_a_reward_and_becomes_a_float() -> None:
+    import torch
+
+    test_any_number_is_a_reward_and_becomes_a_float(torch.tensor(1.0))
 
 
 def test_a_weighted_sum_that_overflows_is_refused_with_its_components() -> None:

@@ -5,9 +5,7 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-import torch
 from click.testing import CliRunner
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from rollstream.cli.sft import command
 from rollstream.engines.tokenizer import ChatTokenizer
@@ -18,30 +16,36 @@ from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Sampling
 from rollstream.trainer.sft.settings import SftSettings
-from rollstream.trainer.sft.sft import Demonstration, masked_loss, padded, run_sft
-from rollstream.trainer.sft.validation import Validation
+from tests.harness.late import Late
 
-TWO_ROWS = [Demonstration(prompt=[5, 6, 7], answer=[8, 1]), Demonstration(prompt=[5], answer=[9, 1])]
+torch = Late("torch")
+transformers = Late("transformers")
+sft = Late("rollstream.trainer.sft.sft")
+validation = Late("rollstream.trainer.sft.validation")
+
+
+def two_rows():
+    return [sft.Demonstration(prompt=[5, 6, 7], answer=[8, 1]), sft.Demonstration(prompt=[5], answer=[9, 1])]
 
 
 def test_rows_are_padded_on_the_right_and_labels_cover_the_answers_alone():
-    input_ids, labels = padded(TWO_ROWS)
+    input_ids, labels = sft.padded(two_rows())
     assert input_ids.tolist() == [[5, 6, 7, 8, 1], [5, 9, 1, 0, 0]]
     assert labels.tolist() == [[-100, -100, -100, 8, 1], [-100, 9, 1, -100, -100]]
 
 
 def test_the_loss_is_the_mean_over_the_answers_tokens_of_both_rows():
-    _, labels = padded(TWO_ROWS)
+    _, labels = sft.padded(two_rows())
     logits = torch.zeros(2, 5, 16)
     logits[0, 2, 8] = math.log(5.0)  # predicts the first answer token with 5 / (5 + 15) = 1/4; the others: 1/16
     expected = (math.log(4) + 3 * math.log(16)) / 4
-    assert masked_loss(logits, labels).item() == pytest.approx(expected, rel=1e-6)
+    assert sft.masked_loss(logits, labels).item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_positions_that_predict_prompts_or_padding_get_no_gradient():
-    _, labels = padded(TWO_ROWS)
+    _, labels = sft.padded(two_rows())
     logits = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    masked_loss(logits, labels).backward()
+    sft.masked_loss(logits, labels).backward()
     trained = logits.grad.abs().sum(dim=-1) > 0
     assert trained.tolist() == [[False, False, True, True, False], [True, True, False, False, False]]
 
@@ -73,23 +77,25 @@ def a_warm_up(tmp_path, **settings):
 
 
 def test_a_warm_up_lowers_the_loss_and_writes_a_model_that_loads(tmp_path):
-    first = run_sft(a_warm_up(tmp_path, max_steps=1))
-    report = run_sft(a_warm_up(tmp_path, max_steps=40))
+    first = sft.run_sft(a_warm_up(tmp_path, max_steps=1))
+    report = sft.run_sft(a_warm_up(tmp_path, max_steps=40))
     assert report.num_steps == 40
     assert report.accuracy is None
     assert report.loss < first.loss - 1.0
-    assert AutoModelForCausalLM.from_pretrained(tmp_path / "warm").dtype is torch.float32
-    assert AutoTokenizer.from_pretrained(tmp_path / "warm").eos_token_id is not None
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "warm").dtype is torch.float32
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "warm").eos_token_id is not None
 
 
 def test_a_warm_up_stops_at_the_first_check_that_reaches_its_accuracy(tmp_path):
-    report = run_sft(a_warm_up(tmp_path, until_accuracy=0.0, check_every=3, max_steps=40))
+    report = sft.run_sft(a_warm_up(tmp_path, until_accuracy=0.0, check_every=3, max_steps=40))
     assert report.num_steps == 3
     assert report.accuracy is not None
 
 
 def test_the_same_seed_gives_the_same_warm_up(tmp_path):
-    reports = [run_sft(a_warm_up(tmp_path, until_accuracy=1.0, check_every=4, max_steps=8, seed=3)) for _ in range(2)]
+    reports = [
+        sft.run_sft(a_warm_up(tmp_path, until_accuracy=1.0, check_every=4, max_steps=8, seed=3)) for _ in range(2)
+    ]
     assert reports[0] == reports[1]
 
 
@@ -104,8 +110,8 @@ def test_an_accuracy_is_refused_where_there_is_nothing_to_measure_it_with(tmp_pa
     own = {"path": f"{__name__}.{WithoutValidation.__name__}"}
     common = {"environment": "own", "environments": {"own": own}}
     with pytest.raises(ConfigurationError, match="no prompt in the split validate"):
-        run_sft(a_warm_up(tmp_path, **common, until_accuracy=0.0))
-    assert run_sft(a_warm_up(tmp_path, **common, max_steps=1)).accuracy is None
+        sft.run_sft(a_warm_up(tmp_path, **common, until_accuracy=0.0))
+    assert sft.run_sft(a_warm_up(tmp_path, **common, max_steps=1)).accuracy is None
 
 
 class Fingerprint(SortDigits):
@@ -122,11 +128,11 @@ def figure(tmp_path, environment, *, seed=0, **generation):
     """The validation figure of a model that does not answer the same each time."""
     path = tmp_path / "model"
     write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
-    model = AutoModelForCausalLM.from_pretrained(path)
-    own = GenerationConfig(**{**model.generation_config.to_dict(), **generation})
+    model = transformers.AutoModelForCausalLM.from_pretrained(path)
+    own = transformers.GenerationConfig(**{**model.generation_config.to_dict(), **generation})
     model.generation_config = own
     torch.manual_seed(seed)
-    found = Validation.of(environment, ChatTokenizer(path), 8, 0).accuracy(model)
+    found = validation.Validation.of(environment, ChatTokenizer(path), 8, 0).accuracy(model)
     assert model.generation_config is own
     return found
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from transformers import AutoTokenizer
 
+from rollstream.cli.main import cli
 from rollstream.cli.sft import command
 from rollstream.collect.files.row_files import write_rows
 from rollstream.collect.sft.conversations import Tally, conversation_of
@@ -17,9 +17,12 @@ from rollstream.collect.sft.prime_rl import refuse_rollout_dir
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message
-from rollstream.trainer.sft.demonstrations import RolloutDemonstrations, Texts, shuffled
 from rollstream.trainer.sft.settings import SftSettings
-from rollstream.trainer.sft.sft import padded, run_sft
+from tests.harness.late import Late
+
+transformers = Late("transformers")
+demonstrations = Late("rollstream.trainer.sft.demonstrations")
+sft = Late("rollstream.trainer.sft.sft")
 
 
 def a_row(question: str = "52910=", answer: str = "01259", reward: float | None = 1.3, **fields: Any) -> dict[str, Any]:
@@ -154,20 +157,24 @@ def exchange(*answers: str, prompt: str = "21=") -> Any:
 
 def test_the_labels_are_the_answers_tokens_and_the_stop_token_alone(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=1)
-    tokenizer = AutoTokenizer.from_pretrained(settings.model_path)
-    source = RolloutDemonstrations([exchange("12")], Texts(settings), settings, max_tokens=64)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings.model_path)
+    source = demonstrations.RolloutDemonstrations(
+        [exchange("12")], demonstrations.Texts(settings), settings, max_tokens=64
+    )
     [one] = source
     given, answer = tokenizer("21=").input_ids, tokenizer("12").input_ids
     assert (list(one.prompt), list(one.answer)) == (given, [*answer, tokenizer.eos_token_id])
-    input_ids, labels = padded([one])
+    input_ids, labels = sft.padded([one])
     assert input_ids.tolist() == [[*given, *answer, tokenizer.eos_token_id]]
     assert labels.tolist() == [[-100] * 3 + [*answer, tokenizer.eos_token_id]]
 
 
 def test_each_assistant_message_of_an_answer_is_learned_after_all_before_it(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=1)
-    source = RolloutDemonstrations([exchange("1", "and?", "2")], Texts(settings), settings, max_tokens=64)
-    tokenizer = AutoTokenizer.from_pretrained(settings.model_path)
+    source = demonstrations.RolloutDemonstrations(
+        [exchange("1", "and?", "2")], demonstrations.Texts(settings), settings, max_tokens=64
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings.model_path)
     assert [(tokenizer.decode(list(one.prompt)), list(one.answer)[:-1]) for one in source] == [
         ("21=", tokenizer("1").input_ids),
         ("21=1and?", tokenizer("2").input_ids),
@@ -176,23 +183,29 @@ def test_each_assistant_message_of_an_answer_is_learned_after_all_before_it(tmp_
 
 def test_answers_that_are_too_long_for_the_model_are_counted_and_all_of_them_are_an_error(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=2)
-    source = RolloutDemonstrations([exchange("1"), exchange("1" * 90)], Texts(settings), settings, max_tokens=64)
+    source = demonstrations.RolloutDemonstrations(
+        [exchange("1"), exchange("1" * 90)], demonstrations.Texts(settings), settings, max_tokens=64
+    )
     assert len(list(source)) == 2
     assert source.left_out == {"longer than the model's 64 tokens": 1}
     with pytest.raises(ConfigurationError, match="1 x longer than the model's 64 tokens"):
-        list(RolloutDemonstrations([exchange("1" * 90)], Texts(settings), settings, max_tokens=64))
+        list(
+            demonstrations.RolloutDemonstrations(
+                [exchange("1" * 90)], demonstrations.Texts(settings), settings, max_tokens=64
+            )
+        )
 
 
 def test_each_pass_has_every_exchange_once_in_another_order() -> None:
-    orders = [list(shuffled(range(5000), seed)) for seed in (0, 1, 1)]
+    orders = [list(demonstrations.shuffled(range(5000), seed)) for seed in (0, 1, 1)]
     assert [sorted(order) for order in orders] == [list(range(5000))] * 3
     assert orders[1] == orders[2] != orders[0] != list(range(5000))
 
 
 def test_training_on_rollouts_lowers_the_loss_and_ends_after_its_passes(tmp_path: Path) -> None:
     rows = [exchange("".join(sorted(digits)), prompt=f"{digits}=") for digits in ("21", "43", "95", "70", "64", "31")]
-    first = run_sft(settings_of(tmp_path, epochs=1, warmup_steps=0), rows)
-    later = run_sft(settings_of(tmp_path, epochs=30, warmup_steps=0), rows)
+    first = sft.run_sft(settings_of(tmp_path, epochs=1, warmup_steps=0), rows)
+    later = sft.run_sft(settings_of(tmp_path, epochs=30, warmup_steps=0), rows)
     # 6 exchanges in batches of 4, which go on over the passes.
     assert (first.num_steps, later.num_steps) == (2, 45)
     assert later.loss < first.loss - 1.0
@@ -251,6 +264,37 @@ def test_a_prime_rl_file_with_a_rollout_directory_is_answered_with_the_command(t
         "rollstream sft --rollouts ./rollout_generation/rollouts_custom --min-reward 1.0 --model "
         "meta-llama/Llama-3.1-8B-Instruct --output trained --batch-size 32 --epochs 3 --learning-rate 1e-05"
     ) in str(ended.exception)
+
+
+@pytest.mark.parametrize(
+    "words", [("trainer", "@"), ("trainer", "--config"), ("config", "--check"), ("config", "--json", "--check")]
+)
+def test_such_a_file_gets_the_same_answer_wherever_it_is_named_first(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = tmp_path / "train_with_rollouts.toml"
+    config.write_text(PRIME_RL)
+    ended = CliRunner().invoke(cli, [*words, str(config)])
+    assert isinstance(ended.exception, ConfigurationError)
+    assert "rollstream sft --rollouts ./rollout_generation/rollouts_custom --min-reward 1.0" in str(ended.exception)
+
+
+def test_the_trainer_takes_no_other_arguments() -> None:
+    ended = CliRunner().invoke(cli, ["trainer", "fast"])
+    assert ended.exit_code == 2
+    assert "there are no arguments, got fast: the run's file is named with --config" in ended.output
+    assert (
+        "Usage: rollstream trainer [OPTIONS]\n"
+        in CliRunner().invoke(cli, ["trainer", "--help"], prog_name="rollstream").output
+    )
+
+
+@pytest.mark.parametrize("words", [("sft",), ("verifiers", "export-sft")])
+def test_the_help_names_no_bound_where_there_is_none(words: tuple[str, ...]) -> None:
+    ended = CliRunner().invoke(cli, [*words, "--help"])
+    assert "--min-reward" in ended.output
+    assert "None" not in ended.output
 
 
 @pytest.mark.parametrize("text", ['run = "demo"\n', "[data]\nrollout_dir = 3\n", "data = 3\n", "not toml", "\udcff"])

@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.weight_files import StoredWeights
@@ -215,10 +213,15 @@ def a_writer_in_mid_write(root: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def torch_save(directory: Path) -> None:
+    import torch
+
     torch.save(torch.zeros(100_000), directory / "state.pt")
 
 
 def safetensors_save(directory: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
     save_file({"weights": torch.zeros(100_000)}, directory / "model.safetensors")
 
 
