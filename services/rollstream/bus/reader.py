@@ -90,12 +90,13 @@ class TopicReader:
         while not self.at_end() or any(self._positions.get(each, 0) < end for each, end in needed.items()):
             messages = self.poll(timeout_seconds=0.1)
             if messages:
+                yield from messages
+                # Only now: whoever reads may work for an hour on a message.
                 last_message_at = time.monotonic()
             elif time.monotonic() - last_message_at > _SILENCE_SECONDS:
                 raise BrokerError(
                     f"nothing was read for {_SILENCE_SECONDS:.0f} s before the end of {self._unread()}; is Kafka up?"
                 )
-            yield from messages
 
     def at_end(self) -> bool:
         """Whether every partition was read to its end, and nothing has come since."""
