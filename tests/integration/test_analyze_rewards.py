@@ -1,6 +1,7 @@
 """`analyze-rewards` on real files and real scoring processes: rows P6, P7, P12 and P13 of the formats."""
 
 import json
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -134,11 +135,21 @@ def test_a_function_that_cannot_be_loaded_ends_the_command_without_an_output(
     assert not (tmp_path / "rollouts_with_rewards.jsonl").exists()
 
 
-def test_a_file_of_which_no_row_is_scored_is_written_and_the_command_fails(tmp_path: Path) -> None:
-    rollouts = written(tmp_path / "rollouts.jsonl", [a_row(None), a_row("a", original_data_source="mine")])
-    with pytest.raises(ConfigurationError, match="none of 2 rows was scored"):
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_if_no_row_is_scored_the_output_stays_as_it_was(suffix: str, tmp_path: Path, own_rewards: str) -> None:
+    rollouts = written(tmp_path / f"rollouts{suffix}", [a_row(None), a_row("a", original_data_source="mine")])
+    output = tmp_path / f"rollouts_with_rewards{suffix}"
+    with pytest.raises(ConfigurationError, match=rf"none of 2 rows was scored, so {output} was not written"):
         analyzed(rollouts)
-    assert [row["reward"] for row in output_rows(rollouts)] == [None, None]
+    assert not output.exists()
+    scored(rollouts, "--reward_fn", "custom", f"{own_rewards}.brevity")
+    before = output.read_bytes()
+    with pytest.raises(ConfigurationError, match=rf"none of 2 rows was scored, so {output} stays as it was"):
+        analyzed(rollouts, "--reward_fn", "ifeval")
+    assert output.read_bytes() == before
+    # No journal is left that would refuse another function.
+    found = scored(rollouts, "--reward_fn", "custom", f"{own_rewards}.brevity", "--name", "second")
+    assert [row["reward_custom"] for row in found] == [row["reward_second"] for row in found] == [None, -1.0]
 
 
 SNIPPET = """
@@ -196,3 +207,120 @@ def test_the_documents_snippets_run_on_our_files_and_agree_with_the_command(
     assert as_jsonl == output_rows(tmp_path / "rollouts.parquet")
     exec(SNIPPET, {})
     assert pd.read_parquet("rollouts_with_rewards.parquet")["reward"].tolist() == ours == [0.0, 1.0] * 3
+
+
+def test_rewards_of_the_documents_snippet_stay_beside_those_of_the_commands_that_it_names_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"original_kwargs": [{}], "original_instruction_id_list": ["punctuation:no_comma"], "original_key": 1}
+    row = partial(a_row, original_data_source="openai/gsm8k", original_ground_truth="1", status="completed")
+    rollouts = written(tmp_path / "rollouts.parquet", [row("#### 1"), row("#### 2", 1), row("1, #### 1", 2, **told)])
+    monkeypatch.chdir(tmp_path)
+    exec(SNIPPET, {})
+    by_hand = [1.0, 0.0, 1.0]
+    found = scored(rollouts, "--reward_fn", "ifeval")
+    assert [row["reward"] for row in found] == [None, None, 0.0]
+    assert [row["reward_before"] for row in found] == by_hand
+    found = scored(rollouts, "--reward_fn", "math")
+    assert [row["reward_before"] for row in found] == by_hand
+    assert [row["reward_ifeval"] for row in found] == [None, None, 0.0]
+    assert [row["reward"] for row in found] == [row["reward_math"] for row in found]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_columns_that_pandas_added_to_the_output_are_kept_also_beside_values_that_it_changes(
+    suffix: str, tmp_path: Path, own_rewards: str
+) -> None:
+    # Parquet holds the mixed column as JSON text, whose mark pandas drops; of a number as text in JSONL it makes one.
+    rows = [a_row("a", 0, original_mixed=[1]), a_row("bb", 1, original_mixed={"x": "y"}), a_row(None, 2)]
+    rollouts = written(tmp_path / f"rollouts{suffix}", [row | {"original_answer": "1"} for row in rows])
+    output, words = tmp_path / f"rollouts_with_rewards{suffix}", ("--reward_fn", "custom", f"{own_rewards}.brevity")
+    scored(rollouts, *words, "--name", "first")
+    notes = ["good", None, "lost"]
+    if suffix == ".parquet":
+        pd.read_parquet(output).assign(note=notes).to_parquet(output)
+    else:
+        pd.read_json(output, lines=True).assign(note=notes).to_json(output, lines=True, orient="records")
+    found = scored(rollouts, *words, "--name", "second")
+    assert [row.get("note") for row in found] == notes
+    assert [row["reward_first"] for row in found] == [row["reward_second"] for row in found] == [-1.0, -2.0, None]
+
+
+def sorted_by_response(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(mine=1.0).sort_values("response", ascending=False, ignore_index=True)
+
+
+def with_another_reward(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(reward=[7.0, 7.0])
+
+
+def with_one_more_row(frame: pd.DataFrame) -> pd.DataFrame:
+    return pd.concat([frame, frame.iloc[-1:]], ignore_index=True).assign(mine=[1.0, 2.0, 3.0])
+
+
+def other_rollouts(frame: pd.DataFrame) -> pd.DataFrame:
+    kept = [name for name in frame.columns if name != "passed" and not name.startswith("reward")]
+    return frame[kept].assign(prompt="another one")
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        (
+            sorted_by_response,
+            r"has a column 'mine' of its own, and .* row 0 has another 'prompt' than the rollouts: name another",
+        ),
+        (with_another_reward, "its column 'reward' was changed since the last run and is in no other column"),
+        (with_one_more_row, r"has a column 'mine' of its own, and .* row 2 is not in the rollouts"),
+        (other_rollouts, "was not written by analyze-rewards, and .* row 0 has another 'prompt'"),
+    ],
+)
+def test_what_cannot_be_carried_over_is_refused_before_anything_is_scored_or_replaced(
+    changed: Callable[[pd.DataFrame], pd.DataFrame], why: str, tmp_path: Path, own_rewards: str
+) -> None:
+    rollouts = written(tmp_path / "rollouts.parquet", [a_row("1"), a_row("2", 1)])
+    output = tmp_path / "rollouts_with_rewards.parquet"
+    scored(rollouts, "--reward_fn", "custom", f"{own_rewards}.brevity")
+    changed(pd.read_parquet(output)).to_parquet(output)
+    before = output.read_bytes()
+    with pytest.raises(ConfigurationError, match=f"would be replaced, but .*{why}"):
+        analyzed(rollouts, "--reward_fn", "custom", f"{own_rewards}.counted", "--name", "second")
+    assert output.read_bytes() == before
+    assert not (tmp_path / "code" / "calls").exists()
+
+
+def test_an_output_with_rows_that_cannot_be_read_is_not_replaced(tmp_path: Path, own_rewards: str) -> None:
+    rollouts, output = written(tmp_path / "rollouts.jsonl", [a_row("1")]), tmp_path / "notes.jsonl"
+    output.write_text("not for you\n")
+    with pytest.raises(ConfigurationError, match=r"notes\.jsonl line 1 can't be read: .*; name another --output"):
+        analyzed(rollouts, "--reward_fn", "custom", f"{own_rewards}.brevity", "--output", str(output))
+    assert output.read_text() == "not for you\n"
+
+
+def test_rewards_of_rows_that_are_gone_are_counted(tmp_path: Path, own_rewards: str) -> None:
+    rollouts, words = tmp_path / "rollouts.jsonl", ("--reward_fn", "custom", f"{own_rewards}.brevity", "--name")
+    scored(written(rollouts, [a_row("a"), a_row("bb", 1), a_row(None, 2)]), *words, "first")
+    result = analyzed(written(rollouts, [a_row("a")]), *words, "second", "--json")
+    assert json.loads(result.stdout)["num_changed"] == 2
+    assert [row["reward_first"] for row in output_rows(rollouts)] == [-1.0]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_the_answers_of_word_count_rows_are_scored(suffix: str, tmp_path: Path, own_rewards: str) -> None:
+    answers = [[{"role": "assistant", "content": "45 words"}], [{"role": "assistant", "content": "no"}], None]
+    rows = [
+        {"prompt": [{"role": "user", "content": f"{number}"}], "completion": answer, "reward": 0.2, "answer": "45"}
+        for number, answer in enumerate(answers)
+    ]
+    found = scored(written(tmp_path / f"rollouts{suffix}", rows), "--reward_fn", "custom", f"{own_rewards}.brevity")
+    assert [row["reward"] for row in found] == [-8.0, -2.0, None]
+    assert found[2]["reward_failure"] == "no_response: the row has no response"
+
+
+def test_a_file_without_a_column_of_answers_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    rollouts = written(tmp_path / "rollouts.jsonl", [{"prompt": "2+2=", "answer": "4"}] * 3)
+    with pytest.raises(
+        ConfigurationError, match=r"has no column `response`, nor `completion`, only \['prompt', 'answer'\]"
+    ):
+        analyzed(rollouts, "--reward_fn", "math")
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts.jsonl"]

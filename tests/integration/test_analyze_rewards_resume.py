@@ -2,6 +2,8 @@
 
 import json
 import random
+import signal
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from rollstream.collect.scores.request import scores_request
 from rollstream.collect.scores.run import score_rollouts
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.collecting import has_come_far
-from tests.harness.forking import start_forked
+from tests.harness.forking import run_words, start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.scoring import a_row, analyzed, output_rows, put_own_rewards, scored, sha256, written
 from tests.harness.waits import wait_until
@@ -90,6 +92,24 @@ def test_one_that_was_stopped_does_not_go_on_with_other_options_or_other_rollout
     (tmp_path / "rollouts_with_rewards.jsonl_journal.jsonl").unlink()
     scored(rollouts, "--reward_fn", "custom", path)
     assert calls(tmp_path) == ["a"] * 64 + ["b"] * 100
+
+
+def test_ctrl_c_says_in_one_line_that_the_same_command_goes_on(tmp_path: Path, own_rewards: str) -> None:
+    orders = ["fine"] * BATCH_ROWS + ["hang"] * 9
+    rollouts = written(tmp_path / "rollouts.jsonl", [a_row(order, number) for number, order in enumerate(orders)])
+    # A row that hangs is waited for: Ctrl-C of a terminal would reach the scoring process too.
+    words = ("--num_processes", "1", "--sample_seconds", "2", "--reward_fn", "custom", f"{own_rewards}.unruly")
+    running = start_forked(
+        partial(run_script, tmp_path / "code", "--rollouts", str(rollouts), *words), log=tmp_path / "log"
+    )
+    journal = tmp_path / "rollouts_with_rewards.jsonl_journal.jsonl"
+    wait_until(journal.exists, "the first batch")
+    running.signal(signal.SIGINT)
+    assert running.wait() == 130
+    assert running.said().splitlines() == [
+        f"stopped: what was scored is in {journal.name}; the same command goes on from there"
+    ]
+    assert num_journaled(tmp_path / "rollouts_with_rewards.jsonl") == BATCH_ROWS
 
 
 def test_a_threshold_may_be_another_one_when_it_goes_on(tmp_path: Path, own_rewards: str) -> None:
@@ -171,10 +191,14 @@ def num_journaled(output: Path) -> int:
 
 def run(code: Path, *words: str) -> None:
     """Be the command in a process of its own."""
-    import sys
-
     sys.path.insert(0, str(code))
     command(list(words))
+
+
+def run_script(code: Path, *words: str) -> None:
+    """Be `rollstream analyze-rewards`, as people start it, in a process of its own."""
+    sys.path.insert(0, str(code))
+    run_words("analyze-rewards", *words)
 
 
 def ended(process: StartedProcess) -> None:

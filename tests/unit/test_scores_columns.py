@@ -11,7 +11,7 @@ from rollstream.collect.scores.columns import (
     messages_of,
     metadata_of,
     object_of,
-    response_of,
+    turns_of,
 )
 from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message
@@ -64,7 +64,7 @@ def test_the_data_source_is_the_originals_and_empty_where_there_is_none() -> Non
     [
         ({}, "no_response: the row has no response"),
         ({"response": None}, "no_response: the row has no response"),
-        ({"response": 4}, "bad_response: `response` must be text, got 4"),
+        ({"response": 4}, "bad_response: `response` must be text, or messages of the assistant, got 4"),
         ({"response": None, "failure": "engine: refused"}, "not_completed: the rollout is failed: engine: refused"),
         (
             {"response": None, "status": "unresolved", "failure": "deadline: not done"},
@@ -75,14 +75,31 @@ def test_the_data_source_is_the_originals_and_empty_where_there_is_none() -> Non
 )
 def test_a_row_without_a_response_says_why_it_is_not_scored(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(RewardError) as raised:
-        response_of(fields)
+        turns_of(fields)
     assert str(raised.value) == why
 
 
 def test_an_empty_response_counts_only_where_the_row_says_that_it_completed() -> None:
-    assert response_of({"response": "", "status": "completed"}) == ""
+    assert turns_of({"response": "", "status": "completed"}) == ("",)
     with pytest.raises(RewardError, match=r"empty_response: .* some programs write that for a failed request"):
-        response_of({"response": ""})
+        turns_of({"response": ""})
+
+
+def test_a_completion_is_the_answer_too_as_text_or_as_messages() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    turns = [call, {"role": "tool", "content": "4"}, {"role": "assistant", "content": "It is 4."}]
+    assert turns_of({"completion": "4"}) == ("4",)
+    assert turns_of({"completion": turns}) == ("", "It is 4.")
+    assert turns_of({"completion": None, "response": "5"}) == ("5",)
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [[], {}, ["4"], [{"role": "user", "content": "4"}], [{"role": "assistant", "content": [{"text": "4"}]}]],
+)
+def test_a_completion_of_another_form_is_a_reason(completion: Any) -> None:
+    with pytest.raises(RewardError, match="bad_response: `completion` must be text, or messages of the assistant"):
+        turns_of({"completion": completion})
 
 
 def test_a_prompt_is_a_text_of_the_user_or_the_messages_as_they_are() -> None:
@@ -103,7 +120,8 @@ def test_a_prompt_of_another_form_is_a_reason(prompt: Any) -> None:
 
 def test_metadata_are_the_original_columns_as_text_and_never_our_own() -> None:
     fields = {
-        "prompt": "p", "response": "r", "data_idx": 4, "reward": 1.0, "reward_math": 1.0, "passed": True,
+        "prompt": "p", "response": "r", "completion": "r", "data_idx": 4, "reward": 1.0, "reward_math": 1.0,
+        "passed": True,
         "original_kwargs": [{"num_words": 3}], "original_key": "k", "original_none": None, "note": 7,
         "original_extra_info": {"key": "other", "split": "train"},
     }  # fmt: skip

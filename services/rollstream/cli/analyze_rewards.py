@@ -37,17 +37,26 @@ def command(rollouts: Path, output: Path | None, as_json: bool, **options: Any) 
     """Score each rollout of a file, and write the file with its rewards; the rollouts themselves stay as they are.
 
     Columns: reward, reward_<function> (of earlier runs too), reward_normalized (0 to 1), passed, reward_failure. A row
-    without a reward says there why; it never counts as 0. A run that was stopped goes on where it was when the same
-    command is run again.
+    without a reward says there why; it never counts as 0. Other columns of an output that is there already are kept;
+    a reward that another program wrote there becomes reward_before.
+
+    A run that was stopped goes on where it was when the same command is run again.
     """
     from rollstream.collect.scores.progress import rows_shown
     from rollstream.collect.scores.request import scores_request
     from rollstream.collect.scores.run import score_rollouts
-    from rollstream.collect.scores.text import say, score_lines, scores_plain
+    from rollstream.collect.scores.text import say, score_lines, scores_plain, stopped_line
 
     request = scores_request(rollouts, output, **options)
-    with rows_shown("scored", is_shown=not as_json) as on_rows:
-        report = score_rollouts(request, on_rows)
+    try:
+        with rows_shown("scored", is_shown=not as_json) as on_rows:
+            report = score_rollouts(request, on_rows)
+    except KeyboardInterrupt:
+        click.echo(stopped_line(request.output), err=True)
+        raise SystemExit(130) from None
     say(scores_plain(report) if as_json else score_lines(report))
     if not report.num_scored:
-        raise ConfigurationError(f"none of {report.num_rows} rows was scored; the reasons are above")
+        stays = "stays as it was" if report.output.exists() else "was not written"
+        raise ConfigurationError(
+            f"none of {report.num_rows} rows was scored, so {report.output} {stays}; the reasons are above"
+        )

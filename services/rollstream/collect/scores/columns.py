@@ -1,4 +1,4 @@
-"""Finds in a rollout's row what a reward needs: response, prompt, data source, ground truth. Pure.
+"""Finds in a rollout's row what a reward needs: the answer, prompt, data source, ground truth. Pure.
 
 Columns as `generate-rollouts` writes them (source document 001: `prompt`, `response`, `original_*`), with what verl's
 data has inside them, and as the document's snippet calls them. Nested values may be objects or JSON text. A column
@@ -20,9 +20,12 @@ ORIGINAL: Final = "original_"
 SCORE_COLUMNS: Final = ("reward", "reward_normalized", "passed", "reward_failure")
 """What `analyze-rewards` writes beside `reward_<function>`."""
 
+ANSWER_COLUMNS: Final = ("completion", "response")
+"""Where the answer is: text, or messages as source document 000 has them. The first that is not null counts."""
+
 _OWN: Final = frozenset(
     {
-        "prompt", "response", "sample_idx", "data_idx", "temperature", "top_p", "max_tokens", "status", "failure",
+        "prompt", *ANSWER_COLUMNS, "sample_idx", "data_idx", "temperature", "top_p", "max_tokens", "status", "failure",
         *SCORE_COLUMNS,
     }
 )  # fmt: skip
@@ -65,23 +68,43 @@ def ground_truth_of(fields: Row) -> str | None:
     return None
 
 
-def response_of(fields: Row) -> str:
-    """The response; raises `RewardError` (`reason: what exactly`) if there is none that could be scored."""
-    response, status = fields.get("response"), fields.get("status")
+def turns_of(fields: Row) -> tuple[str, ...]:
+    """The text of each turn of the assistant, at least one; the last is the response.
+
+    Raises `RewardError` (`reason: what exactly`) if there is none that could be scored.
+    """
+    name, response = _answer(fields)
+    status = fields.get("status")
     told = fields.get("failure")
     if (status is not None and status not in _ANSWERED) or (response is None and told):
         why = f": {text_of(told)}" if told else ""
         raise RewardError(f"not_completed: the rollout is {text_of(status or 'failed')}{why}")
     if response is None:
         raise RewardError("no_response: the row has no response")
-    if not isinstance(response, str):
-        raise RewardError(f"bad_response: `response` must be text, got {shown(response)}")
-    if not response and status is None:
+    turns = (response,) if isinstance(response, str) else _assistant_texts(response)
+    if not turns:
+        raise RewardError(f"bad_response: `{name}` must be text, or messages of the assistant, got {shown(response)}")
+    if not turns[-1] and status is None:
         raise RewardError(
             "empty_response: the response is empty and the row has no `status`: some programs write that for a failed "
             "request; add `status` = completed where the model really answered nothing"
         )
-    return response
+    return turns
+
+
+def _answer(fields: Row) -> tuple[str, Any]:
+    """The name of the answer's column, and its value; None if all are absent or null."""
+    return next(((name, fields[name]) for name in ANSWER_COLUMNS if fields.get(name) is not None), ("response", None))
+
+
+def _assistant_texts(messages: Any) -> tuple[str, ...]:
+    """Empty if there are none, or if one's content is no text."""
+    if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
+        return ()
+    # Of a message that only calls tools the content is null.
+    contents = [one.get("content") for one in messages if one.get("role") == "assistant"]
+    texts = ["" if content is None else content for content in contents]
+    return tuple(texts) if all(isinstance(text, str) for text in texts) else ()
 
 
 def messages_of(fields: Row) -> tuple[Message, ...]:

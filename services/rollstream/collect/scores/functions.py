@@ -10,7 +10,7 @@ from rollstream.process.declared import Declaration
 from rollstream.schemas.errors import ConfigurationError, RewardError
 
 CUSTOM_ENVIRONMENT: Final = "custom_reward"
-_RESERVED: Final = ("normalized", "failure", "model")
+_RESERVED: Final = ("normalized", "failure", "model", "before")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
-from rollstream.collect.scores.earlier import EarlierRewards
+from rollstream.collect.scores.earlier import EarlierColumns
 from rollstream.collect.scores.journal import Score, ScoresJournal
 from rollstream.collect.scores.request import ScoresRequest
 from rollstream.collect.scores.statistics import Reasons, StatisticsBySource
@@ -27,9 +27,9 @@ class ScoresReport:
     bad_rows: Reasons = field(default_factory=Reasons)
     """Rows that can't be read; they are not in the output."""
     earlier: tuple[str, ...] = ()
-    """Reward columns of earlier runs that are in the output."""
+    """Columns of an earlier output that are in this one too."""
     num_changed: int = 0
-    """Rows to which no earlier reward was carried over, because they are others now."""
+    """Rows whose earlier rewards were left out, because the row is another now, or gone."""
 
 
 class ScoredRows:
@@ -48,7 +48,7 @@ class ScoredRows:
         Raises `ConfigurationError` if none can be read, or if they are not those that were scored.
         """
         self.report = report = ScoresReport(self._request.output)
-        earlier = EarlierRewards(self._request.output, self._request.function.column)
+        earlier = EarlierColumns(self._request.output, self._request.function.column)
         scores = iter(self._journal)
         for row in self._rollouts:
             report.num_rows += 1
@@ -59,6 +59,7 @@ class ScoredRows:
                 if score is None or score.row != row.number:
                     raise self._changed()
                 yield {**row.fields, **earlier.beside(row.fields), **self._columns(row, score)}
+        earlier.end()
         # Else scores would get to other rows.
         if open_rows(self._request.rollouts).identity() != self._identity:
             raise self._changed()

@@ -11,13 +11,16 @@ there, and removes the journal when the output is whole.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 from rollstream.collect.files.row_files import rewrite_rows
-from rollstream.collect.files.rows import ReadRow, open_rows
+from rollstream.collect.files.rows import ReadRow, RowSource, open_rows
 from rollstream.collect.places import Places
-from rollstream.collect.scores.columns import ground_truth_of, messages_of, metadata_of, response_of
+from rollstream.collect.scores.columns import ANSWER_COLUMNS, ground_truth_of, messages_of, metadata_of, shown, turns_of
+from rollstream.collect.scores.earlier import refuse_unfit
 from rollstream.collect.scores.journal import Score, ScoresJournal
 from rollstream.collect.scores.output import ScoredRows, ScoresReport
 from rollstream.collect.scores.request import ScoresRequest
@@ -34,26 +37,42 @@ OnRows = Callable[[int], None]
 
 
 def score_rollouts(request: ScoresRequest, on_rows: OnRows = lambda number: None) -> ScoresReport:
-    """Score a file; `on_rows` is told how many rows each batch had.
+    """Score a file; `on_rows` is told how many rows each batch had. The output stays as it was if no row was scored.
 
     Raises `ConfigurationError` if the file can't be read or the output not be written, if another process writes it, or
     if a run with other options was stopped before its end.
     """
     places, rollouts = Places(request.output), open_rows(request.rollouts)
     with places.locked():
-        if request.output.exists():
-            # It has the rewards of earlier runs: better refused now than after hours.
-            open_rows(request.output)
+        refuse_unfit(request.output, request.function.column, rollouts)
         identity = rollouts.identity()
         journal = ScoresJournal(places.journal, {"rollouts": identity, **request.compared()})
         num_resumed = journal.num_rows
         missing = (row for row in rollouts if isinstance(row, ReadRow) and row.number > journal.last_row)
         asyncio.run(_score(missing, request, journal, on_rows))
         scored = ScoredRows(rollouts, identity, journal, request)
-        rewrite_rows(request.output, request.kind, scored.read)
+        is_scored = any(score.reward is not None for score in journal)
+        if is_scored:
+            rewrite_rows(request.output, request.kind, scored.read)
+        else:
+            # Nothing is gained, and what is there may have rewards: it stays. Reading all makes the report.
+            deque(scored.read(), maxlen=0)
         journal.remove()
+    if not is_scored:
+        _refuse_unanswered(rollouts)
     scored.report.num_resumed = num_resumed
     return scored.report
+
+
+def _refuse_unanswered(rollouts: RowSource) -> None:
+    """Name the missing column, where no row has one with answers."""
+    good = (row.fields for row in rollouts if isinstance(row, ReadRow))
+    first = next(good, {})
+    if not any(name in fields for fields in chain([first], good) for name in ANSWER_COLUMNS):
+        raise ConfigurationError(
+            f"{rollouts.name} has no column `response`, nor `completion`, only {shown(list(first))}, so there is "
+            "nothing to score: name the file that generate-rollouts wrote, or rename the column with the answers"
+        )
 
 
 async def _score(rows: Iterable[ReadRow], request: ScoresRequest, journal: ScoresJournal, on_rows: OnRows) -> None:
@@ -90,15 +109,15 @@ def _asked(row: ReadRow, request: ScoresRequest) -> Sample | Score:
     """What is scored; or why the row can't be."""
     source = request.source_of(row.fields)
     try:
-        completion = response_of(row.fields)
+        turns = turns_of(row.fields)
         # It may know that there is no reward for this source.
         request.function.judging(source)
         metadata = metadata_of(row.fields)
         if source:
             metadata["data_source"] = source
         answer = RewardInput(
-            completion=completion,
-            assistant_messages=(completion,),
+            completion=turns[-1],
+            assistant_messages=turns,
             messages=messages_of(row.fields),
             reference_answer=ground_truth_of(row.fields),
             metadata=metadata,

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import click
 
+from rollstream.collect.places import Places
 from rollstream.collect.scores.output import ScoresReport
 from rollstream.collect.scores.statistics import SourceStatistics
 from rollstream.process.terminal import escaped
@@ -34,12 +36,20 @@ def score_lines(report: ScoresReport) -> Iterator[str]:
             "scores all anew now"
         )
     if report.earlier:
-        yield f"  kept from earlier runs: {', '.join(report.earlier)}"
+        yield f"  kept from the earlier output: {', '.join(report.earlier)}"
     if report.num_changed:
         yield (
-            f"  {report.num_changed} rows changed since an earlier run, and its rewards say nothing about them: score "
-            "them again with its function"
+            f"  {report.num_changed} rows changed since an earlier run, or are gone, and its rewards say nothing about "
+            "what is there now: score again with its function"
         )
+
+
+def stopped_line(output: Path) -> str:
+    """What Ctrl-C leaves."""
+    journal = Places(output).journal
+    if not journal.exists():
+        return "stopped: no row was scored yet; the same command begins anew"
+    return escaped(f"stopped: what was scored is in {journal.name}; the same command goes on from there")
 
 
 def _of_source(statistics: SourceStatistics) -> str:
