@@ -274,6 +274,18 @@ def test_files_of_an_earlier_run_do_not_stay_beside_those_of_a_new_one(tmp_path:
     assert [path.name for path in (tmp_path / "out").iterdir() if path.name.startswith(".")] == []
 
 
+def test_files_of_an_earlier_run_on_a_file_of_the_other_format_do_not_stay_either(tmp_path: Path) -> None:
+    filtered(tmp_path, [*rows_of(0, [1, 1]), *rows_of(1, [0, 0])], Strategy.PASS_RATE)
+    out, scored = tmp_path / "out", tmp_path / "scored.parquet"
+    (out / "mine.jsonl").touch()
+    pd.DataFrame(rows_of(0, [1, 1])).to_parquet(scored)
+    filter_difficulty(FilterRequest(data_path=scored, output_dir=out, strategy=Strategy.PASS_RATE))
+    assert sorted(path.name for path in out.iterdir()) == [
+        "difficulty_metrics_pass_rate.json", "difficulty_metrics_pass_rate.parquet", "mine.jsonl",
+        "rollouts_easy_pass_rate.parquet", "summary_pass_rate.json",
+    ]  # fmt: skip
+
+
 def test_a_file_that_this_run_would_replace_is_refused(tmp_path: Path) -> None:
     filtered(tmp_path, [*rows_of(0, [1, 1]), *rows_of(1, [0, 0])], Strategy.PASS_RATE)
     own = tmp_path / "out" / "rollouts_easy_pass_rate.jsonl"

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from rollstream.collect.difficulty.buckets import (
     Cuts,
@@ -30,6 +31,8 @@ from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
 from rollstream.schemas.errors import ConfigurationError, DecodeError
 
 OnRows = Callable[[int], None]
+
+_KINDS: Final[tuple[Kind, ...]] = ("jsonl", "parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,15 +95,19 @@ def _kind(request: FilterRequest) -> Kind:
     return "jsonl" if request.data_path.suffix == ".jsonl" else "parquet"
 
 
-def _paths(request: FilterRequest) -> dict[str, Path]:
+def _paths(request: FilterRequest, kind: Kind) -> dict[str, Path]:
     """The file of each bucket."""
-    kind = _kind(request)
     return {bucket: request.output_dir / f"rollouts_{bucket}_{request.strategy}.{kind}" for bucket in ALL_BUCKETS}
+
+
+def _all_paths(request: FilterRequest) -> list[Path]:
+    """The files of all buckets in both formats: those of the other one are of a run on other data."""
+    return [path for kind in _KINDS for path in _paths(request, kind).values()]
 
 
 def _refuse_own_file(request: FilterRequest) -> None:
     """A file of an earlier run would be replaced, or removed, by this one."""
-    if request.data_path.resolve() in [path.resolve() for path in _paths(request).values()]:
+    if request.data_path.resolve() in [path.resolve() for path in _all_paths(request)]:
         raise ConfigurationError(
             f"{request.data_path} is a file that this command would replace: name another place with --output_dir"
         )
@@ -163,7 +170,7 @@ def _write(
     source: RowSource, problems: Problems, request: FilterRequest, report: FilterReport, on_rows: OnRows
 ) -> None:
     folder, strategy, kind = request.output_dir, request.strategy, _kind(request)
-    paths = _paths(request)
+    paths = _paths(request, kind)
     summary = folder / f"summary_{strategy}.json"
     remove_output(summary)
     report.files += write_metrics(folder, strategy, problems, report.totals)
@@ -174,11 +181,12 @@ def _write(
             on_rows(1)
             if isinstance(row, ReadRow):
                 _write_row(row, problems, request.judge, writers, report)
-    for bucket in ALL_BUCKETS:
-        if bucket not in used:
+    written = [paths[bucket] for bucket in used]
+    for path in _all_paths(request):
+        if path not in written:
             # Of an earlier run: its rows would count beside this one's.
-            remove_output(paths[bucket])
-    report.files += [*(paths[bucket] for bucket in used), summary]
+            remove_output(path)
+    report.files += [*written, summary]
     replace_text(summary, json.dumps(summary_of(report, source.name), indent=2, ensure_ascii=False) + "\n")
 
 
