@@ -57,8 +57,8 @@ def test_the_mean_delta_equals_pandas_on_the_files(tmp_path: Path) -> None:
 
 def test_what_is_in_one_file_only_or_has_no_reward_is_counted_and_listed(tmp_path: Path) -> None:
     found = compare(*two_files(tmp_path))
-    assert (found.after.num_missing, found.after.missing) == (1, ("gone",))
-    assert (found.before.num_missing, found.before.missing) == (1, ("new",))
+    assert (found.after.num_missing, [one.label for one in found.after.missing]) == (1, ["gone"])
+    assert (found.before.num_missing, [one.label for one in found.before.missing]) == (1, ["new"])
     assert (found.before.rewards.num_without, found.after.rewards.num_without) == (0, 1)
 
 
@@ -93,8 +93,21 @@ def test_the_command_prints_the_table_and_what_does_not_count(tmp_path: Path) ->
     ended = CliRunner().invoke(command, [str(path) for path in two_files(tmp_path)])
     assert ended.exit_code == 0, ended.output
     assert "3 examples, matched by prompt: mean reward 0.333 before, 0.683 after, mean delta +0.350" in ended.output
-    assert "1 examples are missing that have a reward before:\n   gone" in ended.output
+    assert "1 examples are missing that have a reward before:\n   gone (" in ended.output
     assert "after (after): 1 rows have no reward" in ended.output
+
+
+def test_missing_examples_that_begin_alike_are_told_apart_as_in_the_table(tmp_path: Path) -> None:
+    rows = [a_row(f"{'word ' * 40}{number}", 1.0) for number in range(3)]
+    before, after = written(tmp_path / "before.jsonl", rows), written(tmp_path / "after.jsonl", rows[:1])
+    ended = CliRunner().invoke(command, [str(before), str(after)])
+    _, _, listed = ended.output.partition("2 examples are missing that have a reward before:\n")
+    keys = [one.key[:8] for one in compare(before, after).after.missing]
+    assert [line.rpartition("... ")[2] for line in listed.splitlines()] == [f"({key})" for key in keys]
+    assert len(set(keys)) == 2
+    ids = [{"example_id": number, "reward": 1.0} for number in range(3)]
+    before, after = written(tmp_path / "before.jsonl", ids), written(tmp_path / "after.jsonl", ids[:1])
+    assert CliRunner().invoke(command, [str(before), str(after)]).output.endswith("before:\n   1\n   2\n")
 
 
 def test_rows_that_can_not_be_read_or_name_no_example_are_counted_and_listed(tmp_path: Path) -> None:
@@ -135,5 +148,6 @@ def test_the_command_prints_json_for_programs(tmp_path: Path) -> None:
     ended = CliRunner().invoke(command, [*(str(path) for path in two_files(tmp_path)), "--json"])
     found = json.loads(ended.output)
     assert found["mean_delta"] == pytest.approx(0.35)
-    assert found["after"]["first_missing"] == ["gone"]
+    [gone] = found["after"]["first_missing"]
+    assert (gone["label"], len(gone["key"])) == ("gone", 32)
     assert [one["delta"] for one in found["examples"]] == pytest.approx([-0.5, 0.5, 1.05])

@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollstream.collect.compare.examples import ExampleDelta, ExampleTable, example_key
+from rollstream.collect.compare.examples import Example, ExampleDelta, ExampleTable, example_key
 from rollstream.collect.files.row_files import Kind, write_rows
 from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
 from rollstream.collect.statistics import RewardStatistics, shown_text
@@ -32,7 +32,7 @@ class Side:
     num_bad: int
     bad: tuple[str, ...]
     num_missing: int
-    missing: tuple[str, ...]
+    missing: tuple[Example, ...]
 
 
 @dataclass(slots=True)
@@ -132,8 +132,8 @@ def _label(fields: dict[str, Any], *, by_id: bool) -> str:
 
 
 def _side(table: ExampleTable, source: RowSource, counted: _Counted, *, is_after: bool) -> Side:
-    num_missing, labels = table.missing(is_after=is_after, limit=_NUM_LISTED)
-    return Side(source.name, counted.rewards, counted.num_bad, tuple(counted.bad), num_missing, tuple(labels))
+    num_missing, missing = table.missing(is_after=is_after, limit=_NUM_LISTED)
+    return Side(source.name, counted.rewards, counted.num_bad, tuple(counted.bad), num_missing, tuple(missing))
 
 
 def _kind(output: Path) -> Kind:

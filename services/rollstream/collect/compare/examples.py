@@ -29,11 +29,17 @@ _DELTA: Final = "sum_after / num_after - sum_before / num_before"
 
 
 @dataclass(frozen=True, slots=True)
-class ExampleDelta:
-    """The mean reward of one example in both files. `key` tells apart examples whose labels begin alike."""
+class Example:
+    """One example. `key` tells apart examples whose labels begin alike."""
 
     label: str
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleDelta(Example):
+    """The mean reward of one example in both files."""
+
     before: float
     after: float
 
@@ -69,13 +75,13 @@ class ExampleTable:
         num, before, after = self._database.execute(query).fetchone()
         return num, before or 0.0, after or 0.0
 
-    def missing(self, *, is_after: bool, limit: int) -> tuple[int, list[str]]:
-        """How many examples have a reward only in the other file, and the first of their labels."""
+    def missing(self, *, is_after: bool, limit: int) -> tuple[int, list[Example]]:
+        """How many examples have a reward only in the other file, and the first of them by their labels."""
         here, there = ("num_after", "num_before") if is_after else ("num_before", "num_after")
         where = f"WHERE {here} = 0 AND {there} > 0"
         [count] = self._database.execute(f"SELECT count(*) FROM examples {where}").fetchone()
-        labels = self._database.execute(f"SELECT label FROM examples {where} ORDER BY label LIMIT ?", (limit,))
-        return count, [label for (label,) in labels]
+        query = f"SELECT label, hex(key) FROM examples {where} ORDER BY label, key LIMIT ?"
+        return count, [Example(label, key.lower()) for label, key in self._database.execute(query, (limit,))]
 
     def close(self) -> None:
         """Delete the database."""

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollstream.collect.compare.comparison import Comparison, Side
+from rollstream.collect.compare.examples import Example
 from rollstream.process.terminal import escaped
 
 
@@ -17,9 +18,9 @@ def print_comparison(found: Comparison, console: Console) -> None:
     table = Table("example", "before", "after", "delta")
     for one in found.deltas:
         color = "red" if one.delta < 0 else "green" if one.delta > 0 else ""
-        # Prompts often begin alike.
-        label = f"{one.label} ({one.key[:8]})" if found.matched_by == "prompt" else one.label
-        table.add_row(Text(label), f"{one.before:.3f}", f"{one.after:.3f}", Text(f"{one.delta:+.3f}", style=color))
+        table.add_row(
+            Text(_named(one, found)), f"{one.before:.3f}", f"{one.after:.3f}", Text(f"{one.delta:+.3f}", style=color)
+        )
     console.print(table)
     for line in figures(found):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -36,8 +37,17 @@ def figures(found: Comparison) -> list[str]:
         f"{found.mean_after:.3f} after, mean delta {found.mean_delta:+.3f}"
     )
     for word, other, side in (("before", "after", found.before), ("after", "before", found.after)):
-        lines += _notes(side, word, other)
+        lines += _bad(side, word)
+        if side.num_missing:
+            name = escaped(side.name)
+            lines.append(f"{word} ({name}): {side.num_missing} examples are missing that have a reward {other}:")
+            lines += _listed([_named(one, found) for one in side.missing], side.num_missing)
     return lines
+
+
+def _named(example: Example, found: Comparison) -> str:
+    # Prompts often begin alike.
+    return f"{example.label} ({example.key[:8]})" if found.matched_by == "prompt" else example.label
 
 
 def as_json(found: Comparison) -> dict[str, Any]:
@@ -61,21 +71,18 @@ def _side(side: Side) -> dict[str, Any]:
         "num_bad_rows": side.num_bad,
         "first_bad_rows": list(side.bad),
         "num_missing": side.num_missing,
-        "first_missing": list(side.missing),
+        "first_missing": [asdict(one) for one in side.missing],
     }
 
 
-def _notes(side: Side, word: str, other: str) -> list[str]:
-    """What of one file does not count in the mean delta."""
+def _bad(side: Side, word: str) -> list[str]:
+    """What of one file counts nowhere."""
     lines, name = [], escaped(side.name)
     if side.rewards.num_without:
         lines.append(f"{word} ({name}): {side.rewards.num_without} rows have no reward; they count nowhere")
     if side.num_bad:
         lines.append(f"{word} ({name}): {side.num_bad} rows can't be read or name no example; they count nowhere:")
         lines += _listed(side.bad, side.num_bad)
-    if side.num_missing:
-        lines.append(f"{word} ({name}): {side.num_missing} examples are missing that have a reward {other}:")
-        lines += _listed(side.missing, side.num_missing)
     return lines
 
 
