@@ -35,6 +35,10 @@ class FiniteRange(click.FloatRange):
             self.fail(f"{number} is not a finite number.", param, ctx)
         return number
 
+    def _describe_range(self) -> str:
+        # click's own says `x<=None` where there is no bound.
+        return "" if self.min is None and self.max is None else super()._describe_range()
+
 
 class Period(click.ParamType[float]):
     """A time like 90s, 30m, 6h or 2d, as seconds."""
