@@ -65,7 +65,7 @@ def refuse_rollout_dir(config: Path) -> None:
     rollout_dir = _table(settings, "data").get("rollout_dir")
     if isinstance(rollout_dir, str):
         raise ConfigurationError(
-            f"{config} is a Prime-RL configuration with rollout_dir, but neither Prime-RL nor this command trains on "
+            f"{config} is a Prime-RL configuration with rollout_dir, but neither Prime-RL nor rollstream trains on "
             f"stored rollouts by {_algorithm(settings)}: their tokens have no logprobs of the policy that is trained. "
             f"Train on the good ones by imitation instead:\n  {_command(settings, rollout_dir)}\n"
             "--model takes a directory: `hf download NAME --local-dir DIRECTORY` fetches a model of the hub. Or run a "
