@@ -47,6 +47,10 @@ def command(data_path: Path, output_dir: Path | None, as_json: bool, **options: 
     from rollstream.collect.scores.text import say
 
     request = filter_request(data_path, output_dir or data_path.parent, **options)
-    with rows_shown("read", is_shown=not as_json) as on_rows:
-        report = filter_difficulty(request, on_rows)
+    try:
+        with rows_shown("read", is_shown=not as_json) as on_rows:
+            report = filter_difficulty(request, on_rows)
+    except KeyboardInterrupt:
+        click.echo("stopped: the same command begins anew", err=True)
+        raise SystemExit(130) from None
     say(summary_of(report, data_path.name) if as_json else filter_lines(report))
