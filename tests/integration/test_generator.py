@@ -166,7 +166,7 @@ def test_a_generator_stopped_past_its_session_publishes_nothing_of_what_another_
 
 def test_an_update_in_mid_sample_gives_the_sample_two_spans(run: Run) -> None:
     """Updates follow one another until all samples are there; a sample takes longer than an update."""
-    scripted(run, token_seconds=0.7)
+    scripted(run, token_seconds=2.0)
     run.publish_weights(0)
     run.start("generator")
     wait_for_applied(run, 0)

@@ -213,8 +213,10 @@ def test_every_metric_of_the_stages_is_shown_or_named_here() -> None:
     exprs = [expr for name in NAMES for _, expr in expressions(name)] + [rule["expr"] for rule in rules("recording")]
     shown = {_family(one.metric) for expr in exprs for one in asked(expr)}
     left = {_family(metric) for metric in own_metrics()} - shown
+    # Collections belong to no run, which the dashboards are of.
+    of_collections = {name for name in left if name.startswith("rollstream_collect_")}
     # Its position in its source, which says nothing without the length of the source.
-    assert left == {"rollstream_producer_sequence"}
+    assert left - of_collections == {"rollstream_producer_sequence"}
 
 
 def test_what_is_asked_of_vllm_is_exported_by_the_vllm_that_is_installed() -> None:
