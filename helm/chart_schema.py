@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import yaml
 
+from rollstream.bus.acl_rules import ROLES
 from rollstream.process.settings import RUN_WIDE, STAGES, StageSettings, settings_class
 
 CHART: Final = Path(__file__).parent / "rollstream"
@@ -19,11 +20,16 @@ SCHEMA_FILE: Final = CHART / "values.schema.json"
 Schema = dict[str, Any]
 
 _TEXT: Final[Schema] = {"type": "string"}
-_NUMBER_OR_TEXT: Final[Schema] = {"type": ["integer", "string"]}
+_BYTES: Final = "[1-9][0-9]*([.][0-9]+)?([kMGTPE]|[KMGTPE]i)?"
+_SIZE: Final[Schema] = {"type": "string", "pattern": f"^{_BYTES}$"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 1}
 _TEXTS: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
 _QUANTITIES: Final[Schema] = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
 _OBJECTS: Final[Schema] = {"type": "array", "items": {"type": "object"}}
+_USER: Final[Schema] = {
+    "type": "object", "additionalProperties": False,
+    "properties": dict.fromkeys(("existingSecret", "username", "certificateSecret"), _TEXT),
+}  # fmt: skip
 _PROBE_FIELDS: Final = ("periodSeconds", "timeoutSeconds", "failureThreshold", "successThreshold",
                         "initialDelaySeconds", "terminationGracePeriodSeconds")  # fmt: skip
 _SECURITY_FIELDS: Final = ("allowPrivilegeEscalation", "readOnlyRootFilesystem", "capabilities", "runAsNonRoot",
@@ -55,6 +61,7 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "groupProtocol": _choice("consumer", "classic"),
     "lingerSeconds": {"type": "number", "minimum": 0, "maximum": 1},
     "protocol": _choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
+    "kafka.security.users": _closed({role: _USER for role in ROLES if role != "client"}),
     "backend": _choice("pvc", "objectStore"),
     "accessModes": {
         "type": "array", "minItems": 1,
@@ -85,7 +92,12 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "partitions": {"type": "integer", "minimum": 1, "maximum": 1000},
     "generator.leaderWorkerSet.size": {"type": "integer", "minimum": 2, "maximum": 64},
     "generator.leaderWorkerSet.port": {"type": "integer", "minimum": 1, "maximum": 65535},
-    "maxUnavailable": _NUMBER_OR_TEXT,
+    # With 0 no node could ever be drained.
+    "maxUnavailable": {"anyOf": [_COUNT, {"type": "string", "pattern": "^([1-9][0-9]?|100)%$"}]},
+    "tmpSize": _SIZE,
+    "cacheSize": _SIZE,
+    "shmSize": {"type": "string", "pattern": f"^({_BYTES})?$"},
+    "size": _SIZE,
     "unhealthyPodEvictionPolicy": _choice("AlwaysAllow", "IfHealthyBudget"),
     "dns": _EGRESS,
     "networkPolicy.kafka": _EGRESS,
@@ -93,6 +105,7 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "networkPolicy.redis": _EGRESS,
     "networkPolicy.objectStore": _EGRESS,
     "networkPolicy.tracing": _EGRESS,
+    "networkPolicy.engines": _EGRESS,
     "extraObjects": {"type": "array", "items": {"type": ["object", "string"]}},
     "stageDefaults.image": {"$ref": "#/properties/image"},
 }  # fmt: skip

@@ -4,7 +4,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-from tests.harness.kafka_fixtures import kafka, redis_url, topic_prefix
+from tests.harness.kafka_fixtures import forks, kafka, redis_url, topic_prefix
 from tests.harness.lane_hooks import (
     pytest_configure,
     pytest_configure_node,
@@ -22,6 +22,7 @@ settings.register_profile("suite", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("suite")
 
 __all__ = [
+    "forks",
     "kafka",
     "pytest_configure",
     "pytest_configure_node",

@@ -58,9 +58,10 @@ def _throughput() -> Row:
                 query(f"rollstream_bus_in_flight_records{{{_ONE}}}", "{{instance}}"),
             ),
             lines(
-                "Tokens in hand",
-                "Most tokens that the prompts in hand may take, which `max_tokens_in_flight` bounds.",
-                "suffix: tokens",
+                "Samples or tokens in hand",
+                "Samples in hand that have not ended, at most about 1.5 times those that the engine runs side by side. "
+                "Where `max_tokens_in_flight` is set: the tokens that they may have, which it bounds.",
+                "none",
                 query(f"rollstream_bus_in_flight_weight{{{_ONE}}}", "{{instance}}"),
             ),
         ],

@@ -27,9 +27,10 @@ def times_since_step(*, width: int) -> list[Panel]:
         ),
         number(
             "Steps that are not saved",
-            "Time since the newest checkpoint or the start of the trainer: so much a trainer that dies does again.",
+            "Time since the first step that is in no checkpoint: a trainer that dies does them again. 0: all is saved.",
             "s",
-            f"time() - max(rollstream:saved_timestamp_seconds{{{RUN}}})",
+            f"time() - max(rollstream:unsaved_since_timestamp_seconds{{{RUN}}})"
+            f" or 0 * max(rollstream:last_step_timestamp_seconds{{{RUN}}})",
             bad_from=14400,
             width=width,
         ),

@@ -92,7 +92,7 @@ def _signs() -> list[Panel]:
         ),
         number(
             "Groups without spread",
-            "Share of the groups of the past hour whose samples all have the same reward: they teach nothing.",
+            "Share of the groups of the past hour with an advantage of 0 on all that trains: they teach nothing.",
             "percentunit",
             f"max(rollstream:no_spread:ratio_rate1h{{{RUN}}})",
             bad_from=0.9,

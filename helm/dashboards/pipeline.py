@@ -192,10 +192,13 @@ def _faults() -> Row:
             ),
             lines(
                 "Prompts passed over",
-                "Since each process started: prompts in a producer's name that its source does not give, and prompts "
-                "that the trainer can't read.",
-                "suffix: prompts",
+                "Since each process started: prompts in a producer's name that its source does not give, prompts that "
+                "the trainer can't read, and of what strangers wrote on `producers` the records that can't be true and "
+                "the groups that nobody submitted.",
+                "suffix: passed over",
                 query(f"sum(rollstream_producer_strangers_prompts_total{{{RUN}}})", "of strangers"),
+                query(f"sum(rollstream_producer_refused_progress_total{{{RUN}}})", "untrue progress"),
+                query(f"sum(rollstream_producer_ghost_groups_total{{{RUN}}})", "ghost groups"),
                 query(f"sum(rollstream_trainer_unreadable_prompts_total{{{RUN}}})", "unreadable"),
             ),
             lines(

@@ -52,7 +52,7 @@ def _rewards() -> Row:
             ),
             lines(
                 "Share of closed groups",
-                "Over an hour: groups whose samples all have the same reward, and groups that were too old.",
+                "Over an hour: groups with an advantage of 0 on all that trains, and groups that were too old.",
                 "percentunit",
                 query(f"rollstream:no_spread:ratio_rate1h{{{RUN}}}", "without spread"),
                 query(f"rollstream:too_old:ratio_rate1h{{{RUN}}}", "too old"),

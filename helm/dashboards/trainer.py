@@ -140,11 +140,20 @@ def _optimization() -> Row:
             ),
             _figure(
                 "Dropped and flat groups",
-                "Of the groups that closed since the step before: those not trained on, and those whose samples all "
-                "have the same reward.",
+                "Of the groups that closed since the step before: those not trained on, and those without an advantage "
+                "on anything that trains, mostly since all rewards are equal.",
                 "percentunit",
                 dropped_ratio="dropped",
                 zero_std_ratio="without spread",
+            ),
+            lines(
+                "Missing samples",
+                "Share of the samples without a reward in groups that closed since the step before, by their failure. "
+                "The others of a group train without them: if wrong answers fail to be scored more often than right "
+                "ones, their advantages are wrong.",
+                "percentunit",
+                query(f"rollstream_trainer_missing_ratio{{{RUN}}} > 0", "{{code}}"),
+                stacked=True,
             ),
         ],
     )

@@ -18,6 +18,7 @@ from rollstream.schemas.topics import (
 )
 from tests.chaos import wire
 from tests.chaos.hostile import Context, Family, Hostile, example, one
+from tests.chaos.hostile_letters import a_letter
 
 Change = Callable[[wire.Fields], None]
 _MIB: Final = 2**20
@@ -272,26 +273,11 @@ def headers(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
     }
     for name, added in wrong.items():
         if topic is DEAD_LETTERS:
-            letter = {**_letter(context, name), **added}
+            letter = a_letter(context, **{"original.offset": str(10**6 + len(name)), **added})
             yield Hostile(topic=topic.name, family="headers", name=name, value=b"garbage", headers=letter)
         else:
             value = wire.encoded(topic, example(context, topic, f"headers/{name}"))[:-3]
             yield Hostile(topic=topic.name, family="headers", name=name, value=value, headers=added)
-
-
-def _letter(context: Context, name: str) -> dict[str, str]:
-    return {
-        "original.topic": PROMPTS.of(context.run),
-        "original.partition": "0",
-        "original.offset": str(10**6 + len(name)),
-        "original.timestamp": "0",
-        "consumer.group": f"{context.run}.generators",
-        "error.class": "DecodeError",
-        "error.message": "unreadable",
-        "attempts": "1",
-        "failed_at": "2026-03-01T12:00:00+00:00",
-        "schema_id": "1",
-    }
 
 
 _FAMILIES = (large, code, sampling, contradictions, foreign_files, false_entries, false_progress, headers)

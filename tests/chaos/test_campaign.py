@@ -31,7 +31,9 @@ SHORT = {
     FaultKind.TORN_WEIGHTS: 4,
     FaultKind.DELETED_WEIGHTS: 3,
     FaultKind.GARBAGE: 14,
-    FaultKind.REPLAY: 12,
+    FaultKind.REPLAY: 9,
+    FaultKind.PARTITIONS: 2,
+    FaultKind.MADE_ANEW: 1,
 }
 PACE = Pace(pause_seconds=0.25, suspend_seconds=11.0, outage_seconds=4.0)
 
@@ -47,7 +49,7 @@ def check(report: Report) -> None:
     assert max(report.recoveries_seconds) < PROGRESS_SECONDS
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_sixty_faults_of_every_kind_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(1))
     redis = RedisServer(tmp_path / "redis", free_ports(1)[0])
@@ -66,6 +68,20 @@ def test_sixty_faults_of_every_kind_lose_nothing_and_leave_nothing(tmp_path: Pat
     assert sum(report.faults.values()) == NUM_FAULTS
     assert report.faults.keys() == {kind.value for kind in SHORT}
     assert {f"{stage} -9" for stage in STAGES} <= report.ends.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_faults_upon_a_vllm_generator_and_one_that_asks_a_server_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
+    options = ChaosOptions(
+        run_dir=tmp_path, seed=7, num_faults=30, brokers=1, generators=("vllm", "openai_http"),
+        pace=Pace(pause_seconds=4.0),
+    )  # fmt: skip
+    report = run_chaos(options, print)
+    assert report.problems == ()
+    assert report.trained > 0
+    assert report.faults["server"] == 1
+    assert min(report.samples["vllm"], report.samples["openai_http"]) > 0
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from typing import Any, Final
 
+from tests.chart.rendering import at, merged
+
 PASSED_THROUGH: Final[dict[str, Any]] = {
     "podLabels": {"team": "rl"},
     "podAnnotations": {"example.com/pod": "yes"},
@@ -91,7 +93,7 @@ EVERYTHING: Final[dict[str, Any]] = {
         "prometheusRule": {"enabled": True, "additionalLabels": {"release": "prometheus"}},
         "dashboards": {"enabled": True, "namespace": "grafana", "annotations": {"folder": "rl"}},
     },
-    "networkPolicy": {"enabled": True},
+    "networkPolicy": {"enabled": True, "redis": {"ports": [6379]}},
     "extraObjects": [
         {
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "extra-map"},
@@ -100,3 +102,19 @@ EVERYTHING: Final[dict[str, Any]] = {
         "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: extra-text\ndata:\n  run: {{ .Values.run }}\n",
     ],
 }  # fmt: skip
+
+SWITCHED_ON: Final[dict[str, dict[str, Any]]] = {
+    "with-hpa": merged(
+        at("generator.autoscaling.hpa.enabled", True),
+        at("scorer.autoscaling.hpa.enabled", True),
+    ),
+    "with-keda": merged(
+        at("generator.autoscaling.keda.enabled", True),
+        at("scorer.autoscaling.keda.enabled", True),
+    ),
+    "with-groups": merged(
+        at("generator", {"leaderWorkerSet": {"enabled": True}, "gpu": {"count": 1}}),
+        at("weightStore.pvc.accessModes", ["ReadWriteMany"]),
+    ),
+}
+"""One thing each, and nothing else: all that belongs to it has its defaults."""

@@ -15,6 +15,7 @@ _CHOSEN: Final = {
 }  # fmt: skip
 _FITTING: Final = {
     "run": "run-here",
+    "kafka.bootstrapServers": "brokers-here:9092",
     "model.path": "/mounted/model-here",
     "model.mountPath": "/mounted",
     "redis.url": "redis://redis-here",
@@ -24,12 +25,13 @@ _FITTING: Final = {
     "objectStore.endpoint": "https://endpoint-here",
     "kafka.lingerSeconds": 0.123,
     "nameOverride": "name-here",
+    "metrics.prometheusRule.thresholds.max_policy_lag_steps": 7077,
     "generator.leaderWorkerSet.size": 37,
 }
 _SWITCHES: Final[dict[str, Any]] = merged(
-    at("config.producer.environment", "sort_digits"),
+    at("config", {"max_policy_lag": 7077, "producer": {"environment": "sort_digits"}}),
     at("kafka.security", {"protocol": "SASL_SSL", "mechanism": "PLAIN"}),
-    at("networkPolicy.enabled", True),
+    at("networkPolicy", {"enabled": True, "redis": {"ports": [6379]}, "schemaRegistry": {"ports": [80, 8081]}}),
     at("generator.gpu.count", 1),
     at("trainer.gpu", {"count": 1, "vendor": "amd"}),
     at("metrics", {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}),
@@ -83,6 +85,8 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def own_value(path: str, default: Any, number: int) -> Any:
     if path in _FITTING:
         return _FITTING[path]
+    if path.endswith(("size", "Size")) and isinstance(default, str):
+        return f"{1000 + number}Gi"
     return f"x{number}-here" if isinstance(default, str) else 1000 + number
 
 

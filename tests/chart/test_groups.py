@@ -14,6 +14,7 @@ FULL = merged(
     GROUPS,
     at("weightStore", {"backend": "pvc", "location": ""}),
     at("schemaRegistry", {"url": "", "existingSecret": "registry"}),
+    at("networkPolicy.schemaRegistry.ports", [443]),
     at("generator.autoscaling.hpa.enabled", False),
 )
 
@@ -63,7 +64,13 @@ def test_pods_that_only_lend_their_gpus_know_no_secret_and_wait_for_no_topics() 
     leader, worker = variables(release.pod("generator")), variables(release.pod("generator", "worker"))
     secret = {name for name, value in leader.items() if isinstance(value, dict) and "secretKeyRef" in value}
     assert {"ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD", "ROLLSTREAM_REDIS_URL", "ROLLSTREAM_REGISTRY_URL"} <= secret
-    assert worker == {name: value for name, value in leader.items() if name not in secret}
+    assert worker == {
+        name: value
+        for name, value in leader.items()
+        if name not in secret and not name.startswith("ROLLSTREAM_KAFKA__SECURITY")
+    }
+    mounted = [one["name"] for one in release.pod("generator", "worker")["spec"]["volumes"]]
+    assert "kafka-client" not in mounted
     names = [one["name"] for one in release.pod("generator")["spec"]["initContainers"]]
     assert names == ["wait-for-topics", "before"]
     assert [one["name"] for one in release.pod("generator", "worker")["spec"]["initContainers"]] == ["before"]

@@ -78,10 +78,34 @@ def test_nothing_of_prometheus_or_grafana_is_made_unasked() -> None:
 
 def test_the_rules_are_those_of_the_files() -> None:
     groups = render(RULES).one("PrometheusRule")["spec"]["groups"]
-    assert groups == [group for text in FILES.values() for group in yaml.safe_load(text)["groups"]]
-    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    of_files = [group for text in FILES.values() for group in yaml.safe_load(text)["groups"]]
+    alerts = alerts_of(groups)
     assert len(alerts) >= 20
     assert any("{{ $labels.run }}" in alert["annotations"]["summary"] for alert in alerts)
+    for alert, written in zip(alerts, alerts_of(of_files), strict=True):
+        written["annotations"]["runbook"] = alert["annotations"]["runbook"]
+    assert groups == of_files
+
+
+def alerts_of(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [rule for group in groups for rule in group["rules"] if "alert" in rule]
+
+
+def test_an_alert_says_how_its_runbook_is_read_in_the_cluster_where_it_fires() -> None:
+    release = render(RULES)
+    pages = {path.stem: path.read_text() for path in (CHART / "runbooks").glob("*.md")}
+    map_ = release.one("ConfigMap", "-runbooks")
+    assert map_["data"] == pages
+    assert len(json.dumps(map_)) < 240_000, "`kubectl apply` notes the whole object in an annotation"
+    where = f"kubectl --namespace {map_['metadata']['namespace']} get configmap {map_['metadata']['name']}"
+    for alert in alerts_of(release.one("PrometheusRule")["spec"]["groups"]):
+        assert alert["annotations"]["runbook"] == f"{where} --output jsonpath='{{.data.{alert['alert']}}}'"
+        assert alert["alert"] in pages
+        assert "runbook_url" not in alert["annotations"], "it would be no URL"
+
+
+def test_without_alerts_there_are_no_runbooks() -> None:
+    assert [one for one in render().of_kind("ConfigMap") if "runbooks" in one["metadata"]["name"]] == []
 
 
 def thresholds(release: Release) -> dict[str, str]:
@@ -112,8 +136,7 @@ def test_a_threshold_that_no_alert_knows_is_refused() -> None:
 def test_runbooks_can_be_elsewhere() -> None:
     base = "https://runbooks.example.com/rl/"
     groups = render(RULES, at("metrics.prometheusRule.runbookBaseUrl", base)).one("PrometheusRule")["spec"]["groups"]
-    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
-    for alert in alerts:
+    for alert in alerts_of(groups):
         assert alert["annotations"]["runbook_url"] == f"{base}{alert['alert']}.md"
         assert alert["annotations"]["summary"]
 

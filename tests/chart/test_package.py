@@ -24,8 +24,9 @@ def test_the_package_holds_the_schema_and_the_files_and_renders(tmp_path: Path) 
         archive.extractall(tmp_path / "out", filter="data")
     wanted = {"Chart.yaml", "values.yaml", "values.schema.json", "README.md", "UPGRADING.md", "templates/NOTES.txt"}
     wanted |= {str(path.relative_to(CHART)) for path in (CHART / "files").rglob("*") if path.is_file()}
+    wanted |= {str(path.relative_to(CHART)) for path in (CHART / "runbooks").glob("*.md")}
     assert wanted <= names
-    assert not [name for name in names if name.startswith(("values-examples", "runbooks"))]
+    assert not [name for name in names if name.startswith("values-examples")]
     chart = helm_python.Chart.load(tmp_path / "out" / "rollstream")
     with pytest.raises(helm_python.HelmValuesError, match="additional properties 'rum' not allowed"):
         chart.render({"rum": "typo"}, name="a")

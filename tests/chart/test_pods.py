@@ -55,6 +55,23 @@ def test_every_pod_fits_the_security_standard_restricted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
+def test_every_container_of_the_image_starts_with_its_entrypoint_which_is_an_init(name: str) -> None:
+    for where, pod in render_exactly(SETS[name]).pods():
+        own = [one for one in containers(pod) if "args" in one]
+        assert own, where
+        assert [one["name"] for one in own if "command" in one] == [], where
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_no_volume_on_a_nodes_disk_may_grow_without_bound(name: str) -> None:
+    # `scratch` is a user's own.
+    for where, pod in render_exactly(SETS[name]).pods():
+        own = [one for one in pod["spec"]["volumes"] if "emptyDir" in one and one["name"] != "scratch"]
+        assert {"tmp", "cache"} <= {one["name"] for one in own}
+        assert [one["name"] for one in own if not one["emptyDir"].get("sizeLimit")] == [], where
+
+
+@pytest.mark.parametrize("name", SETS)
 def test_no_pod_gets_variables_of_services_which_its_stage_would_take_for_settings(name: str) -> None:
     for where, pod in render_exactly(SETS[name]).pods():
         assert pod["spec"]["enableServiceLinks"] is False, where

@@ -1,11 +1,14 @@
 """Typos and contradictions are refused before anything is installed, with a message that says what to change."""
 
+import dataclasses
 import re
 from typing import Any
 
 import helm_python
 import pytest
 
+from rollstream.process.settings import StageSettings, settings_class
+from rollstream.stage.loop import Stage
 from tests.chart.rendering import MINIMAL, STAGES, at, merged, render, render_exactly
 
 TYPOS = [
@@ -66,6 +69,10 @@ WRONG_VALUES = [
     ("generator.leaderWorkerSet.port", 70000, "maximum: got 70,000, want 65,535"),
     ("config.generator.engine.gpu_memory_utilization", 1.5, "maximum: got 1.5, want 1"),
     ("config.generator.engine.max_num_batched_tokens", 0, "minimum: got 0, want 1"),
+    ("generator.pdb.maxUnavailable", 0, "minimum: got 0, want 1"),
+    ("scorer.pdb.maxUnavailable", "0%", "does not match pattern"),
+    ("trainer.tmpSize", "0", "does not match pattern"),
+    ("stageDefaults.cacheSize", "", "does not match pattern"),
     ("metrics.prometheusRule.thresholds", {"dead_letters": "many"}, "got string, want number"),
 ]
 
@@ -83,6 +90,8 @@ BUCKET = {"weightStore": {"backend": "objectStore", "location": "s3://bucket/wei
 KEDA = at("generator.autoscaling.keda.enabled", True)
 GROUPS = at("generator", {"gpu": {"count": 8}, "leaderWorkerSet": {"enabled": True}})
 
+RULES = at("metrics.prometheusRule.enabled", True)
+
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     (at("run", ""), "run: name the run"),
     (at("kafka.bootstrapServers", ""), "kafka.bootstrapServers: name one or more brokers"),
@@ -90,6 +99,33 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     (
         at("model", {"path": "/data/start", "existingClaim": "model"}),
         "model.path /data/start is not below model.mountPath /models",
+    ),
+    (at("model", {"path": "/models2/start", "existingClaim": "model"}), "model.path /models2/start is not below"),
+    (at("model", {"path": "/models/../etc", "existingClaim": "model"}), "model.path /models/../etc is not below"),
+    *(
+        (at("kafka.bootstrapServers", servers), f'kafka.bootstrapServers "{wrong}": each broker is host:port')
+        for servers, wrong in (
+            ("broker", "broker"),
+            ("a:9092,b", "b"),
+            ("a:9092,", ""),
+            ("a:0", "a:0"),
+            ("a:65536", "a:65536"),
+            ("::1:9092", "::1:9092"),
+        )
+    ),
+    (at("scorer.terminationGracePeriodSeconds", 15), "scorer.terminationGracePeriodSeconds 15: a batch may take"),
+    (
+        at("config.scorer", {"batch_deadline_seconds": 60, "session_timeout_seconds": 80}),
+        "scorer.terminationGracePeriodSeconds 60: a batch may take batch_deadline_seconds, 60 s",
+    ),
+    (at("generator.terminationGracePeriodSeconds", 20), "generator.terminationGracePeriodSeconds 20: running prompts"),
+    (
+        merged(RULES, at("config.max_policy_lag", 8)),
+        "metrics.prometheusRule.thresholds.max_policy_lag_steps 4: the run's max_policy_lag is 8",
+    ),
+    (
+        merged(RULES, at("metrics.prometheusRule.thresholds.max_policy_lag_steps", 3)),
+        "metrics.prometheusRule.thresholds.max_policy_lag_steps 3: the run's max_policy_lag is 4",
     ),
     (at("trainer.enabled", False), "weightStore.pvc.existingClaim: this release has no trainer"),
     (at("config.run", "other"), "config.run: set the chart's value `run` instead"),
@@ -195,7 +231,18 @@ def test_a_contradiction_is_refused_by_a_sentence_that_shows_no_secret(values: d
     assert "hunter2" not in str(refused.value)
 
 
+def test_the_chart_knows_the_defaults_of_the_settings_that_its_bounds_are_compared_with() -> None:
+    assert StageSettings.model_fields["max_policy_lag"].default == 4
+    assert settings_class("scorer").model_fields["batch_deadline_seconds"].default == 15
+    (drain,) = [field for field in dataclasses.fields(Stage) if field.name == "drain_seconds"]
+    assert drain.default == 20
+
+
 def test_what_may_be_combined_is_taken() -> None:
+    render(at("model", {"path": "/models", "existingClaim": "model", "mountPath": "/models/"}))
+    render(at("kafka.bootstrapServers", "a.b-c_d:9092, 10.0.0.1:1,[::1]:65535"))
+    render(at("scorer", {"replicas": 2, "pdb": {"maxUnavailable": "50%"}}))
+    render(RULES, at("config.max_policy_lag", 8), at("metrics.prometheusRule.thresholds.max_policy_lag_steps", 8))
     render(SASL, at("kafka.security.username", "rl"), at("scorer.autoscaling.hpa.enabled", True))
     render(at("weightStore.pvc", {"accessModes": ["ReadWriteOnce"], "sameNode": True}))
     render(at("weightStore.pvc", {"accessModes": ["ReadWriteOnce"], "existingClaim": "shared"}))

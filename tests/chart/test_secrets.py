@@ -5,6 +5,9 @@ from typing import Any
 import helm_python
 import pytest
 
+from rollstream.process.masking import may_name_a_secret
+from rollstream.process.setting_keys import keys_of
+from rollstream.process.settings import STAGES, Stage, settings_class
 from tests.chart.everything import EVERYTHING
 from tests.chart.rendering import EXAMPLES, MINIMAL, at, example, merged, render, render_exactly
 
@@ -14,6 +17,12 @@ SETS: dict[str, dict[str, Any]] = {
     "everything": merged(MINIMAL, EVERYTHING),
     **{name: example(name) for name in EXAMPLES},
 }
+
+SECRET_NAMES = (
+    "password", "db_passwd", "client_secret", "token", "hf_token", "auth-token", "authorization", "bearer", "api_key",
+    "apiKey", "x-api-key", "apikey", "access_key_id", "private_key", "signing_key", "google_credentials", "auth",
+)  # fmt: skip
+PLAIN_NAMES = ("max_tokens", "tokenizer_path", "token_seconds", "author", "answer_key", "keys", "level", "secre")
 
 # Where somebody may put each kind of secret: SASL, TLS, S3, Redis, registry.
 PLACES = [
@@ -38,6 +47,8 @@ PLACES = [
     at("config.environments.mine", {"path": "a.B", "options": {"api_key": PLANTED}}),
     at("config.scorer.environments.mine", {"path": "a.B", "options": {"password": PLANTED}}),
     at("config.generator.engine.http.api_key", PLANTED),
+    at("config.producer.agent.options", {"api_key": PLANTED}),
+    *(at("config.agents.mine", {"path": "a.B", "options": {name: PLANTED}}) for name in SECRET_NAMES),
     at("kafka.bootstrapServers", f"user:{PLANTED}@broker:9092"),
     at("kafka.security.tls.client.keyPassword", PLANTED),
     at("kafka.security.tls.client.keyKey", {"pem": f"-----BEGIN PRIVATE KEY-----\n{PLANTED}\n"}),
@@ -72,6 +83,18 @@ PLACES = [
         )
     ),
 ]
+
+
+def test_the_chart_and_the_settings_tell_a_secret_by_the_same_names() -> None:
+    assert [name for name in SECRET_NAMES if not may_name_a_secret(name)] == []
+    assert [name for name in PLAIN_NAMES if may_name_a_secret(name)] == []
+    render(at("config.agents.mine", {"path": "a.B", "options": dict.fromkeys(PLAIN_NAMES, "x")}))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_plain_setting_has_the_name_of_a_secret(stage: Stage) -> None:
+    plain = [key for key in keys_of(settings_class(stage)) if not key.is_secret]
+    assert [key.path for key in plain if may_name_a_secret(key.path[-1])] == []
 
 
 @pytest.mark.parametrize("values", PLACES, ids=str)

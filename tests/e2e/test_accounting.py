@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -116,6 +117,14 @@ def test_damage_is_found(damage: Callable[[Account], None]) -> None:
     damage(account)
     with pytest.raises(AssertionError):
         account.check()
+
+
+def test_a_group_may_be_lost_whose_samples_may_have_lain_in_a_topic_that_was_deleted() -> None:
+    account = deepcopy(an_account())
+    loses_a_group(account)
+    replace(account, may_be_lost=frozenset({"b"})).check()
+    with pytest.raises(AssertionError, match="1 groups lost"):
+        replace(account, may_be_lost=frozenset({"a"})).check()
 
 
 def test_a_step_that_names_a_place_where_nothing_lies_is_found() -> None:

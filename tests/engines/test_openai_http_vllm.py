@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from rollstream.engines.openai_http import OpenAiHttpEngine
 from rollstream.engines.protocol import Generation
 from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.prompt import Message
-from rollstream.schemas.rollout import FinishReason
+from rollstream.schemas.rollout import FinishReason, WeightSpan
 from tests.harness import engine_scenarios as scenario
 from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts, Models
 from tests.harness.http_engines import a_request, an_engine, on
@@ -56,12 +57,14 @@ def test_the_server_tells_its_version_and_length_and_what_it_refuses(server: str
     assert failed.value.code == "refused"
 
 
-def test_logprobs_are_those_of_the_weights_that_the_span_names(server: str, models: Models) -> None:
-    """Before an update, over it, and after it; calls that it overtakes are of the new weights alone."""
+def test_logprobs_are_those_of_the_weights_and_no_token_is_of_an_older_version_than_its_span(
+    server: str, models: Models
+) -> None:
+    """Before an update, over it, and after it. Calls that it overtakes go on, first by the older weights."""
     versions, temperatures = models.untied, (1.0, 0.7) * 4
     asked = [{"seed": seed, "max_tokens": 60, "temperature": each} for seed, each in enumerate(temperatures)]
 
-    async def update(engine: OpenAiHttpEngine) -> list[Generation]:
+    async def update(engine: OpenAiHttpEngine) -> list[list[Generation]]:
         await engine.load_weights(1, versions.old)
         before = await scenario.generate(engine, asked)
         running = [asyncio.create_task(scenario.generate(engine, [{**one, "max_tokens": 200}])) for one in asked]
@@ -70,24 +73,35 @@ def test_logprobs_are_those_of_the_weights_that_the_span_names(server: str, mode
         report = await engine.load_weights(2, versions.new)
         assert 0 < report.stall_seconds <= report.load_seconds
         over = [answer for answers in await asyncio.gather(*running) for answer in answers]
-        assert 2 in {answer.weight_spans[0].weight_version for answer in over}
-        return [*before, *over, *(await scenario.generate(engine, asked))]
+        return [before, over, await scenario.generate(engine, asked)]
 
-    answers = on(an_engine(server, tokenizer_path=versions.old, weight_updates="vllm"), update)
-    paths = {1: versions.old, 2: versions.new}
+    before, over, after = on(an_engine(server, tokenizer_path=versions.old, weight_updates="vllm"), update)
     prompt = _prompt(models)
-    right, wrong = [], []
-    for answer, temperature in zip(answers, temperatures * 3, strict=True):
+
+    def off(answer: Generation, temperature: float, path: Path) -> Any:
+        return np.abs(answer.behavior_logprobs - forced_logprobs(path, prompt, answer.token_ids, temperature))
+
+    for answers, right, wrong, version in (
+        (before, versions.old, versions.new, 1),
+        (after, versions.new, versions.old, 2),
+    ):
+        for answer, temperature in zip(answers, temperatures, strict=True):
+            assert answer.weight_spans == (WeightSpan(weight_version=version, start=0, end=len(answer.token_ids)),)
+            assert EOS not in answer.token_ids[:-1]
+            assert (answer.token_ids[-1] == EOS) == (answer.finish_reason is FinishReason.STOP)
+            assert off(answer, temperature, right).max() < 1e-3
+            assert off(answer, temperature, wrong).mean() > 0.05
+    mixed = 0
+    for answer, temperature in zip(over, temperatures, strict=True):
+        older, newer = (off(answer, temperature, path) < 1e-3 for path in (versions.old, versions.new))
         (span,) = answer.weight_spans
-        assert (span.start, span.end) == (0, len(answer.token_ids))
-        assert EOS not in answer.token_ids[:-1]
-        assert (answer.token_ids[-1] == EOS) == (answer.finish_reason is FinishReason.STOP)
-        for version, found in ((span.weight_version, right), (3 - span.weight_version, wrong)):
-            forced = forced_logprobs(paths[version], prompt, answer.token_ids, temperature)
-            found.append(np.abs(answer.behavior_logprobs - forced))
-    assert {answer.weight_spans[0].weight_version for answer in answers} == {1, 2}
-    assert np.concatenate(right).max() < 1e-3
-    assert np.concatenate(wrong).mean() > 0.05
+        # All before some token is of the older weights, all from there on of the newer ones.
+        first_newer = int(np.argmin(older)) if not older.all() else len(older)
+        assert newer[first_newer:].all()
+        assert span.weight_version == 1 or first_newer == 0
+        mixed += 0 < first_newer < len(older)
+    assert mixed
+    assert len({tuple(answer.token_ids.tolist()) for answer in over}) > 1
 
 
 def _prompt(models: Models) -> Any:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rollstream.collect.collection import CollectReport, collect
-from rollstream.collect.files.rows import open_rows
 from rollstream.collect.output import scored_columns
 from rollstream.collect.settings import CollectSettings
 from rollstream.collect.tasks import FileTasks
@@ -15,6 +14,7 @@ from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.stop import Stop
+from rollstream.rows.open import open_rows
 from rollstream.schemas.prompt import Sampling
 from tests.harness.processes import StartedProcess
 

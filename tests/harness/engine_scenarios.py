@@ -10,6 +10,7 @@ import psutil
 from prometheus_client import REGISTRY
 
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest, LoadReport
+from rollstream.process.begun import listening
 from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Message, Sampling
 
@@ -56,7 +57,14 @@ async def load_refusal(engine: Engine, weight_version: int, path: Path) -> str:
 async def load_while_generating(
     engine: Engine, asked: list[Asked], weight_version: int, before: tuple[int, Path], after: Path
 ) -> list[Generation]:
-    """Answers during an update from `before` to `weight_version` at `after`; at least three have spans of both.
+    """Answers during an update from `before` to `weight_version` at `after`; at least three have spans of both."""
+    return [answer for answer, _ in await load_while_listening(engine, asked, weight_version, before, after)]
+
+
+async def load_while_listening(
+    engine: Engine, asked: list[Asked], weight_version: int, before: tuple[int, Path], after: Path
+) -> list[tuple[Generation, list[int]]]:
+    """The same, each answer with the versions that the engine said it began with.
 
     Tried again with another delay until the update comes in the middle of that many answers.
     """
@@ -64,16 +72,22 @@ async def load_while_generating(
     delay = 0.05
     while time.monotonic() < give_up_at:
         await engine.load_weights(*before)
-        running = [asyncio.create_task(engine.generate(_request(engine, one, i))) for i, one in enumerate(asked)]
+        running = [asyncio.create_task(_heard(engine, _request(engine, one, i))) for i, one in enumerate(asked)]
         await asyncio.sleep(delay)
         await engine.load_weights(weight_version, after)
-        answers = await asyncio.gather(*running)
-        straddling = [answer for answer in answers if len(answer.weight_spans) > 1]
+        pairs = await asyncio.gather(*running)
+        straddling = [answer for answer, _ in pairs if len(answer.weight_spans) > 1]
         if len(straddling) >= 3:
-            return answers
-        started_late = all(answer.weight_spans[0].weight_version == weight_version for answer in answers)
+            return pairs
+        started_late = all(answer.weight_spans[0].weight_version == weight_version for answer, _ in pairs)
         delay *= 2 if started_late else 0.7
     raise TimeoutError("no update landed in the middle of three samples")
+
+
+async def _heard(engine: Engine, request: GenerationRequest) -> tuple[Generation, list[int]]:
+    told: list[int] = []
+    with listening(told.append):
+        return await engine.generate(request), told
 
 
 async def cancel_one_of_three(engine: Engine, asked: Asked) -> tuple[int, int, list[Generation]]:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from aiohttp import web
 
@@ -21,6 +21,8 @@ MAX_MODEL_LEN = 4096
 TOKEN = 4
 """The id of every sampled token but the last."""
 LAST_TOKEN = 1
+TOKENS_TEXT = "111"
+"""What these tokens are in the tokenizer of `local/tiny_model.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,13 @@ class Planned:
     body: bytes | None = None
 
 
+WITHOUT_DATABASE: Final = Planned(
+    status=400,
+    body=b'{"error": {"message": "planned", "type": "no_db_connection", "param": null, "code": "400"}}',
+)
+"""What LiteLLM without a database answers to a key that is not its own."""
+
+
 @dataclass(slots=True, kw_only=True)
 class FakeOpenAI:
     """How the server behaves, and what it saw. All may be changed while it runs."""
@@ -51,6 +60,8 @@ class FakeOpenAI:
     models: tuple[str, ...] = ("tiny",)
     api_key: str | None = None
     latency_seconds: float = 0.0
+    latency_of: Callable[[int], float] | None = None
+    """The same of the answer with this number, from 0."""
     answer: Callable[[dict[str, Any]], str] = lambda body: "yes"
     choice: dict[str, Any] = field(default_factory=dict)
     """Fields of the answer's choice that replace those it would have."""
@@ -58,6 +69,8 @@ class FakeOpenAI:
     logprobs_mode: str = "processed_logprobs"
     device: str = "cuda"
     reports_spans: bool = False
+    can_pause: bool = True
+    """Whether SGLang's server is of a version that has `/pause_generation`."""
     is_ready: bool = True
     planned: deque[Planned] = field(default_factory=deque)
     port: int = 0
@@ -104,6 +117,9 @@ class FakeOpenAI:
         if self.kind == "sglang":
             add.add_get("/model_info", self._weight_info)
             add.add_post("/update_weights_from_disk", self._update_from_disk)
+            if self.can_pause:
+                add.add_post("/pause_generation", self._pause_generation)
+                add.add_post("/continue_generation", self._resume)
         return app
 
     @web.middleware
@@ -137,6 +153,7 @@ class FakeOpenAI:
         choice: dict[str, Any] = {"index": 0, "text": self.answer(body), "finish_reason": "stop"}
         if body.get("return_token_ids") and self.kind == "vllm":
             token_ids = [TOKEN] * 3 + [LAST_TOKEN]
+            choice["text"] = TOKENS_TEXT
             choice["token_ids"] = token_ids
             choice["prompt_token_ids"] = body["prompt"]
             choice["logprobs"] = {"token_logprobs": [-0.25 * (1 + place) for place in range(len(token_ids))]}
@@ -146,7 +163,9 @@ class FakeOpenAI:
                 {"version": self.weight_version, "start": 1, "end": 4},
             ]
             choice["weight_versions"] = places if version != self.weight_version else [{**places[1], "start": 0}]
-        return refused or self._answer("text_completion", body, {**choice, **self.choice})
+        counted = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(choice.get("token_ids", ()))}
+        usage = counted if "token_ids" in choice else None
+        return refused or self._answer("text_completion", body, {**choice, **self.choice}, usage)
 
     async def _work(self, request: web.Request, body: dict[str, Any]) -> web.StreamResponse | None:
         """Take the time of an answer; what is sent instead of one."""
@@ -155,11 +174,12 @@ class FakeOpenAI:
             return _planned(self.planned.popleft(), request)
         if body.get("model") not in self.models:
             return _error(404, f"The model `{body.get('model')}` does not exist.")
+        latency = self.latency_seconds if self.latency_of is None else self.latency_of(self.num_model_calls)
         self.num_model_calls += 1
         aborted = asyncio.Event()
         self._abort.append(aborted)
         try:
-            async with asyncio.timeout(self.latency_seconds):
+            async with asyncio.timeout(latency):
                 await aborted.wait()
             return self._answer("", body, {"index": 0, "text": "", "finish_reason": "abort"})
         except TimeoutError:
@@ -168,8 +188,11 @@ class FakeOpenAI:
         finally:
             self._abort.remove(aborted)
 
-    def _answer(self, kind: str, body: dict[str, Any], choice: dict[str, Any]) -> web.Response:
-        answer = {"id": "answer-1", "object": kind, "model": body["model"], "choices": [choice], "usage": self.usage}
+    def _answer(
+        self, kind: str, body: dict[str, Any], choice: dict[str, Any], counted: dict[str, int] | None = None
+    ) -> web.Response:
+        usage = counted or self.usage
+        answer = {"id": "answer-1", "object": kind, "model": body["model"], "choices": [choice], "usage": usage}
         return web.json_response(answer)
 
     async def _list_models(self, request: web.Request) -> web.Response:
@@ -196,6 +219,12 @@ class FakeOpenAI:
 
     async def _weight_info(self, request: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.weight_version, "version": VERSIONS["sglang"]})
+
+    async def _pause_generation(self, request: web.Request) -> web.Response:
+        self.is_open.clear()
+        if (await request.json())["mode"] == "abort":
+            self._abort_all()
+        return web.json_response({"status": "ok"})
 
     async def _pause(self, request: web.Request) -> web.Response:
         self.is_open.clear()

@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
+from safetensors.numpy import save_file
 
 from rollstream.engines.build import build_engine
 from rollstream.engines.openai_http import OpenAiHttpEngine
 from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.settings import EngineSettings
+from rollstream.local.tiny_model import write_tokenizer
 from rollstream.schemas.prompt import Message, Sampling
+from tests.harness.fake_openai import FakeOpenAI
 
 T = TypeVar("T")
 ASKED = (Message(role="system", content="Be brief."), Message(role="user", content="2+2="))
@@ -59,3 +63,25 @@ def many(number: int) -> Callable[[OpenAiHttpEngine], Awaitable[list[Generation]
         return await asyncio.gather(*(engine.generate(a_request(index)) for index in range(number)))
 
     return generate
+
+
+def a_version(path: Path, width: int) -> Path:
+    """A file of weights in this directory, and a tokenizer."""
+    path.mkdir(exist_ok=True)
+    write_tokenizer(path, max_length=512)
+    save_file({"model.norm.weight": np.zeros(width, dtype=np.float32)}, path / "model.safetensors")
+    return path
+
+
+def a_token_request(engine: OpenAiHttpEngine, **fields: Any) -> GenerationRequest:
+    """The same prompt in tokens."""
+    token_ids = engine.tokenize(ASKED, ())
+    assert token_ids is not None
+    return a_request(prompt_token_ids=token_ids, **{"sampling": Sampling(temperature=0.7), **fields})
+
+
+async def when_asked(*servers: FakeOpenAI, number: int = 1) -> None:
+    """Wait until the servers work on so many calls each."""
+    async with asyncio.timeout(20):
+        while any(server.in_flight < number for server in servers):
+            await asyncio.sleep(0.005)

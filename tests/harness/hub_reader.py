@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rollstream.collect.files.rows import open_rows
+from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import ConfigurationError
 
 

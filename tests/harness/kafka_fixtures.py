@@ -1,9 +1,10 @@
-"""The real broker and Redis of a test run: started when the first test asks for them, one of each for all tests."""
+"""The servers of a test run: started when the first test asks for them, one of each for all tests."""
 
 from __future__ import annotations
 
 import re
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,12 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> str:
 def redis_url(tmp_path_factory: pytest.TempPathFactory) -> str:
     """URL of one real Redis server, shared by the whole run."""
     return server("redis", tmp_path_factory.getbasetemp())
+
+
+@pytest.fixture(scope="session")
+def forks() -> str:
+    """The process that stages are forked from: its imports take long, and count as no test's time."""
+    return server("forks", Path())
 
 
 @pytest.fixture

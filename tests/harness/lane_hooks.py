@@ -18,7 +18,17 @@ from xdist.workermanage import WorkerController
 from tests.harness.shared_servers import SERVERS, SharedServer, ask_at
 
 HEAVY = ("tests/engines/", "tests/e2e/")
-_NEEDS_TORCH = "backend", "losses", "losses_reference", "loop_shapes", "sft", "sft_rollouts", "weight_store", "rubric"
+_NEEDS_TORCH = (
+    "backend",
+    "optimizer",
+    "losses",
+    "losses_reference",
+    "loop_shapes",
+    "sft",
+    "sft_rollouts",
+    "weight_store",
+    "rubric",
+)
 LEARNING = [f"tests/unit/test_{name}.py" for name in _NEEDS_TORCH]
 LIGHT = ("tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")
 

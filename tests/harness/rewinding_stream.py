@@ -5,7 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message
+from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.entry import run_process
 from rollstream.process.stop import Stop
 from rollstream.schemas.topics import ROLLOUTS
@@ -23,11 +25,16 @@ def main(config: Path, seen: Path, num_records: int) -> None:
     """
     settings = ScorerSettings.load(config)
     topics = [ROLLOUTS.of(settings.run)]
-    stream = StreamSettings(
-        group=f"{settings.run}.scorers", topics=topics, batch_size=100, session_timeout_seconds=10.0
-    )
 
     async def read(stop: Stop) -> None:
+        stream = StreamSettings(
+            group=f"{settings.run}.scorers",
+            topics=topics,
+            watch=asyncio.create_task(asyncio.to_thread(lambda: TopicWatch(KafkaAdmin(settings.kafka), topics))),
+            batch_size=100,
+            session_timeout_seconds=10.0,
+        )
+
         async def note(messages: Sequence[Message], _must_end: Callable[[], bool]) -> None:
             is_first = not seen.exists()
             with seen.open("a") as file:

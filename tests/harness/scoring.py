@@ -11,10 +11,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from rollstream.cli.analyze_rewards import command
-from rollstream.collect.files.row_files import write_rows
+from rollstream.rows.write import write_rows
 
 OWN = '''
-import os, signal, time
+import json, os, signal, time
 
 def brevity(sample):
     """As a reward of this project: of the whole sample."""
@@ -38,6 +38,13 @@ def counted(sample):
     with open(os.path.join(os.path.dirname(__file__), "calls"), "a") as stream:
         stream.write(f"{sample.completion}\\n")
     return sum(int(word) for word in sample.completion.split()[1:])
+
+def noted(sample):
+    """1 for all. Notes what it was given."""
+    told = [sample.metadata["number"], [(one.role, one.content) for one in sample.messages], sample.reference_answer]
+    with open(os.path.join(os.path.dirname(__file__), "noted"), "a") as stream:
+        stream.write(json.dumps(told) + "\\n")
+    return 1.0
 
 number = 5
 '''

@@ -6,16 +6,17 @@ The reward function of `Unruly` does what a prompt's metadata order.
 import ctypes
 import math
 import os
+import pickle
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from rollstream.environments.pool.verdicts import STARTED, Answered, framed
+from rollstream.environments.pool.verdicts import LENGTH, STARTED, Answered, framed_answer
 from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.process.declared import Declaration
@@ -27,7 +28,7 @@ TABLE = {f"environments.{NAME}": {"path": PATH}}
 """It, in a run's file."""
 
 
-def obey(sample: RewardInput) -> float:  # noqa: C901 (one case an order)
+def obey(sample: RewardInput) -> float:  # noqa: C901, PLR0912 (one case an order)
     """1, unless ordered otherwise."""
     match sample.metadata.get("order", "").split():
         case ["give", number]:
@@ -50,11 +51,33 @@ def obey(sample: RewardInput) -> float:  # noqa: C901 (one case an order)
         case ["fork"]:
             os.fork()
         case ["answer", "for", "another"]:
-            _write_to_sockets(framed(Answered(STARTED)))
+            _write_to_sockets(framed_answer(Answered(answered_id=STARTED)))
+        case ["write", "pickle", path]:
+            _write_to_sockets(_frame(pickle.dumps(_RunsWhenUnpickled(path))))
+            time.sleep(60)
+        case ["write", "long"]:
+            _write_to_sockets(LENGTH.pack(2**32 - 1))
+            time.sleep(60)
+        case ["variable", name]:
+            return float(name in os.environ)
         case ["kill", "scorer"]:
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(60)
     return 1.0
+
+
+class _RunsWhenUnpickled:
+    """Makes the directory `path` in the process that unpickles it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return os.mkdir, (self._path,)
+
+
+def _frame(body: bytes) -> bytes:
+    return LENGTH.pack(len(body)) + body
 
 
 def _write_to_sockets(frame: bytes) -> None:
@@ -115,6 +138,7 @@ class Muddled:
             "infinity": (math.inf, {}),
             "a component of text": (1.0, {"color": "blue"}),
             "no pair": 1.0,
+            "many components": (1.0, {f"{number:01000}": 1.0 for number in range(2000)}),
             "a surrogate": (np.float32(0.5), {"lone \udc80": np.float32(0.5)}),
         }
         return given[sample.metadata["order"]]

@@ -1,5 +1,6 @@
 """What the admin client says when a cluster is gone or changes its leaders."""
 
+import logging
 import os
 import signal
 from collections import Counter
@@ -11,6 +12,7 @@ import pytest
 from confluent_kafka import Consumer, ElectionType, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from rollstream.bus import admin
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.presence import is_trainer_present
@@ -20,7 +22,7 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
-from rollstream.schemas.topics import TOPICS
+from rollstream.schemas.topics import LEDGER, TOPICS
 from tests.harness.waits import wait_until
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -67,7 +69,8 @@ def test_how_long_topics_keep_a_record_is_their_retention_and_the_span_of_a_segm
     assert admin.kept_seconds([prompts, scored]) == 14 * 24 * 3600.0
     assert admin.kept_seconds([prompts, ledger]) is None
     admin.keep_for(topic_prefix, seconds=180, segment_seconds=30)
-    assert admin.kept_seconds([prompts, scored]) == 210.0
+    # A broker applies what the controller has confirmed a little later.
+    wait_until(lambda: admin.kept_seconds([prompts, scored]) == 210.0, "the new retention")
     assert admin.kept_seconds([prompts, ledger]) is None
 
 
@@ -133,3 +136,20 @@ def lead_elsewhere_and_come_back(cluster: KafkaCluster, topic: str) -> None:
     wait_until(lambda: min(len(part.isrs) for part in partitions()) == 3, "broker 1 to catch up")
     client.elect_leaders(ElectionType.PREFERRED).result(30)
     wait_until(lambda: 1 in {part.leader for part in partitions()}, "broker 1 to lead")
+
+
+def test_a_new_client_loses_no_question_for_leaders(
+    kafka: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """librdkafka drops those that are under way when it leaves the bootstrap server, and asks again after 1 or 3 s."""
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    loud = {**settings.client_config(), "debug": "metadata", "logger": logging.getLogger("client")}
+    monkeypatch.setattr(admin, "quiet_config", lambda _: loud)
+    with caplog.at_level(logging.DEBUG, "client"):
+        for _ in range(40):
+            asking = KafkaAdmin(settings)
+            assert asking.end_offsets(topic, 1) == {0: 0}
+            asking._client.poll(0)  # the client's log lines are handed over here
+    asked = [line for line in caplog.messages if "query partition leaders" in line]
+    assert asked == []

@@ -14,8 +14,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from rollstream.bus.reader import TopicReader
 from rollstream.cli.collect import command
-from rollstream.collect.files.rows import open_rows
 from rollstream.process.settings import KafkaSettings
+from rollstream.rows.open import open_rows
+from tests.harness.fake_openai import fake_openai
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.waits import wait_until
@@ -103,6 +104,26 @@ def test_a_message_gives_its_rollouts_once_however_often_it_is_sent(tmp_path, ka
     listed = [json.loads(line) for line in (tmp_path / "out" / "part-000001_bad_rows.jsonl").read_text().splitlines()]
     assert len(listed) == 3
     assert any("it has no value" in line["why"] for line in listed)
+
+
+def test_a_topic_is_asked_of_a_server_that_options_name_or_that_the_file_names(tmp_path, kafka, topics):
+    put(kafka, topics[0], task("a"), task("b"))
+    config = tmp_path / "cluster.toml"
+    cluster = f'run = "{topics[0].partition(".")[0]}"\n[kafka]\nbootstrap_servers = "{kafka}"\n'
+    config.write_text(cluster)
+    with fake_openai() as server:
+        by_options = ["--url", server.url, "--model", "tiny"]
+        given = [f"topic:{topics[0]}", "--config", str(config), "--max-tokens", "16"]
+        done = CliRunner().invoke(command, [*given, *by_options, "--output", str(tmp_path / "out")])
+        assert done.exit_code == 0, done.output
+        config.write_text(
+            f'{cluster}[generator.engine]\nkind = "openai_http"\n'
+            f'[generator.engine.http]\nurls = ["{server.url}"]\nmodel = "tiny"\n'
+        )
+        done = CliRunner().invoke(command, [*given, "--output", str(tmp_path / "other")])
+        assert done.exit_code == 0, done.output
+    assert asked(tmp_path / "out") == asked(tmp_path / "other") == {"a": 1, "b": 1}
+    assert len(server.asked) == 4
 
 
 @pytest.mark.parametrize("point", ["part_written", "row_published:3", "row_published:4"])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollstream.cli.collect import command
-from rollstream.collect.files.rows import ReadRow, open_rows
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import ReadRow
 from tests.harness.collecting import lines_of
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess

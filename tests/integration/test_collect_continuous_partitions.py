@@ -9,8 +9,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from rollstream.collect.continuous.production import STATE
 from rollstream.collect.continuous.state import State
 from rollstream.collect.continuous.topic_feed import TopicFeed, topic_feed
-from rollstream.collect.files.rows import ReadRow
 from rollstream.process.settings import KafkaSettings
+from rollstream.rows.row import ReadRow
 from tests.harness.waits import wait_until
 
 

@@ -78,7 +78,7 @@ def check_kills(tmp_path: Path, kind: str, num_kills: int, seed: int) -> None:
         # A flush that was torn: the next process cuts it off.
         journal.write_bytes(kept + b'{"row": 3, "sample": 1, "status": "comp')
     assert started(tmp_path, output, source).wait(250) == 0
-    from rollstream.collect.files.rows import open_rows
+    from rollstream.rows.open import open_rows
 
     rows = [row.fields for row in open_rows(output)]
     assert keys_of(rows) == [(row, sample) for row in range(num_rows) for sample in range(2)]

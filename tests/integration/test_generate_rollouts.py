@@ -9,16 +9,16 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.cli.generate_rollouts import command
-from rollstream.collect.files.rows import open_rows
 from rollstream.collect.generate import GenerateOptions, generate_rollouts
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.stop import Stop
+from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import ConfigurationError, TooManyFailuresError
 from tests.harness.fake_openai import Planned, fake_openai
 
 COLUMNS = [
     "prompt", "response", "sample_idx", "data_idx", "temperature", "top_p", "max_tokens", "status", "failure",
-    "original_data_source", "original_ground_truth", "original_extra_info",
+    "finish_reason", "original_data_source", "original_ground_truth", "original_extra_info",
 ]  # fmt: skip
 DEFAULTS = {
     "--vllm_base_url": "http://localhost:8000/v1", "--vllm_max_concurrent": 100, "--num_samples": 8,
@@ -76,10 +76,11 @@ def test_without_flags_the_output_is_the_documents(tmp_path, monkeypatch):
     assert fields_of(tmp_path / "rollouts.parquet") == fields_of(tmp_path / "rollouts.jsonl")
 
 
-def test_the_key_of_the_environment_is_sent_to_the_server(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("held", "sent"), [("sk-proxy-key-1", "sk-proxy-key-1"), ("", "dummy")])
+def test_the_key_of_the_environment_or_else_any_is_sent_to_the_server(tmp_path, monkeypatch, held, sent):
     some_data(tmp_path, ["2+2?"])
-    monkeypatch.setenv("LITELLM_API_KEY", "sk-proxy-key-1")
-    with fake_openai(api_key="sk-proxy-key-1") as server:
+    monkeypatch.setenv("LITELLM_API_KEY", held)
+    with fake_openai(api_key=sent) as server:
         words = ["--model_path", "tiny", "--data_path", str(tmp_path / "data.parquet"), "--use_vllm"]
         words += ["--vllm_base_url", server.url, "--output_path", str(tmp_path / "o.jsonl"), "--num_samples", "1"]
         ended = CliRunner().invoke(command, words)
@@ -129,7 +130,9 @@ def test_both_modes_give_the_same_columns_with_the_same_types(tmp_path):
     one, other = pandas.read_parquet(tmp_path / "rollouts.parquet"), pandas.read_parquet(local)
     assert list(one) == list(other) == COLUMNS
     assert one.dtypes.to_dict() == other.dtypes.to_dict()
-    assert one.drop(columns="response").equals(other.drop(columns="response"))
+    own = ["response", "finish_reason"]
+    assert one.drop(columns=own).equals(other.drop(columns=own))
+    assert set(other["finish_reason"]) <= {"stop", "length"}
     assert (other["status"] == "completed").all()
 
 
@@ -217,10 +220,25 @@ def test_the_documents_pandas_and_json_snippets_run_on_both_formats(tmp_path):
         rollouts = [json.loads(line) for line in f]
     assert rollouts[0] == {
         "prompt": "2+2?", "response": "yes", "sample_idx": 0, "data_idx": 0, "temperature": 0.7, "top_p": 0.9,
-        "max_tokens": 512, "status": "completed", "failure": None, "original_data_source": "math",
+        "max_tokens": 512, "status": "completed", "failure": None, "finish_reason": "stop",
+        "original_data_source": "math",
         "original_ground_truth": "0", "original_extra_info": {"index": 0, "split": "t"},
     }  # fmt: skip
     assert fields_of(tmp_path / "rollouts.parquet") == rollouts
+
+
+def test_an_answer_that_was_cut_off_and_thought_without_an_answer_are_seen_in_the_columns(tmp_path):
+    some_data(tmp_path, ["2+2?"])
+    thought = {"message": {"role": "assistant", "content": None, "reasoning_content": "2 and 2"}}
+    for number, choice in enumerate([{"finish_reason": "length"}, {**thought, "finish_reason": "length"}]):
+        with fake_openai(choice=choice) as server:
+            generated(
+                options(tmp_path, vllm_base_url=server.url, num_samples=1, output_path=tmp_path / f"{number}.jsonl")
+            )
+    found = [row for number in range(2) for row in fields_of(tmp_path / f"{number}.jsonl")]
+    assert [(row["status"], row["response"], row["finish_reason"]) for row in found] == [
+        ("completed", "yes", "length"), ("completed", "", "length"),
+    ]  # fmt: skip
 
 
 def test_the_documents_data_file_is_a_packaged_example_where_there_is_none(tmp_path, monkeypatch):

@@ -4,11 +4,14 @@ import json
 import signal
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from itertools import count, pairwise
 from pathlib import Path
 
 import pytest
 
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.commit_notes import marks_in
 from rollstream.local.ports import free_ports
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.codec import AvroCodec
@@ -20,6 +23,8 @@ from tests.harness.builders import a_prompt, published
 from tests.harness.running import Run, a_run
 from tests.harness.scraping import scraped
 from tests.harness.waits import wait_until
+
+pytestmark = pytest.mark.usefixtures("forks")
 
 
 @pytest.fixture
@@ -181,6 +186,45 @@ def test_an_update_in_mid_sample_gives_the_sample_two_spans(run: Run) -> None:
     assert all(earlier < later for earlier, later in pairs)
 
 
+def test_a_generator_says_with_which_version_it_began_the_prompts_in_work(run: Run) -> None:
+    """Not of those that it has taken and that wait for room in the engine, as the second one does here."""
+    scripted(run, token_seconds=2.0)
+    run.tables["generator.engine"] = {**run.tables["generator.engine"], "max_num_seqs": 4}
+    run.publish_weights(3)
+    run.start("generator")
+    wait_for_applied(run, 3)
+    first, _ = submitted(run, [1, 2])
+    places = {message.key: (message.partition, message.offset) for message in run.messages("prompts")}
+    prompts = f"{run.name}.prompts"
+    shape = KafkaAdmin(run.kafka).shape(prompts)
+    with closing(run.on_bus.committed_by("generators")) as generators:
+
+        def begun() -> dict[tuple[int, int], int]:
+            commits = generators.commits(prompts, shape).items()
+            return {(number, at): mark for number, commit in commits for at, mark in marks_in(commit.note).items()}
+
+        wait_until(lambda: begun() == {places[first.group_id.encode()]: 3}, "the first prompt's version")
+        wait_for_samples(run, 8)
+        wait_until(lambda: begun() == {}, "no prompt in work")
+
+
+def test_a_generator_has_one_and_a_half_times_the_samples_in_hand_that_its_engine_runs(run: Run) -> None:
+    """However long they may be: 65,536 tokens, the bound before, are one prompt of eight samples."""
+    scripted(run, token_seconds=60.0)
+    run.tables["generator.engine"] = {**run.tables["generator.engine"], "max_num_seqs": 16, "max_model_len": 16384}
+    run.publish_weights(0)
+    [port] = free_ports(1)
+    run.start("generator", ROLLSTREAM_HEALTH_PORT=str(port))
+    long_answers = {"group_size": 8, "sampling": Sampling(temperature=1.0, max_tokens=8192)}
+    run.submit(*(a_prompt(row, run=run.name, **long_answers) for row in range(10)))
+
+    def in_hand() -> list[float | None]:
+        names = ("in_flight_records", "in_flight_weight")
+        return [scraped(port, f"rollstream_bus_{name}", group=f"{run.name}.generators") for name in names]
+
+    wait_until(lambda: in_hand() == [3, 24], "3 prompts of 8 samples in hand", seconds=120)
+
+
 def in_flight(run: Run) -> int:
     """What the generator says in Redis."""
     import redis
@@ -295,6 +339,22 @@ def test_a_joiner_starts_on_the_newest_version_and_one_leaving_loses_nothing(run
     run.submit(*(a_prompt(row, run=run.name) for row in range(30, 40)))
     samples = wait_for_samples(run, 160)
     assert {sample.generator.generator_id for sample in samples} == {"first", "second"}
+
+
+def test_evaluation_prompts_of_a_version_to_come_hold_no_training_back(run: Run) -> None:
+    """Each of them alone fills `max_tokens_in_flight`, and waits 5 s: one after another they would take minutes."""
+    scripted(run, max_tokens_in_flight=12)
+    run.publish_weights(0)
+    run.start("generator")
+    wait_for_applied(run, 0)
+    later = {"purpose": Purpose.EVALUATE, "weight_version": 7, "group_size": 1}
+    run.submit(*(a_prompt(row, run=run.name, **later) for row in range(40)), topic=EVAL_PROMPTS)
+    run.submit(a_prompt(200, run=run.name, group_size=1))
+    assert wait_for_samples(run, 1)[0].status is Status.COMPLETED
+    answered = wait_until(lambda: len(found := run.records(EVAL_ROLLOUTS)) == 40 and found, "40 evaluations")
+    assert {str(sample.failure) for sample in answered} == {
+        "version_gone: version 7 was asked for and is not published; the newest is 0"
+    }
 
 
 def test_an_evaluation_prompt_is_answered_by_the_version_it_names_or_not_at_all_and_holds_no_training_back(

@@ -19,8 +19,9 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.registry_url import ConfluentRegistry
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import MAX_RECORD_BYTES, PROMPTS, ROLLOUTS, SCORED
-from rollstream.stage.dead_letters import KEPT_BYTES, list_dead_letters
+from rollstream.stage.dead_letters import KEPT_BYTES
 from rollstream.stage.loop import MAX_FAILURES_A_MINUTE
+from rollstream.stage.replay import list_dead_letters
 from rollstream.stage.starts import ALONE_AFTER
 from tests.harness.builders import a_generated, a_prompt, a_turn
 from tests.harness.odd_headers import put_with_odd_header

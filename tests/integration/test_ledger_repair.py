@@ -149,6 +149,8 @@ def test_a_repair_is_refused_while_a_trainer_lives_or_if_problems_would_be_left(
         assert "--force (it exits with 75)" in written.refused("--all")
         written.commit(2)
         assert written.call("repair", one, other, "--force").exit_code == 0
+        # Nothing is left, but a trainer that lives may have written since.
+        assert "a trainer of run" in written.refused("--all")
     with pytest.raises(FencedError):
         written.commit(3)
     assert written.listed() == set()

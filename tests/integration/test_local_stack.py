@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -137,6 +138,39 @@ def test_a_stack_keeps_ports_ids_and_records_and_lives_no_longer_than_its_owner_
     assert read_all(servers, 200) == list(range(200))
     assert again.down() is True
     assert not any(runs(pid) for pid in background.values())
+
+
+def test_a_copied_run_directory_opens_its_own_records_and_leaves_the_original_and_its_processes_alone(
+    tmp_path: Path,
+) -> None:
+    original, copied = LocalStack(tmp_path / "original"), tmp_path / "copied"
+    try:
+        original.up()
+        before = pids(original)
+        shutil.copytree(tmp_path / "original", copied)
+        assert LocalStack(copied).down() is False, "the processes that its file names are the original's"
+        assert pids(original) == before
+        assert all(map(runs, before.values()))
+        with pytest.raises(PortTakenError):
+            LocalStack(copied).up()
+        create_topic(original.kafka.bootstrap_servers)
+        produce(original.kafka.bootstrap_servers, range(10))
+        original.down()
+
+        shutil.rmtree(copied)
+        shutil.copytree(tmp_path / "original", copied)
+        moved = LocalStack(copied)
+        assert moved.came_from == tmp_path / "original"
+        moved.up()
+        assert moved.came_from is None
+        produce(moved.kafka.bootstrap_servers, range(10, 20))
+        assert read_all(moved.kafka.bootstrap_servers, 20) == list(range(20))
+        moved.down()
+        original.up()
+        assert read_all(original.kafka.bootstrap_servers, 10) == list(range(10))
+    finally:
+        LocalStack(copied).down()
+        original.down()
 
 
 def started_by_one_that_is_killed(run_dir: Path, placement: str) -> dict[str, int | None]:

@@ -12,7 +12,6 @@ import sys
 import termios
 import threading
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,12 @@ from rollstream.cli.main import cli
 from rollstream.process.fleet import Fleet
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.errors import ConfigurationError, DecodeError
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.record import Record
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import (
-    DEAD_LETTERS,
     LEDGER,
     PRODUCERS,
     PROMPTS,
@@ -45,7 +43,6 @@ from rollstream.schemas.topics import (
     WEIGHTS_APPLIED,
     Topic,
 )
-from rollstream.stage.dead_letters import dead_letter
 from tests.harness.builders import a_progress, a_prompt, a_rollout, a_trained, a_turn, an_entry, applied, published
 from tests.harness.command_runs import CommandRun
 from tests.harness.waits import wait_until
@@ -151,29 +148,6 @@ def test_topics_are_created_once_described_and_deleted_after_asking(
     assert len(_invoke(config, "topics", "delete", "--yes").splitlines()) == len(TOPICS)
     names = {topic.of(topic_prefix) for topic in TOPICS}
     wait_until(lambda: names.isdisjoint(admin.topic_names()), "every topic to be gone", 15.0)
-
-
-def test_dead_letters_are_listed_once_replayed_once_and_refused_after(run: CommandRun) -> None:
-    letter = _dead_letter(run)
-    for _ in range(2):  # the same one twice: a crash between publishing and committing
-        run.publisher.publish_soon(letter).result(30)
-    listed = json.loads(run.command("dead-letters", "list", "--json"))
-    assert [(row["error_class"], row["replayed_at"]) for row in listed] == [("DecodeError", None)]
-    identity = listed[0]["identity"]
-    assert identity in run.command("dead-letters", "list")
-
-    assert f"replayed {identity}" in run.command("dead-letters", "replay", identity)
-    back = _read(run, PROMPTS)
-    assert [message.value for message in back] == [b"garbage"]
-    assert ("rollstream.replays", b"1") in back[0].headers
-    assert json.loads(run.command("dead-letters", "list", "--json"))[0]["replayed_at"] is not None
-    assert isinstance(run.refusal("dead-letters", "replay", identity), ConfigurationError)
-    assert run.command("dead-letters", "replay", "--all") == ""
-    assert len(_read(run, PROMPTS)) == 1
-
-
-def test_replaying_what_is_not_there_names_the_command_that_lists(run: CommandRun) -> None:
-    assert "dead-letters list" in str(run.refusal("dead-letters", "replay", "group/topic/0/0"))
 
 
 def test_lineage_leads_from_a_rollout_to_its_version_from_the_topics_alone(run: CommandRun) -> None:
@@ -360,18 +334,6 @@ def _a_trained_run(run: CommandRun) -> tuple[RolloutScored, Any]:
 
 def _out(run: CommandRun, topic: Topic[Any], record: Record, key: str) -> OutRecord:
     return OutRecord(topic=topic.of(run.name), key=key.encode(), value=AvroCodec(topic).encode(record))
-
-
-def _dead_letter(run: CommandRun) -> OutRecord:
-    original = Message(topic=PROMPTS.of(run.name), partition=0, offset=4, key=b"g", value=b"garbage")
-    return dead_letter(
-        original,
-        topic=DEAD_LETTERS.of(run.name),
-        group=f"{run.name}.generators",
-        error=DecodeError("prompts: not in the wire format"),
-        attempts=1,
-        failed_at=datetime(2026, 3, 1, tzinfo=UTC),
-    )
 
 
 def _read(run: CommandRun, topic: Topic[Any]) -> list[Message]:

@@ -11,6 +11,7 @@ import redis
 from rollstream.bus.message import Message
 from rollstream.schemas.errors import BrokerError, EncodeError, EngineDeadError
 from rollstream.stage.starts import GIVEN_UP_AFTER, PoisonGuard
+from tests.harness.strange_redis import STRANGE_COUNTS, write_strange
 
 RECORD = Message(topic="demo.prompts", partition=0, offset=7, key=b"g", value=b"")
 
@@ -105,3 +106,17 @@ def test_what_ends_the_process_from_outside_takes_the_start_back(
 def test_a_record_that_is_blamed_keeps_its_start_though_it_is_cancelled(redis_url: str, topic_prefix: str) -> None:
     asyncio.run(ended_by(asyncio.CancelledError(), redis_url, topic_prefix, is_blamed=True))
     assert starts(redis_url, topic_prefix)[0] == 1
+
+
+@pytest.mark.parametrize("value", STRANGE_COUNTS)
+def test_what_is_no_count_of_ours_counts_as_none_and_the_next_starts_are_counted(
+    redis_url: str, topic_prefix: str, value: str | bytes | list[str]
+) -> None:
+    with redis.Redis.from_url(redis_url) as client:
+        write_strange(client, f"{{{topic_prefix}}}:starts:demo.prompts:0:7", value)
+
+    async def died() -> int:
+        async with a_guard(redis_url, topic_prefix) as guard:
+            return (await guard.start(RECORD).__aenter__()).number
+
+    assert [asyncio.run(died()) for _ in range(2)] == [1, 2]

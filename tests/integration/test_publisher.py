@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
@@ -14,9 +16,10 @@ from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
+from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
-from rollstream.schemas.topics import PROMPTS, ROLLOUTS, TOPIC_BYTES
+from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, TOPIC_BYTES
 from tests.harness.waits import DEADLINE_SECONDS
 
 # The client's queue holds 100,000 whose reports were not handed out.
@@ -139,3 +142,41 @@ def test_a_waiter_that_is_cancelled_while_records_are_out_harms_nobody(
 
     asyncio.run(scenario())
     assert num_stored(settings, record.topic) == 51
+
+
+_RAISING = """
+import sys
+from rollstream.bus.deliveries import Deliveries
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.process.settings import KafkaSettings
+
+class Raising(Deliveries):
+    def report(self, error, message):
+        raise ZeroDivisionError("in a delivery report")
+
+publisher = Publisher(KafkaSettings(bootstrap_servers=sys.argv[1]), client_id="test")
+deliveries = Raising()
+publisher.send_blocking(OutRecord(topic=sys.argv[2], value=b"x"), deliveries)
+deliveries.wait()
+"""
+
+
+def test_what_a_delivery_report_raises_ends_the_process(settings: KafkaSettings, topic_prefix: str) -> None:
+    command = [sys.executable, "-c", _RAISING, settings.bootstrap_servers, ROLLOUTS.of(topic_prefix)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 70, done.stderr
+    assert "ZeroDivisionError: in a delivery report; a delivery report could not be handed on" in done.stderr
+
+
+def test_what_a_transaction_delivered_carries_the_time_at_which_the_broker_appended_it(
+    settings: KafkaSettings, topic_prefix: str
+) -> None:
+    topic = LEDGER.of(topic_prefix)
+    publisher = TransactionalPublisher(settings, f"{topic_prefix}.trainer")
+    publisher.init()
+    delivered = publisher.commit([OutRecord(topic=topic, value=b"a"), OutRecord(topic=topic, value=b"b")])
+    with TopicReader(settings, [topic]) as reader:
+        stored = [(message.offset, message.timestamp_ms) for message in reader.to_end()]
+    assert [(one.offset, one.timestamp_ms) for one in delivered] == stored
+    assert min(timestamp_ms for _, timestamp_ms in stored) > 0

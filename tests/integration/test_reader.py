@@ -4,13 +4,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from rollstream.bus import topic_watch
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, TopicChangedError
 from rollstream.schemas.topics import LEDGER
+from tests.harness.topics import add_partitions, make_anew
 from tests.harness.waits import wait_until
 
 REFUSED = "offset 5 is not in the log, which holds 0 to 3"
@@ -18,7 +20,7 @@ REFUSED = "offset 5 is not in the log, which holds 0 to 3"
 
 def put(settings: KafkaSettings, topic: str, *values: bytes) -> None:
     with Publisher(settings, client_id="test") as publisher:
-        for delivery in [publisher.publish_soon(OutRecord(topic=topic, value=value)) for value in values]:
+        for delivery in [publisher.publish_soon(OutRecord(topic=topic, key=value, value=value)) for value in values]:
             delivery.result(20)
 
 
@@ -54,3 +56,47 @@ def test_reading_to_the_end_goes_on_to_what_the_broker_calls_the_end_although_no
         assert reading.result(30) == [0, 1]
     with TopicReader(settings, [topic]) as reader:
         assert [message.offset for message in reader.to_end()] == [0, 1]
+
+
+def test_partitions_that_are_added_are_read_too_from_their_start(
+    kafka: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_watch, "_LOOK_EVERY_SECONDS", 0.2)
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    with TopicReader(settings, [topic], follows=True) as reader:
+        wait_until(lambda: reader.poll(timeout_seconds=0.1) or reader.at_end(), "the end")
+        add_partitions(settings, topic, 8)
+        put(settings, topic, *(b"%d" % number for number in range(40)))
+        read = []
+        wait_until(lambda: read.extend(reader.poll(timeout_seconds=0.1)) or len(read) >= 40, "every record")
+        assert {message.partition for message in read} - {0}
+        assert len(reader.partitions) == 8
+        wait_until(lambda: reader.poll(timeout_seconds=0.1) or reader.at_end(), "the end of all partitions")
+        assert reader.positions().keys() == set(reader.partitions)
+
+
+def test_reading_to_the_end_includes_partitions_that_were_added_just_before(kafka: str, topic_prefix: str) -> None:
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    with TopicReader(settings, [topic], follows=True) as reader:
+        assert list(reader.to_end()) == []
+        add_partitions(settings, topic, 8)
+        put(settings, topic, *(b"%d" % number for number in range(40)))
+        assert len(list(reader.to_end())) == 40
+
+
+def test_a_topic_that_is_made_anew_ends_the_reading(
+    kafka: str, topic_prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_watch, "_LOOK_EVERY_SECONDS", 0.2)
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    put(settings, topic, b"0", b"1")
+    with TopicReader(settings, [topic], follows=True) as reader:
+        assert len(list(reader.to_end())) == 2
+        make_anew(settings, topic)
+        # Longer than the old one was: where the reader stands there are records, but others.
+        put(settings, topic, b"2", b"3", b"4")
+        with pytest.raises(TopicChangedError, match="was made anew while it was read"):
+            wait_until(lambda: reader.poll(timeout_seconds=0.1) is None, "the refusal")

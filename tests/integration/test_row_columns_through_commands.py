@@ -9,7 +9,8 @@ from click.testing import CliRunner
 
 from rollstream.cli.analyze_rewards import command as analyze_rewards
 from rollstream.cli.filter_difficulty import command as filter_difficulty
-from rollstream.collect.files.rows import ReadRow, open_rows
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import ReadRow
 from tests.harness.collecting import collected, settings_for
 from tests.harness.scoring import put_own_rewards
 

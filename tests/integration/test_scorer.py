@@ -17,7 +17,7 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
-from rollstream.stage.dead_letters import list_dead_letters
+from rollstream.stage.replay import list_dead_letters
 from tests.harness import broken_scorer
 from tests.harness.builders import a_failure, a_generated, a_prompt
 from tests.harness.forking import start_forked
@@ -117,6 +117,9 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     assert all(check["is_ok"] for check in readiness(port).values())
     wait_until(lambda: lag_of(port, run) == 0, "no lag")
     assert scraped(port, "rollstream_process_ready") == 1
+    # Four rollouts, one of them twice, and four letters.
+    assert scraped(port, "rollstream_bus_consumed_records_total", topic=f"{run.name}.rollouts") == 9
+    assert scraped(port, "rollstream_bus_consumed_records_total", topic=f"{run.name}.eval-rollouts") == 1
     assert scorer.terminate() == 0
 
 

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from rollstream.process.fleet import Fleet, shares_of
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import ShareReport
 from tests.harness.running import a_run
+from tests.harness.strange_redis import STRANGE_STATES, write_strange
 from tests.harness.waits import wait_until
 
 
@@ -53,6 +55,26 @@ def test_a_producer_that_starts_again_and_one_that_does_not_train_add_nothing(
     assert shares is not None
     assert (shares.total, shares.bound) == (8, 8)
     assert warnings(caplog) == []
+
+
+@pytest.mark.parametrize("value", STRANGE_STATES, ids=lambda value: repr(value)[:40])
+def test_what_no_process_of_ours_says_of_itself_is_passed_over_and_shown_without_harm(
+    redis_url: str, topic_prefix: str, caplog: pytest.LogCaptureFixture, value: str | bytes | list[str] | dict[str, str]
+) -> None:
+    a_report(redis_url, topic_prefix, name="one", share=8).beat()
+    with redis.Redis.from_url(redis_url) as client:
+        write_strange(client, f"{topic_prefix}:fleet:stranger", value)
+    a_report(redis_url, topic_prefix, name="one", share=8).beat()
+    members = Fleet(redis_url, topic_prefix).members()
+    shares = shares_of(members)
+    assert shares is not None
+    assert shares.total == 8
+    assert members["producer one"]["share"] == 8
+    for state in members.values():
+        assert all(
+            len(f"{part:.0f}" if isinstance(part, int | float) else str(part)) <= 1024 for part in state.values()
+        )
+    assert [line for line in warnings(caplog) if "add up" in line] == []
 
 
 def test_status_shows_every_producer_and_the_sum_against_the_bound(

@@ -11,7 +11,7 @@ from rollstream.client.submit import Patience, submit
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, ROLLOUTS, SCORED
-from rollstream.stage.dead_letters import list_dead_letters, replay
+from rollstream.stage.replay import list_dead_letters, replayed
 from tests.harness.builders import a_generated, a_prompt
 from tests.harness.running import Run, a_run
 from tests.harness.stage_runs import Bus, running
@@ -61,7 +61,7 @@ def test_the_results_of_a_stage_carry_on_the_context_of_their_record_and_nothing
     assert letter.headers[:2] == CONTEXT
     with run.on_bus.publisher("test") as publisher:
         (found,) = list_dead_letters(run.on_bus)
-        replay(publisher, run.on_bus, found)
+        assert [outcome.refusal for outcome in replayed(publisher, run.on_bus, [found])] == [None]
     assert headers_on(run, "prompts").count((*CONTEXT, ("rollstream.replays", b"1"))) == 1
 
 

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
 
+from rollstream.local.ports import free_ports
 from rollstream.schemas.ids import group_of
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
 from tests.harness.running import Run
+from tests.harness.scraping import scraped
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
@@ -82,3 +85,51 @@ def test_a_step_does_not_wait_longer_than_its_bound(run: Run, start: Start) -> N
     assert trainer.terminate() == 0
     assert survivors(run).closed[late.group_id].reason == "too_old"
     check_nothing_lost_or_twice(run, prompts)
+
+
+def said_by_generators(run: Run, note: str) -> None:
+    """Commit nothing but a note for `prompts`/0, as the generators do it, or whoever may commit for them."""
+    consumer = Consumer({**run.kafka.client_config(), "group.id": f"{run.name}.generators"})
+    consumer.commit(offsets=[TopicPartition(f"{run.name}.prompts", 0, 0, f" {note}")], asynchronous=False)
+    consumer.close()
+
+
+def wait_for_an_answer(port: int) -> None:
+    """Until the trainer has asked how far the generators are, and what they say."""
+    sizes = "rollstream_trainer_topic_records"
+    wait_until(lambda: scraped(port, sizes, topic="ledger") is not None, "the trainer's first answer")
+
+
+def test_a_step_waits_for_a_group_of_which_no_sample_came_if_it_was_begun_so_long_ago(run: Run, start: Start) -> None:
+    first = submitted(run, GROUPS_PER_STEP)
+    scored(run, first)
+    configure(run, num_steps=1)
+    assert start().wait() == 0
+    late, *others = submitted(run, 1 + GROUPS_PER_STEP, first=10)
+    said_by_generators(run, f"0:{GROUPS_PER_STEP}")
+    configure(run, num_steps=2, wait_for_late_seconds=60.0)
+    [port] = free_ports(1)
+    trainer = start(ROLLSTREAM_HEALTH_PORT=str(port))
+    wait_for_an_answer(port)
+    scored(run, others, version=1)
+    wait_until(lambda: "step 2 waits for groups" in trainer.said(), "the step to be held back")
+    scored(run, [late], version=0)
+    assert trainer.wait() == 0
+    assert late.group_id in {group_of(rollout.rollout_id) for rollout in second_step(run).trained}
+
+
+def test_what_anybody_says_of_groups_in_work_delays_a_step_by_the_bound_at_most(run: Run, start: Start) -> None:
+    first = submitted(run, GROUPS_PER_STEP)
+    scored(run, first)
+    configure(run, num_steps=1)
+    assert start().wait() == 0
+    never, *others = submitted(run, 1 + GROUPS_PER_STEP, first=10)
+    said_by_generators(run, f"0:{GROUPS_PER_STEP}")
+    configure(run, num_steps=2, wait_for_late_seconds=1.0)
+    [port] = free_ports(1)
+    trainer = start(ROLLSTREAM_HEALTH_PORT=str(port))
+    wait_for_an_answer(port)
+    scored(run, others, version=1)
+    assert trainer.wait() == 0
+    assert second_step(run).metrics["waiting_for_late_seconds"] >= 1.0
+    assert never.group_id not in survivors(run).closed

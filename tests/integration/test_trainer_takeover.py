@@ -17,11 +17,11 @@ from rollstream.local.chaos.accounting import Account, OutsideClient
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.crash_points import CRASH_AT
-from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
+from tests.harness.topics import make_anew
 from tests.harness.trainer_runs import (
     GROUPS_PER_STEP,
     Start,
@@ -213,22 +213,13 @@ def test_a_trainer_refuses_another_cluster_that_holds_a_copy_of_its_run(
         assert len(ledger(copy)) == len(ledger(run)), "it wrote nothing"
 
 
-def make_anew(kafka: KafkaSettings, run: str, topic: str) -> None:
-    """Delete a topic and create it again under its name."""
-    admin, client = KafkaAdmin(kafka), AdminClient(kafka.client_config())
-    for future in client.delete_topics([topic]).values():
-        future.result(30)
-    wait_until(lambda: topic not in admin.topic_names(), "the topic to be gone")
-    wait_until(lambda: topic in admin.create_topics(run, partitions=2), "the topic to be there again")
-
-
 def test_a_trainer_refuses_topics_that_were_deleted_and_made_again(run: Run, start: Start) -> None:
     configure(run, num_steps=1)
     scored(run, submitted(run, GROUPS_PER_STEP))
     assert start().wait() == 0
     configure(run, num_steps=2)
     before = len(ledger(run))
-    make_anew(run.kafka, run.name, SCORED.of(run.name))
+    make_anew(run.kafka, SCORED.of(run.name), partitions=2)
     scored(run, submitted(run, GROUPS_PER_STEP, first=100))
     refused = start()
     assert refused.wait() == 78

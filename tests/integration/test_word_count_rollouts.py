@@ -18,8 +18,9 @@ from datasets import load_from_disk
 from rollstream.cli import compare_rollouts
 from rollstream.cli.word_count_rollouts import command
 from rollstream.collect.word_count.mock import answer_to
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from tests.harness.fake_openai import Planned, fake_openai
+from rollstream.process.crash_points import CRASH_AT
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RefusedKeyError
+from tests.harness.fake_openai import WITHOUT_DATABASE, Planned, fake_openai
 from tests.harness.waits import wait_until
 
 COLUMNS = [
@@ -166,10 +167,18 @@ def test_a_url_that_is_typed_comes_before_the_one_of_the_environment(monkeypatch
 def test_a_proxy_that_refuses_the_key_is_told_with_the_variable_that_holds_it() -> None:
     # What LiteLLM without a database answers to a key that it does not know.
     with a_proxy() as proxy:
-        proxy.planned.extend([Planned(status=400, message="No connected db.")] * 2)
+        proxy.planned.extend([WITHOUT_DATABASE] * 2)
         ended = run("--num-examples", "2", "--base-url", proxy.url)
-    assert ended.exit_code != 0
-    assert "Give it in the variable LITELLM_API_KEY" in ended.output
+    assert isinstance(ended.exception, RefusedKeyError)
+    assert "LITELLM_API_KEY" in str(ended.exception)
+
+
+def test_a_url_with_and_without_v1_is_the_same_server() -> None:
+    with a_proxy() as proxy:
+        assert run("--num-examples", "2", "--base-url", proxy.url).exit_code == 0
+        again = run("--num-examples", "2", "--base-url", f"{proxy.url}/v1")
+    assert again.exit_code == 0, again.exception
+    assert proxy.num_model_calls == 2
 
 
 def test_a_url_with_a_password_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,6 +195,7 @@ def test_a_wrong_alias_gives_the_proxys_message_and_no_rollout_with_reward_0() -
     assert isinstance(ended.exception, BrokenWorldError)
     assert "none of 3 rollouts got a reward" in str(ended.exception)
     assert "The model `claude-sonet` does not exist." in ended.output
+    assert [path.name for path in Path().iterdir()] == ["rollouts_failures.jsonl"], "the next run begins anew"
     assert not Path("rollouts").exists()
     assert not Path("rollouts.jsonl").exists()
 
@@ -310,6 +320,14 @@ def test_two_runs_are_compared_by_example() -> None:
     assert deltas["mean_delta"] == pytest.approx(sum(expected) / 6)
 
 
+def test_twenty_rollouts_of_seventeen_prompts_are_twenty_examples() -> None:
+    assert run("--mock", "--num-examples", "20", "--output", "before.jsonl").exit_code == 0
+    found = CliRunner().invoke(compare_rollouts.command, ["before.jsonl", "before.jsonl", "--json"])
+    rewards = [row["reward"] for row in lines_of("before.jsonl")]
+    assert json.loads(found.output)["num_matched"] == 20
+    assert json.loads(found.output)["mean_before"] == pytest.approx(sum(rewards) / 20)
+
+
 def test_a_killed_run_goes_on_without_asking_again_what_was_written(tmp_path: Path) -> None:
     with a_proxy(latency_seconds=0.05) as proxy:
         words = ["word-count-rollouts", "--num-examples", "100", "--base-url", proxy.url]
@@ -327,6 +345,29 @@ def test_a_killed_run_goes_on_without_asking_again_what_was_written(tmp_path: Pa
     dataset = load_from_disk("rollouts")
     assert len(dataset) == len({row["metadata"]["session_id"] for row in dataset}) == 100
     assert [row["info"]["word_count"] for row in dataset][:10] == FIRST_COUNTS
+
+
+def test_a_run_that_is_killed_while_it_replaces_its_directory_asks_nothing_again(tmp_path: Path) -> None:
+    with a_proxy() as proxy:
+        words = ["--num-examples", "5", "--concurrency", "1", "--base-url", proxy.url]
+        proxy.planned.append(Planned(status=400, message="the content filter refused"))
+        assert run(*words).exit_code == 0
+        killed = subprocess.run(
+            [sys.executable, "-c", _COMMAND, *words],
+            cwd=tmp_path,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, CRASH_AT: "output_moved_aside"},
+        )
+        assert killed.returncode == -signal.SIGKILL
+        assert not Path("rollouts").exists()
+        num_asked = len(proxy.asked)
+        ended = run(*words)
+        assert ended.exit_code == 0, ended.output
+        assert len(proxy.asked) == num_asked == 6
+    assert load_from_disk("rollouts")["answer"][:] == ["45", "12", "6", "22", "20"]
+    assert [row["answer"] for row in lines_of("rollouts.jsonl")] == ["45", "12", "6", "22", "20"]
+    assert not [path.name for path in Path().iterdir() if path.name.startswith(".")]
 
 
 _COMMAND = "from rollstream.cli.word_count_rollouts import command; command()"

@@ -1,7 +1,8 @@
 """The list of what has no data: it names only what is asked for, and comparing with it finds every difference."""
 
+from tests.observability.expressions import own_metrics
 from tests.observability.questions import Silence, questions, selectors
-from tests.observability.without_data import EXPRESSIONS, SELECTORS
+from tests.observability.without_data import AT_REST, EXPRESSIONS, MOVES_IN, SELECTORS
 
 
 def test_what_is_listed_as_without_data_is_asked_for() -> None:
@@ -10,6 +11,16 @@ def test_what_is_listed_as_without_data_is_asked_for() -> None:
     assert SELECTORS.keys() - names == set()
     assert EXPRESSIONS.keys() - {question.place for question in asked} == set()
     assert len({question.place for question in asked}) == len(asked)
+
+
+def test_what_is_listed_as_at_rest_is_exported() -> None:
+    assert AT_REST.keys() <= own_metrics().keys()
+
+
+def test_what_several_stages_export_is_at_rest_or_said_to_move_where_it_does() -> None:
+    of_several = {name for name in own_metrics() if name.startswith(("rollstream_bus_", "rollstream_process_"))}
+    assert MOVES_IN.keys() | AT_REST.keys() >= of_several
+    assert not MOVES_IN.keys() & AT_REST.keys()
 
 
 def without_variables(expr: str) -> str:

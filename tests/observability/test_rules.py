@@ -44,8 +44,8 @@ def test_an_alert_says_what_happened_and_what_to_read(name: str) -> None:
     assert _DURATION.fullmatch(rule["for"])
     assert rule["labels"].keys() == {"severity"}
     assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert rule["annotations"].keys() == {"summary", "description", "runbook_url"}
-    assert rule["annotations"]["runbook_url"] == f"runbooks/{name}.md"
+    assert rule["annotations"].keys() == {"summary", "description", "runbook"}
+    assert rule["annotations"]["runbook"] == f"runbooks/{name}.md"
     assert rule["annotations"]["description"].strip().endswith(".")
     assert not rule["annotations"]["summary"].endswith(".")
 
@@ -92,8 +92,8 @@ def test_recorded_metrics_are_named_alike_and_made_before_they_are_used() -> Non
     for rule in rules("recording"):
         assert re.fullmatch(r"rollstream:[a-z_0-9]+(:[a-z_0-9]+)?", rule["record"])
         assert rule["record"] not in made
+        made.append(rule["record"])  # what is remembered asks for itself
         assert all(one.metric in made for one in asked(rule["expr"]) if one.metric.startswith("rollstream:"))
-        made.append(rule["record"])
 
 
 def test_every_recorded_metric_is_used() -> None:
@@ -133,7 +133,7 @@ def test_codes_of_rewards_that_fail_are_codes_of_the_scorer() -> None:
         FailureCode.ENGINE,
         FailureCode.GIVEN_UP,
     }
-    found = _values_of("rollstream:reward_failures:ratio_rate30m", "code")
+    found = _values_of("rollstream:reward_failures:zero_filled", "code")
     assert found == {*FailureCode} - of_generators - {FailureCode.UNKNOWN}
 
 

@@ -38,4 +38,53 @@ SELECTORS: Final[dict[str, str]] = {
     f'rollstream_trainer_groups_total{{reason=~"{_REFUSED}"}}': _NO_FAULT,
 }
 
-EXPRESSIONS: Final[dict[str, str]] = {}
+EXPRESSIONS: Final[dict[str, str]] = {"trainer / Missing samples": _NO_FAULT}
+
+_NOTHING_WRONG: Final = "counted from a fault on that this run does not have"
+_NO_COLLECTOR: Final = "no collector of traces is configured"
+_BY_CHANCE: Final = "0 wherever the stages keep up with each other and the policy hardly changes"
+AT_REST: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "rollstream_bus_handler_failures_total",
+            "rollstream_generator_engine_errors_total",
+            "rollstream_producer_ghost_groups_total",
+            "rollstream_producer_refused_progress_total",
+            "rollstream_producer_strangers_prompts_total",
+            "rollstream_trainer_unreadable_prompts_total",
+        ),
+        _NOTHING_WRONG,
+    ),
+    **dict.fromkeys(
+        ("rollstream_tracing_dropped_spans_total", "rollstream_tracing_exported_spans_total"), _NO_COLLECTOR
+    ),
+    **dict.fromkeys(
+        (
+            "rollstream_bus_paused_ratio",
+            "rollstream_generator_policy_lag_steps",
+            "rollstream_generator_stale_since_timestamp_seconds",
+            "rollstream_trainer_clip_fraction_high",
+            "rollstream_trainer_clip_fraction_low",
+            "rollstream_trainer_importance_weight_capped_ratio",
+            "rollstream_trainer_mismatch_kl_lag_0",
+            "rollstream_trainer_missing_ratio",
+            "rollstream_trainer_waiting_for_late_seconds",
+        ),
+        _BY_CHANCE,
+    ),
+}
+"""Metrics that may stay 0, or have no series, on that run, and why. All others move."""
+
+MOVES_IN: Final[dict[str, str]] = {
+    "rollstream_bus_commits_total": "generator",
+    "rollstream_bus_consumed_records_total": "generator, scorer",
+    "rollstream_bus_consumer_lag_records": "generator, scorer, trainer",
+    "rollstream_bus_dead_letters_total": "scorer",
+    "rollstream_bus_in_flight_records": "generator",
+    "rollstream_bus_in_flight_weight": "generator",
+    "rollstream_bus_oldest_unfinished_timestamp_seconds": "generator",
+    "rollstream_bus_published_records_total": "generator, scorer",
+    "rollstream_bus_rebalances_total": "generator",
+    "rollstream_process_ready": "generator, producer, scorer, trainer",
+}
+"""Metrics of several stages, and those in which they move."""

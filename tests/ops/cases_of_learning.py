@@ -177,6 +177,23 @@ CASES = (
         labels=_OF_RUN,
     ),
     AlertCase(
+        alert="RollstreamRewardFailures",
+        # The first ones, all between two scrapes.
+        fires={
+            **up("scorer"),
+            **_SCORED,
+            **series("rollstream_scorer_failures_total", "scorer", "_x40 400x60", code="crash"),
+        },
+        silent=[
+            {
+                **up("scorer"),
+                **_SCORED,
+                **series("rollstream_scorer_failures_total", "scorer", "_x40 9x60", code="crash"),
+            }
+        ],
+        labels=_OF_RUN,
+    ),
+    AlertCase(
         alert="RollstreamScoringSlow",
         fires=_batches(in_60="0+10x100", in_20="0x100"),
         silent=[_batches(in_60="0+10x100", in_20="0+10x100"), _batches(in_60="7x100", in_20="0x100")],
@@ -221,6 +238,27 @@ CASES = (
         alert="RollstreamHandlerFailures",
         fires=series("rollstream_bus_handler_failures_total", "generator", "0+1x100", topic="math.prompts"),
         silent=[series("rollstream_bus_handler_failures_total", "generator", "0x50 1x50", topic="math.prompts")],
+        labels={**_OF_RUN, "stage": "generator"},
+    ),
+    AlertCase(
+        alert="RollstreamHandlerFailures",
+        # The first thirty, all between two scrapes: their series begins with 30.
+        fires={
+            **up("generator"),
+            **series("rollstream_bus_handler_failures_total", "generator", "_x50 30x50", topic="math.prompts"),
+        },
+        silent=[
+            # Counted before this process was scraped for the last quarter of an hour.
+            {
+                **up("generator"),
+                **series("rollstream_bus_handler_failures_total", "generator", "30x100", topic="math.prompts"),
+            },
+            # A scrape fails: that brings no failures.
+            {
+                **up("generator", values="1x50 0x3 1x60"),
+                **series("rollstream_bus_handler_failures_total", "generator", "30x50 stale _x2 30x60", topic="p"),
+            },
+        ],
         labels={**_OF_RUN, "stage": "generator"},
     ),
     AlertCase(

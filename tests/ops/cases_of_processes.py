@@ -1,38 +1,19 @@
-"""When the alerts on processes and on progress fire."""
+"""When the alerts on processes fire."""
 
-from tests.ops.rule_tests import RUN, AlertCase, closed, instance, run_gauge, series, step_gauge, steps, up
+from tests.ops.rule_tests import RUN, AlertCase, instance, series, up
 
 _OF_RUN = {"run": RUN}
 _STARTS = "process_start_time_seconds"
-_UPSTREAM = {**series("rollstream_trainer_open_groups", "trainer", "40x400"),
-             **series("rollstream_trainer_ready_groups", "trainer", "3x400")}  # fmt: skip
-_ALL_READY = {**series("rollstream_trainer_open_groups", "trainer", "3x400"),
-              **series("rollstream_trainer_ready_groups", "trainer", "3x400")}  # fmt: skip
+_GENERATORS_GO_ON = up("generator", "scorer")
 
 
-def _phases(publishing: str) -> dict[str, str]:
-    others = ("assembling", "packing", "forward_backward", "optimizer")
+def _taking_turns(metric: str, *alive: str, dead: str) -> dict[str, str]:
+    """Two trainers, of which each lives for five minutes and then takes five to come back."""
+    first = " ".join(f"{value}x4 {dead}" for value in alive)
     return {
-        **{name: value for phase in others for name, value in step_gauge(f"{phase}_seconds", "1x400").items()},
-        **step_gauge("publishing_seconds", publishing),
+        **series(metric, "trainer", first),
+        **series(metric, "trainer", f"{dead} {first}", number=1),
     }
-
-
-def _lag(values: str, topic: str = "math.rollouts") -> dict[str, str]:
-    """What waits for two scorers, the same for each."""
-    of_one = series("rollstream_bus_consumer_lag_records", "scorer", values, group="math.scorers", topic=topic)
-    return {
-        **of_one,
-        **series("rollstream_bus_consumer_lag_records", "scorer", values, number=1, group="math.scorers", topic=topic),
-    }
-
-
-def _interrupted(values: str, kind: str = "rollback") -> dict[str, str]:
-    return series("rollstream_trainer_interruptions_total", "trainer", values, kind=kind)
-
-
-def _waits(seconds: str) -> dict[str, str]:
-    return {**step_gauge("waiting_seconds", seconds), **step_gauge("step_seconds", "10x400")}
 
 
 CASES = (
@@ -43,10 +24,32 @@ CASES = (
         labels={**_OF_RUN, "stage": "scorer", "instance": instance("scorer")},
     ),
     AlertCase(
-        alert="RollstreamStageDown",
-        fires={**up("trainer", values="1x10 0x60"), **up("generator", "scorer")},
+        alert="RollstreamRunDown",
+        fires=up("trainer", "generator", "producer", values="1x10 0x60"),
         silent=[
-            # The whole run was taken down.
+            # All were started anew.
+            up("trainer", "generator", values="1x10 0x4 1x60"),
+            # One goes on.
+            {**up("trainer", "generator", values="1x10 0x60"), **up("producer")},
+            # It never was a run.
+            up("trainer", values="0x70"),
+        ],
+        labels=_OF_RUN,
+    ),
+    AlertCase(
+        alert="RollstreamRunDown",
+        # Prometheus finds none of the targets any more, for a day and longer.
+        fires=up("trainer", "generator", values="1x10 stale"),
+        silent=[{**up("generator", values="1x10 stale"), **series("up", "generator", "_x11 1x400", number=1)}],
+        labels=_OF_RUN,
+        at="30h",
+        interval="5m",
+    ),
+    AlertCase(
+        alert="RollstreamStageDown",
+        fires={**up("trainer", values="1x10 0x60"), **_GENERATORS_GO_ON},
+        silent=[
+            # The whole run was taken down, which has an alert of its own.
             {**up("trainer", values="1x10 0x60"), **up("generator", values="1x10 0x60")},
             # A run that trains on the rollouts of another one has a trainer alone.
             up("trainer"),
@@ -56,6 +59,24 @@ CASES = (
             {**up("scorer", values="1x10 0x60"), **series("up", "scorer", "1x70", number=1), **up("trainer")},
         ],
         labels={**_OF_RUN, "stage": "trainer"},
+    ),
+    AlertCase(
+        alert="RollstreamStageDown",
+        # Its target is gone, and nobody does anything about it for a day and longer.
+        fires={**up("trainer", values="1x10 stale"), **_GENERATORS_GO_ON},
+        silent=[{**up("trainer", values="1x10 stale _x300 1x80"), **_GENERATORS_GO_ON}],
+        labels={**_OF_RUN, "stage": "trainer"},
+        at="30h",
+        interval="5m",
+    ),
+    AlertCase(
+        alert="RollstreamStageDown",
+        # The run was down for half a day, and came back without its trainer.
+        fires={**up("trainer", values="1x10 stale"), **up("generator", values="1x10 stale _x150 1x400")},
+        silent=[up("trainer", "generator", values="1x10 stale _x150 1x400")],
+        labels={**_OF_RUN, "stage": "trainer"},
+        at="20h",
+        interval="5m",
     ),
     AlertCase(
         alert="RollstreamProcessRestarting",
@@ -93,6 +114,28 @@ CASES = (
         labels=_OF_RUN,
     ),
     AlertCase(
+        alert="RollstreamTwoTrainers",
+        # They take turns: never do both answer.
+        fires=_taking_turns("up", "1", "1", "1", "1", "1", "1", "1", dead="0x4"),
+        silent=[
+            # It moved to another machine.
+            {**up("trainer", values="1x20 0x50"), **series("up", "trainer", "0x20 1x50", number=1)},
+            # One that dies again and again has another alert.
+            up("trainer", values="1x4 0x4 1x4 0x4 1x4 0x4 1x4 0x4 1x40"),
+        ],
+        labels=_OF_RUN,
+    ),
+    AlertCase(
+        alert="RollstreamTwoTrainers",
+        # The same, where the target of a dead process goes away.
+        fires=_taking_turns(_STARTS, "60", "600", "1200", "1800", "2400", "3000", "3600", dead="stale _x3"),
+        silent=[
+            {**series(_STARTS, "trainer", "60x20"), **series(_STARTS, "trainer", "_x22 1300x50", number=1)},
+            series(_STARTS, "trainer", "60x20 1300x20 2500x30"),
+        ],
+        labels=_OF_RUN,
+    ),
+    AlertCase(
         alert="RollstreamOpenFilesHigh",
         fires={**series("process_open_fds", "trainer", "900x70"), **series("process_max_fds", "trainer", "1024x70")},
         silent=[{**series("process_open_fds", "trainer", "300x70"), **series("process_max_fds", "trainer", "1024x70")}],
@@ -110,164 +153,5 @@ CASES = (
         fires={'rollstream:threshold{name="lost_groups", release="second"}': "0x70"},
         silent=[{}],
         labels={"name": "lost_groups"},
-    ),
-    AlertCase(
-        alert="RollstreamNoGroupCloses",
-        fires={**up("trainer"), **_UPSTREAM, **closed("7x70", "trained")},
-        silent=[
-            {**up("trainer"), **_UPSTREAM, **closed("0+1x70", "trained")},
-            # The rest of a finite source, too few groups for a step.
-            {**up("trainer"), **_ALL_READY, **closed("7x70", "trained")},
-        ],
-        labels=_OF_RUN,
-    ),
-    AlertCase(
-        alert="RollstreamNoSteps",
-        fires={**run_gauge("last_step_timestamp_seconds", "600x400"), **closed("0+3x400", reason="tokenizer_mismatch")},
-        silent=[
-            # A step every 40 minutes.
-            {
-                **run_gauge("last_step_timestamp_seconds", "600x39 3000x39 5400x40"),
-                **closed("0+3x400", reason="no_spread"),
-            },
-            {
-                **run_gauge("last_step_timestamp_seconds", "600x400"),
-                **closed("0+3x400", reason="not_for_training"),
-            },
-            # Nothing to do.
-            {**run_gauge("last_step_timestamp_seconds", "600x400"), **closed("70x400", reason="no_spread")},
-        ],
-        labels=_OF_RUN,
-        at="90m",
-    ),
-    AlertCase(
-        alert="RollstreamNoSteps",
-        # Not one since the run began.
-        fires={
-            **run_gauge("last_step_timestamp_seconds", "0x400"),
-            **closed("0+3x400", reason="tokenizer_mismatch"),
-            **series(_STARTS, "trainer", "600x400"),
-        },
-        silent=[
-            {
-                **run_gauge("last_step_timestamp_seconds", "0x400"),
-                **closed("0+3x400", reason="no_spread"),
-                **series(_STARTS, "trainer", "4200x400"),
-            }
-        ],
-        labels=_OF_RUN,
-        at="90m",
-    ),
-    AlertCase(
-        alert="RollstreamCheckpointOverdue",
-        fires={
-            **steps(),
-            **run_gauge("last_checkpoint_timestamp_seconds", "600x400"),
-            **series(_STARTS, "trainer", "60x400"),
-        },
-        silent=[
-            # The last one of the trainer before: this one has started half an hour ago.
-            {
-                **steps(),
-                **run_gauge("last_checkpoint_timestamp_seconds", "600x400"),
-                **series(_STARTS, "trainer", "16200x400"),
-            },
-            {
-                **steps(),
-                **run_gauge("last_checkpoint_timestamp_seconds", "16200x400"),
-                **series(_STARTS, "trainer", "60x400"),
-            },
-            # It makes no steps, so there is nothing to save.
-            {
-                **steps("9x400"),
-                **run_gauge("last_checkpoint_timestamp_seconds", "600x400"),
-                **series(_STARTS, "trainer", "60x400"),
-            },
-        ],
-        labels=_OF_RUN,
-        at="5h",
-    ),
-    AlertCase(
-        alert="RollstreamLagGrowing",
-        fires=_lag("0+400x200"),
-        silent=[
-            # Much, and no more than before.
-            _lag("90000x200"),
-            # What piled up in an outage goes down.
-            _lag("90000-400x200"),
-            # Little.
-            _lag("0+10x200"),
-        ],
-        labels={**_OF_RUN, "stage": "scorer", "topic": "math.rollouts"},
-        at="2h30m",
-    ),
-    AlertCase(
-        alert="RollstreamRolledBack",
-        # While the rollback was made, no trainer ran.
-        fires=_interrupted("2x40 stale _x10 3x50"),
-        silent=[
-            _interrupted("2x100"),
-            _interrupted("2x40 stale _x10 3x50", kind="restart"),
-            # Counted from the run's beginning on by the trainer that takes over too: nothing is new.
-            {
-                **_interrupted("2x60 stale"),
-                **series("rollstream_trainer_interruptions_total", "trainer", "_x50 2x50", number=1, kind="rollback"),
-            },
-        ],
-        labels={**_OF_RUN, "kind": "rollback"},
-        at="95m",
-    ),
-    AlertCase(
-        alert="RollstreamTrainerStarved",
-        fires={**steps(), **_UPSTREAM, **_waits("8x400")},
-        silent=[
-            {**steps(), **_UPSTREAM, **_waits("2x400")},
-            # There is nothing to do: no group waits anywhere.
-            {**steps(), **_ALL_READY, **_waits("8x400")},
-            # The figures of a step hours ago.
-            {**steps("9x400"), **_UPSTREAM, **_waits("8x400")},
-        ],
-        labels=_OF_RUN,
-        at="100m",
-    ),
-    AlertCase(
-        alert="RollstreamStepsSlower",
-        # Slow for three quarters of an hour, after one hour in all.
-        fires={**steps(), **_phases("1x12 30x150")},
-        silent=[
-            {**steps(), **_phases("1x400")},
-            {**steps(), **_phases("1x12 2x150")},
-            # The last step before a pause was slow.
-            {**steps("0+1x9 9x150"), **_phases("1x9 30x150")},
-        ],
-        labels=_OF_RUN,
-        at="1h50m",
-        interval="5m",
-    ),
-    AlertCase(
-        alert="RollstreamGroupsLost",
-        # The first one: its series begins with 1.
-        fires={**up("trainer"), **closed("_x40 1x60", reason="lost")},
-        silent=[
-            {**up("trainer"), **closed("_x2 1x100", reason="lost")},
-            {**up("trainer"), **closed("0+1x100", reason="no_spread")},
-        ],
-        labels=_OF_RUN,
-    ),
-    AlertCase(
-        alert="RollstreamGroupsRefused",
-        fires={**up("trainer"), **closed("_x40 2x60", reason="overflow")},
-        silent=[{**up("trainer"), **closed("0+1x100", reason="too_old"), **closed("0+9x100", "trained")}],
-        labels=_OF_RUN,
-    ),
-    AlertCase(
-        alert="RollstreamPolicyLagDrops",
-        fires={**closed("0+9x400", "trained"), **closed("0+1x400", reason="too_old")},
-        silent=[
-            {**closed("0+99x400", "trained"), **closed("0+1x400", reason="too_old")},
-            {**closed("100x400", "trained"), **closed("50x400", reason="too_old")},
-        ],
-        labels=_OF_RUN,
-        at="2h",
     ),
 )

@@ -2,16 +2,22 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from helm.dashboards.pictures import MOST_BYTES, board_of, picture
 from rollstream.local.chaos.accounting import encoded_prompt
 from rollstream.schemas.topics import WEIGHTS
+from tests.harness.image_environment import image_environment
+from tests.harness.loops import STAGES
 from tests.harness.waits import wait_until
-from tests.observability.expressions import rules
+from tests.observability.commands import commands_in
+from tests.observability.expressions import own_metrics, rules
 from tests.observability.questions import ask_all, questions
-from tests.observability.without_data import EXPRESSIONS, SELECTORS
+from tests.observability.test_runbooks import PAGES
+from tests.observability.without_data import AT_REST, EXPRESSIONS, MOVES_IN, SELECTORS
+from tests.ops.runbook_shell import CHANGES, EVALUATE, ROLLBACK, a_shell
 from tests.ops.whole_stack import MAX_MODEL_LEN, WholeStack, a_whole_stack
 
 # Beside two other test processes it takes twice as long as alone.
@@ -80,3 +86,47 @@ def test_no_log_of_a_stage_has_a_secret_and_no_stage_was_denied_its_work(stack: 
     assert [secret for secret in stack.secrets() if secret in said] == []
     assert "authorization" not in said.lower()
     assert {name: kept.restarts for name, kept in stack.loop.stages.items() if kept.restarts} == {}
+
+
+def test_every_metric_of_the_stages_moves_or_has_a_reason(stack: WholeStack) -> None:
+    own = {name for name in own_metrics() if not name.startswith("rollstream_collect_")} - AT_REST.keys()
+    resting: set[str] = set()
+
+    def look() -> bool:
+        resting.clear()
+        resting.update(name for name in own if not stack.prometheus.over_time(f"{name} != 0", stack.span))
+        return not resting
+
+    wait_until(look, lambda: f"to move: {sorted(resting)}", ANSWERS_SECONDS)
+
+
+def test_what_several_stages_export_moves_in_each_that_does_such_work(stack: WholeStack) -> None:
+    found = {
+        metric: ", ".join(
+            stage
+            for stage in sorted(STAGES)
+            if stack.prometheus.over_time(f'{metric}{{stage="{stage}"}} != 0', stack.span)
+        )
+        for metric in MOVES_IN
+    }
+    assert found == MOVES_IN
+
+
+def test_every_command_of_the_runbooks_can_be_run_where_the_image_is(stack: WholeStack, tmp_path: Path) -> None:
+    """Last, since it changes what counts; that is refused while a trainer runs."""
+    image = image_environment(tmp_path)
+    shell = a_shell(stack, image, tmp_path, versions_back=0)
+    commands = {command for page in PAGES.values() for command in commands_in(page)}
+    evaluations = sorted(command for command in commands if command.startswith(EVALUATE))
+    # A letter by its name before all letters.
+    at_any_time = sorted(commands - {*CHANGES, *evaluations}, reverse=True)
+    problems = {command: shell.problem_of(command) for command in at_any_time}
+    found = [f"{command}: {problem}" for command, problem in problems.items() if problem]
+    assert not found, "\n".join(found)
+    assert "trainer" in (shell.problem_of(ROLLBACK) or "")
+
+    stack.loop.stop("trainer")
+    shell = a_shell(stack, image, tmp_path, versions_back=VERSIONS_BACK)
+    for command in (*evaluations, *CHANGES):
+        problem = shell.problem_of(command)
+        assert problem is None, f"{command}: {problem}"

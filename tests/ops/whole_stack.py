@@ -7,7 +7,7 @@ rules of docker-compose.yml.
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -40,11 +40,16 @@ _START_SECONDS: Final = 240.0
 
 @dataclass(frozen=True, kw_only=True)
 class WholeStack:
-    """All of it. `began`: since when Prometheus looks, Unix seconds."""
+    """All of it. `began`: since when Prometheus looks, Unix seconds.
+
+    `ports`: of the stages' probes and metrics. `variables`: of an administrator's process.
+    """
 
     loop: Loop
     prometheus: Prometheus
     began: float
+    ports: Mapping[str, int]
+    variables: Mapping[str, str]
 
     @property
     def span(self) -> Span:
@@ -86,7 +91,8 @@ def a_whole_stack(directory: Path, prometheus: str, name: str) -> Iterator[Whole
             "ROLLSTREAM_REDIS_URL": redis.url, "OMP_WAIT_POLICY": "PASSIVE",
         }  # fmt: skip
         commands = parts.enter_context(pytest.MonkeyPatch.context())
-        for variable, value in {**environment, **secure.variable(ADMIN)}.items():
+        administrators = {**environment, **secure.variable(ADMIN)}
+        for variable, value in administrators.items():
             commands.setenv(variable, value)  # the commands of this process are an administrator's
         made.result()
         other.shutdown()
@@ -99,7 +105,7 @@ def a_whole_stack(directory: Path, prometheus: str, name: str) -> Iterator[Whole
         address = parts.enter_context(a_prometheus(prometheus, directory / "prometheus", name, ports))
         for stage in ("generator", "scorer", "producer", "trainer"):
             loop.keep_alive(stage, _starter(run, secure, stage, environment))
-        yield WholeStack(loop=loop, prometheus=Prometheus(address), began=began)
+        yield WholeStack(loop=loop, prometheus=Prometheus(address), began=began, ports=ports, variables=administrators)
 
 
 def _write_model(path: Path) -> None:

@@ -94,9 +94,35 @@ def test_truncated_samples_train_if_that_is_wanted_and_then_count_in_the_spread(
     assert admitted(a_truncated(1.0, 0), a_truncated(0.0, 1), rules=rules)
 
 
-def test_spread_counts_among_the_samples_that_are_not_truncated() -> None:
-    assert verdict(a_rollout(1.0, 0), a_rollout(1.0, 1), a_truncated(0.0, 2)) is DropReason.NO_SPREAD
+def a_group_with_some_cut_off(num_right: int, num_cut_off: int, *, reward: float = 0.0) -> list[RolloutScored]:
+    num_samples = num_right + num_cut_off
+    prompt = a_prompt(group_size=num_samples)
+    right = [a_rollout(1.0, index, prompt=prompt) for index in range(num_right)]
+    turns = (a_turn(finish_reason=FinishReason.LENGTH),)
+    return right + [a_rollout(reward, index, prompt=prompt, turns=turns) for index in range(num_right, num_samples)]
+
+
+@pytest.mark.parametrize(("num_right", "num_cut_off"), [(7, 1), (4, 4), (1, 7)])
+def test_equal_rewards_of_finished_samples_train_if_those_cut_off_make_their_advantage(
+    num_right: int, num_cut_off: int
+) -> None:
+    group = admitted(*a_group_with_some_cut_off(num_right, num_cut_off))
+    assert {sample.advantage for sample in group.training[:num_right]} == {num_cut_off / 8}
+    assert [sample.num_trained_tokens for sample in group.training] == [6] * num_right + [0] * num_cut_off
+
+
+def test_a_group_is_dropped_if_the_advantage_is_0_on_all_that_trains() -> None:
+    assert verdict(*a_group_with_some_cut_off(7, 1, reward=1.0)) is DropReason.NO_SPREAD
+    assert verdict(a_rollout(0.3, 0), a_truncated(0.2, 1), a_truncated(0.4, 2)) is DropReason.NO_SPREAD
     assert verdict(a_truncated(1.0, 0), a_truncated(0.0, 1)) is DropReason.ALL_TRUNCATED
+    rules = replace(RULES, train_without_spread=True)
+    assert not admitted(a_rollout(1.0, 0), a_rollout(1.0, 1), rules=rules).has_spread
+
+
+def test_tokens_that_are_masked_for_their_lag_do_not_make_spread() -> None:
+    rules = AdmissionRules(max_policy_lag=2, lag_scope="token")
+    old = [from_version(1, reward, index) for index, reward in ((0, 1.0), (1, 0.0))]
+    assert verdict(*old, from_version(3, 0.5, 2), rules=rules) is DropReason.NO_SPREAD
 
 
 def test_a_group_is_as_old_as_its_oldest_span() -> None:

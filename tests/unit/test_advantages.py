@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.trainer.learning.advantages import group_advantages, has_spread
+from rollstream.trainer.learning.advantages import group_advantages
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,13 @@ def test_the_advantages_of_a_group_cancel_out(rewards, scale_by_std):
     assert abs(group_advantages(rewards, scale_by_std=scale_by_std).sum()) < 1e-6
 
 
-def test_a_group_has_spread_when_any_two_rewards_differ():
-    assert has_spread([0.0, 0.0, 1e-9])
-    assert not has_spread([0.5, 0.5])
-    assert not has_spread([0.5])
+@pytest.mark.parametrize("scale_by_std", [False, True])
+@pytest.mark.parametrize("rewards", [[0.1] * 7, [1e9 / 3] * 7, [0.2, 0.3, 0.4], [0.1, 0.2, 0.3]])
+def test_a_reward_that_is_the_mean_has_an_advantage_of_exactly_0(rewards, scale_by_std):
+    advantages = group_advantages(rewards, scale_by_std=scale_by_std)
+    assert advantages[len(rewards) // 2] == 0
+
+
+def test_a_small_difference_of_rewards_is_an_advantage():
+    assert group_advantages([0.0, 0.0, 1e-9], scale_by_std=False).all()
+    assert group_advantages([1.0, 1.0, 1.0 + 1e-9], scale_by_std=False).all()

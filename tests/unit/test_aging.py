@@ -65,6 +65,21 @@ def test_a_group_is_not_lost_while_the_scorers_are_behind() -> None:
     assert aged(an_intake_that_lacks_a_sample(), replace(ALL_DONE, rollouts_done={0: 4}), 600) == []
 
 
+def test_ends_of_rollouts_that_were_made_anew_meanwhile_hold_no_group_back() -> None:
+    """The topic before ended at 40; the one that is there now may never be so long."""
+    intake = an_intake_that_lacks_a_sample()
+    old = replace(ALL_DONE, rollouts_end={0: 40}, rollouts_done={0: 30}, rollouts_id="old")
+    assert aged(intake, old, 600) == []
+    assert aged(intake, replace(ALL_DONE, rollouts_id="new"), 60) == ["lost"]
+
+
+def test_what_the_scorers_did_on_rollouts_that_were_deleted_begins_no_grace() -> None:
+    intake = an_intake_that_lacks_a_sample()
+    assert aged(intake, replace(ALL_DONE, rollouts_id="old"), 59) == []
+    behind = replace(ALL_DONE, rollouts_done={0: 4}, rollouts_id="new")
+    assert aged(intake, behind, 600) == []
+
+
 def test_a_group_is_not_lost_while_the_trainer_has_not_read_what_was_noted() -> None:
     behind = ReadUpTo(prompts={0: 8}, scored={0: 4})
     intake = an_intake_that_lacks_a_sample()

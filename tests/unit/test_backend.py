@@ -1,6 +1,5 @@
 """The single-device backend on a tiny real model."""
 
-import logging
 from dataclasses import replace
 
 import numpy as np
@@ -10,8 +9,7 @@ from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.trainer.learning.bounds import ModelBounds
-from rollstream.trainer.learning.samples import TrainingSample
-from rollstream.trainer.learning.settings import LearningSettings
+from tests.harness.backends import a_backend, a_sample, eight_samples, weights_of
 from tests.harness.late import Late
 
 torch = Late("torch")
@@ -19,47 +17,12 @@ transformers = Late("transformers")
 single_device = Late("rollstream.trainer.learning.backends.single_device")
 hidden_states = Late("rollstream.trainer.learning.hidden_states")
 
-MOMENTS = ("exp_avg", "exp_avg_sq")
-
 
 @pytest.fixture(scope="module")
 def model_path(tmp_path_factory):
     path = tmp_path_factory.mktemp("models") / "tiny"
     write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
     return path
-
-
-def a_backend(model_path, **settings):
-    values = {"device": "cpu", "threads": 1, "learning_rate": 1e-3, "warmup_steps": 0, **settings}
-    return single_device.SingleDeviceBackend.from_model(model_path, LearningSettings(**values))
-
-
-def a_sample(index, *, prompt=5, completion=4, **fields):
-    generator = np.random.default_rng(index)
-    values = {
-        "rollout_id": f"rollout-{index}",
-        "group_id": "group",
-        "prompt_token_ids": generator.integers(3, 60, prompt, dtype=np.int32),
-        "token_ids": generator.integers(3, 60, completion, dtype=np.int32),
-        "behavior_logprobs": generator.uniform(-5, -3, completion).astype(np.float32),
-        "loss_mask": np.ones(completion, dtype=np.bool_),
-        "reward": 1.0,
-        "advantage": float(generator.normal()),
-        "temperature": 1.0,
-        "max_tokens": 12,
-        "policy_lag": index % 2,
-    }
-    return TrainingSample(**{**values, **fields})
-
-
-def eight_samples():
-    return [a_sample(index, prompt=3 + index % 4, completion=2 + index) for index in range(8)]
-
-
-def weights_of(backend, path):
-    backend.save_weights(path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 @pytest.mark.parametrize("normalization", ["dapo", "grpo", "dr_grpo"])
@@ -247,41 +210,6 @@ def test_a_restored_backend_takes_the_same_next_step_bit_for_bit(model_path, tmp
     assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(restored, tmp_path / "b"))
 
 
-def test_optimizer_settings_that_changed_since_the_checkpoint_are_in_force_and_logged(model_path, tmp_path, caplog):
-    """With advantage 0 the gradient is 0, so AdamW's next step follows from the checkpoint alone."""
-    before = a_backend(model_path, learning_rate=0.01, beta2=0.99)
-    for step in range(2):
-        before.train_step(eight_samples(), step=step)
-    weights = weights_of(before, tmp_path / "before")
-    before.save_state(tmp_path)
-    moments = torch.load(tmp_path / "training_state.pt")["optimizer"]["state"]
-    first, second = (torch.cat([moments[index][name].flatten() for index in sorted(moments)]) for name in MOMENTS)
-
-    after = a_backend(model_path, learning_rate=0.02, beta2=0.95, weight_decay=0.1)
-    with caplog.at_level(logging.INFO):
-        after.load_state(tmp_path)
-    after.train_step([a_sample(1, advantage=0.0)], step=2)
-    mean, square = 0.9 * first / (1 - 0.9**3), 0.95 * second / (1 - 0.95**3)
-    expected = weights * (1 - 0.02 * 0.1) - 0.02 * mean / (square.sqrt() + 1e-8)
-    torch.testing.assert_close(weights_of(after, tmp_path / "after"), expected, atol=1e-6, rtol=0)
-    assert [record.getMessage() for record in caplog.records if "since the checkpoint" in record.getMessage()] == [
-        "learning.learning_rate was changed since the checkpoint: 0.01 -> 0.02",
-        "learning.beta2 was changed since the checkpoint: 0.99 -> 0.95",
-        "learning.weight_decay was changed since the checkpoint: 0.0 -> 0.1",
-    ]
-
-
-def test_a_longer_warm_up_is_in_force_after_a_restart(model_path, tmp_path):
-    before = a_backend(model_path, warmup_steps=2)
-    for step in range(3):
-        before.train_step(eight_samples(), step=step)
-    before.save_state(tmp_path)
-    after = a_backend(model_path, warmup_steps=8)
-    after.load_state(tmp_path)
-    # The fourth update of eight.
-    assert after.train_step(eight_samples(), step=3).metrics["learning_rate"] == pytest.approx(0.5e-3)
-
-
 def test_the_bounds_are_the_models_unless_the_settings_name_a_length(model_path):
     assert a_backend(model_path).bounds == ModelBounds(vocab_size=len(VOCABULARY), max_tokens=512)
     assert a_backend(model_path, max_sample_tokens=100).bounds.max_tokens == 100
@@ -294,12 +222,6 @@ def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):
     state.write_bytes(state.read_bytes()[:1000])
     with pytest.raises(BrokenWorldError, match="cannot restore"):
         backend.load_state(tmp_path)
-
-
-def test_the_learning_rate_rises_over_the_warm_up_and_stays(model_path):
-    backend = a_backend(model_path, warmup_steps=4)
-    rates = [backend.train_step(eight_samples(), step=step).metrics["learning_rate"] for step in range(6)]
-    assert rates == pytest.approx([0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 1e-3, 1e-3])
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -106,6 +106,28 @@ def test_an_end_that_no_fault_explains_is_noted(fleet_of: FleetOf, script: str, 
     assert why in " ".join(fleet.unexpected)
 
 
+def test_an_end_that_is_expected_of_one_process_is_explained_once_and_for_it_alone(fleet_of: FleetOf) -> None:
+    fleet = fleet_of("sys.exit(70)", "time.sleep(1); sys.exit(70)", WAITS)
+    fleet.start("generator", "asks-a-server")
+    fleet.expect_end("asks-a-server", 70)
+    until_ends(fleet, generator_70=1)
+    assert fleet.unexpected == []
+    until_ends(fleet, generator_70=2)
+    assert "asks-a-server ended with 70" in " ".join(fleet.unexpected)
+
+
+def test_a_refusal_is_explained_and_tried_again_only_as_long_as_it_is_expected(fleet_of: FleetOf) -> None:
+    fleet = fleet_of("sys.exit(78)", "time.sleep(1); sys.exit(78)")
+    fleet.expect_refusal(60.0, "scorer")
+    fleet.start("scorer", "scorer-0")
+    until_ends(fleet, scorer_78=1)
+    assert fleet.unexpected == []
+    fleet.expect_refusal(0.0, "scorer")
+    until_ends(fleet, scorer_78=2)
+    assert "ended with 78" in " ".join(fleet.unexpected)
+    assert fleet.count("scorer") == 0
+
+
 def test_a_commit_that_meets_its_own_fencing_may_end_in_a_broken_world(fleet_of: FleetOf) -> None:
     fleet = fleet_of("time.sleep(1); sys.exit(70)", WAITS, WAITS)
     for name in ("trainer", "heir"):

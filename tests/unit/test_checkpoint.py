@@ -6,7 +6,7 @@ import pytest
 
 from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.known import KnownHistory
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
 from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, read_position
 
 POSITION = Position(
@@ -26,5 +26,55 @@ def test_a_checkpoint_that_was_written_here_is_restored(tmp_path: Path) -> None:
 def test_a_checkpoint_elsewhere_is_refused_although_it_can_be_read(tmp_path: Path, uri: str) -> None:
     other = CheckpointStore(DirectoryWeightStore(tmp_path / "others")).write("3-abc", POSITION, HISTORY, lambda _: None)
     root = tmp_path / "checkpoints"
-    with pytest.raises(ConfigurationError, match=r"a checkpoint that is not here: .* set \[trainer\] checkpoints"):
+    with pytest.raises(
+        ConfigurationError, match=r"a checkpoint that is not here, or damaged: .* set \[trainer\] checkpoints"
+    ):
         CheckpointStore(DirectoryWeightStore(root)).directory(uri.format(other=other, root=root.as_uri()))
+
+
+def save_state(directory: Path) -> None:
+    (directory / "state.pt").write_bytes(b"tensors" * 1000)
+
+
+@pytest.mark.parametrize("name", ["state/state.pt", "position.json", "history.json"])
+def test_a_checkpoint_with_a_flipped_bit_is_not_restored(tmp_path: Path, name: str) -> None:
+    store = CheckpointStore(DirectoryWeightStore(tmp_path))
+    uri = store.write("3-abc", POSITION, HISTORY, save_state)
+    path = tmp_path / "3-abc" / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ConfigurationError, match=rf"damaged: .*{name}: expected sha256 "):
+        CheckpointStore(DirectoryWeightStore(tmp_path)).directory(uri)
+
+
+def test_a_history_with_another_digit_is_not_believed(tmp_path: Path) -> None:
+    store = CheckpointStore(DirectoryWeightStore(tmp_path))
+    store.write("3-abc", POSITION, HISTORY, save_state)
+    assert store.newest_history("abc", "4Tzq0h1yQ7y") == HISTORY
+    path = tmp_path / "3-abc" / "history.json"
+    path.write_text(path.read_text().replace(":0", ":1", 1))
+    assert store.newest_history("abc", "4Tzq0h1yQ7y") is None
+
+
+def test_a_checkpoint_that_was_written_before_there_were_sums_is_restored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = CheckpointStore(DirectoryWeightStore(tmp_path))
+    uri = store.write("3-abc", POSITION, HISTORY, save_state)
+    (tmp_path / "3-abc" / "manifest.json").unlink()
+    assert read_position(store.directory(uri)) == POSITION
+    assert "without sums" in caplog.text
+
+
+def test_a_checkpoint_that_changes_while_it_is_restored_is_told(tmp_path: Path) -> None:
+    store = CheckpointStore(DirectoryWeightStore(tmp_path))
+    uri = store.write("3-abc", POSITION, HISTORY, save_state)
+    state = store.directory(uri) / "state" / "state.pt"
+    store.confirm()
+    with state.open("r+b") as stream:  # in place, of the same size
+        stream.write(b"T")
+    with pytest.raises(CorruptWeightsError, match=r"state\.pt was changed between the check"):
+        store.confirm()
+    store.delete("3-abc")
+    store.confirm()  # what retention deletes meanwhile was read as it was

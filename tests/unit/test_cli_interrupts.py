@@ -49,6 +49,15 @@ def test_ctrl_c_while_a_stage_is_imported_ends_it_without_a_traceback(tmp_path: 
         assert "Traceback" not in said
 
 
+def test_ctrl_c_while_a_command_imports_what_it_needs_ends_it_as_shells_report_it(tmp_path: Path) -> None:
+    words = ["generate-rollouts", "--model_path", "m", "--data_path", str(tmp_path / "prompts.jsonl"), "--use_vllm"]
+    with importing("numpy", tmp_path, *words) as process:
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in said
+
+
 @pytest.mark.parametrize(("verbose", "has_traceback"), [([], False), (["-v"], True)])
 def test_an_error_is_one_line_and_with_v_its_traceback_too(verbose: list[str], has_traceback: bool) -> None:
     command = [sys.executable, "-c", ENTRY, "config", "--table", "nope\x1b", *verbose]

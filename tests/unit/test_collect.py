@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from rollstream.collect.files.rows import BadRow, ReadRow
 from rollstream.collect.journal import EndedSample, Journal, read_journal
 from rollstream.collect.places import Places
 from rollstream.collect.states import SampleStates
@@ -13,6 +12,7 @@ from rollstream.collect.summary import Summary
 from rollstream.collect.tasks import task_of
 from rollstream.process.declared import Declaration
 from rollstream.process.stop import Stop
+from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError, TooManyFailuresError
 from tests.harness.collecting import (
     CountingEngine,
@@ -59,13 +59,15 @@ def test_verls_row_gives_its_ground_truth_and_nested_values_travel_as_json_text(
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"question": "2+2?"}, "no column 'prompt', only ['question']"),
-        ({"prompt": None}, "is null"),
-        ({"prompt": ""}, "is empty"),
-        ({"prompt": 4}, "got 4"),
-        ({"prompt": []}, "without messages"),
-        ({"prompt": ["2+2?"]}, "message 0"),
-        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "message 0.content"),
+        ({"question": "2+2?"}, "neither `prompt` nor `messages`, or nothing in it: its columns are ['question']"),
+        ({"prompt": None}, "nothing in it"),
+        ({"prompt": ""}, "nothing in it"),
+        ({"prompt": 4}, "messages: 4"),
+        ({"prompt": []}, "nothing in it"),
+        ({"prompt": ["2+2?"]}, "no role that is known: '2+2?'"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "content is not text: [{'type': 'image'}]"),
+        ({"prompt": [{"role": "user", "content": "2+2?"}] * 5000}, "it has 5000 messages, more than 4096"),
+        ({"prompt": "2+2?", **{f"column {n}": n for n in range(5000)}}, "it has 5000 columns, more than 4096"),
     ],
 )
 def test_a_row_without_a_usable_prompt_is_a_bad_row_that_says_why(fields, why):
@@ -128,11 +130,11 @@ def test_all_samples_are_written_in_the_order_of_the_rows_with_their_originals(t
     report = collected(source, settings_for(tmp_path / "out.jsonl", num_samples=3))
     rows = lines_of(tmp_path / "out.jsonl")
     assert keys_of(rows) == [(row, sample) for row in range(40) for sample in range(3)]
-    first = {name: rows[7][name] for name in list(rows[7])[:11]}
+    first = {name: rows[7][name] for name in list(rows[7])[:12]}
     assert first == {
         "prompt": "00002=", "response": first["response"], "sample_idx": 1, "data_idx": 2, "temperature": 0.7,
-        "top_p": 1.0, "max_tokens": 16, "status": "completed", "failure": None, "original_answer": "00002",
-        "original_extra_info": {"index": 2},
+        "top_p": 1.0, "max_tokens": 16, "status": "completed", "failure": None, "finish_reason": "stop",
+        "original_answer": "00002", "original_extra_info": {"index": 2},
     }  # fmt: skip
     assert report.figures.most_in_flight == 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "out.jsonl", "out.jsonl_manifest.json"]
@@ -168,7 +170,7 @@ def test_a_failed_sample_has_no_response_is_listed_and_alone_is_asked_again_up_t
     assert asked == [{"00002="}, {"00002="}, set()]
     assert [line["attempts"] for line in lines_of(tmp_path / "out.jsonl_failures.jsonl")] == [3, 3]
     said = "\n".join(collected(source, settings, CountingEngine()).lines(settings))
-    assert "2 samples failed 3 times: they are not asked again" in said
+    assert "2 samples failed 3 times: they are not asked again without --retry-failed" in said
     collected(source, replace(settings, max_attempts=4), CountingEngine())
     assert all(row["response"] for row in lines_of(tmp_path / "out.jsonl"))
     assert not (tmp_path / "out.jsonl_failures.jsonl").exists()
@@ -243,7 +245,7 @@ def test_what_was_collected_stays_until_a_collection_anew_can_replace_it(tmp_pat
     else:
         misspelt = tmp_path / "misspelt.jsonl"
         misspelt.write_text('{"promt": "1="}\n')
-        with pytest.raises(ConfigurationError, match="it has no column 'prompt'"):
+        with pytest.raises(ConfigurationError, match="it has neither `prompt` nor `messages`"):
             collected(misspelt, anew)
     assert (tmp_path / "out.jsonl").read_bytes() == kept
     collected(source, anew)
@@ -275,6 +277,17 @@ def test_a_directory_with_other_files_is_not_replaced_even_anew(tmp_path):
     assert (output / "notes.txt").read_text() == "mine"
 
 
+def test_an_output_that_was_taken_away_is_written_anew_from_the_journal_as_long_as_there_is_one(tmp_path):
+    source, settings = some_prompts(tmp_path / "data.jsonl", 3), settings_for(tmp_path / "out.jsonl", max_attempts=1)
+    engine = CountingEngine(lambda prompt: EngineError("busy") if prompt == "00001=" else None)
+    collected(source, settings, engine)
+    before, num_asked = lines_of(tmp_path / "out.jsonl"), len(engine.asked)
+    (tmp_path / "out.jsonl").unlink()
+    collected(source, settings, engine)
+    assert lines_of(tmp_path / "out.jsonl") == before
+    assert len(engine.asked) == num_asked
+
+
 def test_a_resume_on_a_changed_input_is_refused(tmp_path):
     source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
     collected(source, settings)
@@ -303,7 +316,7 @@ def test_settings_may_change_as_long_as_no_sample_has_ended(tmp_path):
 def test_a_file_in_which_no_row_has_the_prompts_column_is_refused_with_the_first_reason(tmp_path):
     source, settings = tmp_path / "data.jsonl", settings_for(tmp_path / "out.jsonl")
     source.write_text('{"question": "1="}\n{"question": "2="}\n')
-    with pytest.raises(ConfigurationError, match=r"none of 2 rows .*line 1: it has no column 'prompt'"):
+    with pytest.raises(ConfigurationError, match=r"none of 2 rows .*line 1: it has neither `prompt` nor `messages`"):
         collected(source, settings)
     assert not (tmp_path / "out.jsonl").exists()
 

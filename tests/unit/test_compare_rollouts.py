@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from rollstream.cli.compare_rollouts import command
 from rollstream.collect.compare.comparison import compare
-from rollstream.collect.files.row_files import write_rows
+from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 
@@ -53,6 +53,32 @@ def test_the_mean_delta_equals_pandas_on_the_files(tmp_path: Path) -> None:
     assert found.matched_by == "example_id"
     assert found.mean_delta == pytest.approx((means[1] - means[0]).mean())
     assert {int(one.label): one.delta for one in found.deltas} == pytest.approx((means[1] - means[0]).to_dict())
+
+
+def test_a_prompt_that_comes_twice_in_both_files_is_two_examples(tmp_path: Path) -> None:
+    before = [a_row("a", 1.0), a_row("b", 0.0), a_row("a", 0.5), a_row("once", 0.0)]
+    after = [a_row("a", 1.0), a_row("a", 0.0), a_row("b", 1.0), a_row("once", 0.0), a_row("once", 1.0)]
+    paths = written(tmp_path / "before.jsonl", before), written(tmp_path / "after.parquet", after)
+    found = compare(*paths, output=tmp_path / "all.jsonl")
+    assert [(one.label, one.before, one.after) for one in found.deltas] == [
+        ("a", 0.5, 0.0),
+        ("a", 1.0, 1.0),
+        ("once", 0.0, 0.5),
+        ("b", 0.0, 1.0),
+    ]
+    assert (found.num_matched, found.mean_before, found.mean_after) == (4, 0.375, 0.625)
+    keys = [json.loads(line)["key"] for line in (tmp_path / "all.jsonl").read_text().splitlines()]
+    assert keys[0] == f"{keys[1]}-2"
+    assert len(set(keys)) == 4
+
+
+def test_the_samples_of_one_example_are_told_by_their_index_and_averaged(tmp_path: Path) -> None:
+    rows = [a_row("a", number % 2, sample_idx=sample) for number in range(4) for sample in range(8)]
+    rows += [a_row("b", 1.0, sample_idx=sample) for sample in range(8)]
+    paths = written(tmp_path / "before.jsonl", rows), written(tmp_path / "after.parquet", rows)
+    found = compare(*paths)
+    assert (found.num_matched, found.mean_before, found.mean_delta) == (5, 0.6, 0.0)
+    assert [one.before for one in found.deltas if one.label == "a"] == [0, 1, 0, 1]
 
 
 def test_what_is_in_one_file_only_or_has_no_reward_is_counted_and_listed(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_every_key_of_every_stage_is_listed_with_its_meaning() -> None:
         ("generator.engine", "kv_cache_bytes", {"unit": "bytes", "bound": "at least 1048576"}),
         ("generator.engine", "enforce_eager", {"type": "true or false", "default": False}),
         ("scorer", "sample_deadline_seconds", {"type": "number", "unit": "seconds", "bound": "above 0"}),
-        ("trainer.learning", "clip_low", {"bound": "above 0, below 1", "default": 0.2}),
+        ("trainer.learning", "clip_low", {"bound": "above 0, below 1", "default": None}),
     ],
 )  # fmt: skip
 def test_a_key_is_listed_with_type_unit_bound_and_default(table: str, name: str, facts: dict[str, object]) -> None:
@@ -74,7 +74,7 @@ def test_one_table_is_shown_with_the_tables_in_it_and_an_unknown_one_is_refused(
     text = shown("--table", "trainer.learning")
     assert "[trainer.learning]" in text
     assert "number, at least 0, default 1e-06" in text
-    assert "AdamW, constant after warm-up" in text
+    assert "AdamW's, after warm-up" in text
     assert "no table trainers; there are shared, kafka, " in str(
         CliRunner().invoke(cli, ["config", "--table", "trainers"]).exception
     )
@@ -82,6 +82,18 @@ def test_one_table_is_shown_with_the_tables_in_it_and_an_unknown_one_is_refused(
 
 def test_a_file_without_mistakes_is_fine_for_the_stages_that_it_has(config: Path) -> None:
     assert shown("--check", str(config)) == f"{config} is fine for producer\n"
+
+
+def test_check_without_a_name_takes_the_runs_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "elsewhere.toml"
+    config.write_text('run = "math"\n')
+    monkeypatch.setenv("ROLLSTREAM_CONFIG", str(config))
+    assert shown("--check").startswith(f"{config} is fine")
+    monkeypatch.delenv("ROLLSTREAM_CONFIG")
+    monkeypatch.setenv("ROLLSTREAM_RUN", "math")
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(cli, ["config", "--check"])
+    assert "there is no file to check" in str(result.exception)
 
 
 def test_mistakes_are_told_for_all_tables_each_with_its_line(config: Path) -> None:

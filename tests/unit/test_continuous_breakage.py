@@ -24,14 +24,15 @@ from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
 from rollstream.collect.continuous.state import State
 from rollstream.collect.continuous.watch import Watch
 from rollstream.collect.figures import Figures
-from rollstream.collect.files.row_files import Kind, write_rows
-from rollstream.collect.files.rows import BadRow, ReadRow, open_rows
-from rollstream.collect.files.rows_jsonl import JsonlRows
 from rollstream.collect.places import Places
 from rollstream.collect.summary import Summary
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
+from rollstream.rows.jsonl import JsonlRows
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, ReadRow
+from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from tests.harness.collecting import lines_of
 

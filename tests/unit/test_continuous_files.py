@@ -20,11 +20,11 @@ from rollstream.collect.continuous.parts import Part, take
 from rollstream.collect.continuous.production import STATE, Schedule
 from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
 from rollstream.collect.continuous.state import State
-from rollstream.collect.files.row_files import write_rows
-from rollstream.collect.files.rows import open_rows
 from rollstream.engines.http_settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.stop import Stop
+from rollstream.rows.open import open_rows
+from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, EngineDeadError
 from tests.harness.collecting import lines_of
 

@@ -10,8 +10,8 @@ from rollstream.collect.continuous.feeds import FilesFeed
 from rollstream.collect.continuous.growing import GrownRows, ReadTo
 from rollstream.collect.continuous.production import STATE
 from rollstream.collect.continuous.state import State
-from rollstream.collect.files.rows import MAX_ROW_BYTES, BadRow, ReadRow
-from rollstream.collect.files.rows_jsonl import JsonlRows
+from rollstream.rows.jsonl import JsonlRows
+from rollstream.rows.row import MAX_ROW_BYTES, BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError
 
 
@@ -45,6 +45,26 @@ def test_what_was_added_is_read_and_its_lines_keep_their_numbers(tmp_path: Path)
     found, last = read(path, ReadTo.of(json.loads(json.dumps(later.noted()))))
     assert [one[:26] for one in found] == ["it is not valid JSON: Expe", "6"]
     assert last == read(path)[1]
+
+
+@pytest.mark.parametrize("torn", [b'{"prompt": "c', b'{"prompt": "\xc3', b"x"])
+def test_a_last_line_that_is_half_written_is_left_for_the_next_look_where_there_is_one(
+    tmp_path: Path, torn: bytes
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("a") + torn)
+    assert len(list(GrownRows(path, None))) == 2, "nobody looks again: it is listed as bad"
+    grown = GrownRows(path, None, is_read_again=True)
+    assert [row.where for row in grown] == ["a.jsonl line 1"]
+    path.write_bytes(line("a") + line("c"))
+    later = GrownRows(path, grown.read_to, is_read_again=True)
+    assert [row.where for row in later] == ["a.jsonl line 2"]
+
+
+def test_a_last_line_that_lacks_only_its_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(line("a") + line("b").rstrip())
+    assert len(list(GrownRows(path, None, is_read_again=True))) == 2
 
 
 @pytest.mark.parametrize("place", [0, 15, 40, 85])

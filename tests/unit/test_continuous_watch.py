@@ -14,10 +14,11 @@ from rollstream.collect.continuous.production import STATE, Production, Schedule
 from rollstream.collect.continuous.state import State
 from rollstream.collect.continuous.watch import Watch, WatchedRows, stuck_seconds
 from rollstream.collect.figures import Figures
-from rollstream.collect.files.rows import ReadRow, open_rows
 from rollstream.collect.places import Places
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import ReadRow
 from tests.harness.waits import wait_until
 
 STUCK_SECONDS = 100.0

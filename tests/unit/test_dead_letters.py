@@ -10,20 +10,21 @@ from hypothesis import strategies as st
 
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
-from rollstream.schemas.errors import ConfigurationError, DecodeError
+from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.topics import TOPIC_BYTES
 from rollstream.stage.dead_letters import (
     KEPT_BYTES,
-    MAX_REPLAYS,
     REPLAYS,
     DeadLetter,
     Identity,
-    check_replayable,
+    Replay,
     dead_letter,
     distinct,
+    fingerprint,
+    marker,
     parse,
-    replay_records,
 )
+from rollstream.stage.replay import MAX_REPLAYS, READ_BY, doubt_of, replay_record, why_not_replayable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 MESSAGE = Message(
@@ -84,12 +85,68 @@ def test_a_dead_letter_keeps_the_message_and_says_why() -> None:
     text=st.text(max_size=50),
     header=st.binary(max_size=10),
 )
-def test_any_message_comes_back_as_it_was(value: bytes | None, key: bytes | None, text: str, header: bytes) -> None:
+def test_any_message_is_known_again_and_comes_back_as_it_was(
+    value: bytes | None, key: bytes | None, text: str, header: bytes
+) -> None:
     message = MESSAGE._replace(value=value, key=key, headers=(("mine", header),))
-    error = ValueError(text.encode("utf-8", "replace").decode())
-    back, _ = replay_records(parsed(a_letter(message, error=error)), dead_letters="demo.dead-letters", now=NOON)
+    letter = parsed(a_letter(message, error=ValueError(text.encode("utf-8", "replace").decode())))
+    assert doubt_of(letter, run="demo", bounds=(0, 100), lying=lambda: message) is None
+    back = replay_record(message)
     assert (back.topic, back.key, back.value) == ("demo.prompts", key, value)
     assert back.headers == (("mine", header), (REPLAYS, b"1"))
+
+
+def doubted(message: Message, *, bounds: tuple[int, int] | None = (0, 100), group: str = "demo.generators") -> str:
+    """The kind of doubt about a letter that says `message`, where MESSAGE lies; "" for none."""
+    letter = replace(parsed(a_letter(message)), identity=Identity(group, *message[:3]))
+    doubt = doubt_of(letter, run="demo", bounds=bounds, lying=lambda: MESSAGE)
+    return doubt.kind if doubt else ""
+
+
+@pytest.mark.parametrize("topic", ["demo.scored", "demo.weights", "demo.ledger", "other.prompts", "payments", ""])
+def test_a_letter_that_names_a_topic_which_its_group_does_not_read_is_foreign(topic: str) -> None:
+    assert doubted(MESSAGE._replace(topic=topic)) == "foreign"
+
+
+@pytest.mark.parametrize("group", ["demo.scorers", "demo.trainer", "demo.readers", "demo.", "other.generators", ""])
+def test_a_letter_of_a_group_that_does_not_read_its_topic_is_foreign(group: str) -> None:
+    assert doubted(MESSAGE, group=group) == "foreign"
+
+
+@pytest.mark.parametrize("value", [b"", None, b"\0\0\0\0\5bodY", b"\0\0\0\0\5body\0", bytes(20_000_000)])
+def test_a_letter_with_other_bytes_than_its_place_holds_is_forged(value: bytes | None) -> None:
+    assert doubted(MESSAGE._replace(value=value)) == "forged"
+
+
+def test_a_letter_of_a_place_where_nothing_was_ever_written_is_forged() -> None:
+    assert doubted(MESSAGE, bounds=None) == doubted(MESSAGE, bounds=(0, 77)) == "forged"
+    assert doubted(MESSAGE._replace(offset=2**63), bounds=(0, 100)) == "forged"
+    assert doubted(MESSAGE._replace(offset=-5), bounds=(0, 100)) == "forged"
+
+
+def test_a_letter_whose_message_is_gone_is_told_from_a_forged_one_and_is_not_replayed_either() -> None:
+    assert doubted(MESSAGE, bounds=(78, 100)) == "expired"
+
+
+def test_a_cut_letter_is_compared_by_the_sum_that_it_names() -> None:
+    large = MESSAGE._replace(value=bytes(20_000_000))
+    letter = parsed(a_letter(large))
+    assert doubt_of(letter, run="demo", bounds=(0, 100), lying=lambda: large) is None
+    assert doubt_of(letter, run="demo", bounds=(0, 100), lying=lambda: MESSAGE) is not None
+
+
+def test_each_stage_writes_letters_only_of_topics_that_its_group_may_replay() -> None:
+    assert {group: {topic.name for topic in topics} for group, topics in READ_BY.items()} == {
+        "generators": {"prompts", "eval-prompts"},
+        "scorers": {"rollouts", "eval-rollouts"},
+        "trainer": {"scored"},
+    }
+
+
+def test_a_forged_letter_does_not_hide_the_true_one_of_the_same_place() -> None:
+    forged = a_letter(MESSAGE._replace(value=b"other"), failed_at=NOON - timedelta(days=9))
+    letters = distinct([consumed(forged), consumed(a_letter())])
+    assert [letter.value for letter in letters] == [b"other", MESSAGE.value]
 
 
 def test_the_same_message_dead_lettered_twice_is_listed_once() -> None:
@@ -106,18 +163,24 @@ def test_the_same_offset_met_by_another_group_is_another_dead_letter() -> None:
     assert len(distinct([consumed(a_letter()), consumed(other)])) == 2
 
 
-def test_a_marker_shows_when_it_was_replayed_wherever_it_lies() -> None:
+def a_marker(letter: OutRecord, *, hours: int = 0) -> OutRecord:
+    return marker(parsed(letter), replay_at(hours), topic="demo.dead-letters")
+
+
+def replay_at(hours: int) -> Replay:
+    return Replay((NOON + timedelta(hours=hours)).isoformat(), 3, 90)
+
+
+def test_what_a_marker_says_is_kept_with_its_letter_wherever_it_lies() -> None:
     letter = a_letter()
-    _, marker = replay_records(parsed(letter), dead_letters="demo.dead-letters", now=NOON + timedelta(hours=1))
-    for order in ([letter, marker], [marker, letter]):
+    for order in ([letter, a_marker(letter, hours=1)], [a_marker(letter, hours=1), letter]):
         (listed,) = distinct(consumed(record) for record in order)
-        assert listed.replayed_at == "2026-03-01T13:00:00+00:00"
+        assert listed.said_replays == {replay_at(1)}
         assert listed.value == MESSAGE.value
 
 
 def test_a_marker_whose_letter_has_expired_is_not_listed() -> None:
-    _, marker = replay_records(parsed(a_letter()), dead_letters="demo.dead-letters", now=NOON)
-    assert distinct([consumed(marker)]) == []
+    assert distinct([consumed(a_marker(a_letter()))]) == []
 
 
 def test_replays_are_counted_through_every_return_and_end_at_the_limit() -> None:
@@ -125,17 +188,14 @@ def test_replays_are_counted_through_every_return_and_end_at_the_limit() -> None
     for round_number in range(MAX_REPLAYS):
         letter = parsed(a_letter(message))
         assert letter.replays == round_number
-        check_replayable(letter)
-        back, _ = replay_records(letter, dead_letters="demo.dead-letters", now=NOON)
-        message = consumed(back, 100 + round_number)._replace(partition=3)
-    with pytest.raises(ConfigurationError, match="the limit is 3"):
-        check_replayable(parsed(a_letter(message)))
+        assert why_not_replayable(letter) is None
+        message = consumed(replay_record(message), 100 + round_number)._replace(partition=3)
+    assert "the limit is 3" in (why_not_replayable(parsed(a_letter(message))) or "")
 
 
 def test_what_was_replayed_is_not_replayed_again() -> None:
     letter = replace(parsed(a_letter()), replayed_at=NOON.isoformat())
-    with pytest.raises(ConfigurationError, match="nothing is left to replay"):
-        check_replayable(letter)
+    assert "nothing is left to replay" in (why_not_replayable(letter) or "")
 
 
 def test_a_message_without_our_headers_is_no_dead_letter() -> None:
@@ -155,7 +215,7 @@ def test_an_error_that_utf_8_cannot_hold_is_still_said() -> None:
 def test_a_counter_that_a_client_made_up_neither_hides_a_letter_nor_counts(counter: bytes | None) -> None:
     letter = parsed(a_letter(MESSAGE._replace(headers=((REPLAYS, counter),))))  # type: ignore[arg-type]
     assert letter.replays == 0
-    back, _ = replay_records(letter, dead_letters="demo.dead-letters", now=NOON)
+    back = replay_record(MESSAGE._replace(headers=((REPLAYS, counter),)))  # type: ignore[arg-type]
     assert back.headers == ((REPLAYS, b"1"),)
 
 
@@ -184,8 +244,9 @@ def test_of_a_message_too_large_for_dead_letters_the_beginning_is_kept(message: 
     said = dict(record.headers)
     assert said["original.bytes"] == str(len(message.value)).encode()
     assert said["original.sha256"] == hashlib.sha256(message.value).hexdigest().encode()
-    with pytest.raises(ConfigurationError, match=f"{len(message.value)} bytes: the original lies at that topic"):
-        check_replayable(parsed(record))
+    letter = parsed(record)
+    assert letter.fingerprint == fingerprint(message.value)
+    assert f"{len(message.value)} bytes: the original lies at that topic" in (why_not_replayable(letter) or "")
 
 
 def test_the_largest_record_is_kept_whole_with_headers_of_its_own() -> None:
@@ -193,7 +254,7 @@ def test_the_largest_record_is_kept_whole_with_headers_of_its_own() -> None:
     record = a_letter(message)
     assert (record.value, record.headers[0]) == (message.value, message.headers[0])
     assert size(record) < MAX_MESSAGE_BYTES
-    check_replayable(parsed(record))
+    assert why_not_replayable(parsed(record)) is None
 
 
 def test_a_client_cannot_make_a_letter_look_cut() -> None:

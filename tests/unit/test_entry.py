@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 _PROGRAM = """
-import logging, time
+import logging, resource, time
 from structlog.contextvars import bound_contextvars
 from rollstream.process.entry import run_process
 from rollstream.schemas.errors import *
@@ -57,6 +57,14 @@ def logging_hostile_ids(stop):
     except ValueError:
         logging.exception("read \\x1b]0;title\\x07", extra={"group_id": "\\x1b[2J\\nfake line"})
 
+def out_of_files(stop):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+    kept = [open("/dev/null") for _ in range(24)]
+
+def out_of_memory_in_an_import(stop):
+    resource.setrlimit(resource.RLIMIT_AS, (1500000000, 1500000000))
+    import rollstream.trainer.learning.backends.single_device
+
 async def in_the_loop(stop):
     raise FencedError("another trainer")
 
@@ -90,6 +98,43 @@ def test_the_exit_code_says_what_kind_of_end_it_was(main: str, code: int) -> Non
     assert {line["stage"] for line in lines} <= {"trainer"}
     # A traceback only where a person has to look into the code.
     assert any("exception" in line for line in lines) == (code in (1, 70))
+
+
+@pytest.mark.parametrize(
+    ("main", "code", "said"),
+    [
+        ("fail(FileNotFoundError(2, 'No such file or directory', '/rows.jsonl'))", 70, "'/rows.jsonl'; bring it back"),
+        ("fail(PermissionError(13, 'Permission denied', '/rows.jsonl'))", 70, "'/rows.jsonl'; bring it back"),
+        ("fail(OSError(28, 'No space left on device'))", 70, "free space"),
+        ("fail(MemoryError())", 70, "no memory is left"),
+        ("fail(ImportError('libx.so: failed to map segment from shared object'))", 70, "no memory is left"),
+        ('fail(RuntimeError("can\'t start new thread"))', 70, "too few threads"),
+        ("fail(ExceptionGroup('two', [OSError(24, 'Too many open files'), ValueError()]))", 70, "too few files may be"),
+        ("fail(ModuleNotFoundError(\"No module named 'torch'\", name='torch'))", 78, "comes with the extra"),
+        ("fail(ModuleNotFoundError(\"No module named 'mine'\", name='mine'))", 78, "install it, or install"),
+        ("out_of_files", 70, "too few files may be open (`ulimit -n`: 24)"),
+        ("out_of_memory_in_an_import", 70, "no memory is left (`ulimit -v`: 1500000000 bytes)"),
+    ],
+)
+def test_what_the_machine_refuses_is_one_line_and_an_exit_code_that_supervisors_know(
+    main: str, code: int, said: str
+) -> None:
+    with a_process(main) as process:
+        _, err = process.communicate(timeout=100)
+    assert process.returncode == code
+    [line] = [json.loads(line) for line in err.splitlines()]
+    assert said in line["message"]
+    assert "exception" not in line
+
+
+@pytest.mark.parametrize(
+    "main", ["fail(RuntimeError('a defect'))", "fail(OSError(9, 'Bad file descriptor'))", "fail(KeyError('a'))"]
+)
+def test_a_defect_keeps_its_traceback(main: str) -> None:
+    with a_process(main) as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "Traceback" in json.loads(err.splitlines()[-1])["exception"]
 
 
 @pytest.mark.parametrize(("main", "code"), [("logging_odd_things", 0), ("in_the_loop", 75)])

@@ -168,11 +168,3 @@ def test_each_sample_has_a_seed_of_its_own_and_the_same_one_again() -> None:
     assert seeds == [sample_seed(Sampling(seed=7), index) for index in range(8)]
     assert all(seed is not None and 0 <= seed < 2**63 for seed in seeds)
     assert sample_seed(Sampling(), 0) is None
-
-
-def test_a_prompt_weighs_the_most_tokens_that_it_can_have_in_flight(tmp_path: Path) -> None:
-    handler = idle_handler(tmp_path)
-    assert handler.weight(a_prompt(group_size=4, sampling=Sampling(max_tokens=12))) == 48
-    # The scripted engine takes 4096 tokens.
-    assert handler.weight(a_prompt(group_size=4, sampling=Sampling(max_tokens=2**62))) == 4 * 4096
-    assert handler.weight(a_prompt(group_size=10**12, sampling=Sampling(max_tokens=12))) == 12

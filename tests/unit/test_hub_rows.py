@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.cli.analyze_rewards import command as analyze_rewards
-from rollstream.collect.files.hub import HubName
-from rollstream.collect.files.rows import open_rows
+from rollstream.rows.hub import HubName
+from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.fake_hub import FakeHub, fake_hub
 from tests.harness.fake_openai import fake_openai

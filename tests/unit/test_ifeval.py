@@ -21,6 +21,8 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("keywords:frequency", {"keyword": "a.b", "frequency": 2, **AT_LEAST}, ["a.b A.B"], ["a.b axb"]),
     ("keywords:frequency", {"keyword": "sun", "frequency": 2, **LESS}, ["sun", "x"], ["sunsun"]),
     ("keywords:forbidden_words", {"forbidden_words": ["cat"]}, ["concatenate"], ["A Cat.", "cat"]),
+    ("keywords:forbidden_words", {"forbidden_words": ["c++"]}, ["c", "abc++", "c++11"], ["I like C++.", "c++"]),
+    ("keywords:forbidden_words", {"forbidden_words": [" #1"]}, ["a#1"], ["be #1!"]),
     (
         "keywords:letter_frequency",
         {"letter": "o", "let_frequency": 3, "let_relation": "at least"},
@@ -206,8 +208,42 @@ def test_a_sentence_of_each_script_and_family_is_told_from_the_others(text: str,
     assert possible_languages(text) == {language}
 
 
+@pytest.mark.parametrize(
+    ("text", "language", "taken_for"),
+    [
+        ("我喜欢在公园里散步，因为空气很新鲜。", "zh", "ja"),
+        ("這座城市的歷史非常悠久，の字也很常見，每年都有許多遊客前來參觀。", "zh", "ja"),
+        ("私は公園を散歩するのが好きです。", "ja", "zh"),
+        ("Jag bor i en liten stad vid havet och tycker mycket om att läsa böcker på kvällen.", "sv", "de"),
+        ("Huset är gammalt men det är fint och jag trivs här med min familj.", "sv", "de"),
+        ("Jeg bor i en lille by ved havet, og jeg kan godt lide at læse bøger, men ikke om aftenen.", "da", "de"),
+        ("Het is een mooie dag en ik ga naar de markt om brood te kopen.", "nl", "de"),
+        ("Bu bir ev ve çok güzel, ama bahçe daha büyük.", "tr", "de"),
+        ("Ez egy nagyon szép ház, és van benne egy kert is.", "hu", "de"),
+        ("Este o casă frumoasă și mare, dar nu este la oraș.", "ro", "es"),
+        ("To je velmi krásný dům, který se nachází u řeky.", "cs", "pl"),
+        ("Rumah ini sangat indah dan saya suka tinggal di sini dengan keluarga.", "id", "sw"),
+        ("Das Haus ist sehr schön, und wir wohnen gern hier am Fluss.", "de", "sv"),
+        ("Grüße aus der schönen Stadt an der Elbe, wo es oft regnet.", "de", "sv"),
+        ("The children in the park are playing in the sun and they like it.", "en", "nl"),
+    ],
+)
+def test_a_language_that_nobody_asks_for_is_not_taken_for_one_that_is(text: str, language: str, taken_for: str) -> None:
+    found = possible_languages(text)
+    assert language in found
+    assert taken_for not in found
+    instruction = {
+        "instruction_id_list": '["language:response_language"]',
+        "kwargs": f'[{{"language": "{taken_for}"}}]',
+    }
+    if taken_for in LANGUAGES:
+        assert strictly_followed(an_answer(text, **instruction)) == [False]
+
+
 def test_a_text_that_shows_too_little_may_be_in_any_language_of_its_script() -> None:
-    assert {"en", "de", "fr"} <= possible_languages("OK") < LANGUAGES
+    assert {"en", "de", "fr", "sv"} <= possible_languages("OK")
+    assert not possible_languages("OK") & {"ru", "ja"}
+    assert possible_languages("東京都") == {"ja", "zh"}
     assert possible_languages("123 !") == LANGUAGES
     assert len(LANGUAGES) == 30
 

@@ -53,9 +53,11 @@ def test_the_files_that_the_build_may_read_are_those_that_the_package_is_made_of
     assert [name for name in allowed if not (ROOT / name).exists()] == []
 
 
-def test_it_runs_the_command_as_a_user_with_a_number_and_asks_the_command_for_its_health() -> None:
+def test_it_runs_the_command_below_an_init_as_a_user_with_a_number_and_asks_the_command_for_its_health() -> None:
     assert instructions("USER") == ["10001:10001"]
-    assert instructions("ENTRYPOINT") == ['["rollstream"]']
+    assert instructions("ENTRYPOINT") == ['["tini", "-s", "--", "rollstream"]']
+    (packages,) = [line for line in instructions("RUN") if "apt-get install" in line]
+    assert "tini" in packages.split()
     (check,) = instructions("HEALTHCHECK")
     assert check.endswith('CMD ["rollstream", "probe", "livez"]')
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules
-from rollstream.trainer.intake.aging import Aging
+from rollstream.trainer.intake.aging import Aging, ReadUpTo, Upstream
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import Place
 from rollstream.trainer.intake.intake import Intake
@@ -37,6 +37,34 @@ def test_a_group_is_not_late_while_it_is_younger_or_once_it_is_too_old_or_comple
     assert not an_intake(a_sample(0, 0, version=6)).has_late(LAGS.get)
     assert not an_intake(a_sample(0, 0, version=4)).has_late(LAGS.get)
     assert not an_intake(a_sample(0, 0, version=5), a_sample(0, 1, version=5)).has_late(LAGS.get)
+
+
+def a_group_without_samples(*words: Upstream) -> Intake:
+    """Its prompt is `prompts`/3 @ 40; the broker gave these answers."""
+    intake = an_intake()
+    intake.assembler.add_prompt(a_prompt(0, group_size=GROUP_SIZE), Place(("demo.prompts", 3), 40))
+    for word in words:
+        intake.give_up_lost(word, ReadUpTo())
+    return intake
+
+
+def test_a_group_of_which_no_sample_came_is_late_by_what_the_generators_say() -> None:
+    assert not a_group_without_samples().has_late(LAGS.get)
+    assert not a_group_without_samples(Upstream(begun={3: {41: 5}, 2: {40: 5}})).has_late(LAGS.get)
+    assert not a_group_without_samples(Upstream(begun={3: {40: 6}})).has_late(LAGS.get)
+    assert a_group_without_samples(Upstream(begun={3: {40: 5}})).has_late(LAGS.get)
+    assert not a_group_without_samples(Upstream(begun={3: {40: 4}})).has_late(LAGS.get), "it is too old already"
+    assert not a_group_without_samples(Upstream(begun={3: {40: 10**17}})).has_late(LAGS.get), "nobody published it"
+
+
+def test_what_generators_said_of_a_group_counts_until_its_samples_came_or_another_one_begins_it_anew() -> None:
+    begun, done = Upstream(begun={3: {40: 5}}), Upstream(prompts_done={3: 41})
+    assert a_group_without_samples(begun, done).has_late(LAGS.get), "its samples are on their way"
+    assert not a_group_without_samples(begun, Upstream(begun={3: {40: 7}})).has_late(LAGS.get)
+    intake = a_group_without_samples(begun)
+    for index in range(GROUP_SIZE):
+        intake.assembler.add_sample(a_sample(0, index, version=5), Place(("demo.scored", 0), index), 10)
+    assert not intake.has_late(LAGS.get)
 
 
 def test_no_group_is_late_where_old_tokens_are_masked_instead() -> None:

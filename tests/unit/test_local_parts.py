@@ -21,6 +21,7 @@ from rollstream.local.java import find_java
 from rollstream.local.kafka import KafkaCluster, finish_formats
 from rollstream.local.kafka_properties import kafka_id, plan_cluster, server_properties
 from rollstream.local.ports import HOST, free_ports, is_free, require_free
+from rollstream.local.private_file import write_private
 from rollstream.local.processes import ChildProcess, Placement, ProcessRecord, failed_start
 from rollstream.local.run_file import run_name
 from rollstream.schemas.errors import DiskFullError, PortTakenError, StartFailedError
@@ -205,3 +206,14 @@ def test_a_format_that_hangs_or_fails_is_a_plain_error_and_leaves_no_tool_behind
     with pytest.raises(StartFailedError, match=f"the broker's directory runs/x/node-1 {why}"):
         finish_formats(tools, timeout_seconds=0.5 if "sleep" in program else 60.0)
     assert all(one.returncode is not None for one in tools.values())
+
+
+def test_settings_are_written_so_that_no_other_user_may_read_them(tmp_path: Path) -> None:
+    loose = tmp_path / "loose"
+    loose.write_text("before")
+    loose.chmod(0o644)
+    for path in (tmp_path / "new", loose):
+        write_private(path, "password")
+        assert (path.read_text(), path.stat().st_mode & 0o777) == ("password", 0o600)
+    with pytest.raises(FileExistsError):
+        write_private(loose, "other", "x")

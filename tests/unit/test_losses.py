@@ -183,3 +183,29 @@ def test_correcting_for_lag_twice_is_refused():
     assert LearningSettings().resolved_importance_cap == 2.0
     with pytest.raises(ValidationError, match="twice"):
         LearningSettings(old="behavior", importance_cap=2.0)
+
+
+@pytest.mark.parametrize(
+    ("loss", "clip"),
+    [
+        ("ppo", (0.2, 0.2)), ("grpo", (0.2, 0.2)), ("dr_grpo", (0.2, 0.2)), ("dapo", (0.2, 0.28)),
+        ("gspo", (3e-4, 4e-4)), ("cispo", (1.0, 4.0)),
+    ],
+)  # fmt: skip
+def test_each_loss_brings_the_clip_range_of_its_paper_unless_the_settings_name_one(loss, clip):
+    assert LearningSettings(loss=loss).resolved_clip == clip
+    assert LearningSettings(loss=loss, clip_high=0.1).resolved_clip == (clip[0], 0.1)
+    assert LearningSettings(loss=loss, clip_low=0.1).resolved_clip == (0.1, clip[1])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        ({"schedule": "cosine"}, "the other schedules need them"),
+        ({"schedule_steps": 100}, "a constant learning rate has no schedule_steps"),
+        ({"schedule": "linear", "schedule_steps": 10, "warmup_steps": 10}, "schedule_steps 10 must be above warmup"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_is_refused(schedule, message):
+    with pytest.raises(ValueError, match=message):
+        LearningSettings(**schedule)

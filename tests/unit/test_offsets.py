@@ -1,14 +1,17 @@
 """The commit never passes the lowest unfinished offset, whatever the order, revoke, loss and re-assignment."""
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from rollstream.bus.commit_notes import marks_in
 from rollstream.bus.message import Partition
-from rollstream.bus.offsets import Assignment, OffsetTracker
+from rollstream.bus.offsets import Assignment, Commit, OffsetTracker
+from rollstream.schemas.errors import TopicChangedError
 
 PARTITIONS: list[Partition] = [("prompts", 0), ("prompts", 1), ("eval-prompts", 0)]
 WEIGHTS = dict(zip(PARTITIONS, (1, 5, 7), strict=True))
@@ -47,7 +50,7 @@ def test_the_time_of_a_record_counts_from_when_its_handling_begins() -> None:
 def test_offsets_that_go_back_are_refused() -> None:
     tracker = OffsetTracker()
     tracker.start(5)
-    with pytest.raises(ValueError, match="offset 5 came after 5"):
+    with pytest.raises(TopicChangedError, match="offset 5 came after 5"):
         tracker.start(5)
 
 
@@ -80,16 +83,32 @@ def test_a_result_from_before_a_loss_does_not_count_after_the_partition_came_bac
     assert not assignment.finish(PARTITIONS[0], 0, old)
     assert assignment.committable(PARTITIONS[0]) == 0
     assert assignment.finish(PARTITIONS[0], 0, new)
-    assert assignment.to_commit() == {PARTITIONS[0]: 1}
+    assert assignment.to_commit() == {PARTITIONS[0]: Commit(1)}
 
 
 def test_a_confirmed_commit_is_not_repeated() -> None:
     assignment = Assignment()
     assignment.add(PARTITIONS[:1])
     assignment.start(PARTITIONS[0], 4)
-    assert assignment.to_commit() == {PARTITIONS[0]: 4}
-    assignment.committed(PARTITIONS[0], 4)
+    assert assignment.to_commit() == {PARTITIONS[0]: Commit(4)}
+    assignment.committed(PARTITIONS[0], Commit(4))
     assert assignment.to_commit() == {}
+
+
+def test_a_mark_is_committed_although_no_record_has_ended_and_leaves_with_its_record() -> None:
+    assignment = Assignment()
+    assignment.add(PARTITIONS[:1])
+    epochs = [assignment.start(PARTITIONS[0], offset) or 0 for offset in (4, 5)]
+    assignment.committed(PARTITIONS[0], Commit(4))
+    for mark in (8, 7, 9):
+        assignment.mark(PARTITIONS[0], 5, epochs[1], mark)
+    assignment.mark(PARTITIONS[0], 4, epochs[0] - 1, 3)  # of an earlier epoch
+    commit = assignment.to_commit()[PARTITIONS[0]]
+    assert (commit.offset, marks_in(commit.note)) == (4, {5: 7})
+    assignment.committed(PARTITIONS[0], commit)
+    assert assignment.to_commit() == {}
+    assignment.finish(PARTITIONS[0], 5, epochs[1])
+    assert assignment.to_commit() == {PARTITIONS[0]: Commit(4)}
 
 
 class Member(RuleBasedStateMachine):
@@ -101,6 +120,7 @@ class Member(RuleBasedStateMachine):
         self.broker = dict.fromkeys(PARTITIONS, 0)
         self.effects: dict[Partition, set[int]] = {partition: set() for partition in PARTITIONS}
         self.taken: list[tuple[Partition, int, int]] = []
+        self.freed: Counter[tuple[Partition, int, int]] = Counter()
         self.positions: dict[Partition, int] = {}
         self.log: dict[Partition, list[int]] = {partition: [] for partition in PARTITIONS}
 
@@ -127,6 +147,13 @@ class Member(RuleBasedStateMachine):
             self.positions[partition] = offset + 1
 
     @precondition(lambda self: self.taken)
+    @rule(index=st.integers(0, 10_000), weight=st.integers(0, 4))
+    def free_of_any_even_a_late_one(self, index: int, weight: int) -> None:
+        one = self.taken[index % len(self.taken)]
+        self.freed[one] += weight
+        self.assignment.free(*one, weight)
+
+    @precondition(lambda self: self.taken)
     @rule(index=st.integers(0, 10_000))
     def finish_any_even_a_late_one(self, index: int) -> None:
         partition, offset, epoch = self.taken.pop(index % len(self.taken))
@@ -135,14 +162,14 @@ class Member(RuleBasedStateMachine):
 
     @rule()
     def commit(self) -> None:
-        for partition, offset in self.assignment.to_commit().items():
-            self.broker[partition] = offset
-            self.assignment.committed(partition, offset)
+        for partition, commit in self.assignment.to_commit().items():
+            self.broker[partition] = commit.offset
+            self.assignment.committed(partition, commit)
 
     @rule(partition=st.sampled_from(PARTITIONS))
     def revoke(self, partition: Partition) -> None:
-        for one, offset in self.assignment.to_commit([partition]).items():
-            self.broker[one] = offset
+        for one, commit in self.assignment.to_commit([partition]).items():
+            self.broker[one] = commit.offset
         self.lose(partition)
 
     @rule(partition=st.sampled_from(PARTITIONS))
@@ -169,14 +196,14 @@ class Member(RuleBasedStateMachine):
 
     @invariant()
     def the_running_totals_are_those_of_what_is_unfinished(self) -> None:
-        unfinished = [one for one, _, epoch in self.taken if self.assignment.is_current(one, epoch)]
+        unfinished = [one for one in self.taken if self.assignment.is_current(one[0], one[2])]
         assert self.assignment.num_unfinished == len(unfinished) == self.assignment.num_unfinished_in(PARTITIONS)
-        assert self.assignment.weight == sum(WEIGHTS[one] for one in unfinished)
+        assert self.assignment.weight == sum(max(0, WEIGHTS[one[0]] - self.freed[one]) for one in unfinished)
 
     @invariant()
     def commits_never_move_back(self) -> None:
-        for partition, offset in self.assignment.to_commit().items():
-            assert offset >= self.broker[partition]
+        for partition, commit in self.assignment.to_commit().items():
+            assert commit.offset >= self.broker[partition]
 
 
 Member.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

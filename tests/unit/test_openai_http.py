@@ -10,10 +10,17 @@ import pytest
 from rollstream.engines.openai_http import OpenAiHttpEngine
 from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.settings import EngineSettings
-from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError, FailedSampleError
+from rollstream.schemas.errors import (
+    ConfigurationError,
+    EngineDeadError,
+    EngineError,
+    EngineLateError,
+    FailedSampleError,
+    RefusedKeyError,
+)
 from rollstream.schemas.prompt import Message, Sampling, ToolCall
 from rollstream.schemas.rollout import FinishReason
-from tests.harness.fake_openai import FakeOpenAI, Planned, fake_openai
+from tests.harness.fake_openai import WITHOUT_DATABASE, FakeOpenAI, Planned, fake_openai
 from tests.harness.http_engines import ASKED, a_request, an_engine, many, on
 
 TOOL = '{"name": "add", "parameters": {"type": "object"}}'
@@ -151,8 +158,7 @@ def test_a_wrong_model_gives_the_servers_own_words_and_is_asked_once() -> None:
     [
         (Planned(status=400, message="This maximum context length is 512 tokens."), "prompt_too_long", "512 tokens"),
         (Planned(status=400, message="Invalid model name passed in model=tiny"), "refused", "Invalid model name"),
-        (Planned(status=401, message="no such key"), "refused", "no such key"),
-        (Planned(status=403, body=b"<html>forbidden</html>"), "refused", "<html>forbidden</html>"),
+        (Planned(status=404, body=b"<html>nowhere</html>"), "refused", "<html>nowhere</html>"),
         (Planned(status=422, body=b'{"detail": [{"msg": "bad top_p"}]}'), "refused", "bad top_p"),
         (Planned(status=307, headers={"Location": "/elsewhere"}), "refused", "planned"),
     ],
@@ -164,6 +170,18 @@ def test_what_a_server_refuses_is_not_asked_again(planned: Planned, code: str, w
     assert str(planned.status) in str(failed.value)
     assert words in str(failed.value)
     assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("planned", [Planned(status=401), Planned(status=403), WITHOUT_DATABASE])
+def test_a_key_that_is_refused_ends_the_engine_since_each_call_would_be(planned: Planned) -> None:
+    with (
+        fake_openai(planned=deque_of(planned)) as server,
+        pytest.raises(
+            RefusedKeyError, match=rf"refuses the key \(status {planned.status}\): planned; give another"
+        ) as refused,
+    ):
+        answer(server)
+    assert (refused.value.exit_code, len(server.asked)) == (78, 1)
 
 
 @pytest.mark.parametrize("status", [408, 500, 502, 503, 504, 529])
@@ -221,13 +239,30 @@ def test_a_call_ends_at_its_deadline_as_unresolved() -> None:
         answer(server, request_seconds=0.2)
 
 
-def test_a_server_that_asks_to_wait_beyond_the_deadline_is_named() -> None:
-    refused = Planned(status=429, message="slow down", headers={"Retry-After": "86400"})
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("asked", ["86400", "9" * 400, "Fri, 31 Dec 9999 23:59:59 GMT"])
+def test_a_server_that_asks_to_wait_beyond_the_deadline_is_told_at_once(status: int, asked: str) -> None:
+    refused = Planned(status=status, message="slow down", headers={"Retry-After": asked})
     with (
         fake_openai(planned=deque_of(refused)) as server,
-        pytest.raises(EngineError, match=r"no answer within 0\.3 s; .*: status 429: slow down"),
+        pytest.raises(EngineLateError, match=rf"asks to wait .* s, longer than .* 20 s.*: status {status}: slow down"),
     ):
-        answer(server, request_seconds=0.3)
+        answer(server)
+
+
+def test_another_server_is_asked_while_one_wants_to_be_left_alone() -> None:
+    refused = Planned(status=429, headers={"Retry-After": "86400"})
+    with fake_openai(planned=deque_of(*[refused] * 3)) as busy, fake_openai() as server:
+        assert [one.text for one in on(an_engine(busy.url, server.url), many(6))] == ["yes"] * 6
+    assert (len(busy.asked), len(server.asked)) == (3, 6)
+
+
+@pytest.mark.parametrize(
+    "asked", ["Mon, 01 Jan 99999999999999999999 00:00:00 GMT", "nan", "-5", "soon", "Mon, 99 Jan 2026 00:00:00 GMT"]
+)
+def test_a_time_to_wait_that_nobody_can_read_is_none(asked: str) -> None:
+    with fake_openai(planned=deque_of(Planned(status=429, headers={"Retry-After": asked}))) as server:
+        assert answer(server).text == "yes"
 
 
 def test_a_caller_that_leaves_frees_its_place() -> None:

@@ -73,8 +73,16 @@ def test_a_server_that_is_gone_leaves_no_record_at_all() -> None:
         samples(server, max_tries=2)
 
 
+def test_a_server_that_asks_to_wait_too_long_leaves_a_sample_past_its_deadline() -> None:
+    refused = Planned(status=429, message="slow down", headers={"Retry-After": "86400"})
+    with fake_openai(planned=deque([refused] * 2)) as server:
+        (found,) = samples(server, request_seconds=0.3)
+    assert (found.status, str(found.failure).partition(":")[0]) == (Status.UNRESOLVED, "deadline")
+    assert "asks to wait 86400 s, longer than this call has left of its 0.3 s" in str(found.failure)
+
+
 def test_a_key_that_a_server_repeats_is_masked_in_the_record() -> None:
-    refused = Planned(status=401, message="Incorrect API key provided: planted-secret-key")
+    refused = Planned(status=400, message="Incorrect API key provided: planted-secret-key")
     with fake_openai(planned=deque([refused])) as server:
         (found,) = samples(server, api_key="planted-secret-key")
     assert "Incorrect API key provided: ***" in str(found.failure)

@@ -1,17 +1,19 @@
 """What a step reports of the groups that closed since the step before, and what each entry reports of its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from rollstream.schemas.rollout import FinishReason
+from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Place, PlacedSample
 from rollstream.trainer.learning.backends.protocol import StepReport
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.since_step import SampleSums, SinceStep
-from tests.harness.builders import a_group, a_prompt, a_rollout, a_scoring, a_turn
+from tests.harness.builders import a_failure, a_group, a_prompt, a_rollout, a_scoring, a_turn
 
 RULES = AdmissionRules(max_policy_lag=4, train_without_spread=True)
 REPORT = StepReport(
@@ -90,6 +92,43 @@ def test_a_step_reports_the_groups_that_were_dropped_between_the_steps_too() -> 
     assert found["reward_mean"] == pytest.approx((16 + 2) / 28)
     assert found["zero_std_ratio"] == found["dropped_ratio"] == pytest.approx(5 / 7)
     assert found["generated_tokens_per_second"] * found["step_seconds"] == pytest.approx(28 * 6)
+
+
+def unresolved(index: int, code: FailureCode, **fields: Any) -> RolloutScored:
+    return a_rollout(None, index, status=Status.UNRESOLVED, failure=a_failure("why", code), **fields)
+
+
+def test_samples_that_are_missing_from_a_group_that_trains_show_with_their_failure() -> None:
+    """Of 3 right, 1 wrong and 4 that were not scored the four train at +0.25 and -0.75, as if there were no others."""
+    prompt = a_prompt(0, group_size=8)
+    there = [a_rollout(reward, index, prompt=prompt) for index, reward in enumerate((1.0, 1.0, 1.0, 0.0))]
+    codes = {4: FailureCode.TIMEOUT, 5: FailureCode.TIMEOUT, 6: FailureCode.TIMEOUT, 7: FailureCode.ENGINE}
+    missing = [unresolved(index, code, prompt=prompt) for index, code in codes.items()]
+    found = admit(a_group_of([*there, *missing]), RULES, lambda version: 0)
+    assert isinstance(found, Admitted)
+    assert [sample.advantage for sample in found.training] == [0.25, 0.25, 0.25, -0.75]
+    since = SinceStep()
+    since.add_trained([found])
+    step = metrics_of_step([found], [], since, REPORT, StepClock())
+    assert shares(step) == {"missing_ratio": 0.5, "missing_ratio/timeout": 0.375, "missing_ratio/engine": 0.125}
+
+
+def shares(step: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in step.items() if name.startswith("missing_ratio")}
+
+
+def test_missing_samples_of_dropped_groups_count_too_and_those_that_never_came() -> None:
+    prompt = a_prompt(0, group_size=4)
+    half = a_group_of([a_rollout(1.0, 0, prompt=prompt), unresolved(1, FailureCode.CRASH, prompt=prompt)])
+    half.group_size = 4
+    assert shares(metrics_of_drops([DroppedGroup(group=half, reason=DropReason.LOST)])) == {
+        "missing_ratio": 0.75, "missing_ratio/crash": 0.25, "missing_ratio/lost": 0.5,
+    }  # fmt: skip
+    assert shares(metrics_of_drops([DroppedGroup(group=half, reason=DropReason.NOT_FOR_TRAINING)])) == {
+        "missing_ratio": 0.0
+    }
+    expected = Group(group_id="g", content_hash="", group_size=0)
+    assert shares(metrics_of_drops([DroppedGroup(group=expected, reason=DropReason.EXPIRED)])) == {"missing_ratio": 0.0}
 
 
 def test_counts_of_all_entries_add_up_to_the_run() -> None:

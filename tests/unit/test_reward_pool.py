@@ -1,6 +1,7 @@
 """Scoring processes: a hang or a crash fails its own sample only, and no process outlives its parent."""
 
 import asyncio
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ import psutil
 import pytest
 
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import LENGTH, Answered, Sample, Verdict, framed_answer, read_answer
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
@@ -139,6 +140,78 @@ def test_an_answer_for_another_sample_ends_the_process_and_no_sample_gets_the_re
     assert str(verdicts[2].failure) == (
         "crash: scoring this sample brought an answer to 0 instead of 4, so its process was killed"
     )
+
+
+def test_what_a_reward_function_writes_to_the_scorer_never_runs_there(tmp_path: Path) -> None:
+    trace = tmp_path / "ran"
+    verdicts = scored(ordered(f"write pickle {trace}", "give 1"))
+    assert not trace.exists()
+    assert [verdict.reward for verdict in verdicts] == [None, 1.0]
+    assert "brought what no scoring process writes instead of " in str(verdicts[0].failure)
+
+
+def test_an_answer_without_an_end_costs_only_its_own_sample() -> None:
+    verdicts = scored(ordered("write long", "give 1"))
+    assert [verdict.reward for verdict in verdicts] == [None, 1.0]
+    assert "brought what no scoring process writes instead of " in str(verdicts[0].failure)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"[" * 100_000,
+        b'{"answered_id":2,"verdict":{"status":"completed","reward":NaN}}',
+        b'{"answered_id":2,"verdict":{"status":"completed","reward":1e300}}',
+        b'{"answered_id":2,"verdict":{"status":"completed"}}',
+        b'{"answered_id":2,"verdict":{"status":"completed","reward":1.0,"components":{"a":"b"}}}',
+        b'{"answered_id":2,"verdict":{"status":"UNKNOWN","failure":{"code":"crash","message":""}}}',
+        b'{"answered_id":2,"verdict":null,"more":1}',
+    ],
+    ids=["no JSON", "deep", "NaN", "large", "no reward", "no number", "status", "more"],
+)
+def test_what_is_no_answer_is_not_read_as_one(body: bytes) -> None:
+    assert read_answer(body) is None
+
+
+def test_an_answer_is_read_as_it_was_written() -> None:
+    verdict = Verdict(status=Status.COMPLETED, reward=0.1, components={"exact": 1.0})
+    frame = framed_answer(Answered(answered_id=7, verdict=verdict))
+    assert read_answer(frame[LENGTH.size :]) == Answered(answered_id=7, verdict=verdict)
+
+
+def test_components_beyond_the_bound_of_an_answer_leave_the_sample_unresolved_and_say_so() -> None:
+    [verdict] = scored(ordered("many components", environment="Muddled"))
+    assert str(verdict.failure) == (
+        "bad_reward: the rubric's components take 2014093 bytes as JSON, the bound is 1048576: give fewer"
+    )
+
+
+def test_a_scoring_process_gets_no_variable_that_may_be_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(name, "planted")
+    monkeypatch.setenv("https_proxy", "http://me:planted@proxy:3128")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    names = ["ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "https_proxy"]
+    verdicts = scored(ordered(*(f"variable {name}" for name in [*names, "PATH", "LC_ALL"])))
+    assert [verdict.reward for verdict in verdicts] == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+
+
+IS_DUMPABLE = """
+import asyncio, ctypes
+from tests.unit.test_reward_pool import a_pool
+
+async def main():
+    async with a_pool():
+        print(ctypes.CDLL(None).prctl(3, 0, 0, 0, 0))  # PR_GET_DUMPABLE
+
+asyncio.run(main())
+"""
+
+
+def test_no_reward_function_may_trace_the_process_that_it_scores_for() -> None:
+    ended = subprocess.run([sys.executable, "-c", IS_DUMPABLE], stdout=subprocess.PIPE, timeout=120, check=True)
+    assert ended.stdout.strip() == b"0"
 
 
 def test_an_environment_that_cannot_be_loaded_says_why() -> None:

@@ -65,7 +65,17 @@ def test_gsm8k_takes_the_last_number_after_four_hashes_near_the_end(
         (r"\boxed{\left( 1, 2 \right)}", "(1,2)", 1),
         (r"\boxed{12\text{ cm}}", "12", 1),
         (r"\boxed{\sqrt3}", r"\sqrt{3}", 1),
-        (r"\fbox{5}", "5", 1),
+        (r"\fbox{5}", "5", 0),
+        (r"\boxed{5} is \fbox{6}", "5", 1),
+        (r"\boxed {5}", "5", 0),
+        (r"$\boxed 5$ and \boxed{6}", "5", 1),
+        ("so \\boxed 5\nDone.", "5", 0),
+        (r"\boxed{50%}", "50", 0),
+        (r"\boxed{=5}", "5", 1),
+        (r"\boxed{ x = 5}", "5", 0),
+        (r"\boxed{\sqrt 3}", r"\sqrt{3}", 0),
+        (r"\boxed{\frac1{72}}", r"\frac{1}{72}", 1),
+        (r"\boxed{01/2}", r"\frac{1}{2}", 0),
         (r"$\boxed 5$", "5", 1),
         (r"\boxed{1,234}", "1234", 0),
         (r"\boxed{2/4}", r"\frac{1}{2}", 0),
@@ -96,7 +106,9 @@ def test_math_compares_the_text_in_the_last_box(source: str, completion: str, re
         (r"Answer: \boxed{34}", "34", 1),
         (r"Answer: \frac12", r"\frac{1}{2}", 1),
         ("Answer: 34 cm", "34", 1),
-        (r"so it is \boxed{34}", "34", 1),
+        (r"Answer: 34\text{s}^2", "34", -1),
+        (r"Answer: 34\text{m}^2", "34", 1),
+        (r"so it is \boxed{34}", "34", -1),
         (r"Answer: 33 as in \boxed{34}", "34", -1),
         ("Answer: 34.", "34", -1),
         ("Answer:", "34", -1),
@@ -108,7 +120,7 @@ def test_math_compares_the_text_in_the_last_box(source: str, completion: str, re
         (LONG + "Answer: 34", "34", 1),
     ],
 )
-def test_dapo_takes_the_last_answer_line_and_else_the_last_box(
+def test_dapo_takes_the_last_answer_line_and_no_box_elsewhere(
     source: str, completion: str, reference: str, expected: float
 ) -> None:
     assert score(source, completion, reference) == expected

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.collect.files.columns import MAX_COLUMNS, Columns
-from rollstream.collect.files.row_files import rewrite_rows
+from rollstream.rows.columns import MAX_COLUMNS, Columns
+from rollstream.rows.write import rewrite_rows
 from rollstream.schemas.errors import ConfigurationError
 
 

@@ -2,6 +2,10 @@
 
 import hashlib
 import json
+import os
+import signal
+import subprocess
+import sys
 from datetime import UTC, datetime
 
 import datasets
@@ -11,8 +15,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rollstream.collect.files.row_files import rewrite_rows, write_rows
-from rollstream.collect.files.rows import MAX_ROW_BYTES, BadRow, ReadRow, open_rows
+from rollstream.collect.places import Places
+from rollstream.process.crash_points import CRASH_AT
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import MAX_ROW_BYTES, BadRow, ReadRow
+from rollstream.rows.write import rewrite_rows, write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 NESTED = [
@@ -102,6 +109,14 @@ def test_a_column_that_is_nested_deeper_than_a_reader_takes_becomes_json_text(tm
 def test_numbers_that_are_not_finite_are_written_as_null_and_numpys_as_their_values(tmp_path):
     rows = [{"reward": float("nan"), "values": np.array([1, 2]), "count": np.int64(3)}]
     assert fields_of(written(tmp_path / "a.jsonl", "jsonl", rows)) == [{"reward": None, "values": [1, 2], "count": 3}]
+
+
+def test_long_conversations_are_written_a_few_at_a_time(tmp_path):
+    prompt = [{"role": "user", "content": "word " * 200_000}]
+    rewrite_rows(tmp_path / "a.parquet", "parquet", lambda: ({"prompt": prompt, "n": n} for n in range(64)))
+    metadata = pyarrow.parquet.read_metadata(tmp_path / "a.parquet")
+    assert metadata.num_rows == 64
+    assert max(metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)) <= 32
 
 
 def test_a_directory_opens_with_load_from_disk_and_one_that_the_library_saved_opens_here(tmp_path):
@@ -244,3 +259,22 @@ def test_a_directory_with_other_files_is_never_replaced(tmp_path):
     with pytest.raises(ConfigurationError, match="other files"):
         rewrite_rows(tmp_path / "thesis", "hf", lambda: NESTED)
     assert (tmp_path / "thesis/chapter.tex").read_text() == "years of work"
+
+
+def test_a_process_that_is_killed_while_it_replaces_a_directory_leaves_the_former_one(tmp_path):
+    output = tmp_path / "rollouts"
+    written(output, "hf", NESTED)
+    code = (
+        "from rollstream.rows.write import rewrite_rows; from pathlib import Path; import sys\n"
+        "rewrite_rows(Path(sys.argv[1]), 'hf', lambda: [{'other': 1}])"
+    )
+    killed = subprocess.run(
+        [sys.executable, "-c", code, output], check=False, env={**os.environ, CRASH_AT: "output_moved_aside"}
+    )
+    assert killed.returncode == -signal.SIGKILL
+    assert not output.exists()
+    with Places(output).locked():
+        assert fields_of(open_rows(output)) == NESTED
+    rewrite_rows(output, "hf", lambda: [{"other": 1}])
+    assert fields_of(open_rows(output)) == [{"other": 1}]
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts"]

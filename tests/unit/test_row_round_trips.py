@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollstream.collect.files.columns import is_json_text
-from rollstream.collect.files.row_files import Kind, write_rows
-from rollstream.collect.files.rows import BadRow, ReadRow, open_rows
 from rollstream.collect.tasks import task_of
+from rollstream.rows.columns import is_json_text
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, ReadRow
+from rollstream.rows.write import Kind, write_rows
 from tests.harness.collecting import collected, settings_for
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -113,7 +114,7 @@ def test_the_columns_of_a_source_come_nested_out_of_the_rollouts_that_were_made_
     collected(source, settings_for(output, kind=kind, num_samples=1))
     rows = [row for row in open_rows(output) if isinstance(row, ReadRow)]
     assert [row.fields["original_extra"] for row in rows] == extras
-    # What a reward function sees is one JSON text, not the JSON text of a JSON text.
+    # What a reward function sees is one JSON text, not the JSON text of a JSON text, by the name of the source.
     task = task_of(rows[4], "prompt")
     assert not isinstance(task, BadRow)
-    assert json.loads(task.metadata["original_extra"]) == extras[4]
+    assert json.loads(task.metadata["extra"]) == extras[4]

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.collect.files.rows import BadRow, ReadRow
-from rollstream.collect.files.rows_jsonl import JsonlRows
+from rollstream.rows.jsonl import JsonlRows
+from rollstream.rows.row import BadRow, ReadRow
 
 
 def rows_of(folder: Path, *lines: str) -> list[ReadRow | BadRow]:

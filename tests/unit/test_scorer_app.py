@@ -18,6 +18,7 @@ def test_a_new_leader_is_known_within_seconds_and_the_buffer_is_bounded_by_bytes
         stream = StreamSettings(
             group="demo.scorers",
             topics=["demo.rollouts"],
+            watch=asyncio.get_running_loop().create_future(),
             batch_size=128,
             session_timeout_seconds=20.0,
         )

@@ -5,14 +5,8 @@ from typing import Any
 
 import pytest
 
-from rollstream.collect.scores.columns import (
-    data_source_of,
-    ground_truth_of,
-    messages_of,
-    metadata_of,
-    object_of,
-    turns_of,
-)
+from rollstream.collect.scores.columns import data_source_of, is_ours, prompt_of, turns_of
+from rollstream.rows.conversation import metadata_of, object_of, reference_of
 from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message
 
@@ -38,7 +32,7 @@ VERL = {"style": "rule", "ground_truth": "72"}
     ],
 )
 def test_the_ground_truth_is_found_wherever_the_formats_have_it(fields: dict[str, Any]) -> None:
-    assert ground_truth_of(fields) == "72"
+    assert reference_of(fields) == "72"
 
 
 @pytest.mark.parametrize(
@@ -46,11 +40,11 @@ def test_the_ground_truth_is_found_wherever_the_formats_have_it(fields: dict[str
     [{}, {"original_reward_model": "no JSON {"}, {"original_reward_model": [1]}, {"original_extra_info": "{" * 9999}],
 )
 def test_a_row_without_ground_truth_has_none(fields: dict[str, Any]) -> None:
-    assert ground_truth_of(fields) is None
+    assert reference_of(fields) is None
 
 
 def test_a_list_as_ground_truth_is_json_text() -> None:
-    assert ground_truth_of({"original_reward_model": {"ground_truth": ["Paris", "paris"]}}) == '["Paris", "paris"]'
+    assert reference_of({"original_reward_model": {"ground_truth": ["Paris", "paris"]}}) == '["Paris", "paris"]'
 
 
 def test_the_data_source_is_the_originals_and_empty_where_there_is_none() -> None:
@@ -104,18 +98,18 @@ def test_a_completion_of_another_form_is_a_reason(completion: Any) -> None:
 
 def test_a_prompt_is_a_text_of_the_user_or_the_messages_as_they_are() -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?", "name": None}]
-    assert messages_of({"prompt": "2+2?"}) == (Message(role="user", content="2+2?"),)
-    assert messages_of({"prompt": chat}) == (
+    assert prompt_of({"prompt": "2+2?"}) == (Message(role="user", content="2+2?"),)
+    assert prompt_of({"prompt": chat}) == (
         Message(role="system", content="Be brief."),
         Message(role="user", content="2+2?"),
     )
-    assert messages_of({}) == ()
+    assert prompt_of({}) == ()
 
 
 @pytest.mark.parametrize("prompt", [5, ["text"], [{"role": "user"}], [{"role": 1, "content": "x"}]])
 def test_a_prompt_of_another_form_is_a_reason(prompt: Any) -> None:
-    with pytest.raises(RewardError, match="bad_prompt: `prompt` must be text or a list of messages"):
-        messages_of({"prompt": prompt})
+    with pytest.raises(RewardError, match="bad_prompt: "):
+        prompt_of({"prompt": prompt})
 
 
 def test_metadata_are_the_original_columns_as_text_and_never_our_own() -> None:
@@ -125,7 +119,7 @@ def test_metadata_are_the_original_columns_as_text_and_never_our_own() -> None:
         "original_kwargs": [{"num_words": 3}], "original_key": "k", "original_none": None, "note": 7,
         "original_extra_info": {"key": "other", "split": "train"},
     }  # fmt: skip
-    assert metadata_of(fields) == {
+    assert metadata_of(fields, is_ours) == {
         "kwargs": '[{"num_words": 3}]',
         "key": "k",
         "note": "7",

@@ -57,6 +57,10 @@ WRONG_FILES = {
     "a registry URL with the password as port": f'registry_url = "https://me:{SECRET}"',
     "a file that is no TOML": f'[kafka.security]\n"sasl.password" = {SECRET}',
     "a password in a wrong list of brokers": f'[kafka]\nbootstrap_servers = ["SASL_SSL://me:{SECRET}@broker"]',
+    "a key for the agent of every prompt": (
+        f'[producer]\nenvironment = "sort_digits"\n[producer.agent.options]\napi_key = "{SECRET}"\n'
+        '[generator.engine]\nmodel_path = "model"\n[trainer]\nmodel_path = "model"'
+    ),
     "options of an environment that are no text": f'[environments.sort_digits]\nkey = ["{SECRET}"]',
     "a list for an option": f'[environments.sort_digits.options]\nkey = ["{SECRET}"]',
     "a table for an option": f'[agents.debate.options]\nkey = {{value = "{SECRET}"}}',

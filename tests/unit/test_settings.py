@@ -5,6 +5,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.declared import Declaration
@@ -170,6 +171,16 @@ def test_a_share_that_cannot_fill_the_engine_is_warned_of(config: Path) -> None:
     assert "share 12 x group_size 8 = 96 samples" in (idle_engine_warning(ProducerSettings.load(config)) or "")
 
 
+def test_of_an_engine_on_http_servers_the_connections_count_that_it_can_fill(config: Path) -> None:
+    engine = '[generator.engine]\nkind = "openai_http"\nmax_num_seqs = 97\n'
+    config.write_text(f"{FILE}{engine}http = {{ max_connections = 96 }}\n")
+    assert idle_engine_warning(ProducerSettings.load(config)) is None
+    config.write_text(f"{FILE}{engine}http = {{ max_connections = 97 }}\n")
+    assert "or lower max_connections" in (idle_engine_warning(ProducerSettings.load(config)) or "")
+    config.write_text(f"{FILE}{engine}")
+    assert "the engine runs 128 side by side" in (idle_engine_warning(ProducerSettings.load(config)) or "")
+
+
 @pytest.mark.parametrize("run", ["", "Upper", "with.dot", "x" * 61])
 def test_a_run_name_that_topics_cannot_carry_is_refused_with_the_value_and_the_bound(run: str, config: Path) -> None:
     config.write_text(FILE.replace('run = "demo"', f'run = "{run}"'))
@@ -212,3 +223,14 @@ def test_the_resolved_settings_are_logged_without_secrets(config: Path, caplog: 
     assert '"share":12' in caplog.text
     assert "s3cret" not in caplog.text
     assert "hunter2" not in caplog.text
+
+
+@pytest.mark.parametrize("servers", ["broker", "a:9092,b", "a:9092,", "a:0", "a:65536", "::1:9092", "a:9092/x", ""])
+def test_a_broker_without_a_port_is_refused(servers: str) -> None:
+    with pytest.raises(ValidationError):
+        KafkaSettings(bootstrap_servers=servers)
+
+
+@pytest.mark.parametrize("servers", ["127.0.0.1:1", "a.b-c_d:9092, 10.0.0.1:65535", "[::1]:9092"])
+def test_brokers_are_named_with_their_ports(servers: str) -> None:
+    assert KafkaSettings(bootstrap_servers=servers).client_config()["bootstrap.servers"] == servers

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from rollstream.cli.main import cli
 from rollstream.cli.sft import command
-from rollstream.collect.files.row_files import write_rows
 from rollstream.collect.sft.conversations import Tally, conversation_of
 from rollstream.collect.sft.exchanges import RolloutExchanges
 from rollstream.collect.sft.prime_rl import refuse_rollout_dir
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message
 from rollstream.trainer.sft.settings import SftSettings
@@ -167,6 +167,19 @@ def test_the_labels_are_the_answers_tokens_and_the_stop_token_alone(tmp_path: Pa
     input_ids, labels = sft.padded([one])
     assert input_ids.tolist() == [[*given, *answer, tokenizer.eos_token_id]]
     assert labels.tolist() == [[-100] * 3 + [*answer, tokenizer.eos_token_id]]
+
+
+def test_an_answer_teaches_no_control_token_but_the_stop_token_at_its_end(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path, epochs=1)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(settings.model_path)
+    source = demonstrations.RolloutDemonstrations(
+        [exchange("1<eos>2", prompt="2<eos>1=")], demonstrations.Texts(settings), settings, max_tokens=64
+    )
+    [one] = source
+    assert tokenizer.eos_token_id in tokenizer("1<eos>2").input_ids, "transformers reads it as the stop token"
+    assert list(one.answer).index(tokenizer.eos_token_id) == len(one.answer) - 1
+    assert tokenizer.eos_token_id not in one.prompt
+    assert tokenizer.decode(list(one.answer)[:-1]) == "1<eos>2"
 
 
 def test_each_assistant_message_of_an_answer_is_learned_after_all_before_it(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from rollstream.producers.sources.environment import EnvironmentSource
 from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.producers.sources.protocol import Source
+from rollstream.rows.write import rewrite_rows
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import AgentChoice, Message, Sampling
 from tests.harness.unruly_environment import TasksUnreadable, Unruly
@@ -60,13 +61,19 @@ def test_messages_and_an_id_of_ones_own_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"prompt": "a"', "line 3: not valid JSON"),
-        ('["prompt"]', "line 3: expected an object with `prompt` or `messages`, got ['prompt']"),
-        ('{"question": "a"}', "line 3: needs either `prompt` or `messages`, has ['question']"),
-        ('{"prompt": 7}', "line 3: `prompt` must be text, got 7"),
-        ('{"messages": []}', "line 3: `messages` must be a list with at least one message, got []"),
-        ('{"messages": [{"role": "user"}]}', "line 3: a message's content: Field required"),
-        ('{"prompt": "a", "metadata": "x"}', "line 3: `metadata` must be an object, got 'x'"),
+        ('{"prompt": "a"', "line 3: it is not valid JSON"),
+        ('["prompt"]', "line 3: expected a JSON object, got a list"),
+        (
+            '{"question": "a"}',
+            "line 3: it has neither `prompt` nor `messages`, or nothing in it: its columns are ['question']",
+        ),
+        ('{"prompt": 7}', "line 3: its messages are neither text nor a list of messages: 7"),
+        (
+            '{"messages": []}',
+            "line 3: it has neither `prompt` nor `messages`, or nothing in it",
+        ),
+        ('{"messages": [{"role": "user"}]}', "line 3: a message's content is not text: None"),
+        ('{"prompt": "a", "tools": 3}', "line 3: its tools are no list"),
     ],
 )
 def test_a_bad_line_is_named_before_anything_is_submitted(tmp_path: Path, line: str, message: str) -> None:
@@ -76,10 +83,23 @@ def test_a_bad_line_is_named_before_anything_is_submitted(tmp_path: Path, line: 
     assert message in str(raised.value)
 
 
+def test_a_row_beyond_what_a_record_holds_is_named_before_anything_is_submitted(tmp_path: Path) -> None:
+    wide = {"prompt": "2+2=", **{f"column {n}": n for n in range(5000)}}
+    with pytest.raises(ConfigurationError, match=r"line 2: it has 5000 metadata, more than 4096: take"):
+        JsonlSource(jsonl(tmp_path, {"prompt": "1+1="}, wide), seed=0)
+
+
+def test_a_message_may_name_its_speaker(tmp_path: Path) -> None:
+    [row] = JsonlSource(jsonl(tmp_path, {"messages": [{"role": "user", "content": "hi", "name": "ann"}]}), seed=0).rows(
+        0, 0
+    )
+    assert row.messages == (Message(role="user", content="hi"),)
+
+
 def test_a_line_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
     path = tmp_path / "tasks.jsonl"
     path.write_bytes(b'{"prompt": "fine"}\n{"prompt": "\xff"}\n')
-    with pytest.raises(ConfigurationError, match="line 2: not valid JSON: 'utf-8' codec can't decode"):
+    with pytest.raises(ConfigurationError, match="line 2: it is not UTF-8"):
         JsonlSource(path, seed=0)
 
 
@@ -107,6 +127,43 @@ def test_parquet_rows_keep_messages_and_drop_nulls(tmp_path: Path) -> None:
         ("A", {}),
         (None, {"level": "2"}),
     ]
+
+
+def written_here(tmp_path: Path, rows: list[dict[str, Any]]) -> ParquetSource:
+    """A source of a file of our own writer, which writes columns whose values disagree as JSON text."""
+    rewrite_rows(tmp_path / "tasks.parquet", "parquet", lambda: rows)
+    return ParquetSource(tmp_path / "tasks.parquet", seed=0)
+
+
+def test_a_row_asks_the_same_from_jsonl_and_from_parquet_that_was_written_here(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": 7, "prompt": "a", "answer": 72, "metadata": {"level": 1}},
+        {"id": "x", "messages": [{"role": "user", "content": "b"}], "answer": "72", "metadata": {"level": "hard"}},
+        {"id": "y", "messages": [{"role": "user", "content": "c"}], "answer": [1, "b"], "size": {"x": {}}},
+        {"id": "z", "prompt": "d", "answer": "0.5", "size": 72},
+    ]
+
+    def found(source: Source) -> list[tuple[Any, ...]]:
+        in_order = sorted(source.rows(0, 0), key=lambda row: row.row)
+        ids = [row.prompt_id.rpartition("/")[2] for row in in_order]
+        return [(one, row.messages, row.reference_answer, row.metadata) for one, row in zip(ids, in_order, strict=True)]
+
+    wanted = found(JsonlSource(jsonl(tmp_path, *rows), seed=0))
+    assert found(written_here(tmp_path, rows)) == wanted
+    with pytest.raises(ConfigurationError, match="column `id` has 2 values, 1 different ones"):
+        written_here(tmp_path, [{"prompt": "a", "id": 7}, {"prompt": "b", "id": "7"}])
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "\x00"])
+def test_json_that_cannot_be_read_names_its_row(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"line 1: (it is not valid JSON|its JSON is nested too deeply)"):
+        list(JsonlSource(jsonl(tmp_path, text), seed=0).rows(0, 0))
+    marked = pyarrow.field("answer", pyarrow.string(), metadata={b"rollstream.values": b"json"})
+    schema = pyarrow.schema([pyarrow.field("prompt", pyarrow.string()), marked])
+    table = pyarrow.table({"prompt": ["a"], "answer": [text]}, schema=schema)
+    pyarrow.parquet.write_table(table, tmp_path / "tasks.parquet")
+    with pytest.raises(ConfigurationError, match=r"row 0: its column 'answer' is (not valid JSON|nested too deeply)"):
+        list(ParquetSource(tmp_path / "tasks.parquet", seed=0).rows(0, 0))
 
 
 def test_files_of_one_name_and_different_content_are_different_sources(tmp_path: Path) -> None:

@@ -1,45 +1,18 @@
 """The fold of the ledger: restarts and rollbacks cut entries, their groups are open again, lag follows the parents."""
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from rollstream.history.ledger import FoldSnapshot, LedgerFold, surviving
+from rollstream.history.ledger import LedgerFold, surviving
 from rollstream.schemas.errors import InconsistentLedgerError
-from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord, TrainedRollout
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord
 from rollstream.trainer.commits.restart import RestartPlan, plan_restart
-
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def entry(
-    kind: EntryKind,
-    version: int,
-    parent: int | None = None,
-    *,
-    step: int = 0,
-    checkpoint: str | None = None,
-    trained: tuple[str, ...] = (),
-    dropped: tuple[str, ...] = (),
-) -> LedgerEntry:
-    closed = [ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in trained]
-    closed += [ClosedGroup(group_id=group, outcome=GroupOutcome.DROPPED, reason="lost") for group in dropped]
-    rollouts = [TrainedRollout(rollout_id=f"{g}-0", attempt_id="a", partition=0, offset=0) for g in trained]
-    return LedgerEntry(
-        kind=kind, incarnation="one", step=step, weight_version=version, parent_version=parent, checkpoint=checkpoint,
-        trained=tuple(rollouts), closed=tuple(closed), started_at=NOW, finished_at=NOW,
-    )  # fmt: skip
-
-
-START = entry(EntryKind.RESTART, 0)
-
-
-def step(version: int, parent: int, **fields: object) -> LedgerEntry:
-    return entry(EntryKind.STEP, version, parent, **fields)  # type: ignore[arg-type]
+from tests.harness.ledger_entries import NOW, START, a_fold, entry, step, stored
 
 
 def test_an_empty_ledger_has_no_version() -> None:
@@ -212,42 +185,14 @@ def test_an_entry_that_contradicts_the_ledger_is_refused_and_changes_nothing(wro
     assert fold.versions == surviving([START, step(1, 0)]).versions
 
 
-def stored(snapshot: FoldSnapshot) -> FoldSnapshot:
-    """The same, written to a file and read again."""
-    return FoldSnapshot.model_validate_json(snapshot.model_dump_json())
-
-
-def a_fold(*entries: LedgerEntry) -> LedgerFold:
-    fold = LedgerFold()
-    for item in entries:
-        fold.add(item)
-    return fold
-
-
 def test_a_snapshot_is_as_small_after_many_steps_as_after_few_once_their_groups_are_forgotten() -> None:
     fold = a_fold(START)
     for version in range(1, 3000):
         fold.add(step(version, version - 1, step=version, trained=(f"g{version}",)))
-    fold.forget(NOW + timedelta(seconds=1))
+    fold.add(entry(EntryKind.DROPS, 2999, step=2999), NOW + timedelta(seconds=1))
+    fold.forget(timedelta(0))
     assert fold.closed == set()
     assert len(fold.snapshot().model_dump_json()) < 200
-
-
-def test_groups_are_forgotten_by_the_time_at_which_they_closed() -> None:
-    late = NOW + timedelta(days=8)
-    fold = a_fold(
-        START,
-        step(1, 0, trained=("a",)),
-        step(2, 1, trained=("b",)).model_copy(update={"finished_at": late}),
-    )
-    assert not fold.is_forgotten(NOW - timedelta(days=90)), "nothing was forgotten yet"
-    fold.forget(NOW + timedelta(days=1))
-    assert fold.closed == {"b"}
-    resumed = LedgerFold(stored(fold.snapshot()))
-    assert resumed.is_forgotten(NOW)
-    assert not resumed.is_forgotten(NOW + timedelta(seconds=1)), "no group closes before its prompt is submitted"
-    change = fold.add(entry(EntryKind.RESTART, 3, 0))
-    assert change.reopened == ("b",)
 
 
 def test_a_way_back_behind_the_checkpoints_of_a_snapshot_needs_the_whole_ledger() -> None:

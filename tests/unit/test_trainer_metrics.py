@@ -98,3 +98,15 @@ def test_names_of_reward_functions_do_not_become_series_without_bound() -> None:
         metrics.export(an_entry(metrics={f"reward_component/of_step_{number}": 0.5}))
     (family,) = metrics.REWARD_COMPONENT.collect()
     assert len(family.samples) == MOST_REWARD_COMPONENTS
+
+
+def test_missing_samples_are_exported_by_their_failure_until_a_step_has_none() -> None:
+    def share(code: str) -> float | None:
+        return REGISTRY.get_sample_value("rollstream_trainer_missing_ratio", {"code": code})
+
+    metrics.export(
+        an_entry(metrics={"missing_ratio": 0.5, "missing_ratio/timeout": 0.5, "missing_ratio/of a stranger": 1.0})
+    )
+    assert (share("timeout"), share("lost"), share("of a stranger")) == (0.5, 0.0, None)
+    metrics.export(an_entry(metrics={"missing_ratio": 0.0}))
+    assert share("timeout") == 0.0

@@ -14,9 +14,10 @@ from click.testing import CliRunner
 from datasets import load_dataset
 
 from rollstream.cli.verifiers import command
-from rollstream.collect.files.row_files import rewrite_rows, write_rows
-from rollstream.collect.files.rows import ReadRow, open_rows
 from rollstream.collect.verifiers.runs import RunName, export_run, import_run
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import ReadRow
+from rollstream.rows.write import rewrite_rows, write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 TIMING = {"start_time": 1766016000.25, "setup": 0.01, "generation": 1.5, "scoring": 0.002, "model": 1.4, "env": 0.1}
@@ -141,11 +142,45 @@ def test_a_changed_reward_comes_out_and_the_averages_are_computed_anew(tmp_path:
     expected[1]["exact_match_reward"] = expected[1]["metrics"]["exact_match_reward"] = 1.0
     assert results_of(run) == expected
     metadata = json.loads((run / "metadata.json").read_text())
-    # 1.3, 1.3, 0.25, 1.3, 0.0 and 0.22; both samples of example 0 pass now, one of example 1, none of example 2.
-    assert metadata["avg_reward"] == pytest.approx(4.37 / 6)
-    assert metadata["pass_at_k"] == pytest.approx({"1": 0.5, "2": 2 / 3})
-    assert metadata["pass_all_k"] == pytest.approx({"1": 0.5, "2": 1 / 3})
+    # 1.3, 1.3, 0.25, 1.3 and 0.22: that an error ended the other sample says nothing about its answer.
+    assert metadata["avg_reward"] == pytest.approx(4.37 / 5)
+    assert metadata["avg_error"] == pytest.approx(1 / 6)
+    assert (metadata["pass_at_k"], metadata["pass_all_k"]) == ({}, {})
     assert metadata["version_info"] == METADATA["version_info"]
+
+
+def test_as_verifiers_counts_a_failed_sample_is_a_reward_of_0_on_demand(tmp_path: Path) -> None:
+    rollouts = tmp_path / "rollouts.jsonl"
+    import_run(a_run(tmp_path / "run"), rollouts)
+    rows = [row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)]
+    rewrite_rows(rollouts, "jsonl", lambda: [{**rows[0], "reward": 1.0}, *rows[1:]])
+    run = export_run(rollouts, tmp_path / "outputs", RunName(), zero_for_failed=True).path
+    metadata = json.loads((run / "metadata.json").read_text())
+    # 1.0, 0.25, 0.25, 1.3, 0.0 and 0.22: one of example 0 passes, one of example 1, none of example 2.
+    assert metadata["avg_reward"] == pytest.approx(3.02 / 6)
+    assert metadata["pass_at_k"] == pytest.approx({"1": 1 / 3, "2": 2 / 3})
+
+
+def test_a_failed_sample_that_got_a_reward_since_counts_with_it(tmp_path: Path) -> None:
+    rollouts = tmp_path / "rollouts.jsonl"
+    import_run(a_run(tmp_path / "run"), rollouts)
+    rows = [row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)]
+    rows[4]["reward"] = 0.25
+    rewrite_rows(rollouts, "jsonl", lambda: rows)
+    run = export_run(rollouts, tmp_path / "outputs", RunName()).path
+    assert (results_of(run)[4]["reward"], results_of(run)[4]["error"]) == (0.25, None)
+    metadata = json.loads((run / "metadata.json").read_text())
+    assert (metadata["avg_error"], metadata["avg_reward"]) == pytest.approx((0.0, 3.57 / 6))
+
+
+@pytest.mark.parametrize("column", ["scoring_failure", "reward_failure"])
+def test_an_answer_whose_reward_raised_is_exported_as_unscored_with_the_reason(tmp_path: Path, column: str) -> None:
+    rollouts = tmp_path / "rollouts.jsonl"
+    row = {"data_idx": 0, "prompt": "2+2=", "response": "4", "status": "completed", "reward": None, column: "crash: no"}
+    rewrite_rows(rollouts, "jsonl", lambda: [row])
+    [result] = results_of(export_run(rollouts, tmp_path / "outputs", RunName(env_id="e", model="m")).path)
+    assert (result["reward"], result["is_completed"]) == (None, True)
+    assert result["error"] == {"error": "unscored", "error_chain_repr": "crash: no", "error_chain_str": "crash: no"}
 
 
 def our_rows(path: Path) -> Path:

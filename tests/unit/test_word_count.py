@@ -35,7 +35,10 @@ def test_train_is_the_whole_data_set_of_the_original_in_its_order_whatever_the_s
 def test_the_prompts_are_those_of_the_original() -> None:
     first = next(load_environment("word_count").tasks("train", 0))
     assert [message.role for message in first.messages] == ["system", "user"]
-    assert "<word_count>\n[number]\n</word_count>" in first.messages[0].content
+    assert first.messages[0].content == (
+        "You are a word counting assistant. Count the number of words in the given text and provide your answer in the "
+        "following format:\n\n<word_count>\n[number]\n</word_count>"
+    )
     assert first.messages[1].content == (
         "Count the number of words in the following text:\n\n" + " ".join(["word"] * 45)
     )

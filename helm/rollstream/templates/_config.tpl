@@ -38,23 +38,16 @@
 {{- mergeOverwrite $own (deepCopy $v.config) | toJson -}}
 {{- end }}
 
-{{/* librdkafka's settings without secrets, as YAML. */}}
+{{/* librdkafka's settings that every pod has, as YAML; who a pod is comes from its environment. */}}
 {{- define "rollstream.kafkaSecurity" -}}
 {{- $security := .Values.kafka.security -}}
 security.protocol: {{ $security.protocol }}
 {{- if contains "SASL" $security.protocol }}
 sasl.mechanism: {{ $security.mechanism }}
-{{- with $security.username }}
-sasl.username: {{ . | quote }}
-{{- end }}
 {{- end }}
 {{- if contains "SSL" $security.protocol }}
 {{- if $security.tls.ca.existingSecret }}
 ssl.ca.location: /etc/rollstream/kafka-ca/ca.crt
-{{- end }}
-{{- if $security.tls.client.existingSecret }}
-ssl.certificate.location: /etc/rollstream/kafka-client/tls.crt
-ssl.key.location: /etc/rollstream/kafka-client/tls.key
 {{- end }}
 {{- if not $security.tls.verifyHostname }}
 ssl.endpoint.identification.algorithm: none

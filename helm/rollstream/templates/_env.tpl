@@ -1,8 +1,25 @@
+{{/* The chart's variables and those of `extraEnv`, each once: one of `extraEnv` takes the place of the chart's. Else
+Kubernetes would take the last, and server-side apply refuses both. context: as podSpec */}}
+{{- define "rollstream.allEnv" -}}
+{{- $extra := tpl (toYaml (.values.extraEnv | default list)) .root | fromYamlArray -}}
+{{- $names := list -}}
+{{- $part := ternary "bootstrapJob" .stage (eq .stage "bootstrap") -}}
+{{- range $extra -}}
+{{- if has .name $names }}{{ fail (printf "%s.extraEnv: %s stands there twice; leave one out" $part .name) }}{{ end -}}
+{{- if regexMatch "(?i)^ROLLSTREAM_(CONFIG|RUN|HEALTH_PORT|GENERATOR_ID|SCORER_ID|ENGINE__NODES.*|ENGINE__TENSOR_PARALLEL_SIZE|KAFKA__BOOTSTRAP_SERVERS|WEIGHT_STORE|CHECKPOINTS)$" .name -}}
+{{ fail (printf "%s.extraEnv: %s is the chart's: its other objects say the same, so set the value that it is made of" $part .name) }}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- $own := list -}}
+{{- range include "rollstream.env" . | fromYamlArray }}{{ if not (has .name $names) }}{{ $own = append $own . }}{{ end }}{{ end -}}
+{{- concat $own $extra | toYaml -}}
+{{- end }}
+
 {{/* Where to find the settings, and the secret ones of them. Kafka's have a dot in their names, which is allowed in
 names of environment variables; no shell reads them. context: root, stage, onlyLends */}}
 {{- define "rollstream.env" -}}
 {{- $v := .root.Values -}}
-{{- $security := $v.kafka.security -}}
 - name: ROLLSTREAM_CONFIG
   value: /etc/rollstream/run/rollstream.toml
 - name: ROLLSTREAM_HEALTH_PORT
@@ -27,18 +44,7 @@ names of environment variables; no shell reads them. context: root, stage, onlyL
 {{/* The secret ones. context: root, stage */}}
 {{- define "rollstream.secretsEnv" -}}
 {{- $v := .root.Values -}}
-{{- $security := $v.kafka.security -}}
-{{- if contains "SASL" $security.protocol }}
-{{- if not $security.username }}
-{{ include "rollstream.secretEnv" (list "KAFKA__SECURITY__SASL.USERNAME" $security.existingSecret $security.usernameKey) }}
-{{- end }}
-{{ include "rollstream.secretEnv" (list "KAFKA__SECURITY__SASL.PASSWORD" $security.existingSecret $security.passwordKey) }}
-{{- end }}
-{{- with $security.tls.client }}
-{{- if and .existingSecret .passwordKey (contains "SSL" $security.protocol) }}
-{{ include "rollstream.secretEnv" (list "KAFKA__SECURITY__SSL.KEY.PASSWORD" .existingSecret .passwordKey) }}
-{{- end }}
-{{- end }}
+{{- include "rollstream.kafkaUserEnv" . }}
 {{- with $v.schemaRegistry }}
 {{- if .existingSecret }}
 {{ include "rollstream.secretEnv" (list "REGISTRY_URL" .existingSecret .urlKey) }}

@@ -27,20 +27,23 @@
 {{/* What KEDA reads from secrets: a map of parameter to [secret, key]. */}}
 {{- define "rollstream.kedaSecrets" -}}
 {{- $security := .Values.kafka.security -}}
+{{- $user := include "rollstream.kafkaUser" (dict "root" . "role" (include "rollstream.kafkaRole" "keda")) | fromJson -}}
 {{- if contains "SASL" $security.protocol }}
-username: {{ toJson (list $security.existingSecret $security.usernameKey) }}
-password: {{ toJson (list $security.existingSecret $security.passwordKey) }}
+username: {{ toJson (list $user.existingSecret $security.usernameKey) }}
+password: {{ toJson (list $user.existingSecret $security.passwordKey) }}
 {{- end }}
 {{- if contains "SSL" $security.protocol }}
 {{- with $security.tls.ca }}{{ if .existingSecret }}
 ca: {{ toJson (list .existingSecret .key) }}
 {{- end }}{{ end }}
-{{- with $security.tls.client }}{{ if .existingSecret }}
-cert: {{ toJson (list .existingSecret .certKey) }}
-key: {{ toJson (list .existingSecret .keyKey) }}
+{{- if $user.certificateSecret }}
+{{- with $security.tls.client }}
+cert: {{ toJson (list $user.certificateSecret .certKey) }}
+key: {{ toJson (list $user.certificateSecret .keyKey) }}
 {{- if .passwordKey }}
-keyPassword: {{ toJson (list .existingSecret .passwordKey) }}
+keyPassword: {{ toJson (list $user.certificateSecret .passwordKey) }}
 {{- end }}
-{{- end }}{{ end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}

@@ -69,10 +69,7 @@ image: {{ include "rollstream.image" (dict "root" .root "image" $s.image) | quot
 imagePullPolicy: {{ ($s.image | default dict).pullPolicy | default .root.Values.image.pullPolicy }}
 args: {{ toJson .args }}
 env:
-  {{- include "rollstream.env" . | nindent 2 }}
-  {{- with $s.extraEnv }}
-  {{- tpl (toYaml .) $.root | nindent 2 }}
-  {{- end }}
+  {{- include "rollstream.allEnv" . | nindent 2 }}
 {{- with $s.extraEnvFrom }}
 envFrom:
   {{- tpl (toYaml .) $.root | nindent 2 }}

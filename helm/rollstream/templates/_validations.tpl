@@ -4,12 +4,14 @@ message shows a value that may hold a secret. */}}
 {{- include "rollstream.validateRequired" . -}}
 {{- include "rollstream.validateConfig" . -}}
 {{- include "rollstream.validateKafka" . -}}
+{{- include "rollstream.validateUsers" . -}}
 {{- include "rollstream.validateAddresses" . -}}
 {{- include "rollstream.validateSecrets" . -}}
 {{- include "rollstream.validateStores" . -}}
 {{- include "rollstream.validateScaling" . -}}
 {{- include "rollstream.validateGpus" . -}}
 {{- include "rollstream.validateMonitors" . -}}
+{{- include "rollstream.validateDeadlines" . -}}
 {{- include "rollstream.refusePasswords" (list (list) .Values) -}}
 {{- end }}
 
@@ -20,7 +22,9 @@ message shows a value that may hold a secret. */}}
 {{- if and (or $v.generator.enabled $v.trainer.enabled) (not $v.model.path) -}}
 {{ fail "model.path: name the directory of the model to start from, in the image or on model.existingClaim" }}
 {{- end -}}
-{{- if and $v.model.existingClaim (not (hasPrefix $v.model.mountPath $v.model.path)) -}}
+{{- /* As a path: /models2 begins with /models too. */}}
+{{- $mount := printf "%s/" (clean $v.model.mountPath) -}}
+{{- if and $v.model.existingClaim (not (hasPrefix $mount (printf "%s/" (clean $v.model.path)))) -}}
 {{ fail (printf "model.path %s is not below model.mountPath %s, where model.existingClaim is mounted" $v.model.path $v.model.mountPath) }}
 {{- end -}}
 {{- end }}
@@ -60,7 +64,6 @@ message shows a value that may hold a secret. */}}
 {{- end -}}
 {{- if contains "SASL" $security.protocol -}}
 {{- if not (has $security.mechanism $known) }}{{ fail (printf "kafka.security.mechanism: with %s it must be PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512" $security.protocol) }}{{ end -}}
-{{- if not $security.existingSecret }}{{ fail (printf "kafka.security.existingSecret: with %s name a secret with the password; the chart takes none from values" $security.protocol) }}{{ end -}}
 {{- else -}}
 {{- if or $security.mechanism $security.existingSecret $security.username }}{{ fail (printf "kafka.security: mechanism, existingSecret and username are for SASL, but protocol is %s; set SASL_SSL or SASL_PLAINTEXT" $security.protocol) }}{{ end -}}
 {{- end -}}
@@ -78,33 +81,54 @@ message shows a value that may hold a secret. */}}
 {{- if not (regexMatch "^(rediss?://.*)?$" .Values.redis.url) }}{{ fail "redis.url: it must begin with redis:// or rediss://" }}{{ end -}}
 {{- if regexMatch "[@?]" .Values.objectStore.endpoint }}{{ fail "objectStore.endpoint: no user, password or query; keys come from objectStore.existingSecret" }}{{ end -}}
 {{- if contains "@" .Values.kafka.bootstrapServers }}{{ fail "kafka.bootstrapServers: host:port alone; user and password come from kafka.security.existingSecret" }}{{ end -}}
+{{- range splitList "," .Values.kafka.bootstrapServers -}}
+{{- $port := regexFind ":[0-9]{1,5}$" (trim .) | trimPrefix ":" | int -}}
+{{- if or (not (regexMatch "^([A-Za-z0-9._-]+|\\[[0-9A-Fa-f:.]+\\]):[0-9]{1,5}$" (trim .))) (lt $port 1) (gt $port 65535) }}{{ fail (printf "kafka.bootstrapServers %s: each broker is host:port, with a port from 1 to 65535" (trim . | quote)) }}{{ end -}}
+{{- end -}}
+{{- range $option, $_ := merge (dict) .Values.objectStore.options .Values.objectStore.secretOptions -}}
+{{- if regexMatch "(?i)^(aws_|google_|azure_storage_)?(endpoint|endpoint_url)$" $option }}{{ fail (printf "objectStore: option %s: set objectStore.endpoint instead" $option) }}{{ end -}}
+{{- end -}}
 {{- range $option, $_ := .Values.objectStore.options -}}
-{{- if regexMatch "(?i)secret|key|token|password|credential" $option }}{{ fail (printf "objectStore.options.%s: it may be a secret, and options lie in a ConfigMap; put it into a secret and name it in objectStore.secretOptions" $option) }}{{ end -}}
+{{- if or (include "rollstream.namesSecret" $option) (regexMatch "(?i)key|token" $option) }}{{ fail (printf "objectStore.options.%s: it may be a secret, and options lie in a ConfigMap; put it into a secret and name it in objectStore.secretOptions" $option) }}{{ end -}}
 {{- end -}}
 {{- end }}
 
-{{/* Names that tell a secret, where its value would be shown by `kubectl get`. */}}
+{{/* "true" for a name that tells a secret: as `may_name_a_secret` of the settings. */}}
+{{- define "rollstream.namesSecret" -}}
+{{- if regexMatch "(?i)(password|passwd|passphrase|secret|credential|bearer|(^|[_.-])(auth|authorization|token)$|(api|access|account|private|signing|auth|sas)[_.-]?key)" . }}true{{ end -}}
+{{- end }}
+
+{{/* Secrets where their values would be shown by `kubectl get`. */}}
 {{- define "rollstream.validateSecrets" -}}
-{{- $secret := "(?i)(password|secret|_token$|api_?key|access_key$|account_key$|KAFKA__SECURITY|STORAGE__OPTIONS|TRACING__HEADERS|OTLP_(TRACES_)?HEADERS|^ROLLSTREAM_(REDIS|REGISTRY)_URL$)" -}}
+{{- $variable := "(?i)(KAFKA__SECURITY|STORAGE__OPTIONS|TRACING__HEADERS|OTLP_(TRACES_)?HEADERS|^ROLLSTREAM_(REDIS|REGISTRY)_URL$)" -}}
 {{- range $part := list "stageDefaults" "producer" "generator" "scorer" "trainer" "bootstrapJob" -}}
 {{- range (index $.Values $part).extraEnv -}}
-{{- if and .value (regexMatch $secret .name) }}{{ fail (printf "%s.extraEnv: %s may be a secret; give it by valueFrom.secretKeyRef" $part .name) }}{{ end -}}
+{{- if and .value (or (include "rollstream.namesSecret" .name) (regexMatch $variable .name)) }}{{ fail (printf "%s.extraEnv: %s may be a secret; give it by valueFrom.secretKeyRef" $part .name) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- $config := .Values.config -}}
-{{- $engine := ($config.generator | default dict).engine | default dict -}}
-{{- if ($engine.http | default dict).api_key }}{{ fail "config.generator.engine.http.api_key is a secret, and config lies in a ConfigMap; give it in generator.extraEnv as ROLLSTREAM_ENGINE__HTTP__API_KEY from a secret" }}{{ end -}}
 {{- range $table := list $config $config.producer $config.generator $config.scorer $config.trainer -}}
 {{- $tracing := ($table | default dict).tracing | default dict -}}
 {{- if $tracing.headers }}{{ fail "config.tracing.headers may hold a key, and config lies in a ConfigMap; give each in stageDefaults.extraEnv as ROLLSTREAM_TRACING__HEADERS__NAME from a secret" }}{{ end -}}
 {{- if regexMatch "[@?]" ($tracing.endpoint | default "") }}{{ fail "config.tracing.endpoint: no user, password or query; keys come as ROLLSTREAM_TRACING__HEADERS__NAME from a secret" }}{{ end -}}
-{{- range $kind, $declared := pick ($table | default dict) "environments" "agents" -}}
-{{- range $name, $declaration := $declared -}}
-{{- range $option, $_ := $declaration.options -}}
-{{- if regexMatch $secret $option }}{{ fail (printf "config %s.%s.options.%s may be a secret, and config lies in a ConfigMap; give it in extraEnv as ROLLSTREAM_%s__%s__OPTIONS__%s from a secret" $kind $name $option (upper $kind) (upper $name) (upper $option)) }}{{ end -}}
 {{- end -}}
-{{- end -}}
-{{- end -}}
+{{- include "rollstream.refuseSecrets" (list (list) $config) -}}
+{{- end }}
+
+{{/* Refuses every text in `config` under a name that tells a secret, however deep. Called with a list: the path so far, and
+the value there. */}}
+{{- define "rollstream.refuseSecrets" -}}
+{{- $path := index . 0 -}}
+{{- $value := index . 1 -}}
+{{- if kindIs "map" $value -}}
+{{- range $name, $below := $value }}{{ include "rollstream.refuseSecrets" (list (append $path $name) $below) }}{{ end -}}
+{{- else if kindIs "slice" $value -}}
+{{- range $value }}{{ include "rollstream.refuseSecrets" (list $path .) }}{{ end -}}
+{{- else if and $value $path (include "rollstream.namesSecret" (last $path)) (not (kindIs "bool" $value)) -}}
+{{- $below := $path -}}
+{{- if has (first $path) (list "producer" "generator" "scorer" "trainer") }}{{ $below = rest $path }}{{ end -}}
+{{- if has "agent" $path }}{{ $below = list "agents" "NAME" "options" (last $path) }}{{ end -}}
+{{ fail (printf "config.%s may be a secret, and config lies in a ConfigMap; give it in extraEnv as ROLLSTREAM_%s from a secret" (join "." $path) (join "__" $below | upper)) }}
 {{- end -}}
 {{- end }}
 
@@ -144,7 +168,6 @@ message shows a value that may hold a secret. */}}
 {{- if and $stage.enabled $v.bootstrapJob.enabled (gt (int $most) (int $v.bootstrapJob.partitions)) -}}
 {{ fail (printf "%s: %d replicas, but topics of %d partitions: the others would get no work; raise bootstrapJob.partitions, or lower the replicas" $name (int $most) (int $v.bootstrapJob.partitions)) }}
 {{- end -}}
-{{- if and $stage.enabled $scaling.keda.enabled $v.kafka.security.username }}{{ fail "kafka.security.username: KEDA reads the user's name from a secret only; put it into existingSecret under usernameKey" }}{{ end -}}
 {{- end -}}
 {{- $strategy := $v.scorer.strategy.type -}}
 {{- if and (eq $strategy "Recreate") $v.scorer.strategy.rollingUpdate }}{{ fail "scorer.strategy: rollingUpdate is not for type Recreate; set rollingUpdate to null" }}{{ end -}}
@@ -174,6 +197,18 @@ message shows a value that may hold a secret. */}}
 {{- if ne .Values.weightStore.backend "pvc" }}{{ fail "generator.leaderWorkerSet: every pod of a group reads a version's files at the same path, so weightStore.backend must be pvc, a volume that all nodes mount; with an object store only the first pod would have them" }}{{ end -}}
 {{- if .Values.weightStore.pvc.sameNode }}{{ fail "generator.leaderWorkerSet: weightStore.pvc.sameNode puts all pods on one node; there use generator.gpu.count alone" }}{{ end -}}
 {{- if ne ($generator.updateStrategy.type | default "RollingUpdate") "RollingUpdate" }}{{ fail (printf "generator.updateStrategy.type %s: the groups of a LeaderWorkerSet know RollingUpdate only" $generator.updateStrategy.type) }}{{ end -}}
+{{- end }}
+
+{{/* Bounds of the chart against those of the stages. A test compares the two defaults with those of the settings. */}}
+{{- define "rollstream.validateDeadlines" -}}
+{{- $v := .Values -}}
+{{- $batch := ($v.config.scorer | default dict).batch_deadline_seconds | default 15 -}}
+{{- if and $v.scorer.enabled (le (float64 $v.scorer.terminationGracePeriodSeconds) (float64 $batch)) }}{{ fail (printf "scorer.terminationGracePeriodSeconds %v: a batch may take batch_deadline_seconds, %v s, and a scorer that is killed before scores it again; raise it" $v.scorer.terminationGracePeriodSeconds $batch) }}{{ end -}}
+{{- if and $v.generator.enabled (le (int $v.generator.terminationGracePeriodSeconds) 20) }}{{ fail (printf "generator.terminationGracePeriodSeconds %v: running prompts have 20 s to end, and the engine some more; raise it" $v.generator.terminationGracePeriodSeconds) }}{{ end -}}
+{{- $lag := 4 -}}
+{{- if hasKey $v.config "max_policy_lag" }}{{ $lag = $v.config.max_policy_lag }}{{ end -}}
+{{- $threshold := $v.metrics.prometheusRule.thresholds.max_policy_lag_steps -}}
+{{- if and $v.metrics.prometheusRule.enabled (ne (float64 $lag) (float64 $threshold)) }}{{ fail (printf "metrics.prometheusRule.thresholds.max_policy_lag_steps %v: the run's max_policy_lag is %v, so the alert would come too late or for nothing; set both alike" $threshold $lag) }}{{ end -}}
 {{- end }}
 
 {{- define "rollstream.validateMonitors" -}}

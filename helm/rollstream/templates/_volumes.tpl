@@ -1,4 +1,5 @@
-{{/* What a pod mounts, as pairs of a volume and its mount, so that both sides always agree. context: root, stage, values */}}
+{{/* What a pod mounts, as pairs of a volume and its mount, so that both sides always agree. context: root, stage,
+values, onlyLends */}}
 {{- define "rollstream.volumes" -}}
 {{- $v := .root.Values -}}
 {{- $name := include "rollstream.fullname" .root -}}
@@ -7,9 +8,9 @@ volumes:
   - name: run
     configMap: {name: {{ .configMap | default $name }}}
   - name: tmp
-    emptyDir: {}
+    emptyDir: {sizeLimit: {{ .values.tmpSize | default .root.Values.stageDefaults.tmpSize }}}
   - name: cache
-    emptyDir: {}
+    emptyDir: {sizeLimit: {{ .values.cacheSize | default .root.Values.stageDefaults.cacheSize }}}
 {{- if contains "SSL" $v.kafka.security.protocol }}
 {{- with $tls.ca }}
 {{- if .existingSecret }}
@@ -17,13 +18,12 @@ volumes:
     secret: {secretName: {{ .existingSecret }}, items: [{key: {{ .key | quote }}, path: ca.crt}]}
 {{- end }}
 {{- end }}
-{{- with $tls.client }}
-{{- if .existingSecret }}
+{{- $user := include "rollstream.kafkaUser" (dict "root" .root "role" (include "rollstream.kafkaRole" .stage)) | fromJson }}
+{{- if and $user.certificateSecret (not .onlyLends) }}
   - name: kafka-client
     secret:
-      secretName: {{ .existingSecret }}
-      items: [{key: {{ .certKey | quote }}, path: tls.crt}, {key: {{ .keyKey | quote }}, path: tls.key}]
-{{- end }}
+      secretName: {{ $user.certificateSecret }}
+      items: [{key: {{ $tls.client.certKey | quote }}, path: tls.crt}, {key: {{ $tls.client.keyKey | quote }}, path: tls.key}]
 {{- end }}
 {{- end }}
 {{- with .values.shmSize }}
@@ -77,7 +77,7 @@ emptyDir: {sizeLimit: {{ $gib }}Gi}
   "shm" "/dev/shm" "storage-cache" "/storage-cache" "checkpoints" "/checkpoints" -}}
 {{- $readOnly := list "run" "kafka-ca" "kafka-client" "model" -}}
 {{- if ne .stage "trainer" }}{{ $readOnly = append $readOnly "weights" }}{{ end -}}
-{{- $own := dict "root" .root "stage" .stage "values" (omit .values "extraVolumes") -}}
+{{- $own := dict "root" .root "stage" .stage "onlyLends" .onlyLends "values" (omit .values "extraVolumes") -}}
 {{- range (include "rollstream.volumes" $own | fromYaml).volumes }}
 - name: {{ .name }}
   mountPath: {{ index $paths .name }}

@@ -14,6 +14,7 @@ restarted trainer cuts. A `CreditMark` makes the same credit again without the e
 further: then the credit is made again from the whole ledger.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,6 +86,15 @@ class Credit:
     def submitted(self, group_id: str) -> None:
         """Count a group as this producer's; submitting it again while it is open changes nothing."""
         self._outstanding.add(group_id)
+
+    @property
+    def outstanding(self) -> frozenset[str]:
+        """Own groups that are not closed."""
+        return frozenset(self._outstanding)
+
+    def disown(self, groups: Iterable[str]) -> None:
+        """Forget groups that turn out to be nobody's."""
+        self._outstanding.difference_update(groups)
 
     def fold_in(self, entry: LedgerEntry, offset: int) -> None:
         """Take in the ledger's next entry.

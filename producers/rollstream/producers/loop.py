@@ -16,6 +16,8 @@ What happens when …
     and counts once against the share.
   … somebody else submits a prompt in its name: it is passed over, with a warning, unless it is what the source gives at
     that place. No row is left out for it (`found.py`).
+  … somebody else writes on `producers` in its name: what the log contradicts is passed over (`plausible.py`), and
+    groups that nobody submitted use no credit (`proof.py`).
   … a record of `prompts`, `ledger` or `producers` can't be read: it is passed over. Generators put the prompt into
     dead-letters. The same holds for an entry of the ledger that contradicts those before it. This producer is not ready
     then, since credit may not come back. `rollstream ledger repair` writes which entries do not count: then the credit
@@ -29,6 +31,7 @@ What happens when …
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -38,6 +41,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import sending
+from rollstream.engines.http_settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
 from rollstream.history.passing import skipped_by
 from rollstream.process.health import Health
@@ -56,6 +60,8 @@ from rollstream.producers.numbering import (
     place_after,
     prompt_of_row,
 )
+from rollstream.producers.plausible import LogEnds
+from rollstream.producers.proof import LOOKED_BACK_ROWS, have_prompts_expired, not_on_prompts
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
@@ -121,8 +127,9 @@ class Producer:
             for message in reader.to_end():
                 self._take_in(message)
             read_to = reader.positions()
+        self._claims.claim(utc_now(), self._log_ends())
+        self._report_refused()
         own = self._claims.own
-        self._claims.claim(utc_now())
         self._place = place_after(own, self._source.dataset, self._settings.seed)
         if own is not None:
             self._go_on_from(own)
@@ -154,6 +161,7 @@ class Producer:
             entry = self._take_in(message)
             if entry is not None:
                 self._known.update(group.group_id for group in entry.closed)
+        self._disown_ghosts()
         self._credit.forget()
         self._report()
         self._health.check("credit", True, "made from producers, prompts and ledger")
@@ -161,6 +169,20 @@ class Producer:
             "producer %s looks for prompts to submit from %d on, with %d of %d groups outstanding",
             self._settings.name, self._place.sequence, self._credit.num_outstanding, self._credit.share,
         )  # fmt: skip
+
+    def _disown_ghosts(self) -> None:
+        """Give up groups that its record names, and that nobody submitted: they would never close."""
+        doubtful = self._credit.outstanding - self._known if self._needs_credit else frozenset()
+        ghosts = not_on_prompts(self._run, doubtful, self._prompts_offsets)
+        if ghosts and have_prompts_expired(self._run):
+            first = max(0, self._place.position - LOOKED_BACK_ROWS)
+            rows = numbered_rows(self._source, Place(position=first), stop_before=self._place.position)
+            ghosts.difference_update(group_of_row(row, self._run.name) for row in rows)
+        if ghosts:
+            self._credit.disown(ghosts)
+            metrics.GHOSTS.inc(len(ghosts))
+            _LOG.warning("its record on producers names %d open groups that nobody submitted: they count no more, the "
+                         "first %s", len(ghosts), min(ghosts))  # fmt: skip
 
     def _read_prompts(self) -> None:
         found = FoundPrompts(self._settings.name, self._place.sequence)
@@ -191,6 +213,16 @@ class Producer:
             len(found.strangers), self._settings.name, sequence, self._place.sequence, extra={"group_id": group_id},
         )  # fmt: skip
 
+    def _log_ends(self) -> LogEnds:
+        prompts = {number: end for (_, number), end in self._run.ends(PROMPTS).items()}
+        return LogEnds(prompts=prompts, ledger=sum(self._run.ends(LEDGER).values()))
+
+    def _report_refused(self) -> None:
+        if count := self._claims.num_refused:
+            self._health.check(
+                "producers", True, f"{count} records there can't be true and are passed over: see the log"
+            )
+
     def _start_in(self, topic: Topic[Any], offsets: Mapping[int, int]) -> dict[Partition, int]:
         """The wanted offsets, as far as the topic has them: records of `prompts` are deleted when they are old."""
         bounds = self._run.bounds(topic).items()
@@ -201,7 +233,9 @@ class Producer:
         if message.topic == self._run.topic(PRODUCERS):
             record = self._run.decoded(PRODUCERS, message) if message.value is not None else None
             if record is not None:
-                self._claims.note(record, utc_now())
+                appended_at = datetime.fromtimestamp(message.timestamp_ms / 1000, UTC)
+                self._claims.note(record, appended_at, self._log_ends)
+                self._report_refused()
             return None
         entry = None if message.offset in self._skipped else self._run.decoded(LEDGER, message)
         return entry if entry is not None and self._is_folded_in(entry, message) else None
@@ -335,13 +369,16 @@ def idle_engine_warning(settings: ProducerSettings) -> str | None:
     num_samples = settings.share * settings.group_size
     if settings.purpose != "train" or not isinstance(engine, dict):
         return None
-    wanted = engine.get("max_num_seqs", EngineSettings.model_fields["max_num_seqs"].default)
+    name, table, fields = "max_num_seqs", engine, EngineSettings.model_fields
+    if engine.get("kind") == "openai_http":
+        name, table, fields = "max_connections", engine.get("http", {}), HttpSettings.model_fields
+    wanted = table.get(name, fields[name].default)
     if num_samples >= wanted:
         return None
     return (
         f"share {settings.share} x group_size {settings.group_size} = {num_samples} samples in flight at most, the "
         f"engine runs {wanted} side by side: raise groups_per_step or max_policy_lag and the share with them, or lower "
-        "max_num_seqs"
+        f"{name}"
     )
 
 

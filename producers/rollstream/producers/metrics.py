@@ -10,3 +10,11 @@ STRANGERS = Counter(
     "rollstream_producer_strangers_prompts_total",
     "Prompts in this producer's name that its source does not give; they are passed over",
 )
+REFUSED = Counter(
+    "rollstream_producer_refused_progress_total",
+    "Records on `producers` that can't be true, compared with the log; they are passed over",
+)
+GHOSTS = Counter(
+    "rollstream_producer_ghost_groups_total",
+    "Open groups in this producer's record that nobody submitted; they use no credit",
+)

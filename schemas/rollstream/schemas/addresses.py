@@ -10,6 +10,7 @@ _QUERY: Final = re.compile(r"\?.*", re.DOTALL)
 _LONGEST_LOCATION: Final = 1024
 _WITH_CREDENTIALS: Final = re.compile(r":.*@|:/.*\?", re.DOTALL)
 _PLAIN: Final = re.compile(r"[\w .,+-]{0,60}")
+_SERVER: Final = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", re.ASCII)
 BUCKET_SCHEMES: Final = ("s3", "gs", "az")
 
 
@@ -41,11 +42,15 @@ def without_addresses(text: str) -> str:
 
 
 def checked_servers(servers: str) -> str:
-    """`servers`, if they are host:port, separated by commas. Raises ValueError, which never shows them."""
-    if re.search(r"[@/?#]", servers):
+    """`servers`, if they are host:port, separated by commas. Raises ValueError, which never shows them.
+
+    Without a port clients would take one of their own, which network policies and people do not know.
+    """
+    found = [_SERVER.fullmatch(server.strip()) for server in servers.split(",")]
+    if not all(server and 0 < int(server["port"]) < 2**16 for server in found):
         raise ValueError(
-            "must be host:port of one or more brokers, separated by commas, without protocol, user or password; those "
-            "belong in [kafka.security]"
+            "must be host:port of one or more brokers, separated by commas, each with its port from 1 to 65535, "
+            "without protocol, user or password; those belong in [kafka.security]"
         )
     return servers
 

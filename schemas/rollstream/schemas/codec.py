@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from rollstream.schemas.bounds import MAX_VALUES
 from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError, UnknownSchemaError
+from rollstream.schemas.readable import why_unreadable
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import PackagedRegistry, SchemaRegistry, current_schema
 from rollstream.schemas.topics import Topic
@@ -19,12 +20,11 @@ R = TypeVar("R", bound=Record)
 
 _HEADER = struct.Struct(">bI")
 # fastavro has no error class of its own for bytes or a writer's schema that it cannot read: it raises any of these.
-# RecursionError comes from a schema that contains itself.
 _UNREADABLE = (
     EOFError,
     LookupError,
     OverflowError,
-    RecursionError,
+    RecursionError,  # of JSON that is nested too deeply
     SchemaParseException,
     SchemaResolutionError,
     TypeError,
@@ -56,6 +56,7 @@ class AvroCodec(Generic[R]):
         self._registry = registry or PackagedRegistry()
         self._id = self._registry.id_of(topic)
         self._parsed: dict[int, Any] = {}
+        self._refused: dict[int, str] = {}
         self._reader = fastavro.parse_schema(current_schema(topic.record))
         self._name = topic.name
         self._max_bytes = topic.max_bytes
@@ -84,14 +85,15 @@ class AvroCodec(Generic[R]):
             raise DecodeError(f"{self._name}: not in the wire format (0x00, 4-byte schema id, Avro): {_start(value)}")
         if len(value) > self._max_bytes:
             raise DecodeError(f"{self._name}: {len(value)} bytes, the limit is {self._max_bytes}: split the prompt")
-        # A value costs at least half a byte, so a short record can't hold too many, and needs no counting.
-        body = io.BytesIO(value) if len(value) <= MAX_VALUES // 2 else _CountedReads(value)
+        is_own = schema_id == self._id
+        # A value costs at least half a byte, so a short record can't hold too many, and needs no counting. With another
+        # schema values may be passed over, and there the library does not notice that the bytes are at their end.
+        body = io.BytesIO(value) if is_own and len(value) <= MAX_VALUES // 2 else _CountedReads(value)
         body.seek(_HEADER.size)
         try:
             # What was written with the reader's own schema needs no resolution, which takes more than the reading.
-            reader = self._reader if schema_id != self._id else None
-            plain = fastavro.schemaless_reader(body, self._writer(schema_id), reader)
-        except UnknownSchemaError as error:
+            plain = fastavro.schemaless_reader(body, self._writer(schema_id), None if is_own else self._reader)
+        except (UnknownSchemaError, DecodeError) as error:
             raise DecodeError(f"{self._name}: {error}") from error
         except _UNREADABLE as error:
             raise DecodeError(
@@ -113,13 +115,23 @@ class AvroCodec(Generic[R]):
             ) from error
 
     def _writer(self, schema_id: int) -> Any:
-        if schema_id not in self._parsed:
-            self._parsed[schema_id] = fastavro.parse_schema(self._registry.schema_of(schema_id))
+        if schema_id not in self._parsed and schema_id not in self._refused:
+            schema = self._registry.schema_of(schema_id)
+            why = why_unreadable(schema)
+            if why is None:
+                self._parsed[schema_id] = fastavro.parse_schema(schema)
+            else:
+                self._refused[schema_id] = why
+        if schema_id in self._refused:
+            raise DecodeError(f"schema {schema_id} is not read with: {self._refused[schema_id]}")
         return self._parsed[schema_id]
 
 
 class _CountedReads(io.BytesIO):
-    """Bytes from which at most `MAX_VALUES` values are read. fastavro would make objects of millions of empty ones."""
+    """Bytes from which at most `MAX_VALUES` values are read, and nothing beyond their end.
+
+    fastavro would make objects of millions of empty values, and pass over 2^60 that are not there.
+    """
 
     def __init__(self, value: bytes) -> None:
         super().__init__(value)
@@ -129,7 +141,10 @@ class _CountedReads(io.BytesIO):
         self._left -= 1
         if self._left < 0:
             raise DecodeError(f"more than {MAX_VALUES} values in {self.getbuffer().nbytes} bytes: send fewer items")
-        return super().read(size)
+        found = super().read(size)
+        if not found and size:
+            raise EOFError("a value beyond the end of the bytes")
+        return found
 
 
 def schema_id_of(value: bytes | None) -> int | None:

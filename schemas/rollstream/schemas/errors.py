@@ -11,20 +11,24 @@
     │   ├── UnknownSchemaError            70  no schema has the id in these bytes
     │   ├── FailedSampleError             70  the task is at fault: the sample ends as failed
     │   ├── PoisonError                   70  the process ended on this record too often
-    │   ├── UnusableRowError              70  nothing can be learned from this row of a file: it is left out
+    │   ├── UnusableRowError              70  a row of a file can't be used: it is left out
     │   └── UnfitColumnError              70  the values of a column have no type in common: it becomes text
     ├── BrokenWorldError                  70  broker, disk, GPU: the process exits, its supervisor restarts it
     │   ├── BrokerError                   70  the Kafka client gave up
     │   │   ├── NoLeaderError             70  a partition has no leader, or another one than was asked
-    │   │   └── ExpiredTransactionError   70  a transaction was open, or its id idle, for too long
+    │   │   ├── ExpiredTransactionError   70  a transaction was open, or its id idle, for too long
+    │   │   └── TopicChangedError         70  a topic that is read was deleted or made anew
     │   ├── RegistryError                 70  the schema registry did not answer, or with an error
     │   ├── StuckRecordError              70  a record is unfinished beyond its bound
     │   ├── TooManyFailuresError          70  too many handlers failed within a minute
     │   ├── InconsistentLedgerError       70  a record of ledger or weights can't be read or contradicts
-    │   └── WeightStoreError              70  the place for weights or checkpoints is full, broken or does not answer
+    │   ├── WeightStoreError              70  the place for weights or checkpoints is full, broken or does not answer
+    │   └── MachineError                  70  the machine refuses a file, memory, threads or room
     ├── CorruptWeightsError               70  a version's file is not what was published; the old one stays
     ├── EngineError                       70  the engine did not do what was asked: the sample is unresolved
+    │   ├── EngineLateError               70  there was no answer within the deadline of the call
     │   └── EngineDeadError               70  it will never answer again: the process exits
+    │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
     ├── RewardError                       70  a reward is not a number: the sample is unresolved
     ├── FencedError                       75  another process took over: supervisors don't restart this one
     └── ConfigurationError                78  settings, files or cluster must be changed by a person
@@ -84,7 +88,11 @@ class PoisonError(BadMessageError):
 
 
 class UnusableRowError(BadMessageError):
-    """Why a row of a file is left out; one of few texts, so that rows can be counted by it."""
+    """Why a row of a file is left out. `reason`: one of few texts, so that rows can be counted by it."""
+
+    def __init__(self, reason: str, found: str = "") -> None:
+        super().__init__(f"{reason}: {found}" if found else reason)
+        self.reason = reason
 
 
 class UnfitColumnError(BadMessageError):
@@ -105,6 +113,12 @@ class NoLeaderError(BrokerError):
 
 class ExpiredTransactionError(BrokerError):
     """The broker gave up a transaction that was open, or an id that was idle, for too long; or another took over."""
+
+
+class TopicChangedError(BrokerError):
+    """A topic was deleted, made anew or cut short while it was read. A new process judges what is there now."""
+
+    is_explained = True
 
 
 class RegistryError(BrokenWorldError):
@@ -130,6 +144,12 @@ class WeightStoreError(BrokenWorldError):
     """
 
 
+class MachineError(BrokenWorldError):
+    """The machine refuses what every process needs: a file, memory, threads or room. The message says which."""
+
+    is_explained = True
+
+
 class CorruptWeightsError(RollstreamError):
     """A file of a version is not what was published; the generator keeps the version that it has."""
 
@@ -138,8 +158,19 @@ class EngineError(RollstreamError):
     """The engine did not do what was asked. The sample is unresolved, or the engine keeps its old weights."""
 
 
+class EngineLateError(EngineError):
+    """There was no answer within the deadline of the call, or a server asks to wait longer than that."""
+
+
 class EngineDeadError(EngineError):
     """The engine will never answer again; only a new process helps."""
+
+
+class RefusedKeyError(EngineDeadError):
+    """A server refuses the key. Each further call would be refused too, and would look like a fault of its task."""
+
+    exit_code = 78
+    is_explained = True
 
 
 class RewardError(RollstreamError):

@@ -22,6 +22,8 @@ REWARD_COMPONENT: Final = "reward_component/"
 """Begin of metrics of a step: the mean of one reward function, whose name follows."""
 MOST_REWARD_COMPONENTS: Final = 64
 """Reward functions that are reported. A rubric has a few, but whoever writes to `scored` may name any."""
+MISSING_RATIO: Final = "missing_ratio/"
+"""Begin of metrics of a step: the share of samples that have no reward for this failure code, which follows."""
 
 
 class EntryKind(StrEnum):

@@ -1,14 +1,16 @@
 """`PromptSubmitted`: what the model is asked. Producers and clients publish it on `prompts` or `eval-prompts`."""
 
 import hashlib
+from collections.abc import Collection
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from pydantic import Field
 
 from rollstream.schemas.bounds import (
     MAX_GROUP_BYTES,
     MAX_GROUP_SIZE,
+    MAX_ITEMS,
     MAX_SAMPLE_TOKENS,
     MAX_TEMPERATURE,
     MIN_TEMPERATURE,
@@ -53,6 +55,14 @@ class Message(Record):
     content: str = Field(description="Text of the message")
     tool_calls: ShortSequence[ToolCall] = Field(default=(), description="Tool calls of an assistant message")
     tool_call_id: str | None = Field(default=None, description="The call that a tool message answers")
+
+
+def more_than_a_record_holds(**parts: Collection[Any]) -> str | None:
+    """Which part of a prompt has too many entries for a record, e.g. `metadata=`; None if none has."""
+    for name, entries in parts.items():
+        if len(entries) > MAX_ITEMS:
+            return f"it has {len(entries)} {name}, more than {MAX_ITEMS}"
+    return None
 
 
 class Sampling(Record):

@@ -7,7 +7,7 @@ deployment, `rollstream schemas register`.
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 import httpx2
@@ -23,6 +23,8 @@ from rollstream.schemas.topics import TOPICS, Topic
 
 _NOT_FOUND = 404
 _CONFLICT = 409
+_MAX_CHARACTERS: Final = 2**20
+"""Of a schema; ours have 11,000."""
 
 
 class ConfluentRegistry:
@@ -88,6 +90,11 @@ class ConfluentRegistry:
         # The codec parses one text: a schema that refers to others in the registry could not be resolved.
         if found.schema_type != "AVRO" or found.references:
             raise UnknownSchemaError(f"schema id {schema_id} in {self._shown_url} is no self-contained Avro schema")
+        if len(found.schema_str or "") > _MAX_CHARACTERS:
+            raise UnknownSchemaError(
+                f"schema id {schema_id} in {self._shown_url} has {len(found.schema_str)} characters, the limit is "
+                f"{_MAX_CHARACTERS}"
+            )
         schema: Schema = json.loads(found.schema_str)
         return schema
 

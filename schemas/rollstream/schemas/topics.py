@@ -2,8 +2,8 @@
 
 A run is a topic prefix: many runs share a cluster, and deleting all topics with the prefix ends the run. Names in
 backquotes are commands. Four commands are not repeated at each topic. `tail` reads any of them, `demo` most, `lineage`
-all but `producers`, `weights-applied` and `dead-letters`. `dead-letters replay` writes a message back to the topic that
-it came from, and a marker to `dead-letters`. `bus/admin.py` says what each retention means.
+all but `producers`, `weights-applied` and `dead-letters`. `dead-letters replay` reads a message where it lies and
+writes it to the same topic again, and a marker to `dead-letters`. `bus/admin.py` says what each retention means.
 """
 
 from collections.abc import Callable

@@ -15,7 +15,7 @@ from rollstream.agents.load import Agents
 from rollstream.engines.protocol import Engine
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MIN_TEMPERATURE
-from rollstream.schemas.errors import EngineDeadError, EngineError, FailedSampleError
+from rollstream.schemas.errors import EngineDeadError, EngineError, EngineLateError, FailedSampleError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
@@ -83,6 +83,8 @@ class SampleRunner:
         # A dead engine answers no other sample either: its error must not end as an unresolved sample.
         except EngineDeadError:
             raise
+        except EngineLateError as error:
+            return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, error), ()
         except EngineError as error:
             return Status.UNRESOLVED, failure_of(FailureCode.ENGINE, error), ()
         return Status.COMPLETED, None, turns
@@ -93,7 +95,7 @@ class SampleRunner:
             request_id = f"{rollout_id(prompt.group_id, index)}-{attempt_id}-{number}"
             try:
                 async with AsyncExitStack() as stack:
-                    wanted = _wanted_version(prompt)
+                    wanted = wanted_version(prompt)
                     if wanted is not None and self._on_version is not None:
                         await stack.enter_async_context(self._on_version(wanted))
                     seed = sample_seed(prompt.sampling, index)
@@ -149,7 +151,8 @@ def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def _wanted_version(prompt: PromptSubmitted) -> int | None:
+def wanted_version(prompt: PromptSubmitted) -> int | None:
+    """The weight version that must answer an evaluation prompt; None if any may."""
     return prompt.weight_version if prompt.purpose is Purpose.EVALUATE else None
 
 
@@ -167,7 +170,7 @@ def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
 
 
 def _refuse_other_version(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> None:
-    wanted = _wanted_version(prompt)
+    wanted = wanted_version(prompt)
     if wanted is None:
         return
     seen = {span.weight_version for turn in turns for span in turn.weight_spans}

@@ -12,7 +12,9 @@ from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from rollstream.bus.clients import made, quiet_config
+from rollstream.bus.clients import know_brokers, made, quiet_config
+from rollstream.bus.commit_notes import ids_in, is_of_topic, note_in
+from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError, NoLeaderError
@@ -83,6 +85,31 @@ class ClusterIdentity:
     topic_ids: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicShape:
+    """Which topic it is, since one that is made anew has another id, and its partitions: 0 up to this number."""
+
+    topic_id: str
+    num_partitions: int
+
+
+class AskedTopics:
+    """A question about topics that is under way."""
+
+    def __init__(self, futures: Mapping[str, "Future[Any]"]) -> None:
+        self._futures = futures
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether `shape` waits for nothing any more."""
+        return all(future.done() for future in self._futures.values())
+
+    def shape(self, topic: str) -> TopicShape:
+        """The answer. Raises `ConfigurationError` for a topic that does not exist, `BrokerError` without an answer."""
+        description = _result(self._futures[topic], f"describing {topic}")
+        return TopicShape(topic_id=str(description.topic_id), num_partitions=len(description.partitions))
+
+
 class KafkaAdmin:
     """Administration of one run's topics."""
 
@@ -90,6 +117,7 @@ class KafkaAdmin:
         self._kafka = kafka
         self._config = quiet_config(kafka)
         self._client = made(AdminClient, self._config, kafka)
+        self._knows_brokers = False
 
     def create_topics(self, run: str, *, partitions: int = 4) -> list[str]:
         """Create the topics that are missing, with replication 3 if there are three brokers. Returns their names.
@@ -125,6 +153,14 @@ class KafkaAdmin:
         """The run's topics that exist."""
         found = self._descriptions(self._existing(run))
         return [self._describe(name, description) for name, description in found.items()]
+
+    def ask_topics(self, topics: list[str], timeout_seconds: float = _TIMEOUT_SECONDS) -> AskedTopics:
+        """Ask about topics without waiting for the answer; after the timeout the answer is an error."""
+        return AskedTopics(self._client.describe_topics(TopicCollection(topics), request_timeout=timeout_seconds))
+
+    def shape(self, topic: str) -> TopicShape:
+        """Id and partitions of a topic. Raises as `AskedTopics.shape` does."""
+        return self.ask_topics([topic]).shape(topic)
 
     def identity(self, topics: list[str]) -> ClusterIdentity:
         """Cluster id and topic ids."""
@@ -163,7 +199,7 @@ class KafkaAdmin:
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The same as `CommittedOffsets.of`, asked once."""
         with closing(CommittedOffsets(self._kafka, group)) as committed:
-            return committed.of(topic)
+            return committed.of(topic, self.shape(topic))
 
     def lag(self, group: str, topic: str) -> int | None:
         """Records that the group has not committed yet; None: it has never committed on this topic.
@@ -222,6 +258,9 @@ class KafkaAdmin:
         spec: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED,
     ) -> dict[int, int]:
+        if not self._knows_brokers:
+            know_brokers(self._client, topic)
+            self._knows_brokers = True
         asked = {TopicPartition(topic, number): spec for number in range(num_partitions)}
         futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_SECONDS)
         try:
@@ -229,6 +268,7 @@ class KafkaAdmin:
         except NoLeaderError:
             # After a leader change the same client may ask with the old epoch for ever.
             self._client = made(AdminClient, self._config, self._kafka)
+            self._knows_brokers = False
             raise
 
     def _describe(self, name: str, description: Any) -> TopicDescription:
@@ -260,7 +300,10 @@ def longest_kept_seconds(times: Iterable[tuple[int, int]]) -> float | None:
 
 
 class CommittedOffsets:
-    """What one consumer group has committed. Its client stays open until `close`, for those who ask again and again."""
+    """What one consumer group has committed. Its client stays open until `close`, for those who ask again and again.
+
+    `shape`: of the topic as it is now. A commit of a topic of this name before it is none, see `bus/commits.py`.
+    """
 
     def __init__(self, kafka: KafkaSettings, group: str) -> None:
         self._group = group
@@ -268,15 +311,26 @@ class CommittedOffsets:
         config = {**quiet_config(kafka), "group.id": group, "enable.auto.commit": False}
         self._client = made(confluent_kafka.Consumer, config, kafka)
 
-    def of(self, topic: str) -> dict[int, int]:
+    def of(self, topic: str, shape: TopicShape) -> dict[int, int]:
         """The offset that the group has committed for each partition; partitions without a commit are absent."""
+        return {number: commit.offset for number, commit in self.commits(topic, shape).items()}
+
+    def commits(self, topic: str, shape: TopicShape) -> dict[int, Commit]:
+        """The same with the notes, which may be anybody's; see `commit_notes.marks_in`."""
+        found = [part for part in self._found(topic, shape) if is_of_topic(part.metadata, shape.topic_id)]
+        return {part.partition: Commit(part.offset, note_in(part.metadata)) for part in found}
+
+    def topic_ids(self, topic: str, shape: TopicShape) -> set[tuple[str, str]]:
+        """The topics and ids that are noted beside what is committed of `topic`, or of one of its name before."""
+        return {pair for part in self._found(topic, shape) for pair in ids_in(note_in(part.metadata)).items()}
+
+    def _found(self, topic: str, shape: TopicShape) -> list[TopicPartition]:
         self._client.poll(0)  # takes what the client reports about its connections: it would pile up
         try:
-            numbers = self._client.list_topics(topic, timeout=_TIMEOUT_SECONDS).topics[topic].partitions
-            found = _committed(self._client, [TopicPartition(topic, number) for number in numbers])
+            found = committed_of(self._client, [TopicPartition(topic, n) for n in range(shape.num_partitions)])
         except confluent_kafka.KafkaException as error:
             raise BrokerError(f"offsets of group {self._group}: {what_it_says(error)}") from error
-        return {part.partition: part.offset for part in found if part.offset >= 0}
+        return [part for part in found if part.offset >= 0]
 
     def close(self) -> None:
         """Close the client."""
@@ -301,7 +355,8 @@ def _is_new(name: str, future: "Future[Any]") -> bool:
 
 
 @until_settled
-def _committed(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+def committed_of(client: confluent_kafka.Consumer, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    """What the client's group has committed; waits while the group's coordinator moves."""
     found: list[TopicPartition] = client.committed(partitions, timeout=_TIMEOUT_SECONDS)
     return found
 

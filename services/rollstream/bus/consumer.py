@@ -3,8 +3,11 @@
 Generation takes minutes and ends out of order, but Kafka excludes a member that does not poll. So one thread only
 polls, commits and answers rebalances. It waits for handlers only when partitions are revoked, and for a bounded time.
 It puts records into a backlog, from which the event loop takes them while there is room. A full backlog pauses the
-partitions; the thread goes on polling. A paused partition needs up to a second to deliver again, so the backlog is
-refilled well before it is empty.
+partitions; the thread goes on polling (`backlog.py`).
+
+An exception in a callback, of the client or in the event loop, ends the thread, and `records` raises it: nothing is
+committed any more, since nobody knows what the callback left undone. The same holds for a topic that was made anew
+(`topic_watch.py`): its offsets are not those that were taken.
 
 Only that thread calls the Kafka client. `_lock` guards the assignment, which both threads use, and the backlog, except
 that the polling thread appends without it. A record is taken when it leaves the backlog: nothing in it is committed.
@@ -16,65 +19,36 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
 from rollstream.bus import metrics
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.backlog import Backlog
 from rollstream.bus.clients import made
-from rollstream.bus.group_config import ConsumerSettings, check_topics, group_config
+from rollstream.bus.commits import as_commits, beginnings, confirmed
+from rollstream.bus.group_config import ConsumerSettings, check_topics, group_config, note_error
+from rollstream.bus.in_flight import InFlight
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.offsets import Assignment
 from rollstream.bus.receiving import Receiver
+from rollstream.bus.room import Room
+from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.errors import BrokerError, StuckRecordError
+from rollstream.schemas.errors import StuckRecordError, TopicChangedError
 
 _LOG = logging.getLogger(__name__)
 
-# The difference keeps the backlog filled while a resumed partition needs its second.
-_BACKLOG_HIGH: Final = 128
-_BACKLOG_LOW: Final = 64
 _BATCH: Final = 64
-_FULL_SECONDS: Final = 0.5
 _POLL_SECONDS: Final = 0.05
 # Time for the event loop to end the process in order, with a log line of the reason.
 _HARD_EXIT_SECONDS: Final = 8.0
-# Waiting does not help against these: a person must change rights or settings.
-_DENIED: Final = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.INVALID_GROUP_ID,
-    KafkaError._AUTHENTICATION,
-)
-
-
-@dataclass(slots=True, eq=False)
-class InFlight:
-    """One record taken and not finished; `epoch` is the epoch of its partition in which it was taken."""
-
-    message: Message
-    partition: Partition
-    epoch: int
-    consumer: "GroupConsumer"
-
-    @property
-    def is_current(self) -> bool:
-        """Whether its partition is still owned in that epoch. If not, its results must not be published."""
-        return self.consumer.is_current(self)
-
-    def begin(self) -> None:
-        """Note that its handling begins: from here on its bound counts, not while it waits for other records."""
-        self.consumer.begin(self)
-
-    def done(self) -> None:
-        """Note that all its effects are confirmed, so that its offset may be committed."""
-        self.consumer.finish(self)
 
 
 class GroupConsumer:
@@ -91,6 +65,7 @@ class GroupConsumer:
     ) -> None:
         self.group_id = group_id
         self.record_deadline_seconds = settings.record_deadline_seconds
+        self._kafka = kafka
         self._topics = list(topics)
         self._consumed = {topic: metrics.CONSUMED.labels(topic) for topic in topics}
         metrics.PAUSED.labels(group_id).set(0)
@@ -99,18 +74,17 @@ class GroupConsumer:
         config = {
             **group_config(kafka, group_id, settings.max_poll_interval_seconds),
             "on_commit": self._on_commit,
-            "error_cb": self._note,
+            "error_cb": partial(note_error, group_id),
         }
         self._client = made(confluent_kafka.Consumer, config, kafka)
         self._receiver = Receiver(self._client)
         self._lock = threading.Lock()
         self._assignment = Assignment()
-        self._backlog: deque[Message] = deque()
-        self._needs_more = threading.Event()
-        self._reasons: set[str] = set()
-        self._is_paused = False
-        self._full_since: float | None = None
+        self._backlog = Backlog()
+        self._room = Room(self._assignment, self._lock, settings)
         self._is_committing = False
+        # What a callback raised; from then on nothing is committed.
+        self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
         self._taken: deque[InFlight] = deque()
@@ -142,13 +116,20 @@ class GroupConsumer:
             self._start_records()
         await self._polling
 
+    def _guarded(self, callback: Callable[[], None]) -> None:
+        """Call it. What it raises ends the polling thread: the event loop itself would only log it."""
+        try:
+            callback()
+        except BaseException as error:  # noqa: BLE001 (raised again, by the polling thread)
+            self._failure = error
+
     def pause_for(self, reason: str) -> None:
         """Take no records until `resume_for` is called with the same reason. Both are for the event loop."""
-        self._reasons.add(reason)
+        self._room.reasons.add(reason)
 
     def resume_for(self, reason: str) -> None:
         """Remove this reason; records are taken again when none is left."""
-        self._reasons.discard(reason)
+        self._room.reasons.discard(reason)
         self._start_records()
 
     async def close(self) -> None:
@@ -170,6 +151,19 @@ class GroupConsumer:
         with self._lock:
             self._assignment.begin(taken.partition, taken.message.offset, taken.epoch, now=time.monotonic())
 
+    def mark(self, taken: InFlight, mark: int) -> None:
+        """See `InFlight.mark`."""
+        with self._lock:
+            self._assignment.mark(taken.partition, taken.message.offset, taken.epoch, mark)
+
+    async def rest(self, taken: InFlight, waiting: Awaitable[bool]) -> None:
+        """See `InFlight.rest`."""
+        await self._room.rest(taken, waiting, self._start_records)
+
+    def free(self, taken: InFlight, weight: int) -> None:
+        """See `InFlight.free`."""
+        self._room.free(taken, weight, self._start_records)
+
     def finish(self, taken: InFlight) -> None:
         """See `InFlight.done`."""
         with self._lock:
@@ -179,11 +173,15 @@ class GroupConsumer:
             self._start_records()
 
     def _start_records(self) -> None:
+        self._guarded(self._take_from_backlog)
+
+    def _take_from_backlog(self) -> None:
         """Take records from the backlog as far as the bounds allow."""
         counts: dict[str, int] = {}
         with self._lock:
-            while self._backlog and self._has_room():
-                message = self._backlog.popleft()
+            self._room.resume_rested()
+            while self._backlog and self._room.for_another():
+                message = self._backlog.take()
                 partition = message.topic_partition
                 epoch = self._assignment.start(partition, message.offset, weight=self._weight_of(message))
                 if epoch is not None:
@@ -193,21 +191,13 @@ class GroupConsumer:
             self._consumed[topic].inc(count)
         if self._taken:
             self._has_news.set()
-        if len(self._backlog) < _BACKLOG_LOW and not self._needs_more.is_set():
-            self._needs_more.set()
+        self._backlog.say_if_low()
 
     def _weight_of(self, message: Message) -> int:
         try:
             return self._weigh(message)
         except Exception:  # noqa: BLE001 (raised here, it would lose the record; its handling meets it again)
             return 1
-
-    def _has_room(self) -> bool:
-        return (
-            not self._reasons
-            and self._assignment.num_unfinished < self._settings.max_in_flight
-            and self._assignment.weight < self._settings.max_weight
-        )
 
     @property
     def num_in_flight(self) -> int:
@@ -218,6 +208,7 @@ class GroupConsumer:
 
     def _run(self) -> None:
         check_topics(self._client, self._topics)
+        self._watch = TopicWatch(KafkaAdmin(self._kafka), self._topics)
         self._client.subscribe(
             self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost
         )
@@ -229,9 +220,14 @@ class GroupConsumer:
             self._hard_exit.daemon = True
             self._hard_exit.start()
             raise
+        except BaseException as error:
+            self._failure = error
+            raise
         finally:
-            self._commit_now(self._assignment.partitions)
-            self._client.close()
+            try:
+                self._commit_now(self._assignment.partitions)
+            finally:
+                self._client.close()
 
     def _poll_until_closed(self) -> None:
         next_tick = time.monotonic() + self._settings.commit_interval_seconds
@@ -239,16 +235,17 @@ class GroupConsumer:
             self._health.heartbeat("poll", self._settings.max_poll_interval_seconds)
             self._pause_or_resume()
             self._fill_backlog()
+            if self._failure is not None:
+                raise self._failure
             if time.monotonic() >= next_tick:
                 self._check_stuck()
+                self._watch.added()
                 self._commit_soon()
                 self._measure()
                 next_tick = time.monotonic() + self._settings.commit_interval_seconds
 
     def _fill_backlog(self) -> None:
-        self._needs_more.clear()
-        if len(self._backlog) >= _BACKLOG_HIGH and not self._is_paused:
-            self._needs_more.wait(_POLL_SECONDS)
+        if not self._backlog.has_room(_POLL_SECONDS):
             return
         first = self._client.poll(_POLL_SECONDS)
         if first is None:
@@ -258,23 +255,18 @@ class GroupConsumer:
         for polled in [first, *self._client.consume(_BATCH, 0.0)]:
             message = self._receiver.message(polled)
             if message is None:
-                self._note(polled.error())
+                note_error(self.group_id, polled.error())
             elif self._assignment.owns(message.topic_partition):
-                self._backlog.append(message)
+                self._backlog.put(message)
         self._loop.call_soon_threadsafe(self._start_records)
 
     def _pause_or_resume(self) -> None:
-        # Hysteresis in size and time: a pause throws away what the client has fetched, and the first record after it
-        # takes a second. Fast handlers empty a full backlog in less than that.
-        is_full = len(self._backlog) >= (_BACKLOG_LOW if self._is_paused else _BACKLOG_HIGH)
-        now = time.monotonic()
-        self._full_since = (self._full_since or now) if is_full else None
-        must = self._full_since is not None and (self._is_paused or now - self._full_since > _FULL_SECONDS)
-        if must == self._is_paused:
+        must = self._backlog.must_pause(time.monotonic())
+        if must == self._backlog.is_paused:
             return
         change = self._client.pause if must else self._client.resume
         change([TopicPartition(*partition) for partition in self._assignment.partitions])
-        self._is_paused = must
+        self._backlog.is_paused = must
         metrics.PAUSED.labels(self.group_id).set(must)
 
     def _check_stuck(self) -> None:
@@ -289,14 +281,15 @@ class GroupConsumer:
     # Rebalances; the client calls these inside its poll.
 
     def _on_assign(self, client: Any, partitions: list[TopicPartition]) -> None:
+        self._watch.look()
         with self._lock:
             self._assignment.add([(part.topic, part.partition) for part in partitions])
-        client.incremental_assign(partitions)
-        if self._is_paused:  # new partitions arrive unpaused
+        client.incremental_assign(beginnings(client, partitions, self._watch))
+        if self._backlog.is_paused:  # new partitions arrive unpaused
             client.pause(partitions)
         metrics.REBALANCES.labels(self.group_id, "assigned").inc(len(partitions))
         self._health.check("assignment", True, f"{len(self._assignment.partitions)} partitions")
-        _LOG.info("%s: assigned %s", self.group_id, _names(partitions))
+        _LOG.info("%s: assigned %s", self.group_id, [(part.topic, part.partition) for part in partitions])
 
     def _on_revoke(self, _client: Any, partitions: list[TopicPartition]) -> None:
         going = [(part.topic, part.partition) for part in partitions]
@@ -317,7 +310,7 @@ class GroupConsumer:
 
     def _forget_backlog(self, partitions: list[Partition]) -> None:
         with self._lock:
-            self._backlog = deque(message for message in self._backlog if message.topic_partition not in partitions)
+            self._backlog.forget(partitions)
 
     def _drop(self, partitions: list[Partition], event: str) -> None:
         with self._lock:
@@ -325,7 +318,7 @@ class GroupConsumer:
             self._assignment.remove(partitions)
         metrics.REBALANCES.labels(self.group_id, event).inc(len(partitions))
         _LOG.info("%s: %s %s, %d records unfinished", self.group_id, event, partitions, num_unfinished)
-        self._loop.call_soon_threadsafe(self._on_dropped)
+        self._loop.call_soon_threadsafe(self._guarded, self._on_dropped)
 
     def _num_unfinished(self, partitions: list[Partition]) -> int:
         with self._lock:
@@ -335,8 +328,8 @@ class GroupConsumer:
 
     def _to_commit(self, partitions: Sequence[Partition] | None = None) -> list[TopicPartition]:
         with self._lock:
-            offsets = self._assignment.to_commit(partitions)
-        return [TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()]
+            commits = self._assignment.to_commit(partitions) if self._failure is None else {}
+        return as_commits(commits, self._watch) if commits else []
 
     def _commit_soon(self) -> None:
         # One commit at a time: the coordinator answers none during a rebalance, and they would accumulate.
@@ -346,9 +339,14 @@ class GroupConsumer:
             self._client.commit(offsets=offsets, asynchronous=True)
 
     def _commit_now(self, partitions: Sequence[Partition]) -> None:
-        offsets = self._to_commit(partitions)
-        if not offsets:
+        if not (offsets := self._to_commit(partitions)):
             return
+        try:
+            # Partitions of a topic that was made anew are revoked, and the commit would count for the new one.
+            self._watch.look()
+        except TopicChangedError as error:
+            self._failure = error
+            raise
         try:
             self._note_commit(None, self._client.commit(offsets=offsets, asynchronous=False))
         except confluent_kafka.KafkaException as error:
@@ -362,19 +360,11 @@ class GroupConsumer:
         problems = {problem.code(): problem for part in partitions if (problem := error or part.error)}
         metrics.COMMITS.labels(self.group_id, "failed" if problems else "committed").inc()
         with self._lock:
-            for part in partitions:
-                if (error or part.error) is None:
-                    self._assignment.committed((part.topic, part.partition), part.offset)
+            for partition, commit in confirmed(partitions, error).items():
+                self._assignment.committed(partition, commit)
         # Usually the partitions are not owned any more. For those that are, the next commit repeats this one.
         for problem in problems.values():
-            self._note(problem)
-
-    # Errors and metrics.
-
-    def _note(self, error: KafkaError) -> None:
-        if error.fatal() or error.code() in _DENIED:
-            raise BrokerError(f"consumer of {self.group_id}: {error.str()} ({error.name()})")
-        _LOG.warning("kafka consumer of %s: %s (%s)", self.group_id, error.str(), error.name())
+            note_error(self.group_id, problem)
 
     def _measure(self) -> None:
         with self._lock:
@@ -383,9 +373,8 @@ class GroupConsumer:
             next_offsets = {one: self._assignment.committable(one) for one in self._assignment.partitions}
         metrics.IN_FLIGHT.labels(self.group_id).set(records)
         metrics.IN_FLIGHT_WEIGHT.labels(self.group_id).set(weight)
-        metrics.OLDEST_UNFINISHED.labels(self.group_id).set(
-            0 if oldest is None else time.time() - (time.monotonic() - oldest)
-        )
+        since = 0 if oldest is None else time.time() - (time.monotonic() - oldest)
+        metrics.OLDEST_UNFINISHED.labels(self.group_id).set(since)
         for topic in self._topics:
             offsets = {one: offset for one, offset in next_offsets.items() if one[0] == topic and offset is not None}
             metrics.LAG.labels(self.group_id, topic).set(sum(self._lag(*pair) for pair in offsets.items()))
@@ -394,7 +383,3 @@ class GroupConsumer:
         # cached: a question to the broker would stop this thread from polling.
         _, end = self._client.get_watermark_offsets(TopicPartition(*partition), cached=True)
         return max(0, int(end) - next_offset)
-
-
-def _names(partitions: list[TopicPartition]) -> list[str]:
-    return [f"{part.topic}/{part.partition}" for part in partitions]

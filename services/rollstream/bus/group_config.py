@@ -1,16 +1,28 @@
 """The settings of a member of a consumer group: ours, and librdkafka's for both group protocols."""
 
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
 import confluent_kafka
+from confluent_kafka import KafkaError
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.bus.clients import CLIENT_LOG
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
+_LOG = logging.getLogger(__name__)
 _METADATA_TIMEOUT_SECONDS: Final = 30.0
+
+# Waiting does not help against these: a person must change rights or settings.
+_DENIED: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.INVALID_GROUP_ID,
+    KafkaError._AUTHENTICATION,
+)
 
 
 class ConsumerSettings(BaseModel):
@@ -19,7 +31,7 @@ class ConsumerSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     max_in_flight: int = Field(default=64, ge=1, description="Most records taken and not finished")
-    max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: tokens)")
+    max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: samples)")
     record_deadline_seconds: float = Field(
         default=1800.0, gt=0, description="A record that is handled for longer ends the process: its handler hangs"
     )
@@ -54,8 +66,11 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
         "max.poll.interval.ms": int(max_poll_interval_seconds * 1000),
-        # 16 MiB, not the default 64: a pause throws away what is fetched, and it is fetched again.
-        "queued.max.messages.kbytes": 16384,
+        # Not the defaults of 64 MiB and 1 MiB: a pause throws away what is fetched, and it is fetched again. The bound
+        # of a partition counts bytes as compressed, so a member of a long log took 100 MB of memory, now 29. A larger
+        # record comes alone.
+        "queued.max.messages.kbytes": 4096,
+        "fetch.message.max.bytes": 262144,
         "fetch.max.bytes": 16777216,
         # How long the broker holds an empty fetch back: a resumed partition must wait until the running fetch for the
         # other partitions returns, and each fetch that brings nothing costs the broker.
@@ -67,7 +82,12 @@ def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds:
 def _group_protocol(kafka: KafkaSettings) -> dict[str, str]:
     if kafka.group_protocol == "classic":
         # The group waits for a member that leaves during a rebalance until its session ends. The default is 45 s.
-        return {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": "15000"}
+        # Its own metadata tells the group's leader of partitions that are added, by default after five minutes.
+        return {
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": "15000",
+            "topic.metadata.refresh.interval.ms": "20000",
+        }
     # The default, uniform, balances the sum over all topics: one member may get all of prompts, another eval-prompts
     # alone. range splits each topic. In this protocol session and heartbeat times are settings of the broker.
     return {"group.remote.assignor": "range"}
@@ -82,3 +102,10 @@ def check_topics(client: confluent_kafka.Consumer, topics: Sequence[str]) -> Non
     missing = [topic for topic in topics if topic not in existing]
     if missing:
         raise ConfigurationError(f"no topics {', '.join(missing)}: make them with `rollstream topics create`")
+
+
+def note_error(group_id: str, error: KafkaError) -> None:
+    """Log what the client of a member reports; raises `BrokerError` if it will never go on by itself."""
+    if error.fatal() or error.code() in _DENIED:
+        raise BrokerError(f"consumer of {group_id}: {error.str()} ({error.name()})")
+    _LOG.warning("kafka consumer of %s: %s (%s)", group_id, error.str(), error.name())

@@ -52,8 +52,12 @@ class OutRecord:
 
 
 class Delivery(NamedTuple):
-    """The place of a published message that every in-sync replica has confirmed."""
+    """The place of a published message that every in-sync replica has confirmed.
+
+    `timestamp_ms` is the broker's append time; 0 if its topic has none.
+    """
 
     topic: str
     partition: int
     offset: int
+    timestamp_ms: int = 0

@@ -14,7 +14,9 @@ HANDLER_FAILURES: Final = Counter(
 )
 IN_FLIGHT: Final = Gauge("rollstream_bus_in_flight_records", "Records taken and not finished", ["group"])
 IN_FLIGHT_WEIGHT: Final = Gauge(
-    "rollstream_bus_in_flight_weight", "Sum of the weights of the records in flight (generator: tokens)", ["group"]
+    "rollstream_bus_in_flight_weight",
+    "Sum of the weights of the records in flight (generator: samples, tokens where max_tokens_in_flight is set)",
+    ["group"],
 )
 OLDEST_UNFINISHED: Final = Gauge(
     "rollstream_bus_oldest_unfinished_timestamp_seconds",

@@ -5,8 +5,19 @@ only what comes after the commit, and unfinished records before it would be lost
 """
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
+from rollstream.bus.commit_notes import note_of
 from rollstream.bus.message import Partition
+from rollstream.schemas.errors import TopicChangedError
+
+
+class Commit(NamedTuple):
+    """What is committed of one partition: from which offset the next owner must read, and marks of what is in work."""
+
+    offset: int
+    note: str = ""
+    """See `bus/commit_notes.py`."""
 
 
 class OffsetTracker:
@@ -21,13 +32,19 @@ class OffsetTracker:
         self._unfinished: dict[int, int] = {}
         # Since when those are handled that do not wait for it any more.
         self._begun: dict[int, float] = {}
+        self._marks: dict[int, int] = {}
         self._next: int | None = None
         self._weight = 0
 
     def start(self, offset: int, *, weight: int = 1) -> None:
-        """Note that the record at `offset` was taken; raises ValueError if offsets went back: records would be lost."""
+        """Note that the record at `offset` was taken.
+
+        Raises `TopicChangedError` if offsets went back: a commit of those before would pass records over.
+        """
         if self._next is not None and offset < self._next:
-            raise ValueError(f"offset {offset} came after {self._next - 1}: the log was truncated or read again")
+            raise TopicChangedError(
+                f"offset {offset} came after {self._next - 1}: the topic was made anew, or its log was cut short"
+            )
         self._unfinished[offset] = weight
         self._next = offset + 1
         self._weight += weight
@@ -36,16 +53,48 @@ class OffsetTracker:
         """Note that the handling of `offset` began, which was taken before and is not finished."""
         self._begun[offset] = now
 
+    def mark(self, offset: int, mark: int) -> None:
+        """Mark `offset` unless it is finished; of several marks the lowest one stays."""
+        if offset in self._unfinished:
+            self._marks[offset] = min(mark, self._marks.get(offset, mark))
+
+    def rest(self, offset: int) -> int:
+        """Note that `offset` waits and is not handled meanwhile: it weighs nothing. Returns what it weighed."""
+        weight = self._unfinished[offset]
+        self._unfinished[offset] = 0
+        self._begun.pop(offset, None)
+        self._weight -= weight
+        return weight
+
+    def resume(self, offset: int, weight: int) -> None:
+        """Note that `offset`, which rested, weighs `weight` again."""
+        self._unfinished[offset] = weight
+        self._weight += weight
+
+    def free(self, offset: int, weight: int) -> int:
+        """Note that `offset` weighs so much less, at least nothing. Returns by how much."""
+        weight = min(weight, self._unfinished.get(offset, 0))
+        if weight:
+            self._unfinished[offset] -= weight
+            self._weight -= weight
+        return weight
+
     def finish(self, offset: int) -> int:
         """Note that the effects of `offset` are confirmed; returns its weight, raises KeyError if not unfinished."""
         weight = self._unfinished.pop(offset)
         self._begun.pop(offset, None)
+        self._marks.pop(offset, None)
         self._weight -= weight
         return weight
 
     def committable(self) -> int | None:
         """The lowest unfinished offset, or the one after the last if all are finished; None before the first."""
         return next(iter(self._unfinished), self._next)
+
+    def commit(self) -> Commit | None:
+        """What may be committed, with the marks of what is unfinished; None before the first record."""
+        offset = self.committable()
+        return None if offset is None else Commit(offset, note_of(self._marks))
 
     @property
     def num_unfinished(self) -> int:
@@ -72,7 +121,7 @@ class Assignment:
     def __init__(self) -> None:
         self._trackers: dict[Partition, OffsetTracker] = {}
         self._epochs: dict[Partition, int] = {}
-        self._committed: dict[Partition, int] = {}
+        self._committed: dict[Partition, Commit] = {}
         self._last_epoch = 0
         self.num_unfinished = 0
         """Records taken and not finished, in all partitions."""
@@ -119,6 +168,30 @@ class Assignment:
         if self.is_current(partition, epoch):
             self._trackers[partition].begin(offset, now=now)
 
+    def mark(self, partition: Partition, offset: int, epoch: int, mark: int) -> None:
+        """Mark an unfinished record, see `OffsetTracker.mark`, unless it was taken in an earlier epoch."""
+        if self.is_current(partition, epoch):
+            self._trackers[partition].mark(offset, mark)
+
+    def rest(self, partition: Partition, offset: int, epoch: int) -> int:
+        """Note that a record waits: see `OffsetTracker.rest`. 0 if it was taken in an earlier epoch."""
+        if not self.is_current(partition, epoch):
+            return 0
+        weight = self._trackers[partition].rest(offset)
+        self.weight -= weight
+        return weight
+
+    def resume(self, partition: Partition, offset: int, epoch: int, weight: int) -> None:
+        """Note that a record that rested weighs so much again, unless it was taken in an earlier epoch."""
+        if self.is_current(partition, epoch):
+            self._trackers[partition].resume(offset, weight)
+            self.weight += weight
+
+    def free(self, partition: Partition, offset: int, epoch: int, weight: int) -> None:
+        """Note that a record weighs so much less, at least nothing, unless it was taken in an earlier epoch."""
+        if self.is_current(partition, epoch):
+            self.weight -= self._trackers[partition].free(offset, weight)
+
     def finish(self, partition: Partition, offset: int, epoch: int) -> bool:
         """Finish a record, unless it was taken in an earlier epoch. Returns whether it counted."""
         if not self.is_current(partition, epoch):
@@ -131,20 +204,20 @@ class Assignment:
         """Whether the partition is still owned in the `epoch` in which a record was taken."""
         return self._epochs.get(partition) == epoch
 
-    def to_commit(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, int]:
-        """The offset to commit for each partition where it differs from the last commit; by default for all owned."""
+    def to_commit(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Commit]:
+        """What to commit for each partition where it differs from the last commit; by default for all owned."""
         wanted = self.partitions if partitions is None else [one for one in partitions if one in self._trackers]
-        offsets = {partition: self._trackers[partition].committable() for partition in wanted}
+        commits = {partition: self._trackers[partition].commit() for partition in wanted}
         return {
-            partition: offset
-            for partition, offset in offsets.items()
-            if offset is not None and offset != self._committed.get(partition)
+            partition: commit
+            for partition, commit in commits.items()
+            if commit is not None and commit != self._committed.get(partition)
         }
 
-    def committed(self, partition: Partition, offset: int) -> None:
+    def committed(self, partition: Partition, commit: Commit) -> None:
         """Note that the broker confirmed this commit."""
         if partition in self._trackers:
-            self._committed[partition] = offset
+            self._committed[partition] = commit
 
     def committable(self, partition: Partition) -> int | None:
         """Next offset to commit of one partition; None if nothing was taken from it."""

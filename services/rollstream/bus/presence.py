@@ -17,6 +17,7 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.bus.admin import until_settled, what_it_says
 from rollstream.bus.clients import CLIENT_LOG, admin_client, made
+from rollstream.process.ending import end_process
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import LEDGER
@@ -62,9 +63,12 @@ class TrainerPresence:
         self._thread.join(_LEAVES_SECONDS)
 
     def _poll_until_end(self) -> None:
-        while not self._ending.is_set():
-            self._consumer.poll(0.5)
-        self._consumer.close()
+        try:
+            while not self._ending.is_set():
+                self._consumer.poll(0.5)
+            self._consumer.close()
+        except BaseException as error:  # noqa: BLE001 (a trainer that is not seen to live would be written beside)
+            end_process(error, "the trainer would not count as present any more")
 
 
 def require_no_trainer(kafka: KafkaSettings, run: str, *, force: bool) -> None:

@@ -9,13 +9,14 @@ import threading
 import time
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import confluent_kafka
 
-from rollstream.bus.clients import CLIENT_LOG, made
+from rollstream.bus.clients import CLIENT_LOG, know_brokers, made
 from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS, Deliveries, Report, promise
 from rollstream.bus.message import Delivery, OutRecord
+from rollstream.process.ending import end_process
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import TOPIC_BYTES
@@ -24,6 +25,9 @@ _LOG = logging.getLogger(__name__)
 
 # The topic dead-letters takes 1 MiB more than the others, so that any record fits there with its headers.
 MAX_MESSAGE_BYTES = TOPIC_BYTES + 2**20
+
+# Below the time that `close` waits for the thread. Without a broker records wait in the client's queue instead.
+_FIRST_ANSWER_SECONDS: Final = 1.0
 
 
 def producer_config(kafka: KafkaSettings, client_id: str) -> dict[str, Any]:
@@ -56,6 +60,7 @@ class Publisher:
         config = {**producer_config(kafka, client_id), "error_cb": self._on_error}
         self._producer = made(confluent_kafka.Producer, config, kafka)
         self._fatal: BrokerError | None = None
+        self._knows_brokers = threading.Event()
         self._closing = threading.Event()
         # librdkafka calls delivery reports only inside `poll` and `flush`.
         self._poller = threading.Thread(target=self._poll, name=f"{client_id}-deliveries", daemon=True)
@@ -126,9 +131,11 @@ class Publisher:
             time.sleep(0.01)
 
     def _is_taken(self, record: OutRecord, report: Report) -> bool:
-        """Hand the record to the client; False while its queue is full."""
+        """Hand the record to the client; False while its queue is full, or it does not know the brokers yet."""
         if self._fatal:
             raise self._fatal
+        if not self._knows_brokers.is_set():
+            return False
         try:
             self._producer.produce(
                 record.topic,
@@ -144,8 +151,13 @@ class Publisher:
         return True
 
     def _poll(self) -> None:
-        while not self._closing.is_set():
-            self._producer.poll(0.1)
+        know_brokers(self._producer, timeout_seconds=_FIRST_ANSWER_SECONDS)
+        self._knows_brokers.set()
+        try:
+            while not self._closing.is_set():
+                self._producer.poll(0.1)
+        except BaseException as error:  # noqa: BLE001 (whoever waits for a delivery report would wait for ever)
+            end_process(error, "a delivery report could not be handed on")
 
     def _on_error(self, error: confluent_kafka.KafkaError) -> None:
         if error.fatal():

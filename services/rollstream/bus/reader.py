@@ -1,7 +1,9 @@
 """Reads topics without a consumer group: from an offset or the start, to the end, and further as records arrive.
 
 The trainer, producers (for credit), weight watchers and all commands read this way: each sees every record, and no
-committed offset changes. Reads are `read_committed`. Transaction markers take offsets, so offsets are never counts.
+committed offset changes. Partitions that a topic gets meanwhile are read too, from their start, and a topic that is
+made anew ends the reading (`topic_watch.py`). Reads are `read_committed`. Transaction markers take offsets, so offsets
+are never counts.
 """
 
 import logging
@@ -15,9 +17,11 @@ import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
 from rollstream.bus.admin import KafkaAdmin, what_it_says
-from rollstream.bus.clients import CLIENT_LOG, made
+from rollstream.bus.clients import CLIENT_LOG, know_brokers, made
+from rollstream.bus.commit_notes import ids_note, metadata_of
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.receiving import Receiver
+from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
@@ -31,7 +35,7 @@ _SILENCE_SECONDS: Final = 60.0
 _TO_END_WAIT_MS: Final = 50
 _FOLLOWING_WAIT_MS: Final = 500
 # The client reports these while it reconnects by itself: they are no reason to end.
-_TRANSIENT = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
+TRANSIENT: Final = (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE)
 
 
 class TopicReader:
@@ -48,15 +52,17 @@ class TopicReader:
     ) -> None:
         """`follows`: it reads on for long after the end, where each fetch that brings nothing costs the broker."""
         wait_ms = _FOLLOWING_WAIT_MS if follows else _TO_END_WAIT_MS
-        config = {**_config(kafka, monitor_group or _group_beside(topics)), "fetch.wait.max.ms": wait_ms}
-        self._kafka = kafka
+        config = {**reader_config(kafka, monitor_group or _group_beside(topics)), "fetch.wait.max.ms": wait_ms}
         self._consumer = made(confluent_kafka.Consumer, config, kafka)
         self._receiver = Receiver(self._consumer)
-        self._partitions = self._discover(topics)
+        self._admin = KafkaAdmin(kafka)
+        self._watch = TopicWatch(self._admin, topics)
+        for topic in topics:
+            know_brokers(self._consumer, topic)
         self._positions: dict[Partition, int] = {}
         self._at_end: set[Partition] = set()
         self._start = start or {}
-        self._consumer.assign([self._next(partition) for partition in self._partitions])
+        self._consumer.assign([self._next(partition) for partition in self.partitions])
 
     def __enter__(self) -> Self:
         return self
@@ -69,10 +75,19 @@ class TopicReader:
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """The partitions that are read."""
-        return self._partitions
+        return tuple(self._watch.partitions)
+
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of the topics that are read."""
+        return {topic: self._watch.topic_id(topic) for topic, _ in self._watch.partitions}
 
     def poll(self, max_messages: int = 500, timeout_seconds: float = 0.5) -> list[Message]:
-        """The messages that have arrived; waits at most `timeout_seconds` for the first."""
+        """The messages that have arrived; waits at most `timeout_seconds` for the first.
+
+        Raises `TopicChangedError` if a topic was deleted or made anew, `BrokerError` and `ConfigurationError`.
+        """
+        self._read_too(self._watch.added())
         first = self._consumer.poll(timeout_seconds)
         if first is None:
             return []
@@ -100,25 +115,21 @@ class TopicReader:
 
     def at_end(self) -> bool:
         """Whether every partition was read to its end, and nothing has come since."""
-        return len(self._at_end) == len(self._partitions)
+        return len(self._at_end) == len(self._watch.partitions)
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of each partition of which anything is known: a record was read, or its end was seen."""
         return dict(self._positions)
 
-    def pause(self, partitions: Iterable[Partition]) -> None:
-        """Stop fetching these. Pause rarely: the client drops and refetches what it has buffered (librdkafka #2703)."""
-        self._consumer.pause([TopicPartition(*partition) for partition in partitions])
-
-    def resume(self, partitions: Iterable[Partition]) -> None:
-        """Fetch these again."""
-        self._consumer.resume([TopicPartition(*partition) for partition in partitions])
-
     def commit_for_monitoring(self, offsets: Mapping[Partition, int]) -> None:
-        """Commit offsets for lag monitors alone; no stage reads them."""
+        """Commit offsets for lag monitors, and which topics were read for the next process; it reads on elsewhere."""
         if offsets:
+            ids, note = self.topic_ids, ids_note(self.topic_ids)
             self._consumer.commit(
-                offsets=[TopicPartition(topic, number, offset) for (topic, number), offset in offsets.items()],
+                offsets=[
+                    TopicPartition(topic, number, offset, metadata=metadata_of(ids[topic], note))
+                    for (topic, number), offset in offsets.items()
+                ],
                 asynchronous=True,
             )
 
@@ -127,10 +138,16 @@ class TopicReader:
         self._consumer.close()
 
     def _ends(self) -> dict[Partition, int]:
-        admin = KafkaAdmin(self._kafka)
-        counts = Counter(topic for topic, _ in self._partitions)
-        ends = {topic: admin.end_offsets(topic, count) for topic, count in counts.items()}
-        return {(topic, number): ends[topic][number] for topic, number in self._partitions}
+        self._read_too(self._watch.look())
+        counts = Counter(topic for topic, _ in self.partitions)
+        ends = {topic: self._admin.end_offsets(topic, count) for topic, count in counts.items()}
+        return {(topic, number): ends[topic][number] for topic, number in self.partitions}
+
+    def _read_too(self, added: Sequence[Partition]) -> None:
+        """Read these partitions too, which their topics did not have before."""
+        if added:
+            self._consumer.incremental_assign([self._next(partition) for partition in added])
+            _LOG.info("partitions were added and are read too: %s", ", ".join(f"{name}/{n}" for name, n in added))
 
     def _taken(self, polled: Iterable[confluent_kafka.Message]) -> list[Message]:
         messages = []
@@ -153,7 +170,7 @@ class TopicReader:
             self._positions[partition] = max(self._positions.get(partition, 0), message.offset())
         elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self._read_on(partition, error)
-        elif error.fatal() or error.code() not in _TRANSIENT:
+        elif error.fatal() or error.code() not in TRANSIENT:
             raise BrokerError(f"reading {partition[0]}: {error.str()} ({error.name()})")
         else:
             _LOG.warning("kafka reader: %s", error.str())
@@ -182,19 +199,7 @@ class TopicReader:
         self._consumer.incremental_assign([wanted])
 
     def _unread(self) -> list[str]:
-        return [f"{topic}/{number}" for topic, number in self._partitions if (topic, number) not in self._at_end]
-
-    def _discover(self, topics: Sequence[str]) -> tuple[Partition, ...]:
-        found: list[Partition] = []
-        for topic in topics:
-            try:
-                metadata = self._consumer.list_topics(topic, timeout=_METADATA_TIMEOUT_SECONDS).topics[topic]
-            except confluent_kafka.KafkaException as error:
-                raise BrokerError(f"no broker answered about {topic}: {error}; is Kafka up?") from error
-            if metadata.error is not None or not metadata.partitions:
-                raise ConfigurationError(f"topic {topic} does not exist; make it with `rollstream topics create`")
-            found.extend((topic, number) for number in sorted(metadata.partitions))
-        return tuple(found)
+        return [f"{topic}/{number}" for topic, number in self.partitions if (topic, number) not in self._at_end]
 
 
 def _group_beside(topics: Sequence[str]) -> str:
@@ -205,7 +210,8 @@ def _group_beside(topics: Sequence[str]) -> str:
     return f"{topics[0].rpartition('.')[0]}.readers"
 
 
-def _config(kafka: KafkaSettings, group: str) -> dict[str, Any]:
+def reader_config(kafka: KafkaSettings, group: str) -> dict[str, Any]:
+    """librdkafka's settings for all that reads by assignment."""
     return {
         **kafka.client_config(),
         "logger": CLIENT_LOG,

@@ -19,6 +19,7 @@ from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.clients import BROKER_ANSWERS_SECONDS, cluster_topics
 from rollstream.bus.cloud_events import attributes
 from rollstream.bus.message import Headers, Message, OutRecord, Partition
+from rollstream.bus.places import PlaceReader
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings import StageSettings
@@ -94,6 +95,10 @@ class Run:
         """
         names = [self.topic(topic) for topic in topics]
         return TopicReader(self.kafka, names, start=start, monitor_group=monitor_group, follows=follows)
+
+    def place_reader(self) -> PlaceReader:
+        """A reader of single messages; use it as a context manager."""
+        return PlaceReader(self.kafka, self.group("readers"))
 
     def read_with_messages(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
         """Every readable record up to the topic's end, each with the message that it came in.

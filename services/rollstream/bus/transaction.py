@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import confluent_kafka
-from confluent_kafka import KafkaError
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from rollstream.bus.clients import made
@@ -63,7 +63,9 @@ class TransactionalPublisher:
 
         def note(error: KafkaError | None, message: confluent_kafka.Message) -> None:
             if error is None:  # with an error the commit fails, and says so
-                delivered.append(Delivery(message.topic(), message.partition(), message.offset()))
+                kind, timestamp_ms = message.timestamp()
+                appended_ms = timestamp_ms if kind == TIMESTAMP_LOG_APPEND_TIME else 0
+                delivered.append(Delivery(message.topic(), message.partition(), message.offset(), appended_ms))
 
         try:
             self._producer.begin_transaction()

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollstream.cli.collecting import attempt_options
 from rollstream.cli.options import FiniteRange, Period, whole
 
 if TYPE_CHECKING:
@@ -17,8 +18,10 @@ _OF_PARTS = ("every", "watch", "to", "kind", "remember", "health_port", "health_
 @click.command("collect")
 @click.argument("source")
 @click.option("--output", required=True, type=click.Path(path_type=Path), help=".jsonl, .parquet, or a directory.")
-@click.option("--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file with [generator.engine].")
-@click.option("--url", "urls", multiple=True, help="OpenAI-compatible server instead; may be repeated.")
+@click.option(
+    "--config", type=click.Path(dir_okay=False, path_type=Path), help="TOML file: engine, environments, [kafka]."
+)
+@click.option("--url", "urls", multiple=True, help="OpenAI-compatible server; may be repeated.")
 @click.option("--model", help="Model name on the servers; without --url a model directory, run in this process.")
 @click.option("--api-key-variable", help="Environment variable that holds the servers' key.")
 @click.option("--environment", help="Environment whose rubric scores; default: the source, if it is one.")
@@ -35,7 +38,7 @@ _OF_PARTS = ("every", "watch", "to", "kind", "remember", "health_port", "health_
 @click.option("--seed", type=whole(0), help="For the tasks of an environment, and for sampling.")
 @click.option("--deadline", type=FiniteRange(0.001), default=600.0, show_default=True, help="Seconds of a sample.")
 @click.option("--scoring-processes", type=click.IntRange(1, 64), default=1, show_default=True)
-@click.option("--max-attempts", type=click.IntRange(1, 254), default=3, show_default=True, help="At a failed sample.")
+@attempt_options
 @click.option("--overwrite", is_flag=True, help="Begin anew: remove what an earlier call collected there.")
 @click.option("--every", type=Period(), help="Look for new rows so often, e.g. 6h, and write them as parts.")
 @click.option("--watch", is_flag=True, help="Look for new rows every 5 s, or as --every says.")
@@ -59,7 +62,9 @@ def command(
     from rollstream.collect.command import CollectOptions, run_collect
 
     parts = {name: options.pop(name) for name in _OF_PARTS}
-    engine = chosen_engine(config, urls, model, api_key_variable, concurrency=options["concurrency"])
+    engine = chosen_engine(
+        config, urls, model, api_key_variable, concurrency=options["concurrency"], deadline=options["deadline"]
+    )
     chosen = CollectOptions(engine=engine, **declared_in(config), **options)
     stop = stop_on_signals()
     if not (parts["every"] or parts["watch"] or parts["to"] or chosen.source.startswith("topic:")):
@@ -72,7 +77,7 @@ def command(
     from rollstream.collect.continuous.watch import HealthPlace
 
     port = parts["health_port"]
-    run_continuous(
+    exit_code = run_continuous(
         ContinuousOptions(
             collect=chosen, schedule=_schedule(parts["every"], parts["watch"], parts["remember"]), kind=parts["kind"],
             to=parts["to"], cluster=cluster_in(config), accept_loss=parts["accept_loss"],
@@ -80,7 +85,8 @@ def command(
         ),
         stop, say,
     )  # fmt: skip
-    raise SystemExit(130 if stop.is_asked and not (parts["every"] or parts["watch"]) else 0)
+    is_endless = parts["every"] or parts["watch"]
+    raise SystemExit(exit_code if not stop.is_asked else 0 if is_endless else 130)
 
 
 def _schedule(every: float | None, watch: bool, remember: float) -> "Schedule":

@@ -34,7 +34,8 @@ def command(
 ) -> None:
     """Compare the rewards of two files of rollouts, by example and on average.
 
-    Several rollouts of one example are averaged first. Files: JSONL, parquet or a directory of `datasets`.
+    Several rollouts of one example are averaged first. A prompt that comes n times in both files is n examples; the
+    samples of one are told by `sample_idx`. Files: JSONL, parquet or a directory of `datasets`.
     """
     from rollstream.collect.compare.comparison import compare
     from rollstream.collect.compare.report import as_json as plain

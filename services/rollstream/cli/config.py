@@ -16,11 +16,17 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command("config")
 @click.option("--table", help="Only this table, e.g. shared, kafka, trainer or trainer.learning.")
-@click.option("--check", type=_FILE, help="Say what is wrong in this file, for every table. Exits with 78 then.")
+@click.option(
+    "--check",
+    is_flag=False,
+    flag_value="",
+    metavar="[FILE]",
+    help="Say what is wrong in this file, or without a name in the run's, for every table. Exits with 78 then.",
+)
 @click.option("--resolved", "is_resolved", is_flag=True, help="Show the values that apply, and where each comes from.")
-@click.option("--config", type=_FILE, envvar="ROLLSTREAM_CONFIG", help="The file of --resolved.  [default: the run's]")
+@click.option("--config", type=_FILE, envvar="ROLLSTREAM_CONFIG", help="The run's file, for --resolved and --check.")
 @json_option
-def command(table: str | None, check: Path | None, is_resolved: bool, config: Path | None, as_json: bool) -> None:
+def command(table: str | None, check: str | None, is_resolved: bool, config: Path | None, as_json: bool) -> None:
     """Explain every key of a run's file: type, unit, bound, default and meaning.
 
     A table may set a key of the top of the file for its stage alone. Environment variables replace what the file says:
@@ -28,7 +34,7 @@ def command(table: str | None, check: Path | None, is_resolved: bool, config: Pa
     ROLLSTREAM_ENGINE__DTYPE.
     """
     if check is not None:
-        _check(check, as_json)
+        _check(_file_of(check, config), as_json)
     elif is_resolved:
         _show_resolved(find_config(config), table, as_json)
     else:
@@ -36,6 +42,13 @@ def command(table: str | None, check: Path | None, is_resolved: bool, config: Pa
 
         keys = all_keys(table)
         _show([key.as_plain() for key in keys], shown_keys(keys), as_json)
+
+
+def _file_of(check: str, config: Path | None) -> Path:
+    path = Path(check) if check else find_config(config)
+    if path is None:
+        raise ConfigurationError("only ROLLSTREAM_RUN names the run: there is no file to check; name one after --check")
+    return path
 
 
 def _check(path: Path, as_json: bool) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from rollstream.cli.options import json_option
+from rollstream.process.settings import RUN_FILE
 
 
 @click.command()
@@ -21,6 +22,9 @@ from rollstream.cli.options import json_option
 @click.option(
     "--config",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    envvar="ROLLSTREAM_CONFIG",
+    default=lambda: Path(RUN_FILE) if Path(RUN_FILE).is_file() else None,
+    show_default=f"./{RUN_FILE} if there is one",
     help="A run's file: check the certificates and buckets too that it names.",
 )
 @json_option

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from rollstream.cli.collecting import attempt_options
 from rollstream.cli.options import FiniteRange, whole
 
 
@@ -31,6 +32,7 @@ from rollstream.cli.options import FiniteRange, whole
 @click.option("--trust_remote_code", is_flag=True, help="Accepted; code beside the weights is never run here.")
 @click.option("--output_path", type=click.Path(path_type=Path), help="File to write.  [default: ./rollouts.parquet]")
 @click.option("--output_format", type=click.Choice(["parquet", "jsonl"]), help="Its format.  [default: parquet]")
+@attempt_options
 @click.option("--overwrite", is_flag=True, help="Begin anew: remove what an earlier call collected there.")
 def command(**flags: Any) -> None:
     """Generate responses to the prompts of a file, and save them without rewards.
@@ -38,8 +40,8 @@ def command(**flags: Any) -> None:
     Called again, the same command goes on where it ended, and asks for what failed. The variable LITELLM_API_KEY is
     sent to the server as the key.
     """
-    from rollstream.cli.collecting import key_in, say, stop_on_signals
+    from rollstream.cli.collecting import litellm_key, say, stop_on_signals
     from rollstream.collect.generate import GenerateOptions, generate_rollouts
 
-    report = generate_rollouts(GenerateOptions(**flags, api_key=key_in("LITELLM_API_KEY")), stop_on_signals(), say)
+    report = generate_rollouts(GenerateOptions(**flags, api_key=litellm_key()), stop_on_signals(), say)
     raise SystemExit(report.exit_code)

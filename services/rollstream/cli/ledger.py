@@ -49,18 +49,15 @@ def repair_command(records: tuple[str, ...], everything: bool, force: bool, sett
     Where a stranger's entry fits and the trainer's own contradict it, name the stranger's. Nothing is deleted,
     and no repair can be taken back.
     """
-    from rollstream.history.repair import check, repair
+    from rollstream.history.repair import repair
 
     if everything == bool(records):
         raise click.UsageError("give records as `ledger check` prints them, or --all")
-    named = [_place(text) for text in records]
-    run = connected(settings)
-    places = [place for place, _ in check(run)] if everything else named
-    if not places:
-        click.echo("nothing to repair")
-        return
-    repair(settings, places, force=force)
-    click.echo(f"readers of run {settings.run} pass over {', '.join(str(place) for place in places)}")
+    named = None if everything else [_place(text) for text in records]
+    connected(settings)
+    places = repair(settings, named, force=force)
+    said = f"readers of run {settings.run} pass over {', '.join(str(place) for place in places)}"
+    click.echo(said if places else "nothing to repair")
 
 
 def _place(text: str) -> "RecordPlace":

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -17,6 +17,9 @@ from rollstream.schemas.errors import RollstreamError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+# What shells report for a process that SIGINT ended: 128 + 2.
+_INTERRUPTED: Final = 130
 
 # The README shows the same groups.
 SECTIONS: Mapping[str, Mapping[str, str]] = {
@@ -123,9 +126,14 @@ class LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does, but no error repeats an address with a password that stands in a wrong place."""
+        """As click does, but no error repeats an address with a password that stands in a wrong place.
+
+        Ctrl-C gives the exit code that a shell reports for it; click's is 1, which is a defect's.
+        """
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise SystemExit(_INTERRUPTED) from None
         except click.ClickException as error:
             from rollstream.schemas.addresses import without_addresses
 
@@ -207,12 +215,17 @@ def main() -> None:
         sys.path.insert(0, str(Path.cwd()))
     try:
         cli(prog_name="rollstream", obj=True)
-    except RollstreamError as error:
-        _say(error)
-        raise SystemExit(error.exit_code) from error
+    except Exception as error:
+        from rollstream.process.cause import known_cause
+
+        known = known_cause(error)
+        if known is None:
+            raise
+        _say(known, error)
+        raise SystemExit(known.exit_code) from error
 
 
-def _say(error: RollstreamError) -> None:
+def _say(known: RollstreamError, error: Exception) -> None:
     import traceback
 
     from rollstream.process.logs import is_verbose
@@ -222,7 +235,7 @@ def _say(error: RollstreamError) -> None:
     if is_verbose():
         trace = "".join(traceback.format_exception(error))
         click.echo(SECRETS.masked(escaped(trace, keep="\n")), err=True)
-    text = SECRETS.masked(escaped(str(error), keep="\n"))
+    text = SECRETS.masked(escaped(str(known), keep="\n"))
     click.secho(f"error: {text}", fg="red", err=True)
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from rollstream.cli.collecting import attempt_options
 from rollstream.cli.options import FiniteRange, whole
 
 
@@ -32,6 +33,7 @@ from rollstream.cli.options import FiniteRange, whole
 @click.option("--max-tokens", type=whole(1), default=256, show_default=True, help="Most tokens of an answer.")
 @click.option("--environment", default="", help="package.module.Class of an environment of your own.")
 @click.option("--user-id", default="rollstream", show_default=True, help="Who asks, for the column `metadata`.")
+@attempt_options
 @click.option("--overwrite", is_flag=True, help="Remove what was collected before, and begin anew.")
 def command(  # one parameter an option
     num_examples: int,
@@ -41,15 +43,13 @@ def command(  # one parameter an option
     is_mock: bool,
     temperature: float,
     max_tokens: int,
-    **others: int | str | bool,
+    **others: float | str | bool,
 ) -> None:
     """Ask a model to count words, score its answers, write them as rollouts, and print their statistics.
 
     What was not answered is asked again by the same command. The variable LITELLM_API_KEY is sent as the key.
     """
-    from pydantic import SecretStr
-
-    from rollstream.cli.collecting import key_in, say, stop_on_signals
+    from rollstream.cli.collecting import litellm_key, say, stop_on_signals
     from rollstream.collect.word_count.request import WordCountRequest
     from rollstream.collect.word_count.run import collect_word_count
     from rollstream.schemas.prompt import Sampling
@@ -61,8 +61,7 @@ def command(  # one parameter an option
         output=output or Path("rollouts_mock" if is_mock else "rollouts"),
         sampling=Sampling(temperature=temperature, max_tokens=max_tokens),
         is_mock=is_mock,
-        # As the document's script; a proxy without keys takes any.
-        api_key=key_in("LITELLM_API_KEY") or SecretStr("dummy"),
+        api_key=litellm_key(),
         **others,  # type: ignore[arg-type]  # click gives them their types
     )
     raise SystemExit(collect_word_count(request, stop_on_signals(), say))

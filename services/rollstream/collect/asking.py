@@ -2,6 +2,9 @@
 
 As many workers as may be in flight take one sample after another. So memory does not grow with the number of tasks, and
 a slow sample holds up nobody else.
+
+Samples that end in vain one after another may tell of the engine, not of their tasks. They are held until another one
+shows that it still answers, and noted then. If it does not, the run gives up, and they have used up no attempt.
 """
 
 import asyncio
@@ -14,7 +17,6 @@ from typing import Final
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleRunner
 from rollstream.collect.figures import Figures
-from rollstream.collect.files.rows import BadRow
 from rollstream.collect.journal import EndedSample
 from rollstream.collect.scoring import Scoring, Unscored
 from rollstream.collect.settings import CollectSettings
@@ -22,10 +24,10 @@ from rollstream.collect.states import SampleStates
 from rollstream.collect.tasks import CollectTask, TaskSource
 from rollstream.engines.protocol import Engine
 from rollstream.environments.pool.verdicts import Sample
+from rollstream.rows.row import BadRow
 from rollstream.schemas.errors import TooManyFailuresError
-from rollstream.schemas.failure import Failure
 from rollstream.schemas.ids import group_id
-from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling, out_of_bounds
+from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status
 
@@ -40,19 +42,18 @@ class _Wanted:
     prompt: PromptSubmitted
     row: int
     sample: int
-    refused: Failure | None
 
 
 class Asking:
-    """Asks the missing samples of `tasks` once. `ended` is told of each."""
+    """Asks the missing samples of `tasks` once. `note` is told of each that is not scored; what is held, later."""
 
     def __init__(
-        self, settings: CollectSettings, engine: Engine, *, figures: Figures, ended: Callable[[EndedSample], None]
+        self, settings: CollectSettings, engine: Engine, *, figures: Figures, note: Callable[[EndedSample], None]
     ) -> None:
         self._settings = settings
         self._figures = figures
-        self._ended = ended
-        self._in_vain_in_a_row = 0
+        self._note = note
+        self._held: list[EndedSample] = []
         self._runner = SampleRunner(
             engine, identity=_identity(engine), bounds=settings.bounds, agents=Agents(settings.agents)
         )
@@ -70,6 +71,7 @@ class Asking:
         except ExceptionGroup as errors:
             # Callers choose the exit code by the error itself; the others are those that it cancelled.
             raise errors.exceptions[0] from None
+        self._note_held()
 
     def _wanted(self, tasks: TaskSource, states: SampleStates) -> Iterator[_Wanted]:
         identity = tasks.identity()
@@ -81,37 +83,50 @@ class Asking:
             if not missing:
                 continue
             prompt = prompt_of(task, self._settings, identity)
-            refused = out_of_bounds(prompt)
             for sample in missing:
-                yield _Wanted(prompt, task.number, sample, refused)
+                yield _Wanted(prompt, task.number, sample)
 
     async def _work(self, wanted: Iterator[_Wanted], states: SampleStates, scoring: Scoring | None) -> None:
         for one in wanted:
             self._figures.asks_one()
             try:
-                rollout = await self._runner.run(one.prompt, one.sample, one.refused)
+                rollout = await self._runner.run(one.prompt, one.sample)
             finally:
                 self._figures.in_flight -= 1
-            self._refuse_dead_engine(rollout)
             ended = ended_sample(rollout, row=one.row, attempts=states.attempts(one.row, one.sample) + 1)
+            if self._is_in_vain(ended):
+                self._hold(ended, rollout)
+                continue
+            self._note_held()
             if scoring is None or not ended.is_completed:
-                self._ended(ended)
+                self._figures.see(ended)
+                self._note(ended)
             else:
                 await scoring.add(Unscored(ended, Sample.of(rollout)))
 
-    def _refuse_dead_engine(self, rollout: RolloutGenerated) -> None:
-        """A server that is gone would otherwise use up the attempts of every row there is."""
-        # Tasks at fault may follow one another; but if no sample was ever answered, it is hardly the tasks.
-        is_in_vain = rollout.status is Status.UNRESOLVED or (
-            rollout.status is Status.FAILED and not self._figures.num_completed
-        )
-        self._in_vain_in_a_row = self._in_vain_in_a_row + 1 if is_in_vain else 0
+    def _is_in_vain(self, ended: EndedSample) -> bool:
+        """Whether it may tell of the engine instead of its task."""
+        # Tasks at fault may follow one another, and those that failed in an earlier run do. But if nothing was ever
+        # answered, it is hardly the tasks.
+        is_news = ended.attempts == 1 and not (self._figures.num_completed or self._settings.retry_failed)
+        return ended.status == Status.UNRESOLVED or (ended.status == Status.FAILED and is_news)
+
+    def _hold(self, ended: EndedSample, rollout: RolloutGenerated) -> None:
+        self._figures.see(ended)
+        self._held.append(ended)
+        self._figures.num_held = len(self._held)
         bound = max(_IN_VAIN_IN_A_ROW, 2 * self._settings.concurrency)
-        if self._in_vain_in_a_row >= bound:
+        if len(self._held) >= bound:
             raise TooManyFailuresError(
                 f"{bound} samples one after another had no answer, the newest: {rollout.failure}; correct that, and "
-                "run the same command again: it goes on where this one ends"
+                "run the same command again: it goes on before these, which have used up no attempt"
             )
+
+    def _note_held(self) -> None:
+        for ended in self._held:
+            self._note(ended)
+        self._held.clear()
+        self._figures.num_held = 0
 
 
 def prompt_of(task: CollectTask, settings: CollectSettings, identity: str) -> PromptSubmitted:

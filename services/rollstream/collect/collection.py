@@ -24,15 +24,13 @@ from typing import Final
 from rollstream.agents.load import refuse_unknown_agent
 from rollstream.collect.asking import Asking
 from rollstream.collect.figures import Figures
-from rollstream.collect.files.row_files import refuse_irreplaceable, rewrite_rows, write_rows
-from rollstream.collect.files.rows import BadRow
 from rollstream.collect.journal import EndedSample, Journal
 from rollstream.collect.live import show_while_it_runs
 from rollstream.collect.manifest import START_ANEW, Manifest, begun, read_manifest
 from rollstream.collect.output import JournalIndex, ToColumns, output_rows, rollout_columns, write_failures
 from rollstream.collect.places import Places
 from rollstream.collect.scoring import Scoring
-from rollstream.collect.settings import CollectSettings
+from rollstream.collect.settings import DEFAULT_FAIL_OVER, CollectSettings
 from rollstream.collect.states import SampleStates
 from rollstream.collect.summary import Summary
 from rollstream.collect.tasks import TaskSource
@@ -40,6 +38,9 @@ from rollstream.engines.protocol import Engine
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import ScoringPool
 from rollstream.process.stop import Stop, first_to_end
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, good_rows
+from rollstream.rows.write import refuse_irreplaceable, rewrite_rows, write_rows
 from rollstream.schemas.errors import ConfigurationError, RollstreamError
 
 _STOPPED: Final = 130
@@ -47,21 +48,25 @@ _STOPPED: Final = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectReport:
-    """How a collection ended. `summary` is None if it was stopped before its end, or was complete before."""
+    """How a collection ended. `summary` is None if it was stopped before its end, or was complete before.
+
+    `fail_over`: see `CollectSettings`.
+    """
 
     places: Places
     figures: Figures
     summary: Summary | None = None
     was_complete: bool = False
+    fail_over: float = DEFAULT_FAIL_OVER
 
     @property
     def exit_code(self) -> int:
-        """0; 70 if samples were asked and none has a response; as after Ctrl-C if it was stopped."""
+        """0; 70 if more than `fail_over` of the samples has no response; as after Ctrl-C if it was stopped."""
         if self.was_complete:
             return 0
         if self.summary is None:
             return _STOPPED
-        return RollstreamError.exit_code if self.summary.num_samples and not self.summary.num_completed else 0
+        return RollstreamError.exit_code if self.summary.share_failed > self.fail_over else 0
 
     def lines(self, settings: CollectSettings) -> list[str]:
         """For people."""
@@ -69,15 +74,22 @@ class CollectReport:
         if self.was_complete:
             return [f"{output} is complete: nothing is left to ask"]
         if self.summary is None:
+            num_noted = self.figures.num_ended - self.figures.num_held
             return [
-                f"stopped: {self.figures.num_ended} samples of this process are in {self.places.journal.name}; the "
-                "same command goes on from there"
+                f"stopped: {num_noted} samples of this process are in {self.places.journal.name}; the same command "
+                "goes on from there"
             ]
         lines = [*self.summary.lines(self.figures, settings.concurrency), f"written: {output}"]
         if self.places.failures.exists():
             lines.append(
                 f"what failed is listed in {self.places.failures.name}; the same command asks samples without a "
-                f"response again, up to {settings.max_attempts} times in all"
+                f"response again, up to {settings.max_attempts} times in all (--max-attempts), and with --retry-failed "
+                "those that failed as often"
+            )
+        if self.exit_code:
+            lines.append(
+                f"{self.summary.share_failed:.0%} of the samples have no response, more than {self.fail_over:.0%}: the "
+                f"exit code is {self.exit_code}; --fail-over sets the share"
             )
         if self.places.picture.exists():
             lines.append(f"drawn: {self.places.picture.name}")
@@ -113,6 +125,7 @@ class _Collection:
         places, earlier = self._places, self._earlier()
         manifest = begun(earlier, self._settings.compared(), self._tasks.identity())
         if earlier is not None and earlier.is_finished and not places.journal.exists():
+            self._copy_output()
             return CollectReport(places=places, figures=self._figures, was_complete=True)
         if self._settings.overwrite:
             refuse_irreplaceable(places.output)
@@ -122,7 +135,9 @@ class _Collection:
         if stop.is_asked:
             return CollectReport(places=places, figures=self._figures)
         manifest = manifest.with_versions({"rollstream": version("rollstream"), engine.name: engine.version})
-        return CollectReport(places=places, figures=self._figures, summary=self._finish(manifest))
+        return CollectReport(
+            places=places, figures=self._figures, summary=self._finish(manifest), fail_over=self._settings.fail_over
+        )
 
     def _earlier(self) -> Manifest | None:
         """What an earlier process began here; None if nothing is to go on with."""
@@ -135,7 +150,10 @@ class _Collection:
     async def _ask(self, engine: Engine, stop: Stop, begin: Callable[[], None]) -> None:
         """Ask what is missing, once the engine has started; the journal is written whatever ends it."""
         try:
-            await engine.start(weight_version=0)
+            # A server may be waited for a long time.
+            await first_to_end(stop.asked(), engine.start(weight_version=0))
+            if stop.is_asked:
+                return
             begin()
             states = self._states()
             with contextlib.closing(Journal(self._places.journal)) as journal:
@@ -152,7 +170,9 @@ class _Collection:
 
     def _states(self) -> SampleStates:
         settings, figures = self._settings, self._figures
-        states = SampleStates.read(self._places.journal, settings.num_samples, self._tasks.num_rows)
+        states = SampleStates.read(
+            self._places.journal, settings.num_samples, self._tasks.num_rows, retry_failed=settings.retry_failed
+        )
         figures.num_earlier = states.num_completed
         if self._tasks.num_rows is not None:
             figures.num_samples = self._tasks.num_rows * settings.num_samples
@@ -161,13 +181,16 @@ class _Collection:
     async def _ask_and_show(self, engine: Engine, states: SampleStates, journal: Journal) -> None:
         settings, figures = self._settings, self._figures
 
-        def ended(sample: EndedSample) -> None:
-            figures.see(sample)
+        def note(sample: EndedSample) -> None:
             states.note(sample)
             journal.append(sample)
 
-        asking = Asking(settings, engine, figures=figures, ended=ended)
-        async with _scoring_of(settings, ended) as scoring:
+        def scored(sample: EndedSample) -> None:
+            figures.see(sample)
+            note(sample)
+
+        asking = Asking(settings, engine, figures=figures, note=note)
+        async with _scoring_of(settings, scored) as scoring:
 
             def look() -> None:
                 journal.flush_if_due()
@@ -183,11 +206,14 @@ class _Collection:
         settings, places = self._settings, self._places
         with JournalIndex(places.journal, places.index, settings.num_samples) as index:
             summary = self._summarize(index)
-            rewrite_rows(
-                settings.output,
-                settings.kind,
-                lambda: output_rows(self._tasks, index, settings, self._to_columns),
-            )
+            rows = partial(output_rows, self._tasks, index, settings, self._to_columns)
+            if next(rows(), None) is None:
+                # Nothing can take the place of a former output, and the next run begins anew.
+                places.journal.unlink()
+                places.manifest.unlink()
+                return summary
+            rewrite_rows(settings.output, settings.kind, rows)
+        self._copy_output()
         if summary.rewards:
             from rollstream.collect.picture import draw_rewards
 
@@ -196,6 +222,11 @@ class _Collection:
         if summary.num_completed == summary.num_samples:
             places.journal.unlink()
         return summary
+
+    def _copy_output(self) -> None:
+        copy = self._settings.jsonl_copy
+        if copy is not None:
+            rewrite_rows(copy, "jsonl", lambda: good_rows(open_rows(self._settings.output)))
 
     def _summarize(self, index: JournalIndex) -> Summary:
         """Count everything, and list what failed."""
@@ -244,9 +275,9 @@ async def _scoring_of(settings: CollectSettings, ended: Callable[[EndedSample], 
 
 
 def _is_void(earlier: Manifest, places: Places) -> bool:
-    """Whether nothing is left that settings could fit to: no sample ended, or the output was taken away afterwards."""
-    if earlier.is_finished:
-        return not places.output.exists()
+    """Whether nothing is left that settings could fit to: neither samples in the journal nor the output made of it."""
+    if earlier.is_finished and places.output.exists():
+        return False
     return not places.journal.exists() or not places.journal.stat().st_size
 
 

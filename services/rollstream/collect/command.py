@@ -8,14 +8,11 @@ from typing import Any, Final
 from rollstream.agents.samples import SampleBounds
 from rollstream.collect.collection import CollectReport, collect
 from rollstream.collect.engine_choice import described
-from rollstream.collect.files.hub import is_hub_name
-from rollstream.collect.files.row_files import Kind
-from rollstream.collect.files.rows import open_rows
 from rollstream.collect.generate import refuse_same
 from rollstream.collect.manifest import begun_input
 from rollstream.collect.output import scored_columns
 from rollstream.collect.places import Places
-from rollstream.collect.settings import CollectSettings
+from rollstream.collect.settings import DEFAULT_FAIL_OVER, DEFAULT_MAX_ATTEMPTS, CollectSettings
 from rollstream.collect.tasks import EnvironmentTasks, FileTasks, TaskSource
 from rollstream.engines.build import build_engine
 from rollstream.engines.settings import EngineSettings
@@ -24,6 +21,9 @@ from rollstream.environments.pool.pool import PoolBounds
 from rollstream.environments.protocol import Environment, Split
 from rollstream.process.declared import Declaration
 from rollstream.process.stop import Stop
+from rollstream.rows.hub import is_hub_name
+from rollstream.rows.open import open_rows
+from rollstream.rows.write import Kind
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
@@ -53,7 +53,9 @@ class CollectOptions:
     seed: int | None = None
     deadline: float = 600.0
     scoring_processes: int = 1
-    max_attempts: int = 3
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    retry_failed: bool = False
+    fail_over: float = DEFAULT_FAIL_OVER
     overwrite: bool = False
 
 
@@ -86,6 +88,8 @@ def settings_of(options: CollectOptions, output: Path, kind: Kind, environment: 
         ),
         pool=PoolBounds(num_processes=options.scoring_processes),
         max_attempts=options.max_attempts,
+        retry_failed=options.retry_failed,
+        fail_over=options.fail_over,
         overwrite=options.overwrite,
     )
 

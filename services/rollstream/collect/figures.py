@@ -9,11 +9,15 @@ from rollstream.collect.journal import EndedSample
 
 @dataclass(slots=True, kw_only=True)
 class Figures:
-    """Counts of samples. `num_earlier` were completed before this process began; `num_samples` are wanted in all."""
+    """Counts of samples. `num_earlier` were completed before this process began; `num_samples` are wanted in all.
+
+    `num_held` of those that ended are not noted yet, see `Asking`.
+    """
 
     num_samples: int | None = None
     num_earlier: int = 0
     num_ended: int = 0
+    num_held: int = 0
     num_completed: int = 0
     num_tokens: int = 0
     num_bad_rows: int = 0

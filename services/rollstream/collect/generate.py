@@ -10,15 +10,20 @@ from pydantic import SecretStr
 from rollstream.agents.samples import SampleBounds
 from rollstream.collect.collection import CollectReport, collect
 from rollstream.collect.engine_choice import described, in_process_engine, needs_own_code, server_engine
-from rollstream.collect.files.row_files import Kind
-from rollstream.collect.files.rows import open_rows
 from rollstream.collect.manifest import begun_input
 from rollstream.collect.places import Places
-from rollstream.collect.settings import MAX_CONCURRENCY, CollectSettings
+from rollstream.collect.settings import (
+    DEFAULT_FAIL_OVER,
+    DEFAULT_MAX_ATTEMPTS,
+    MAX_CONCURRENCY,
+    CollectSettings,
+)
 from rollstream.collect.tasks import FileTasks
 from rollstream.engines.build import build_engine
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.stop import Stop
+from rollstream.rows.open import open_rows
+from rollstream.rows.write import Kind
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Sampling
 
@@ -48,6 +53,9 @@ class GenerateOptions:
     trust_remote_code: bool
     output_path: Path | None
     output_format: Kind | None
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    retry_failed: bool = False
+    fail_over: float = DEFAULT_FAIL_OVER
     overwrite: bool = False
     api_key: SecretStr | None = None
 
@@ -69,6 +77,9 @@ def generate_rollouts(options: GenerateOptions, stop: Stop, say: Say) -> Collect
         described={**described(engine), "prompt_key": options.prompt_key},
         # An HTTP engine repeats a call itself, and knows better when.
         bounds=SampleBounds(deadline_seconds=3600.0, max_tries=1 if options.use_vllm else 2),
+        max_attempts=options.max_attempts,
+        retry_failed=options.retry_failed,
+        fail_over=options.fail_over,
         overwrite=options.overwrite,
     )
     report = collect(settings, tasks, build_engine(engine), stop)

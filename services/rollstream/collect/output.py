@@ -9,16 +9,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Self
 
-from rollstream.collect.files.row_files import RowWriter
-from rollstream.collect.files.rows import BadRow
 from rollstream.collect.journal import EndedSample, read_journal
 from rollstream.collect.settings import CollectSettings
 from rollstream.collect.tasks import CollectTask, TaskSource
+from rollstream.rows.row import BadRow
+from rollstream.rows.write import RowWriter
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
 
 Row = dict[str, Any]
-ToColumns = Callable[[CollectTask, EndedSample, CollectSettings], Row]
+ToColumns = Callable[[CollectTask, EndedSample, CollectSettings], Row | None]
+"""The row of a sample; None: the output has none of it."""
 _ENTRY_BYTES: Final = 8
 
 
@@ -75,7 +76,9 @@ def output_rows(
     for task in tasks:
         if not isinstance(task, BadRow):
             for ended in index.of_row(task.number):
-                yield to_columns(task, ended, settings)
+                row = to_columns(task, ended, settings)
+                if row is not None:
+                    yield row
 
 
 def rollout_columns(task: CollectTask, ended: EndedSample, settings: CollectSettings) -> Row:
@@ -91,6 +94,8 @@ def rollout_columns(task: CollectTask, ended: EndedSample, settings: CollectSett
         "max_tokens": sampling.max_tokens,
         "status": ended.status,
         "failure": ended.failure,
+        # An empty response with `length` is a model that was cut off while it thought.
+        "finish_reason": ended.finish_reason,
         **_original(task),
     }
 
@@ -102,7 +107,7 @@ def scored_columns(task: CollectTask, ended: EndedSample, settings: CollectSetti
     if settings.environment:
         rewards = {"reward": ended.reward, "scoring_failure": ended.scoring_failure}
         rewards.update({f"reward_{name}": value for name, value in ended.components.items()})
-    measured = {"finish_reason": ended.finish_reason, "num_tokens": ended.num_tokens, "seconds": ended.seconds}
+    measured = {"num_tokens": ended.num_tokens, "seconds": ended.seconds}
     return {**columns, **rewards, **measured}
 
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollstream.rows.write import restore_replaced
 from rollstream.schemas.errors import ConfigurationError
 
 
@@ -45,7 +46,8 @@ class Places:
     def locked(self) -> Iterator[None]:
         """Hold the output for this process alone; raises `ConfigurationError` if another one holds it.
 
-        The kernel frees it when the process ends, however that happens.
+        The kernel frees it when the process ends, however that happens. What one left that was killed while it replaced
+        the output is put right first.
         """
         path = self.output.with_name(f".{self.output.name}.lock")
         try:
@@ -56,6 +58,7 @@ class Places:
         try:
             _lock(descriptor, path, self.output)
             try:
+                restore_replaced(self.output)
                 yield
             finally:
                 path.unlink(missing_ok=True)

@@ -6,21 +6,25 @@ from pathlib import Path
 from typing import Any
 
 from rollstream.agents.samples import SampleBounds
-from rollstream.collect.files.row_files import Kind
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.process.declared import Declaration
+from rollstream.rows.write import Kind
 from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
 MAX_CONCURRENCY = 10_000
+DEFAULT_MAX_ATTEMPTS = 3
+DEFAULT_FAIL_OVER = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectSettings:
     """`described`: what else must be the same for a resume, e.g. the engine's model; JSON values without secrets.
 
-    environment: its rubric scores the samples; "" for none.
+    environment: its rubric scores the samples; "" for none. jsonl_copy: the rows of the output once more, as JSONL.
+    retry_failed: what failed `max_attempts` times is asked as if it never was. fail_over: the share of samples without
+    a response above which the collection failed.
     """
 
     output: Path
@@ -35,8 +39,11 @@ class CollectSettings:
     agents: Mapping[str, Declaration] = field(default_factory=dict)
     bounds: SampleBounds = field(default_factory=lambda: SampleBounds(deadline_seconds=600.0, max_tries=3))
     pool: PoolBounds = field(default_factory=PoolBounds)
-    max_attempts: int = 3
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    retry_failed: bool = False
+    fail_over: float = DEFAULT_FAIL_OVER
     overwrite: bool = False
+    jsonl_copy: Path | None = None
 
     def __post_init__(self) -> None:
         _within("num_samples", self.num_samples, 1, MAX_GROUP_SIZE)

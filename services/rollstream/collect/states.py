@@ -18,10 +18,14 @@ class SampleStates:
         self._states = bytearray()
 
     @classmethod
-    def read(cls, journal: Path, num_samples: int, num_rows: int | None) -> "SampleStates":
-        """The states that a journal tells."""
+    def read(
+        cls, journal: Path, num_samples: int, num_rows: int | None, *, retry_failed: bool = False
+    ) -> "SampleStates":
+        """The states that a journal tells; with `retry_failed` what was tried in vain was never tried."""
         states = cls(num_samples)
         for _, ended in read_journal(journal):
+            if retry_failed and not ended.is_completed:
+                continue
             if 0 <= ended.sample < num_samples and 0 <= ended.row < (num_rows or _MOST_ROWS):
                 states.note(ended)
         return states

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from rollstream.collect.files.rows import BadRow, ReadRow
 from rollstream.collect.moments import Moments
 from rollstream.process.terminal import escaped
+from rollstream.rows.conversation import exchange_in
+from rollstream.rows.row import BadRow, ReadRow
 
 _LARGEST: Final = 1e100
 _SHOWN_CHARACTERS: Final = 72
@@ -94,10 +95,10 @@ def summarized(rows: Iterable[ReadRow | BadRow]) -> Summary:
 
 def example_lines(fields: Mapping[str, Any]) -> list[str]:
     """Prompt, completion and reward of one row, each on one line."""
-    completion = fields.get("completion") if fields.get("completion") is not None else fields.get("response")
+    asked, answer = exchange_in(fields)
     return [
-        f"   Prompt: {shown_text(fields.get('prompt'))}",
-        f"   Completion: {shown_text(completion)}",
+        f"   Prompt: {shown_text(asked)}",
+        f"   Completion: {shown_text(answer)}",
         f"   Reward: {fields['reward']:.2f}",
     ]
 

@@ -61,6 +61,11 @@ class Summary:
             self.num_groups_without_spread += min(rewards) == max(rewards)
 
     @property
+    def share_failed(self) -> float:
+        """Of the samples, those without a response; 0 without samples."""
+        return (self.num_samples - self.num_completed) / self.num_samples if self.num_samples else 0.0
+
+    @property
     def standard_deviation(self) -> float:
         """Of the rewards, divided by their number as numpy does."""
         return math.sqrt(self.squares / self.num_rewards) if self.num_rewards else 0.0
@@ -91,7 +96,10 @@ class Summary:
             lines.append("failures: " + ", ".join(f"{count} {code}" for code, count in self.failures.most_common()))
             lines += [f"   {code}, the first: {message}" for code, message in self.first_messages.items()]
         if self.num_given_up:
-            lines.append(f"{self.num_given_up} samples failed {self.max_attempts} times: they are not asked again")
+            lines.append(
+                f"{self.num_given_up} samples failed {self.max_attempts} times: they are not asked again without "
+                "--retry-failed"
+            )
         if self.num_bad_rows:
             lines.append(f"bad rows: {self.num_bad_rows} of {self.num_tasks + self.num_bad_rows}; none was asked")
         if self.num_rewards:

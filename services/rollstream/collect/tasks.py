@@ -5,17 +5,13 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
-from pydantic import ValidationError
-
-from rollstream.collect.files.rows import BadRow, ReadRow, RowSource
-from rollstream.collect.nulls import without_nulls
 from rollstream.environments.protocol import Environment, Split, Task, task_set_of, tasks_from
-from rollstream.schemas.errors import ConfigurationError
-from rollstream.schemas.prompt import Message
-
-_SHOWN_CHARACTERS: Final = 60
+from rollstream.rows.conversation import PROMPT, REFERENCE, asked_of, messages_of, metadata_of, reference_of
+from rollstream.rows.row import BadRow, ReadRow, RowSource
+from rollstream.schemas.errors import ConfigurationError, UnusableRowError
+from rollstream.schemas.prompt import Message, more_than_a_record_holds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,80 +120,49 @@ class EnvironmentTasks:
         for place, task in enumerate(islice(found, most), number):
             yield self._task(place, task)
 
-    def _task(self, number: int, task: Task) -> CollectTask:
-        return CollectTask(
+    def _task(self, number: int, task: Task) -> CollectTask | BadRow:
+        found = CollectTask(
             number=number,
             where=f"{self.name} task {task.task_id}",
             asked=[_plain_message(message) for message in task.messages],
             messages=task.messages,
-            fields={"task_id": task.task_id, "reference_answer": task.reference_answer, **task.metadata},
+            fields={"task_id": task.task_id, REFERENCE: task.reference_answer, **task.metadata},
             reference_answer=task.reference_answer,
             metadata={**task.metadata, "task_id": task.task_id},
         )
+        return _recordable(found)
 
 
 def asked_fields(task: CollectTask) -> dict[str, Any]:
     """The task as a row of a file, in whose column `prompt` it is asked."""
-    return {"prompt": task.asked, **task.fields}
+    return {PROMPT: task.asked, **task.fields}
 
 
 def task_of(row: ReadRow, prompt_key: str) -> CollectTask | BadRow:
     """The task of a row, or why it has none."""
-    if prompt_key not in row.fields:
-        return BadRow(row.number, row.where, f"it has no column {prompt_key!r}, only {_short(sorted(row.fields))}")
-    asked = row.fields[prompt_key]
-    messages = _messages(asked)
-    if isinstance(messages, str):
-        return BadRow(row.number, row.where, f"its column {prompt_key!r} {messages}")
-    others = {name: value for name, value in row.fields.items() if name != prompt_key}
-    return CollectTask(
+    try:
+        messages = messages_of(row.fields, prompt_key)
+    except UnusableRowError as error:
+        return BadRow(row.number, row.where, str(error))
+    name, asked = asked_of(row.fields, prompt_key)
+    others = {column: value for column, value in row.fields.items() if column != name}
+    task = CollectTask(
         number=row.number,
         where=row.where,
         asked=asked,
         messages=messages,
         fields=others,
-        reference_answer=_reference_answer(others),
-        metadata={name: _text(value) for name, value in others.items() if value is not None},
+        reference_answer=reference_of(others),
+        metadata=metadata_of(others, lambda name: False),
     )
+    return _recordable(task)
 
 
-def _messages(asked: Any) -> tuple[Message, ...] | str:
-    """The messages; or what is wrong with the prompt."""
-    if isinstance(asked, str):
-        return (Message(role="user", content=asked),) if asked else "is empty"
-    if asked is None:
-        return "is null"
-    if not isinstance(asked, list):
-        return f"must be text or a list of messages, got {_short(asked)}"
-    if not asked:
-        return "is a list without messages"
-    messages = []
-    for number, message in enumerate(asked):
-        try:
-            messages.append(Message.model_validate(without_nulls(message)))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in (number, *first["loc"]))
-            return f"is no list of messages with role and content as text: message {place}: {first['msg']}"
-    return tuple(messages)
-
-
-def _reference_answer(fields: Mapping[str, Any]) -> str | None:
-    """What a verifier compares with, from the column of one of the formats in use; of verl's it is within another."""
-    rule = fields.get("reward_model")
-    named = [fields.get(name) for name in ("reference_answer", "ground_truth", "answer")]
-    named.append(rule.get("ground_truth") if isinstance(rule, Mapping) else None)
-    return next((_text(value) for value in named if value is not None), None)
+def _recordable(task: CollectTask) -> CollectTask | BadRow:
+    """The task, unless it has more parts than the record that agents are asked with."""
+    why = more_than_a_record_holds(messages=task.messages, columns=task.metadata)
+    return task if why is None else BadRow(task.number, task.where, why)
 
 
 def _plain_message(message: Message) -> dict[str, Any]:
     return message.model_dump(exclude_defaults=True)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"

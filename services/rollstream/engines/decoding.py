@@ -18,6 +18,7 @@ import torch
 from rollstream.engines.protocol import GenerationRequest
 from rollstream.engines.sampling import choose_tokens
 from rollstream.engines.spans import SpanRecorder
+from rollstream.process.begun import Listener
 
 Layers = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -28,6 +29,8 @@ class Row:
 
     request: GenerationRequest
     chance: random.Random
+    listener: Listener
+    """Told of the version that samples the first token."""
     sampled: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     spans: SpanRecorder = field(default_factory=SpanRecorder)

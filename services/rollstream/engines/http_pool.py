@@ -21,7 +21,9 @@ LONGEST_REST_SECONDS: Final = 30.0
 class Server:
     """One server. `root` is its address without `/v1`; `failures` how often in a row it could not be reached.
 
-    `problem`: why its last call failed; empty if it did not. `num_updates` counts the changes of its weights.
+    `problem`: why its last call failed; empty if it did not.
+    `asked_until`: when it may be asked again by its own word, monotonic seconds; `available_at` is bounded.
+    `seen_at`: when it last replied to a call, or was last looked at.
     """
 
     root: str
@@ -29,10 +31,10 @@ class Server:
     failures: int = 0
     problem: str = ""
     available_at: float = 0.0
+    asked_until: float = 0.0
+    seen_at: float = 0.0
     is_open: bool = True
     weight_version: int = 0
-    num_updates: int = 0
-    reports_spans: bool = False
 
 
 class ServerPool:
@@ -81,7 +83,6 @@ class ServerPool:
     def updating(self, server: Server) -> Iterator[None]:
         """Ask this server nothing during the block, which changes its weights."""
         server.is_open = False
-        server.num_updates += 1
         try:
             yield
         finally:

@@ -14,18 +14,17 @@ from typing import Any, Final
 
 import aiohttp
 
-from rollstream.engines.http_client import HttpClient
+from rollstream.engines.http_client import HttpClient, refused_key
 from rollstream.engines.http_pool import Server
-from rollstream.engines.http_replies import Reply
+from rollstream.engines.http_replies import Reply, shown
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
-from rollstream.schemas.errors import ConfigurationError, EngineDeadError
+from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
 
 _LOG = logging.getLogger(__name__)
 _LOOK_EVERY_SECONDS: Final = 0.5
 _PROBE_SECONDS: Final = 10.0
 # Once one server is ready, so long for the others: they may start together.
 _OTHERS_SECONDS: Final = 5.0
-_REFUSED: Final = (401, 403)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +80,7 @@ async def _look(client: HttpClient, server: Server, model: str) -> Ready | str:
     try:
         async with asyncio.timeout(_PROBE_SECONDS):
             return await _probe(client, server, model)
-    except (aiohttp.ClientError, OSError) as error:
+    except (aiohttp.ClientError, OSError, EngineError) as error:
         return f"{type(error).__name__}: {error}"
 
 
@@ -90,17 +89,14 @@ async def _probe(client: HttpClient, server: Server, model: str) -> Ready | str:
     if readiness.status >= 500:
         return f"/health/readiness answered {readiness.status}: {readiness.message}"
     models = await client.ask(server, "GET", "/v1/models")
-    if models.status in _REFUSED:
-        raise ConfigurationError(
-            f"{server.root} refuses the key: {models.message}; give another one as http.api_key of the settings, or "
-            "in the variable that the command reads"
-        )
+    if models.refuses_key:
+        raise ConfigurationError(refused_key(server, models))
     if models.status >= 500:
         return f"/v1/models answered {models.status}: {models.message}"
     cards = _cards(models)
-    names = [str(card.get("id")) for card in cards]
+    names = [card.get("id") for card in cards]
     if names and model not in names:
-        _LOG.warning("%s does not list the model %r, but %s", server.root, model, ", ".join(names[:10]))
+        _LOG.warning("%s does not list the model %r, but %s", server.root, model, ", ".join(map(shown, names[:10])))
     software = await _software(client, server, readiness, cards)
     if software.startswith("vllm"):
         health = await client.ask(server, "GET", "/health")

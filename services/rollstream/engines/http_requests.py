@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rollstream.engines.http_settings import HttpSettings
 from rollstream.engines.protocol import GenerationRequest
-from rollstream.engines.tokenizer import as_chat
+from rollstream.engines.tokenizer import as_chat, refuse_control_tokens
 from rollstream.schemas.prompt import Message
 
 CHAT: Final = "/v1/chat/completions"
@@ -22,6 +22,7 @@ _NOTHING_ELSE: Final = {
 
 def refuse_unfit(messages: Sequence[Message], tools: Sequence[str], settings: HttpSettings) -> None:
     """Raise `ValueError` for messages and tools that the route can't take as they are."""
+    refuse_control_tokens(messages, tools)
     for tool in tools:
         if not isinstance(json.loads(tool), dict):
             raise ValueError("a tool is no JSON object")

@@ -43,7 +43,8 @@ class HttpSettings(BaseModel):
         default=300.0,
         gt=0,
         le=86400,
-        description="Deadline of one model call from when it runs, with its repetitions and pauses, seconds",
+        description="Deadline of one model call from when it runs, with its repetitions and pauses, seconds. It ends "
+        "at once if every server asks to wait longer",
     )
     ready_seconds: float = Field(
         default=60.0,
@@ -55,8 +56,8 @@ class HttpSettings(BaseModel):
         default=5,
         ge=1,
         le=100,
-        description="Tries at one call that a server broke off or could not answer. 429 is waited for, up to the "
-        "deadline, and not counted",
+        description="Tries at one call that a server broke off, could not answer, or answered with what can't be read. "
+        "429 is waited for, up to the deadline, and not counted",
     )
     tokenizer_path: Path | None = Field(
         default=None,

@@ -3,8 +3,9 @@
 Most speak text: a generation then has no tokens, and never trains. With `tokenizer_path` prompts are sent as token ids
 and answers come back as token ids with logprobs, as vLLM's servers give them.
 
-Weights are replaced by the servers' own routes (`http_weights.py`). A call during which they changed is asked again,
-once, unless the server reports which version sampled which tokens.
+Weights are replaced by the servers' own routes (`http_weights.py`) while calls run, which go on. Where a server does
+not report which version sampled which tokens, the version that it had when it was asked stands for all of them: none is
+of an older one, so the policy lag is never taken for smaller than it is. The logprobs are those of what was sampled.
 """
 
 import asyncio
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.http_answers import reported_spans, text_generation, token_generation
-from rollstream.engines.http_client import Answered, HttpClient
+from rollstream.engines.http_bodies import most_bytes
+from rollstream.engines.http_client import Answered, Call, HttpClient
 from rollstream.engines.http_pool import Server
 from rollstream.engines.http_ready import wait_until_ready
 from rollstream.engines.http_requests import refuse_unfit, text_request, token_request
@@ -27,6 +29,7 @@ from rollstream.engines.model_directory import Shapes, refuse_misfit, tensor_sha
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.process.begun import listener
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import EngineDeadError, EngineError
@@ -87,8 +90,7 @@ class OpenAiHttpEngine:
             refuse_impossible(request, self.max_model_len)
         self.in_flight += 1
         try:
-            async with self._client.call():
-                return await self._generated(request)
+            return await self._generated(request)
         finally:
             self.in_flight -= 1
 
@@ -125,42 +127,49 @@ class OpenAiHttpEngine:
         if http.weight_updates != "none":
             self._weights = ServerWeights(self._client, http, weight_version)
             self._client.on_return = self._weights.confirm
-            await asyncio.gather(*(self._weights.start(server) for server in ready))
+            await self._weights.start_all(ready)
         self.version = next((one.software for one in ready.values() if one.software), self.version)
         known = [one.max_model_len for one in ready.values() if one.max_model_len is not None]
         self.max_model_len = min([self._wanted_max_model_len or MAX_SAMPLE_TOKENS, *known])
 
     async def _generated(self, request: GenerationRequest) -> Generation:
-        found = await self._once(request) or await self._once(request)
-        if found is None:
-            raise EngineError("the weights changed during the call, and again when it was repeated")
-        return found
-
-    async def _once(self, request: GenerationRequest) -> Generation | None:
-        """The answer; None if the weights changed during the call, and it can't be told when."""
         make = text_request if self._tokenizer is None else token_request
         route, body = make(request, self._settings)
-        asked = await self._client.answered(route, lambda server: self._salted(server, body))
+        most = most_bytes(len(request.prompt_token_ids), request.max_tokens)
+        call = Call(route=route, body=lambda server: self._salted(server, body), most_bytes=most)
+        asked = await self._client.answered(call)
+        try:
+            return self._taken_apart(asked, request)
+        # Whatever is raised here, a stranger's answer caused it, and it must not end more than this call.
+        except (TypeError, ValueError, LookupError, ArithmeticError) as error:
+            raise EngineError(f"the answer can't be read: {type(error).__name__}: {str(error)[:500]}") from error
+
+    def _taken_apart(self, asked: Answered, request: GenerationRequest) -> Generation:
         if self._tokenizer is None:
-            return None if asked.was_overtaken else text_generation(asked.body)
-        spans = self._spans(asked)
-        # A call whose first token came after the update was begun with what the older weights had cached.
-        is_mixed = asked.was_overtaken if spans is None else spans[0].weight_version != asked.weight_version
-        return None if is_mixed else token_generation(asked.body, spans, asked.weight_version)
+            return text_generation(asked.body, request)
+        return token_generation(
+            asked.body,
+            request,
+            spans=self._spans(asked),
+            weight_version=asked.weight_version,
+            detokenize=self._tokenizer.detokenize,
+        )
 
     def _spans(self, asked: Answered) -> tuple[WeightSpan, ...] | None:
         """What the server reports, if anything. Labels that are none of ours: it started anew, see `ServerWeights`."""
         if self._weights is None:
             return None
         try:
-            spans = reported_spans(asked.body)
+            spans = reported_spans(asked.body, asked.weight_version, self._weights.version)
         except EngineError as error:
             self._client.pool.failed(asked.server, str(error))
             raise
-        asked.server.reports_spans = spans is not None
-        return spans
+        # One that waited at the server while weights changed may have begun with what the older ones had cached.
+        is_of_the_newer = spans is not None and spans[0].weight_version != asked.weight_version
+        return None if is_of_the_newer else spans
 
     def _salted(self, server: Server, body: dict[str, Any]) -> dict[str, Any]:
         """vLLM's cached prefixes are of the weights that computed them, so those of other weights must not be used."""
+        listener()(server.weight_version)
         is_vllm = self._settings.weight_updates == "vllm"
         return {**body, "cache_salt": str(server.weight_version)} if is_vllm else body

@@ -110,6 +110,7 @@ class Engine(Protocol):
     async def generate(self, request: GenerationRequest) -> Generation:
         """Answer one request. If the caller is cancelled, the engine aborts the request.
 
+        When it begins to sample, it tells the task's `process.begun.listener` with which version.
         Raises `EngineError`, or `FailedSampleError` if a server refuses the request for good.
         """
         ...

@@ -22,6 +22,7 @@ from rollstream.engines.protocol import Generation, GenerationRequest, LoadRepor
 from rollstream.engines.scripted_lengths import answer_tokens
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.spans import SpanRecorder
+from rollstream.process.begun import listener
 from rollstream.schemas.errors import EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
@@ -65,6 +66,7 @@ class ScriptedEngine:
         try:
             async with self._slots:
                 planned = self._plan(request)
+                listener()(self._running_version())
                 spans = await self._sample(len(planned))
         finally:
             self.in_flight -= 1

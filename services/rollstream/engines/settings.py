@@ -138,6 +138,11 @@ class EngineSettings(BaseModel):
     scripted: ScriptedSettings = Field(default_factory=ScriptedSettings, description="How the scripted engine answers")
     http: HttpSettings = Field(default_factory=HttpSettings, description="Which servers openai_http asks, and how")
 
+    @property
+    def samples_at_once(self) -> int:
+        """Most model calls that run side by side; an engine makes others wait."""
+        return self.http.max_connections if self.kind == "openai_http" else self.max_num_seqs
+
     @model_validator(mode="before")
     @classmethod
     def _servers_have_their_model(cls, values: Any) -> Any:

@@ -1,9 +1,14 @@
-"""Turns messages into tokens and tokens into text, with a model directory's tokenizer and chat template."""
+"""Turns messages into tokens and tokens into text, with a model directory's tokenizer and chat template.
+
+Text from outside (messages, tools, answers to imitate) never becomes a control token: only what the template itself
+writes does.
+"""
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +19,17 @@ from rollstream.schemas.prompt import Message
 
 # The messages' contents one after another.
 _PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
+_ASKED: Final = {"role": "user", "content": " What is 2 + 2?\n"}
+_ANSWERED: Final = {"role": "assistant", "content": "<i>It is</i> 4."}
+_PROBES: Final[Sequence[Sequence[Mapping[str, str]]]] = (
+    (_ASKED,),
+    ({"role": "system", "content": "Be brief."}, _ASKED, _ANSWERED, _ASKED),
+)
+_TOOL: Final = {"type": "function", "function": {"name": "add", "description": "a + b", "parameters": {}}}
+
+# \uff5c is DeepSeek's wide bar.
+_SHAPES: Final = re.compile(r"<[|\uff5c][^<>|\uff5c\s\\]{1,64}[|\uff5c]>|\[/?INST\]|<(?:start|end)_of_turn>")
+"""Control tokens that begin or end a turn in the common families of models."""
 
 
 class ChatTokenizer:
@@ -22,14 +38,25 @@ class ChatTokenizer:
     def __init__(self, model_path: Path) -> None:
         from transformers import AutoTokenizer
 
+        from rollstream.engines.control_tokens import OutsideEncoder
+
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"engine.model_path {model_path} has no readable tokenizer: {error}") from error
-        self._template = self._tokenizer.chat_template or _PLAIN_TEMPLATE
+        if not self._tokenizer.is_fast:
+            raise ConfigurationError(
+                f"{model_path} has a tokenizer without tokenizer.json, which can't keep control tokens and text from "
+                "outside apart: save a fast one there"
+            )
+        try:
+            self._encoder = OutsideEncoder(self._tokenizer.backend_tokenizer)
+        except Exception as error:  # tokenizers raises nothing more exact
+            raise ConfigurationError(f"the tokenizer of {model_path} can't be used: {error}") from error
         self._last: tuple[Sequence[Message], Sequence[str], NDArray[np.int32]] | None = None
         self.sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
+        self._refuse_other_ids(model_path)
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         """See `Engine.tokenize`. The last result is kept, because all samples of a group ask for the same prompt."""
@@ -38,28 +65,79 @@ class ChatTokenizer:
             self._last = (messages, tools, self._tokenized(messages, tools))
         return self._last[2]
 
+    def tokenize_text(self, text: str) -> NDArray[np.int32]:
+        """The tokens [N] of text alone, without template: none of them is a control token."""
+        return self._encoder.encode(text)
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The token that ends an answer."""
+        found: int | None = self._tokenizer.eos_token_id
+        return found
+
     def _tokenized(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         try:
-            token_ids = self._tokenizer.apply_chat_template(
-                [as_chat(message) for message in messages],
-                tools=[json.loads(tool) for tool in tools] or None,
-                chat_template=self._template,
-                add_generation_prompt=True,
-                tokenize=True,
-                return_dict=False,
-            )
+            found = self._encoded([as_chat(message) for message in messages], [json.loads(tool) for tool in tools])
         except Exception as error:
             # Whatever it is (of jinja2, a TypeError, too deep a nesting), these messages and tools cause it.
             raise ValueError(f"the chat template does not take these messages: {error}") from error
-        found = np.array(token_ids, dtype=np.int32)
         # All samples of a group share this array.
         found.flags.writeable = False
         return found
+
+    def _encoded(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> NDArray[np.int32]:
+        from rollstream.engines.rendering import rendered
+
+        return self._encoder.encode(rendered(self._template(tools), chat, tools, self._tokenizer.special_tokens_map))
+
+    def _template(self, tools: Sequence[Any]) -> str:
+        if not self._tokenizer.chat_template:
+            return _PLAIN_TEMPLATE
+        template: str = self._tokenizer.get_chat_template(None, list(tools) or None)
+        return template
+
+    def _refuse_other_ids(self, model_path: Path) -> None:
+        """Raise `ConfigurationError` if text without control tokens gets other tokens than transformers gives it."""
+        for chat in _PROBES:
+            for tools in ([], [_TOOL]):
+                try:
+                    wanted = self._tokenizer.apply_chat_template(
+                        list(chat),
+                        tools=tools or None,
+                        chat_template=self._template(tools),
+                        add_generation_prompt=True,
+                        return_dict=False,
+                    )
+                except Exception:  # noqa: BLE001 (templates refuse roles and tools with any error)
+                    continue
+                if self._encoded(chat, tools).tolist() != wanted:
+                    raise ConfigurationError(
+                        f"the chat template of {model_path} changes its own control tokens in a way that can't be told "
+                        "from text from outside: write them as they are"
+                    )
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         """See `Engine.detokenize`."""
         text: str = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True)
         return text
+
+
+def refuse_control_tokens(messages: Sequence[Message], tools: Sequence[str]) -> None:
+    """Raise `ValueError` if they hold what begins or ends a turn for a server that tokenizes texts by itself.
+
+    Such a server reads it as a control token, whoever wrote it. It does not tell which tokens those are, so this is
+    about the common families: ChatML, Qwen, Llama 3, DeepSeek, Mistral, Gemma.
+    """
+    try:
+        said = [[as_chat(message) for message in messages], [json.loads(tool) for tool in tools]]
+        text = json.dumps(said, ensure_ascii=False)
+    except RecursionError as error:
+        raise ValueError("a tool is nested too deep") from error
+    if found := _SHAPES.search(text):
+        raise ValueError(
+            f"{found[0]!r} is a control token for many models, and a server that gets text would read it as one: "
+            "set http.tokenizer_path, with which prompts are sent as token ids, or take it out of the prompt"
+        )
 
 
 def as_chat(message: Message) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from rollstream.engines.model_directory import longest_sequence, refuse_misfit, 
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.process.begun import listener
 from rollstream.schemas.errors import EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
@@ -76,7 +77,7 @@ class TransformersEngine:
 
         refuse_impossible(request, self.max_model_len)
         self._refuse_if_dead()
-        row = Row(request=request, chance=random.Random(request.seed))
+        row = Row(request=request, chance=random.Random(request.seed), listener=listener())
         answer: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
         self._answers[row] = answer
         self._waiting.append(row)
@@ -125,6 +126,8 @@ class TransformersEngine:
                 self._forget_cancelled()
                 room = self._settings.max_num_seqs - len(self._batch.rows)
                 admitted, self._waiting = self._waiting[:room], self._waiting[room:]
+                for row in admitted:
+                    row.listener(self._weight_version)
                 await self._in_thread(_advance, self._batch, admitted, self._weight_version)
                 self._deliver()
             if not self._batch.rows and not self._waiting:

@@ -38,6 +38,8 @@ from rollstream.engines.model_directory import (
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.engines.vllm_temporary import VllmDirectory
+from rollstream.process.begun import listener
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.parent import end_forks_with_this_process
 from rollstream.schemas.errors import EngineDeadError, EngineError
@@ -59,6 +61,7 @@ class VllmEngine:
         self._settings = settings
         self._tokenizer = ChatTokenizer(settings.model_path)
         self._llm: Any = None
+        self._sockets: VllmDirectory | None = None
         self._weight_version = 0
         self._is_open = asyncio.Event()
         self._updating = asyncio.Lock()
@@ -89,6 +92,7 @@ class VllmEngine:
         from vllm.v1.engine.async_llm import AsyncLLM
 
         end_forks_with_this_process()
+        self._sockets = VllmDirectory.make()
         try:
             # Not in a thread, although it blocks the event loop: the client binds its sockets to the running loop.
             self._llm = AsyncLLM.from_vllm_config(config, disable_log_stats=not self._settings.vllm_metrics)
@@ -120,6 +124,7 @@ class VllmEngine:
         while True:
             await self._is_open.wait()
             salt = str(self._weight_version)
+            listener()(self._weight_version)
             prompt = tokens_input(request.prompt_token_ids.tolist(), cache_salt=salt)
             with _as_engine_errors():
                 outputs = self._running().generate(prompt, _sampling_params(request), request.request_id)
@@ -171,6 +176,8 @@ class VllmEngine:
                 # Otherwise it logs the end of the engine's process as a failure.
                 llm.output_handler.cancel()
             await asyncio.to_thread(llm.shutdown)
+        if self._sockets is not None:
+            self._sockets.delete()
 
     async def _end_requests(self, llm: Any) -> None:
         """End the open requests with an error: after a shutdown alone they would wait for tokens for ever.

@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from rollstream.engines import vllm_setup
 from rollstream.engines.model_directory import refuse_undivided
 from rollstream.engines.settings import EngineSettings, NodesSettings
+from rollstream.engines.vllm_temporary import VllmDirectory
 from rollstream.process.parent import end_forks_with_this_process
 from rollstream.schemas.errors import EngineDeadError
 
@@ -38,6 +39,7 @@ def lend(settings: EngineSettings, on_ready: Callable[[], None]) -> NoReturn:
     from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
     end_forks_with_this_process()
+    VllmDirectory.make()
     place = f"machine {settings.nodes.rank} of {settings.nodes.count}"
     try:
         executor = MultiprocExecutor(config, monitor_workers=False)

@@ -24,9 +24,10 @@ from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message, Sampling
 
+# Word for word that of the original, so that rollouts of both answer the same prompts.
 _SYSTEM_PROMPT: Final = (
-    "Count the words of the text that you are given. Answer with the number alone, in this form:\n"
-    "<word_count>\n[number]\n</word_count>"
+    "You are a word counting assistant. Count the number of words in the given text and provide your answer in the "
+    "following format:\n\n<word_count>\n[number]\n</word_count>"
 )
 _TAG: Final = "word_count"
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")

@@ -3,8 +3,8 @@
 An evaluation sample names the weight version that it wants, so that version must stay loaded until the sample ends.
 Training samples may run across a change: their spans say which version sampled which tokens.
 
-A waiting evaluation sample takes room that training samples could use. So it waits for a version that is published and
-not loaded yet, but only for moments for one that nobody has published.
+An evaluation prompt waits before its samples begin (`arrival`), and takes no room meanwhile that training samples could
+use. It waits for a version that is published and not loaded yet, but only for moments for one that is not published.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _NEWS_SECONDS: Final = 5.0
 class CurrentVersion:
     """The weight version that the engine runs. Running evaluation samples delay a newer one for a bounded time.
 
-    `version` is None until the first version is loaded. `load_seconds` bounds how long an evaluation sample waits for a
+    `version` is None until the first version is loaded. `load_seconds` bounds how long an evaluation prompt waits for a
     published version, `news_seconds` for one that is not.
     """
 
@@ -36,26 +36,40 @@ class CurrentVersion:
         self._news_seconds = news_seconds
         self._newest: int | None = None
         self._running = 0
+        self._num_loads = 0
         self._is_changing = False
         self._changed = asyncio.Condition()
 
-    @asynccontextmanager
-    async def on_version(self, wanted: int) -> AsyncIterator[None]:
-        """Wait until `wanted` is loaded, and keep it loaded until the block ends.
+    def has(self, wanted: int) -> bool:
+        """Whether `wanted` is loaded, and no other one about to be."""
+        return not self._is_changing and self.version == wanted
 
-        Raises `FailedSampleError` if a newer version is loaded already, or if this one is not loaded within the bounds.
-        """
+    async def arrival(self, wanted: int) -> bool:
+        """Wait until `wanted` or a newer version is loaded, but not beyond the bounds; whether `wanted` is."""
         async with self._changed:
             # While a version is loaded, no news are read.
             await self._until(lambda: not self._is_changing, self._load_seconds)
             await self._until(lambda: self._is_published(wanted), self._news_seconds)
             if self._is_published(wanted):
                 await self._until(lambda: not self._is_changing and _reaches(self.version, wanted), self._load_seconds)
+            return self.has(wanted)
+
+    @asynccontextmanager
+    async def on_version(self, wanted: int) -> AsyncIterator[None]:
+        """Keep `wanted` loaded until the block ends.
+
+        Raises `FailedSampleError` if it is not loaded, if a newer one is about to be, or if a newer one did not wait
+        for the end of the block: not every engine can tell which tokens are of which.
+        """
+        async with self._changed:
             if self._is_changing or self.version != wanted:
                 raise FailedSampleError(FailureCode.VERSION_GONE, self._gone(wanted))
             self._running += 1
+            num_loads = self._num_loads
         try:
             yield
+            if self._num_loads != num_loads:
+                raise FailedSampleError(FailureCode.VERSION_GONE, f"{self._gone(wanted)}, and did not wait any longer")
         finally:
             async with self._changed:
                 self._running -= 1
@@ -78,6 +92,7 @@ class CurrentVersion:
             self._is_changing = True
         try:
             await self._evaluations_to_end(hold_seconds)
+            self._num_loads += 1
             yield time.monotonic() - started
             self.version = version
         finally:

@@ -1,10 +1,10 @@
 """Generates the samples of one prompt: group_size rollouts, each given out as it ends. See `agents.samples`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator
 
 from rollstream.agents.load import Agents
-from rollstream.agents.samples import SampleBounds, SampleRunner
+from rollstream.agents.samples import SampleBounds, SampleRunner, wanted_version
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
@@ -27,6 +27,7 @@ class GeneratorHandler:
         agents: Agents | None = None,
     ) -> None:
         self._engine = engine
+        self._current = current
         self._runner = SampleRunner(
             engine,
             identity=identity,
@@ -39,7 +40,7 @@ class GeneratorHandler:
     async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         """Give out each sample as it ends. Closing the iterator cancels the samples that still run."""
         refused = out_of_bounds(prompt)  # of a large group the whole prompt is measured: once, not for each sample
-        tasks = [asyncio.create_task(self._sample(prompt, index, refused)) for index in _indices(prompt)]
+        tasks = [asyncio.create_task(self._sample(prompt, index, refused)) for index in samples_of(prompt)]
         try:
             for ended in asyncio.as_completed(tasks):
                 yield await ended
@@ -50,11 +51,12 @@ class GeneratorHandler:
 
     def give_up(self, prompt: PromptSubmitted, error: Exception) -> Iterator[RolloutGenerated]:
         """group_size unresolved samples, so that the group closes: a prompt that can be read is never dead-lettered."""
-        return (self._runner.given_up(prompt, index, error) for index in _indices(prompt))
+        return (self._runner.given_up(prompt, index, error) for index in samples_of(prompt))
 
-    def weight(self, prompt: PromptSubmitted) -> int:
-        """The largest number of tokens that the samples of a prompt can generate together."""
-        return len(_indices(prompt)) * min(prompt.sampling.max_tokens, self._engine.max_model_len)
+    def waits(self, prompt: PromptSubmitted) -> Awaitable[bool] | None:
+        """What an evaluation prompt waits for: the version that it names, if that is not loaded."""
+        wanted = wanted_version(prompt)
+        return None if wanted is None or self._current.has(wanted) else self._current.arrival(wanted)
 
     async def _sample(self, prompt: PromptSubmitted, index: int, refused: Failure | None) -> RolloutGenerated:
         record = await self._runner.run(prompt, index, refused)
@@ -65,7 +67,7 @@ class GeneratorHandler:
         return record
 
 
-def _indices(prompt: PromptSubmitted) -> range:
+def samples_of(prompt: PromptSubmitted) -> range:
     """Which samples of a prompt are answered: all; of a group beyond its bound only one, which says so."""
     return range(prompt.group_size if group_out_of_bounds(prompt) is None else 1)
 

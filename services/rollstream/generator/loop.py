@@ -2,7 +2,7 @@
 
 Consumes   `prompts` and `eval-prompts`, in one consumer group for all generators; `weights`, each generator on its own.
 Produces   `rollouts` and `eval-rollouts`, one record for each sample when it ends; `weights-applied`.
-Waits for  the engine; room below `max_tokens_in_flight`; a weight version at most max_policy_lag steps behind.
+Waits for  the engine; room in its hand (`in_hand.py`); a weight version at most max_policy_lag steps behind.
 Unblocked  by samples that end, and by the trainer's next version.
 
 Order at start: engine → Kafka clients → newest version loaded → subscribe. The engine comes first because it may
@@ -48,6 +48,7 @@ from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, without_tokens
+from rollstream.generator.in_hand import InHand
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.tracing import headers_of_sample
 from rollstream.generator.weights import WatcherParts, WeightWatcher
@@ -133,7 +134,8 @@ async def run_on(
             await first_to_end(watcher.load_first(), stop.asked())
         if stop.is_asked:
             return
-        consumer = _consumer(settings, run, health)
+        in_hand = InHand(settings, engine.max_model_len)
+        consumer = _consumer(settings, run, health, in_hand)
         bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
         agents = Agents(settings.agents)
         handler = GeneratorHandler(engine, identity=identity, bounds=bounds, current=current, agents=agents)
@@ -141,7 +143,7 @@ async def run_on(
             run=run,
             consumer=consumer,
             publisher=publisher,
-            routes=_routes(handler, partial(headers_of_sample, tracing, settings.model)),
+            routes=_routes(handler, in_hand, partial(headers_of_sample, tracing, settings.model)),
             poison=PoisonGuard(revealed(settings.redis_url), consumer.group_id),
             health=health,
             tracing=tracing,
@@ -175,7 +177,7 @@ class _LagKeeper:
 
 
 def _routes(
-    handler: GeneratorHandler, trace: Callable[[Span, RolloutGenerated], Headers]
+    handler: GeneratorHandler, in_hand: InHand, trace: Callable[[Span, RolloutGenerated], Headers]
 ) -> tuple[Route[PromptSubmitted, RolloutGenerated], ...]:
     return tuple(
         Route(
@@ -184,7 +186,9 @@ def _routes(
             output=output,
             on_failure=handler.give_up,
             if_too_large=without_tokens,
-            weight=handler.weight,
+            weight=in_hand.weight,
+            freed=in_hand.freed,
+            waits=handler.waits,
             operation="generate",
             trace=trace,
         )
@@ -192,7 +196,7 @@ def _routes(
     )
 
 
-def _consumer(settings: GeneratorSettings, run: Run, health: Health) -> GroupConsumer:
+def _consumer(settings: GeneratorSettings, run: Run, health: Health, in_hand: InHand) -> GroupConsumer:
     # A record ends when its last sample ends. If it is open for longer than any sample may take, something hangs.
     longest = settings.sample_deadline_seconds + 60.0
     return GroupConsumer(
@@ -200,7 +204,7 @@ def _consumer(settings: GeneratorSettings, run: Run, health: Health) -> GroupCon
         group_id=run.group("generators"),
         topics=[run.topic(source) for source, _ in _TOPICS],
         settings=ConsumerSettings(
-            max_in_flight=4096, max_weight=settings.max_tokens_in_flight, record_deadline_seconds=longest
+            max_in_flight=in_hand.most_prompts, max_weight=in_hand.most, record_deadline_seconds=longest
         ),
         health=health,
     )

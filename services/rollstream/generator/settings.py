@@ -16,10 +16,12 @@ class GeneratorSettings(StageSettings):
 
     engine: EngineSettings = Field(description="Which engine, and how it runs")
     generator_id: str = Field(default="", description="Unique per process; empty: host name and process id")
-    max_tokens_in_flight: int = Field(
-        default=65536,
+    max_tokens_in_flight: int | None = Field(
+        default=None,
         ge=1,
-        description="Bound on the sum of group_size x max_tokens (at most what the model takes) of the prompts taken",
+        description="Bound on the sum of max_tokens (at most what the model takes) of the samples taken and not ended; "
+        "default: tokens are not counted, and 1.5 times the samples are taken that the engine runs side by side "
+        "(engine.max_num_seqs; openai_http: engine.http.max_connections)",
     )
     sample_deadline_seconds: float = Field(
         default=600.0, gt=0, description="A sample that is not done by then ends as unresolved, seconds"

@@ -169,6 +169,7 @@ class WeightWatcher:
             path = await asyncio.to_thread(self._parts.store.fetch, record.uri, record.files)
             async with self._parts.current.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
                 report = await self._parts.engine.load_weights(version, path)
+                await self._confirm(version)
         except EngineDeadError:
             raise
         except (CorruptWeightsError, EngineError) as error:
@@ -193,6 +194,15 @@ class WeightWatcher:
         await self._report(version, ApplyOutcome.APPLIED, stall_seconds=stall, load_seconds=load)
         _LOG.info("version %d generates", version, extra={"weight_version": version})
         return True
+
+    async def _confirm(self, version: int) -> None:
+        """End the process if the engine has read something else than was checked: only a new one has other weights."""
+        try:
+            await asyncio.to_thread(self._parts.store.confirm)
+        except CorruptWeightsError as error:
+            raise EngineDeadError(
+                f"version {version}: {error}; the engine holds weights that nobody published"
+            ) from error
 
     async def _report(
         self,

@@ -7,50 +7,62 @@ What a killed upload leaves are parts that no listing shows: only a lifecycle ru
 """
 
 import hashlib
+import logging
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from obstore import delete, get, head, list_with_delimiter, put
 from obstore import list as list_objects
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError, UnknownConfigurationKeyError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
 from obstore.store import ObjectStore, from_url
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollstream.history.directory_store import writing
+from rollstream.history.manifest import MANIFEST, Manifest, check_content
 from rollstream.history.weight_cache import WeightCache
-from rollstream.history.weight_files import StoredWeights, check_names, check_sum, files_below, shown
+from rollstream.history.weight_files import FileMarks, StoredWeights, check_names, check_sum, files_below, shown
 from rollstream.process.crash_points import crash_point
 from rollstream.process.masking import without_values
 from rollstream.process.storage_settings import StorageSettings, is_address
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 
-_MANIFEST: Final = "manifest.json"
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 _PART_BYTES: Final = 8 * 2**20
 _READ_BYTES: Final = 4 * 2**20
 _PARALLEL_PARTS: Final = 4
 _SMALL_FILE_BYTES: Final = 256 * 2**20  # the history in a checkpoint; a manifest is far smaller
 _NAME: Final = re.compile(r"\d{1,18}-\w{1,128}", re.ASCII)
 _LONGEST_CAUSE: Final = 300
+_STATUS: Final = re.compile(r"status code: (\d{3}(?: [A-Za-z][A-Za-z -]{0,40})?)")
+# S3 and Azure answer in XML, Google in JSON.
+_ANSWER: Final = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"<Code>([\w.-]{1,80})</Code>",
+        r"<Message>([^<\x00-\x1f]{1,300})",
+        r"\"message\"\s*:\s*\"([^\"\x00-\x1f]{1,300})\"",
+    )
+)
+_FIRST_PAUSE_SECONDS: Final = 0.2
+_LONGEST_PAUSE_SECONDS: Final = 5.0
 # Any of these options, or their variables, says where keys come from.
 _KEYS_OF_S3: Final = frozenset(
     ("access_key_id", "skip_signature", "web_identity_token_file", "container_credentials_relative_uri",
      "container_credentials_full_uri", "metadata_endpoint")
 )  # fmt: skip
-
-
-class _Manifest(BaseModel):
-    """The files of a version, and that they are all there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    files: tuple[WeightFile, ...]
 
 
 class BucketWeightStore:
@@ -60,6 +72,8 @@ class BucketWeightStore:
         self._url = url.rstrip("/")
         self._storage = storage
         self._store = _open(self._url, storage)
+        self._allowed: set[str] = set()
+        self._checked = FileMarks()
         # Stores share a cache's directory, and their versions have the same names: weights 3-a and checkpoint 3-a.
         own = hashlib.sha256(self._url.encode()).hexdigest()[:12]
         self._cache = WeightCache(storage.cache.absolute() / own, storage.cache_bytes)
@@ -68,48 +82,57 @@ class BucketWeightStore:
         """See `WeightStore.probe`."""
         marker = f".probe-{uuid.uuid4().hex}"
         try:
-            with self._asking("list"):
-                list_with_delimiter(self._store)
+            self._ask("list", lambda: list_with_delimiter(self._store))
             if writes:
-                with self._asking("write to, read from and delete from"):
-                    put(self._store, marker, b"rollstream may write here")
-                    get(self._store, marker).bytes()
-                    delete(self._store, [marker])
+                self._ask("write to", lambda: put(self._store, marker, b"rollstream may write here"))
+                self._ask("read", lambda: get(self._store, marker).bytes())
+                self._ask("delete from", lambda: delete(self._store, [marker]))
         except (FileNotFoundError, WeightStoreError) as error:
-            if isinstance(error, WeightStoreError) and "404 Not Found" not in str(error):
+            if isinstance(error, WeightStoreError) and _status(error.__cause__) != 404:
                 raise
             raise ConfigurationError(f"{self._url}: there is no such bucket; make it, or correct its name") from error
 
-    def write(self, name: str, save: Callable[[Path], None], *, with_sums: bool = True) -> StoredWeights:
-        """See `WeightStore.write`. The sums are made while the files are read, and always stored."""
+    def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
+        """See `WeightStore.write`. The sums are made while the files are read."""
         with writing(self._cache.root, name) as directory:
             save(directory)
             files = tuple(self._upload(name, directory, path) for path in files_below(directory))
-        manifest = _Manifest(files=files).model_dump_json().encode()
-        with self._asking("write to", name):
-            put(self._store, f"{name}/{_MANIFEST}", manifest, mode="create")
+        manifest = Manifest(files=files).model_dump_json().encode()
+        self._ask("write to", lambda: put(self._store, f"{name}/{MANIFEST}", manifest, mode="create"), name)
         return StoredWeights(uri=f"{self._url}/{name}", files=files)
 
     def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
         """See `WeightStore.fetch`."""
         name = self._name(uri)
-        wanted = self._manifest(name).files if files is None else files
+        wanted = self._files(name) if files is None else files
         check_names(shown(uri), wanted)
-        return self._cache.fetch(name, wanted, lambda file, path: self._download(name, file, path))
+        directory = self._cache.fetch(name, wanted, lambda file, path: self._download(name, file, path))
+        self._checked = FileMarks.of(directory, wanted)
+        return directory
 
     def read(self, name: str, file: str) -> bytes:
         """See `WeightStore.read`."""
+        content = self._content(name, file)
+        check_content(f"{self._url}/{name}/{file}", file, content, self._files(name))
+        return content
+
+    def _content(self, name: str, file: str) -> bytes:
+        def whole() -> bytes:
+            found = get(self._store, f"{name}/{file}")
+            if found.meta["size"] > _SMALL_FILE_BYTES:
+                raise CorruptWeightsError(
+                    f"{self._url}/{name}/{file} has {found.meta['size']} bytes, at most {_SMALL_FILE_BYTES} are read"
+                )
+            return bytes(found.bytes())
+
         try:
-            with self._asking("read", name):
-                found = get(self._store, f"{name}/{file}")
-                if found.meta["size"] > _SMALL_FILE_BYTES:
-                    raise CorruptWeightsError(
-                        f"{self._url}/{name}/{file} has {found.meta['size']} bytes, at most {_SMALL_FILE_BYTES} are "
-                        "read"
-                    )
-                return bytes(found.bytes())
+            return self._ask("read", whole, name)
         except FileNotFoundError as error:
             raise CorruptWeightsError(f"{self._url}/{name} has no {file}: it was deleted, or never complete") from error
+
+    def confirm(self) -> None:
+        """See `WeightStore.confirm`."""
+        self._checked.confirm()
 
     def serve(self, uri: str) -> None:
         """See `WeightStore.serve`."""
@@ -118,8 +141,8 @@ class BucketWeightStore:
     def holds(self, uri: str) -> bool | None:
         """See `WeightStore.holds`."""
         try:
-            with self._asking("read"):
-                head(self._store, f"{self._name(uri)}/{_MANIFEST}")
+            name = self._name(uri)
+            self._ask_once("read", lambda: head(self._store, f"{name}/{MANIFEST}"))
         except (FileNotFoundError, CorruptWeightsError):
             return False
         except (WeightStoreError, ConfigurationError):
@@ -128,17 +151,19 @@ class BucketWeightStore:
 
     def names(self, mark: str) -> set[str]:
         """See `WeightStore.names`."""
-        with self._asking("list"):
-            prefixes = list_with_delimiter(self._store)["common_prefixes"]
+        prefixes = self._ask("list", lambda: list_with_delimiter(self._store)["common_prefixes"])
         names = (prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes)
         return {name for name in names if _NAME.fullmatch(name) and name.partition("-")[2].startswith(mark)}
 
     def delete(self, name: str) -> None:
         """See `WeightStore.delete`. The manifest goes first: what is deleted in part does not count."""
-        with self._asking("delete from", name):
-            delete(self._store, [f"{name}/{_MANIFEST}"])
+
+        def objects() -> None:
+            delete(self._store, [f"{name}/{MANIFEST}"])
             for found in list_objects(self._store, prefix=name):
                 delete(self._store, [one["path"] for one in found])
+
+        self._ask("delete from", objects, name)
 
     def sweep(self) -> None:
         """See `WeightStore.sweep`. What was left on this machine's disk went when the cache was opened."""
@@ -150,64 +175,88 @@ class BucketWeightStore:
             raise CorruptWeightsError(f"{shown(uri)} does not lie below {self._url}")
         return name
 
-    def _manifest(self, name: str) -> _Manifest:
-        try:
-            return _Manifest.model_validate_json(self.read(name, _MANIFEST))
-        except ValidationError as error:
-            raise CorruptWeightsError(f"{self._url}/{name}/{_MANIFEST} is no manifest of a version") from error
+    def _files(self, name: str) -> tuple[WeightFile, ...]:
+        return Manifest.parse(f"{self._url}/{name}/{MANIFEST}", self._content(name, MANIFEST)).files
 
     def _upload(self, name: str, directory: Path, path: Path) -> WeightFile:
         relative = path.relative_to(directory).as_posix()
-        digest = hashlib.sha256()
-
-        def parts() -> Iterator[bytes]:
-            with path.open("rb") as stream:
-                while part := stream.read(_PART_BYTES):
-                    digest.update(part)
-                    yield part
-
         size = path.stat().st_size
-        with self._asking("write to", name):
+
+        def whole() -> str:
+            digest = hashlib.sha256()
             # One request for a small file. A big one never lies in memory whole.
+            parts = _parts(path, digest)
             put(
                 self._store,
                 f"{name}/{relative}",
-                parts() if size > _PART_BYTES else b"".join(parts()),
+                parts if size > _PART_BYTES else b"".join(parts),
                 chunk_size=_PART_BYTES,
                 max_concurrency=_PARALLEL_PARTS,
             )
+            return digest.hexdigest()
+
+        sha256 = self._ask("write to", whole, name)
         crash_point("file_uploaded")
-        return WeightFile(name=relative, num_bytes=size, sha256=digest.hexdigest())
+        return WeightFile(name=relative, num_bytes=size, sha256=sha256)
 
     def _download(self, name: str, file: WeightFile, path: Path) -> None:
         place = f"{self._url}/{name}/{file.name}"
-        digest = hashlib.sha256()
+
+        def whole() -> str:
+            digest = hashlib.sha256()
+            found = get(self._store, f"{name}/{file.name}")
+            if found.meta["size"] != file.num_bytes:
+                raise CorruptWeightsError(f"{place}: expected {file.num_bytes} bytes, got {found.meta['size']}")
+            with path.open("wb") as copy:
+                for part in found.stream(min_chunk_size=_READ_BYTES):
+                    digest.update(part)
+                    copy.write(part)
+            return digest.hexdigest()
+
         try:
-            with self._asking("read", name):
-                found = get(self._store, f"{name}/{file.name}")
-                if found.meta["size"] != file.num_bytes:
-                    raise CorruptWeightsError(f"{place}: expected {file.num_bytes} bytes, got {found.meta['size']}")
-                with path.open("wb") as copy:
-                    for part in found.stream(min_chunk_size=_READ_BYTES):
-                        digest.update(part)
-                        copy.write(part)
+            sha256 = self._ask("read", whole, name)
         except FileNotFoundError as error:
             raise CorruptWeightsError(f"{shown(place)}: expected {file.num_bytes} bytes, got none") from error
-        check_sum(place, file, digest.hexdigest())
+        check_sum(place, file, sha256)
 
-    @contextmanager
-    def _asking(self, doing: str, name: str = "") -> Iterator[None]:
+    def _ask(self, doing: str, request: Callable[[], T], name: str = "") -> T:
+        """Ask the store. A refusal of what it allowed before is an outage: clocks drift and policies are changed.
+
+        It is repeated as long as one, which the library does not do, and then raised as `WeightStoreError`.
+        """
+        give_up = time.monotonic() + self._storage.outage_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                answer = self._ask_once(doing, request, name)
+            except ConfigurationError as refusal:
+                if doing not in self._allowed:
+                    raise
+                if time.monotonic() + pause > give_up:
+                    raise WeightStoreError(
+                        f"{refusal}; it was allowed before, and refused for {self._storage.outage_seconds:g} s now"
+                    ) from refusal
+                _LOG.warning("trying again, since it was allowed before: %s", refusal)
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            else:
+                self._allowed.add(doing)
+                return answer
+
+    def _ask_once(self, doing: str, request: Callable[[], T], name: str = "") -> T:
         """Turn what obstore raises into errors of ours; a missing object stays `FileNotFoundError`."""
         place = f"{self._url}/{name}" if name else self._url
         try:
-            yield
+            return request()
+        except AlreadyExistsError as error:
+            raise WeightStoreError(f"{place} already exists: a version is written once by an incarnation") from error
         except (BaseError, ValueError) as error:
             cause = _cause(error, self._storage)
             # Of a list the library says so in words alone.
-            is_refused = any(status in cause for status in ("403 Forbidden", "401 Unauthorized"))
-            if is_refused or isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            if _status(error) in (401, 403) or isinstance(error, PermissionDeniedError | UnauthenticatedError):
                 raise ConfigurationError(
-                    f"may not {doing} {place}: {cause}; check the keys in [storage] options and their rights"
+                    f"may not {doing} {place}: {cause}; check the keys in [storage] options, their rights, and this "
+                    "machine's clock"
                 ) from error
             raise WeightStoreError(f"could not {doing} {place}: {cause}") from error
 
@@ -248,6 +297,26 @@ def _refuse_without_keys(url: str, options: dict[str, str]) -> None:
 
 
 def _cause(error: Exception, storage: StorageSettings) -> str:
-    """The first line of what the library says, without the options that it quotes. The rest repeats it over pages."""
+    """What the store answered, else the first line of what the library says, without the options that it quotes.
+
+    The library puts the answer after addresses of any length, and then repeats it over pages.
+    """
     hidden = (value.get_secret_value() for name, value in storage.options.items() if not is_address(name))
-    return without_values(hidden, str(error)).strip().partition("\n")[0][:_LONGEST_CAUSE]
+    text = without_values(hidden, str(error)).strip()
+    status, answer = _STATUS.search(text), [found[1] for part in _ANSWER if (found := part.search(text))]
+    if status and answer:
+        return ": ".join([status[1], *answer])
+    return text.partition("\n")[0][:_LONGEST_CAUSE]
+
+
+def _status(error: BaseException | None) -> int | None:
+    """The HTTP status that the library tells in words."""
+    found = _STATUS.search(str(error))
+    return int(found[1][:3]) if found else None
+
+
+def _parts(path: Path, digest: "hashlib._Hash") -> Iterator[bytes]:
+    with path.open("rb") as stream:
+        while part := stream.read(_PART_BYTES):
+            digest.update(part)
+            yield part

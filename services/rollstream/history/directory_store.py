@@ -12,11 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
+from rollstream.history.manifest import check_content, read_manifest, write_manifest
 from rollstream.history.weight_files import (
+    FileMarks,
     StoredWeights,
     check_names,
-    described,
-    files_below,
     refuse_unnamed,
     shown,
     verify,
@@ -35,45 +35,55 @@ class DirectoryWeightStore:
 
     def __init__(self, root: Path) -> None:
         self._root = _normal(root)  # without `..`, as in the directories that uris name
+        self._checked = FileMarks()
 
     def probe(self, *, writes: bool) -> None:
         """See `WeightStore.probe`. A directory is made when it is first written; each call says what is wrong."""
 
-    def write(self, name: str, save: Callable[[Path], None], *, with_sums: bool = True) -> StoredWeights:
+    def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
         """See `WeightStore.write`."""
         final = self._root / name
         files: list[WeightFile] = []
 
         def save_and_describe(directory: Path) -> None:
             save(directory)
-            if with_sums:
-                # Before it has its final name: a trainer that took over may delete it from then on.
-                files.extend(described(directory, path) for path in files_below(directory))
+            # Before it has its final name: a trainer that took over may delete it from then on.
+            files.extend(write_manifest(directory))
 
         write_durably(final, save_and_describe)
         return StoredWeights(uri=final.as_uri(), files=tuple(files))
 
     def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
-        """See `WeightStore.fetch`. Without `files` only the place is checked: a directory here is whole."""
+        """See `WeightStore.fetch`. It is the directory itself, which others may write to: see `confirm`."""
         try:
             directory = directory_below(self._root, uri)
         except ValueError as error:
             raise CorruptWeightsError(str(error)) from error
-        if files is None:
+        wanted = read_manifest(directory) if files is None else files
+        self._checked = FileMarks()
+        if wanted is None:
             return directory
-        check_names(directory, files)
-        for file in files:
+        check_names(directory, wanted)
+        self._checked = FileMarks.of(directory, wanted)  # before the sums: a change while they are made counts too
+        for file in wanted:
             verify(directory, file)
-        refuse_unnamed(directory, files)
+        refuse_unnamed(directory, wanted)
         return directory
+
+    def confirm(self) -> None:
+        """See `WeightStore.confirm`."""
+        self._checked.confirm()
 
     def read(self, name: str, file: str) -> bytes:
         """See `WeightStore.read`."""
         path = self._root / name / file
         try:
-            return path.read_bytes()
+            content = path.read_bytes()
         except OSError as error:
             raise CorruptWeightsError(f"{path} can't be read: {error.strerror}") from error
+        if (files := read_manifest(path.parent)) is not None:
+            check_content(str(path), file, content, files)
+        return content
 
     def serve(self, uri: str) -> None:
         """See `WeightStore.serve`. There are no copies."""

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import islice
 from typing import Final
 
@@ -108,18 +109,24 @@ class KnownHistory:
         if published.model == model:
             self.uris[published.weight_version] = published.uri
 
-    def add_entry(self, entry: LedgerEntry) -> None:
-        """Add the next entry of `ledger`; raises `InconsistentLedgerError`."""
-        self.fold.add(entry)
+    def add_entry(self, entry: LedgerEntry, appended_at: datetime | None = None) -> None:
+        """Add the next entry of `ledger`, see `LedgerFold.add`; raises `InconsistentLedgerError`."""
+        self.fold.add(entry, appended_at)
         self.newest_version = max(self.newest_version, entry.weight_version)
         self.milestones = self.milestones.after(entry)
         if entry.kind is EntryKind.STEP:
             self.step_times.append({name: entry.metrics[name] for name in _TIMES if name in entry.metrics})
 
     def add_committed(
-        self, made: Sequence[Made], *, model: str, ledger_offsets: Sequence[int], weights_offsets: Sequence[int]
+        self,
+        made: Sequence[Made],
+        *,
+        model: str,
+        ledger_offsets: Sequence[int],
+        weights_offsets: Sequence[int],
+        appended_at: datetime | None = None,
     ) -> None:
-        """Add one transaction of this process, and where its records lie.
+        """Add one transaction of this process, where its records lie and the broker's time of its last entry.
 
         After a record of anybody else snapshots stay as before it: the next trainer must judge it.
         """
@@ -129,7 +136,7 @@ class KnownHistory:
         for entry, published in made:
             if published is not None:
                 self.add_weights(published, model=model)
-            self.add_entry(entry)
+            self.add_entry(entry, appended_at)
         self._ledger.pass_transaction(ledger_offsets)
         self._weights.pass_transaction(weights_offsets)
 

@@ -13,7 +13,7 @@ Example, with versions in brackets; (c) means that the entry names a checkpoint:
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -118,13 +118,19 @@ class LedgerFold:
         self._closed = {group for closing in self._closings for group in closing.group_ids}
         self._forgotten_until = snapshot.forgotten_until if snapshot else None
         self._cuts_from = snapshot.cuts_from if snapshot else 0
+        self._newest_at: datetime | None = None
 
-    def add(self, entry: LedgerEntry) -> LedgerChange:
+    def add(self, entry: LedgerEntry, appended_at: datetime | None = None) -> LedgerChange:
         """Add the next entry. If it contradicts earlier ones, raises `InconsistentLedgerError` and changes nothing.
+
+        `appended_at`: the broker's time, by which groups are forgotten. Without it the writer's is taken, whose clock
+        may be wrong; that does for those who forget nothing.
 
         An entry of kind skip belongs to no branch, and changes nothing either: readers look at it (`passing.py`).
         """
         self._check(entry)
+        at = appended_at or entry.finished_at
+        self._disbelieve_after(at)
         if entry.kind is EntryKind.SKIP:
             return LedgerChange(closed=(), reopened=())
         version, is_drops = entry.weight_version, entry.kind is EntryKind.DROPS
@@ -140,12 +146,30 @@ class LedgerFold:
         if closed:
             self._closed.update(closed)
             non_finite = tuple(group_id for group_id, group in newly.items() if _was_non_finite(group, entry))
-            self._closings.append(Closing(version, is_drops, entry.finished_at, closed, non_finite))
+            self._closings.append(Closing(version, is_drops, at, closed, non_finite))
         self._current_version, self._step = version, entry.step
         return LedgerChange(closed=closed, reopened=reopened)
 
-    def forget(self, closed_before: datetime) -> None:
-        """Forget groups that closed before this moment, once none of their records can come any more."""
+    def _disbelieve_after(self, at: datetime) -> None:
+        """Take no earlier entry to be later than one that was appended `at`: some clock was wrong then.
+
+        A snapshot may hold such a time, and would call every group forgotten until that date.
+        """
+        if self._forgotten_until is not None:
+            self._forgotten_until = min(self._forgotten_until, at)
+        if self._newest_at is None:  # only those of a snapshot may lie in any order
+            self._closings = deque(_closed_by(at, closing) for closing in self._closings)
+        self._newest_at = at
+        later: list[Closing] = []
+        while self._closings and self._closings[-1].closed_at > at:
+            later.append(_closed_by(at, self._closings.pop()))
+        self._closings.extend(reversed(later))
+
+    def forget(self, kept: timedelta) -> None:
+        """Forget groups that closed so long before the newest entry that none of their records can come any more."""
+        if self._newest_at is None:
+            return
+        closed_before = self._newest_at - kept
         while self._closings and self._closings[0].closed_at < closed_before:
             closing = self._closings.popleft()
             self._closed.difference_update(closing.group_ids)
@@ -271,6 +295,10 @@ class LedgerFold:
 def _is_after(parent: int, version: int, is_drops: bool) -> bool:
     """Whether an entry on the chain comes after the one that made version `parent`."""
     return version > parent or (version == parent and is_drops)
+
+
+def _closed_by(at: datetime, closing: Closing) -> Closing:
+    return closing if closing.closed_at <= at else closing._replace(closed_at=at)
 
 
 def _was_non_finite(group: ClosedGroup, entry: LedgerEntry) -> bool:

@@ -6,6 +6,7 @@ kind skip says to pass over it: `rollstream ledger check` shows problems, `repai
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
 from rollstream.bus.message import Message
@@ -55,11 +56,14 @@ class Passing:
         """Every version that can be read, to the end."""
         return self._records(WEIGHTS)
 
-    def entries(self, add: Callable[[LedgerEntry], object]) -> Iterator[tuple[Message, LedgerEntry]]:
-        """Every entry that `add` takes, to the end. It raises `InconsistentLedgerError` for one that contradicts."""
+    def entries(self, add: Callable[[LedgerEntry, datetime | None], object]) -> Iterator[tuple[Message, LedgerEntry]]:
+        """Every entry that `add` takes, to the end. It raises `InconsistentLedgerError` for one that contradicts.
+
+        It also gets the broker's time at which the entry was appended.
+        """
         for message, entry in self._records(LEDGER):
             try:
-                add(entry)
+                add(entry, append_time(message.timestamp_ms))
             except InconsistentLedgerError as error:
                 self._note(LEDGER, message, error)
             else:
@@ -83,6 +87,14 @@ class Passing:
 
     def _note(self, topic: Topic[Any], message: Message, error: DecodeError | InconsistentLedgerError) -> None:
         self.problems.append(Problem(RecordPlace(topic.name, message.offset), error))
+
+
+def append_time(timestamp_ms: int) -> datetime | None:
+    """The broker's time in a message; None if it has none that is a date."""
+    try:
+        return datetime.fromtimestamp(timestamp_ms / 1000, UTC) if timestamp_ms > 0 else None
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 def passed_over(

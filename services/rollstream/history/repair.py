@@ -56,16 +56,19 @@ def _is_of(weights: WeightsPublished, entry: LedgerEntry) -> bool:
     return is_alike and entry.started_at <= weights.created_at <= entry.finished_at
 
 
-def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: bool) -> None:
-    """Write that readers pass over the records at `places`. A trainer that still runs is fenced.
+def repair(settings: StageSettings, places: Sequence[RecordPlace] | None, *, force: bool) -> Sequence[RecordPlace]:
+    """Write that readers pass over the records at `places`, or over all that `check` lists. Returns their places.
 
-    Raises `ConfigurationError` if a trainer lives (unless `force`), if no record lies at one of the places, if one is
-    a repair itself, or if problems would be left. Nothing is changed then.
+    A trainer that still runs is fenced, unless nothing is to be written. Raises `ConfigurationError` if a trainer lives
+    (unless `force`), if no record lies at one of the places, if one is a repair itself, or if problems would be left.
+    Nothing is changed then.
     """
     require_no_trainer(settings.kafka, settings.run, force=force)
     run = Run(settings)
     # Before the trainer is fenced, so that a repair that is refused stops nobody.
     reasons = {place: str(error)[:_MAX_REASON_CHARACTERS] for place, error in check(run)}
+    if not (places := list(reasons) if places is None else places):
+        return ()
     if chosen := [place for place in places if place not in reasons]:
         _refuse_repairs(run, chosen)
     _checked(run, places)
@@ -78,6 +81,7 @@ def repair(settings: StageSettings, places: Sequence[RecordPlace], *, force: boo
         for first in range(0, len(places), _MOST_PLACES_PER_ENTRY)
     ]
     publisher.commit([run.out_record(LEDGER, entry) for entry in entries])
+    return places
 
 
 def _refuse_repairs(run: Run, places: Sequence[RecordPlace]) -> None:

@@ -46,12 +46,7 @@ class WeightCache:
         `WeightStoreError` if there is no room, or if another process takes too long to download the same version.
         """
         directory = self.root / name
-        lock = _Lock.of(directory, fcntl.LOCK_SH)
-        is_whole = not _missing(directory, files)
-        if not is_whole:
-            lock.release()
-            self._let_go_of(directory)
-            lock = _Lock.of(directory, fcntl.LOCK_EX)
+        lock, is_whole = self._locked(directory, files)
         try:
             if not is_whole:
                 self._make_room(name, num_bytes(files))
@@ -78,6 +73,24 @@ class WeightCache:
         before, self._serving, self._fetched = self._serving, self._fetched, None
         if before is not None:
             before.release()
+
+    def _locked(self, directory: Path, files: Sequence[WeightFile]) -> tuple["_Lock", bool]:
+        """The copy, locked, and whether it is whole: shared then, else for this process alone, to complete it.
+
+        Another process may complete it meanwhile and share it for as long as it runs, so it is looked at again and
+        again.
+        """
+        give_up = time.monotonic() + _PATIENCE_SECONDS
+        while time.monotonic() < give_up:
+            lock = _Lock.of(directory, fcntl.LOCK_SH)
+            if not _missing(directory, files):
+                return lock, True
+            lock.release()
+            self._let_go_of(directory)
+            if (own := _Lock.tried(directory, fcntl.LOCK_EX)) is not None:
+                return own, False
+            time.sleep(_POLL_SECONDS)
+        raise _in_use(directory)
 
     def _let_go_of(self, directory: Path) -> None:
         """Drop this process's own locks on a copy that is damaged: they would keep it from being mended."""
@@ -122,20 +135,25 @@ class _Lock:
         """Make the directory if need be, and lock it: for this process alone (LOCK_EX), or as one of many (LOCK_SH)."""
         give_up = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < give_up:
-            try:
-                directory.mkdir(parents=True, exist_ok=True)
-                descriptor = os.open(directory, os.O_RDONLY)
-            except OSError as error:
-                raise WeightStoreError(
-                    f"cannot make {directory}: {error.strerror}; check [storage] cache and its permissions"
-                ) from error
-            if _try_lock(descriptor, kind) and _is_still(directory, descriptor):
-                return cls(directory, descriptor)
-            os.close(descriptor)
+            if (lock := cls.tried(directory, kind)) is not None:
+                return lock
             time.sleep(_POLL_SECONDS)
-        raise WeightStoreError(
-            f"another process has used {directory} for {_PATIENCE_SECONDS:.0f} s: trying again later"
-        )
+        raise _in_use(directory)
+
+    @classmethod
+    def tried(cls, directory: Path, kind: int) -> "_Lock | None":
+        """The same, tried once."""
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(directory, os.O_RDONLY)
+        except OSError as error:
+            raise WeightStoreError(
+                f"cannot make {directory}: {error.strerror}; check [storage] cache and its permissions"
+            ) from error
+        if _try_lock(descriptor, kind) and _is_still(directory, descriptor):
+            return cls(directory, descriptor)
+        os.close(descriptor)
+        return None
 
     def share(self) -> None:
         """From now on others may read it too."""
@@ -143,6 +161,10 @@ class _Lock:
 
     def release(self) -> None:
         os.close(self._descriptor)
+
+
+def _in_use(directory: Path) -> WeightStoreError:
+    return WeightStoreError(f"another process has used {directory} for {_PATIENCE_SECONDS:.0f} s: trying again later")
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

@@ -3,8 +3,8 @@
 import hashlib
 import os
 import stat
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from rollstream.schemas.errors import CorruptWeightsError
@@ -20,6 +20,43 @@ class StoredWeights:
 
     uri: str
     files: tuple[WeightFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileMarks:
+    """What tells that files were changed: inode, size, and times of the last changes, of each by its path.
+
+    Sums are checked, and then a library opens the same files by their names: whoever may write there could change them
+    between the two.
+    """
+
+    marks: Mapping[Path, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, directory: Path, files: Iterable[WeightFile]) -> "FileMarks":
+        """The marks as they are now. What can't be opened has none: `verify` says why."""
+        paths = [path_of(directory, file.name) for file in files]
+        return cls({path: mark for path in paths if (mark := _mark(path)) is not None})
+
+    def confirm(self) -> None:
+        """Raise `CorruptWeightsError` if one of the files was changed. One that was deleted is as it was read."""
+        changed = [path for path, mark in self.marks.items() if _mark(path) not in (mark, None)]
+        if changed:
+            raise CorruptWeightsError(f"{changed[0]} was changed between the check of its sum and the end of its use")
+
+
+def _mark(path: Path) -> tuple[int, ...] | None:
+    """None if there is no such file."""
+    try:
+        # Opened, since a network file system answers `stat` from memory.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def files_below(directory: Path) -> list[Path]:

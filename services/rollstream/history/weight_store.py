@@ -29,10 +29,10 @@ class WeightStore(Protocol):
         """
         ...
 
-    def write(self, name: str, save: Callable[[Path], None], *, with_sums: bool = True) -> StoredWeights:
+    def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
         """Store all that `save` writes into the directory that it is given, or nothing; raises `WeightStoreError`.
 
-        Without sums, for what no record describes, a directory need not read again what was written; `files` are empty.
+        Sizes and sums are stored beside the files, for those whom no record tells them.
         """
         ...
 
@@ -44,8 +44,15 @@ class WeightStore(Protocol):
         """
         ...
 
+    def confirm(self) -> None:
+        """Raise `CorruptWeightsError` if the version fetched last is not any more what was checked; ask after its use.
+
+        Whoever has used it then holds something that nobody published.
+        """
+        ...
+
     def read(self, name: str, file: str) -> bytes:
-        """One small file, unchecked; raises `CorruptWeightsError` and `WeightStoreError`."""
+        """One small file, whose sum was checked; raises `CorruptWeightsError` and `WeightStoreError`."""
         ...
 
     def serve(self, uri: str) -> None:

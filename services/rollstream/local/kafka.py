@@ -17,8 +17,15 @@ from pydantic import SecretStr
 
 from rollstream.local.java import find_java
 from rollstream.local.kafka_jars import kafka_class_path
-from rollstream.local.kafka_properties import ClusterPlan, ClusterSecurity, NodePlan, server_properties
+from rollstream.local.kafka_properties import (
+    PROPERTIES_FILE,
+    ClusterPlan,
+    ClusterSecurity,
+    NodePlan,
+    server_properties,
+)
 from rollstream.local.ports import require_free
+from rollstream.local.private_file import write_private
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start, stop_all
 from rollstream.schemas.errors import DiskFullError, StartFailedError
 
@@ -83,6 +90,7 @@ class KafkaCluster:
     def launch(self) -> None:
         """Format new nodes and start those that do not run, without waiting for them to answer.
 
+        Each start makes `server.properties` again: a directory that was moved or copied opens its own data.
         Raises a LocalStackError (no Java, damaged jars, port taken, disk full).
         """
         missing = [node for node in self.plan.nodes if node.node_id not in self.processes]
@@ -92,6 +100,8 @@ class KafkaCluster:
         for node in missing:
             require_free(node.port, f"broker {node.node_id}")
             require_free(node.controller_port, f"the controller of broker {node.node_id}")
+        for node in missing:
+            self._write_properties(node)
         self._format(missing)
         for node in missing:
             self._start_process(node)
@@ -173,22 +183,33 @@ class KafkaCluster:
         new = [node for node in nodes if not (self._home(node) / "log" / "meta.properties").exists()]
         finish_formats({self._home(node): self._start_format(node) for node in new}, FORMAT_SECONDS)
 
-    def _start_format(self, node: NodePlan) -> subprocess.Popen[str]:
+    def _write_properties(self, node: NodePlan) -> None:
         home = self._home(node)
         home.mkdir(parents=True, exist_ok=True)
-        properties = home / "server.properties"
-        properties.touch(mode=0o600)  # it may hold passwords
-        properties.write_text(server_properties(self.plan, node, home / "log", self._properties))
+        properties = home / PROPERTIES_FILE
+        # It may hold passwords.
+        write_private(properties, server_properties(self.plan, node, home / "log", self._properties))
+
+    def _start_format(self, node: NodePlan) -> subprocess.Popen[str]:
+        home = self._home(node)
         single = len(self.plan.nodes) == 1
         quorum = ("--standalone",) if single else ("--initial-controllers", self.plan.initial_controllers)
-        tool = ("kafka.tools.StorageTool", "format", "-t", self.plan.cluster_id, "-c", str(properties), *quorum)
+        tool = (
+            "kafka.tools.StorageTool",
+            "format",
+            "-t",
+            self.plan.cluster_id,
+            "-c",
+            str(home / PROPERTIES_FILE),
+            *quorum,
+        )
         users = [word for user, password in self._security.passwords.items() for word in _scram(user, password)]
         command = (*self._java, f"-Drollstream.log={home / 'format.log'}", *tool, *users)
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def _start_process(self, node: NodePlan) -> None:
         home = self._home(node)
-        command = (*self._java, f"-Drollstream.log={self._log(node)}", "kafka.Kafka", str(home / "server.properties"))
+        command = (*self._java, f"-Drollstream.log={self._log(node)}", "kafka.Kafka", str(home / PROPERTIES_FILE))
         environment = {key: value for key, value in os.environ.items() if key != "CLASSPATH"}
         self._processes[node.node_id] = ChildProcess.start(
             command, home / "kafka.out", env=environment, placement=self._placement

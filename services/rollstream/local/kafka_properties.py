@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, SecretStr
 
 from rollstream.local.ports import HOST, free_ports
 
+PROPERTIES_FILE = "server.properties"
 # The largest bound of our topics, that of dead-letters.
 MAX_MESSAGE_BYTES = 8 * 2**20
 
@@ -143,3 +144,12 @@ def server_properties(
         **others,
     }
     return "".join(f"{key}={value}\n" for key, value in sorted(values.items()))
+
+
+def log_dir_of(home: Path) -> Path | None:
+    """Where the node in `home` had its data at its last start, by its server.properties; None before its first."""
+    try:
+        lines = (home / PROPERTIES_FILE).read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    return next((Path(value) for key, _, value in (line.partition("=") for line in lines) if key == "log.dirs"), None)

@@ -37,7 +37,7 @@ _UNITS: Final = {
     "reward": "rewards of the environment",
     "version": "number of a version",
     "importance_weight": "ratio of probabilities",
-    "in_flight_weight": "tokens in generators, else records",
+    "in_flight_weight": "samples or tokens in generators, else records",
     "step": "steps",
     "ready": "0 or 1",
 }

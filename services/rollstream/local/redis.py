@@ -12,6 +12,7 @@ from urllib.parse import quote
 from pydantic import SecretStr
 
 from rollstream.local.ports import HOST, require_free
+from rollstream.local.private_file import write_private
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start
 from rollstream.schemas.errors import StartFailedError
 
@@ -62,9 +63,8 @@ class RedisServer:
         # In a file: other users of the machine can see the words of a command.
         settings = self._directory / "redis.conf"
         self._directory.mkdir(parents=True, exist_ok=True)
-        settings.touch(mode=0o600)
         lines = [f"{name} {json.dumps(value, ensure_ascii=False)}" for name, value in options.items()]
-        settings.write_text("\n".join([*lines, ""]))
+        write_private(settings, "\n".join([*lines, ""]))
         self._process = ChildProcess.start([str(_program()), str(settings)], log, placement=self._placement)
         self._wait_ready(log)
 

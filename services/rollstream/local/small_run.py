@@ -11,6 +11,7 @@ import tomli_w
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
+from rollstream.local.private_file import write_private
 from rollstream.local.redis import RedisServer
 from rollstream.local.run_file import refuse_used, run_name
 from rollstream.local.tiny_model import write_tiny_model
@@ -18,6 +19,8 @@ from rollstream.process.settings import RUN_FILE, Stage
 from rollstream.schemas.errors import ConfigurationError
 
 ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
+MODEL_LENGTH: Final = 32
+"""Most tokens of prompt and answer together."""
 Servers = tuple[KafkaCluster, RedisServer]
 
 
@@ -52,7 +55,7 @@ def write_small_run(
 ) -> Path:
     """Make the model and the run's file; `shared` and `tables` add to what is the same for all such runs."""
     directory = directory.resolve()
-    write_tiny_model(directory / "model", seed=0, hidden=32, layers=1, heads=2, ffn=64)
+    write_tiny_model(directory / "model", seed=0, hidden=32, layers=1, heads=1, ffn=64)
     model = str(directory / "model")
     cluster, redis = servers
     same: dict[str, Mapping[str, Any]] = {
@@ -60,7 +63,7 @@ def write_small_run(
         "producer": {"environment": "sort_digits", "sampling": {"temperature": 1.0, "max_tokens": 12}},
         "generator": {
             "engine": {
-                "kind": "scripted", "model_path": model, "max_model_len": 32,
+                "kind": "scripted", "model_path": model, "max_model_len": MODEL_LENGTH,
                 "scripted": {"correct_ratio": 0.5, "token_seconds": token_seconds},
             },
         },
@@ -76,7 +79,7 @@ def write_small_run(
         **{name: {**table, **tables.get(name, {})} for name, table in same.items()},
     }
     path = directory / RUN_FILE
-    path.write_text(tomli_w.dumps(document), encoding="utf-8")
+    write_private(path, tomli_w.dumps(document))
     return path
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollstream.local.kafka import START_SECONDS, KafkaCluster
-from rollstream.local.kafka_properties import ClusterPlan, plan_cluster
+from rollstream.local.kafka_properties import ClusterPlan, log_dir_of, plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, ProcessRecord
 from rollstream.local.redis import RedisServer
@@ -59,6 +59,13 @@ class LocalStack:
         self._redis: RedisServer | None = None
 
     @property
+    def came_from(self) -> Path | None:
+        """The run directory of the last start, if that was another one: this is a copy of it, or was moved."""
+        last = log_dir_of(self._run_dir / "kafka" / "node-1")
+        here = self._run_dir / "kafka" / "node-1" / "log"
+        return None if last is None or last == here else Path(*last.parts[:-3])
+
+    @property
     def kafka(self) -> KafkaCluster:
         """The cluster; raises LocalStackError before `up`."""
         if self._kafka is None:
@@ -80,6 +87,8 @@ class LocalStack:
         self._run_dir.mkdir(parents=True, exist_ok=True)
         with self._exclusive():
             self._attach(self._load() or self._new_state())
+            # A directory that came from elsewhere names that one's processes. From here on it has none but its own.
+            self._save()
             brokers, has_redis = set(self.kafka.processes), self.redis.process is not None
             try:
                 self.redis.start()
@@ -110,7 +119,7 @@ class LocalStack:
             return ()
         addresses = {f"kafka-{node.node_id}": node.address for node in state.cluster.nodes}
         addresses["redis"] = f"127.0.0.1:{state.redis_port}"
-        running = _running(state)
+        running = self._running(state)
         return tuple(
             ServiceStatus(
                 name=name,
@@ -121,8 +130,15 @@ class LocalStack:
             for name, address in addresses.items()
         )
 
+    def _running(self, state: StackState) -> dict[str, ChildProcess]:
+        """The recorded processes that still run. A pid that now belongs to another process does not count."""
+        if self.came_from is not None:
+            return {}
+        found = {name: ChildProcess.find(record) for name, record in state.processes.items()}
+        return {name: process for name, process in found.items() if process is not None}
+
     def _attach(self, state: StackState) -> None:
-        running = _running(state)
+        running = self._running(state)
         brokers = {
             node.node_id: running[f"kafka-{node.node_id}"]
             for node in state.cluster.nodes
@@ -179,9 +195,3 @@ class LocalStack:
         with (self._run_dir / "stack.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _running(state: StackState) -> dict[str, ChildProcess]:
-    """The recorded processes that still run. A pid that now belongs to another process does not count."""
-    found = {name: ChildProcess.find(record) for name, record in state.processes.items()}
-    return {name: process for name, process in found.items() if process is not None}

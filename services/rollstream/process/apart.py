@@ -6,6 +6,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import NoReturn
 
+from rollstream.process.cause import known_cause
 from rollstream.schemas.errors import BrokenWorldError, RollstreamError
 
 
@@ -38,6 +39,6 @@ def _report(check: Callable[[], None], sender: Connection) -> NoReturn:
     except RollstreamError as raised:
         error = raised
     except BaseException as raised:  # noqa: BLE001 (the child must end here, whatever happens)
-        error = BrokenWorldError(f"{type(raised).__name__}: {raised}")
+        error = known_cause(raised) or BrokenWorldError(f"{type(raised).__name__}: {raised}")
     sender.send(error)
     os._exit(0)

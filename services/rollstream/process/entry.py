@@ -8,10 +8,11 @@ from collections.abc import Callable, Coroutine
 from types import FrameType
 from typing import Any, Final, NoReturn
 
+from rollstream.process.cause import known_cause
+from rollstream.process.ending import log_ending
 from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
 from rollstream.process.stop import Stop
-from rollstream.schemas.errors import RollstreamError
 
 _LOG = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ _INTERRUPTED: Final = 130
 
 def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | None]) -> NoReturn:
     """Run `main(stop)`, a function or a coroutine function, and exit: 0 when it returns, else the error's code.
+
+    What the machine refuses ends it as a broken world does, see `cause`; a defect with 1 and its traceback.
 
     The first SIGTERM or Ctrl-C asks `stop`: `main` finishes its work and returns. A second one ends it at once.
     """
@@ -32,11 +35,14 @@ def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | N
         outcome = main(stop)
         if outcome is not None:
             asyncio.run(outcome)
-    except RollstreamError as error:
-        _LOG.critical("%s: %s", type(error).__name__, error, exc_info=None if error.is_explained else error)
-        sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(_INTERRUPTED)
+    except Exception as error:
+        known = known_cause(error)
+        if known is None:
+            raise
+        log_ending(known, error)
+        sys.exit(known.exit_code)
     _LOG.info("ended")
     sys.exit(0)
 

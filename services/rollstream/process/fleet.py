@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 _TTL_SECONDS = 15
+_MOST_CHARACTERS = 1024
+_LARGEST = 1e9
 # Redis looks at 10 keys a call by default; a database with many other keys would take many calls.
 _SCANNED_AT_ONCE = 1000
 
@@ -86,12 +88,23 @@ class Fleet:
 
 
 def _state(text: str | bytes | None) -> dict[str, Any] | None:
-    """A heartbeat; None if it expired while it was read, or if it is none: anyone may write into Redis."""
+    """A heartbeat; None if it expired while it was read, or if it is none: anyone may write into Redis.
+
+    Only short texts and numbers from 0 to 10^9 are taken over: others may raise wherever they are shown or added.
+    """
     try:
         state = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return state if isinstance(state, dict) else None
+    if not isinstance(state, dict):
+        return None
+    return {name: value for name, value in state.items() if _is_plain(value)}
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, str):
+        return len(value) <= _MOST_CHARACTERS
+    return value is None or (type(value) in (int, float) and 0 <= value <= _LARGEST)  # type: ignore[operator]
 
 
 def _connection(redis_url: str) -> "redis.Redis":

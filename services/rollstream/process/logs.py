@@ -29,8 +29,8 @@ KAFKA_CLIENT: Final = "rollstream.kafka_client"
 """The logger of what the Kafka client says by itself."""
 # They repeat themselves while a broker is gone.
 _CHATTY: Final = (
-    KAFKA_CLIENT, "rollstream.bus.reader", "rollstream.bus.publisher", "rollstream.bus.consumer", "aiokafka", "faust",
-    "mode",
+    KAFKA_CLIENT, "rollstream.bus.reader", "rollstream.bus.publisher", "rollstream.bus.group_config", "aiokafka",
+    "faust", "mode",
 )  # fmt: skip
 _QUIET_SECONDS: Final = 30.0
 _MOST_KINDS: Final = 1000

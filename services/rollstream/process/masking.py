@@ -27,6 +27,10 @@ _SHORTEST_GUARDED: Final = 8
 _PLAIN_NAMES: Final = re.compile(
     r"(protocol|mechanisms?|username|location|algorithm|verification|endpoint\w*|region|account_name|bucket)$"
 )
+_SECRET_NAME: Final = re.compile(
+    r"(?i)(password|passwd|passphrase|secret|credential|bearer|(^|[_.-])(auth|authorization|token)$"
+    r"|(api|access|account|private|signing|auth|sas)[_.-]?key)"
+)
 _USER_AND_PASSWORD: Final = re.compile(r":/{1,2}[^\s/@\"\\]*:[^\s/\"\\]*@")
 
 
@@ -39,6 +43,11 @@ def without_values(values: Iterable[str], text: str) -> str:
         while len(value) > _BEGINNING and (start := text.find(value[:_BEGINNING])) >= 0:
             text = f"{text[:start]}{_HIDDEN}{text[start + _num_common(text[start:], value) :]}"
     return text
+
+
+def may_name_a_secret(name: str) -> bool:
+    """Whether a setting of this name may hold a secret. The chart refuses the same names where its values are shown."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def secrets_in(values: Any, name: str = "") -> Iterator[str]:

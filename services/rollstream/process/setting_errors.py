@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from rollstream.process.masking import may_name_a_secret
 from rollstream.process.run_file import RunFile
 from rollstream.process.setting_keys import Key, key_at, keys_of, names_below
 from rollstream.schemas.addresses import may_hold_a_password, quoted_if_plain
@@ -120,6 +121,21 @@ def password_refused(path: tuple[str, ...], sources: Sources) -> str:
     return (
         f"{sources.place_of(path)}: looks like an address with a user, password or query, which does not belong here; "
         "it is not shown, since it may hold a secret"
+    )
+
+
+def plain_secrets(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """The places of texts whose names say that they are secrets, where all that stands is logged and published."""
+    if isinstance(values, Mapping):
+        return [path for name, below in values.items() for path in plain_secrets(below, (*above, name))]
+    return [above] if isinstance(values, str) and above and may_name_a_secret(above[-1]) else []
+
+
+def secret_refused(path: tuple[str, ...], sources: Sources) -> str:
+    """The sentence about one of `plain_secrets`."""
+    return (
+        f"{sources.place_of(path)}: its name says that it may be a secret, but everybody who reads the log or a topic "
+        "would see it; write it as an option of the declared agent, [agents.NAME] options, which is never shown"
     )
 
 

@@ -35,7 +35,9 @@ from rollstream.process.setting_errors import (
     did_you_mean,
     explained,
     password_refused,
+    plain_secrets,
     refused,
+    secret_refused,
     shown,
     too_large,
     variable_name,
@@ -244,7 +246,11 @@ class StageSettings(BaseSettings):
         settings._file = file
         values = settings.model_dump()
         SECRETS.add(secrets_in(values))
-        refusals = [(refused, too_large(values)), (password_refused, with_passwords(values))]
+        refusals = [
+            (refused, too_large(values)),
+            (password_refused, with_passwords(values)),
+            (secret_refused, plain_secrets(values)),
+        ]
         problems = [refusal(path, cls.sources(file)) for refusal, paths in refusals for path in paths]
         return (None, tuple(problems)) if problems else (settings, ())
 

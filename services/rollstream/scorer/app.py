@@ -13,8 +13,8 @@ What Faust 0.15.3 does, and what is done about it:
 - It asks every five minutes who leads which partition. aiokafka asks earlier after most errors, but not when it looks
   for the first offset of a partition: it asks the old leader ten times a second. So it asks every few seconds.
 - After a rebalance it drops what it has polled, and seeks to the committed offset. aiokafka does not seek a partition
-  of which nothing is committed: what was polled and dropped would never be read. So such a partition is read again from
-  its start.
+  of which nothing is committed: what was polled and dropped would never be read. It also goes on at what was committed
+  of a topic that was deleted since, and made anew. So such partitions are read again from their start (`commits.py`).
 - While a broker is away, aiokafka's fetches wait for their next try. If it is closed then, it raises their cancellation
   into whoever closes it, which is Faust's consumer thread. So that is passed over.
 - It says nowhere whether records are fetched. `fetched` looks into its consumer.
@@ -23,8 +23,6 @@ What Faust 0.15.3 does, and what is done about it:
 import asyncio
 import contextlib
 import logging
-import os
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
@@ -34,9 +32,11 @@ from faust.transport.drivers.aiokafka import Consumer as AiokafkaConsumer
 
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
+from rollstream.bus.topic_watch import TopicWatch
+from rollstream.process.ending import end_process, leave
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.errors import BrokenWorldError, RollstreamError
 from rollstream.scorer.buffer import BoundedApp
+from rollstream.scorer.commits import counted, noted
 from rollstream.scorer.fetching import Fetched
 from rollstream.scorer.header_names import accept_any_header_name
 from rollstream.scorer.security import faust_credentials
@@ -50,8 +50,6 @@ The function that it gets says whether somebody waits for the end of the batch: 
 Whatever it raises ends the process, and the batch is not committed.
 """
 
-# 128 + SIGINT, as shells report it.
-_INTERRUPTED: Final = 130
 _TAKE_WITHIN_SECONDS: Final = 0.02
 _POLLED: Final = 1024
 """Records of one poll. A poll crosses two threads and takes 0.1 s, however few records it brings: with 128 records a
@@ -63,37 +61,57 @@ _METADATA_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """What the stream reads and how. `topics` are full names."""
+    """What the stream reads and how. `topics` are full names. `watch` looks at them: nothing is read before it has."""
 
     group: str
     topics: Sequence[str]
+    watch: "asyncio.Future[TopicWatch]"
     batch_size: int
     session_timeout_seconds: float
 
 
 class _ConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # the library is not typed here
+    def _create_consumer(self, loop: asyncio.AbstractEventLoop) -> Any:
+        consumer = super()._create_consumer(loop)
+        commit = consumer.commit
+
+        async def commit_noted(offsets: Mapping[Any, Any]) -> None:
+            await commit(noted(offsets, self.app.topic_watch.result()))
+
+        consumer.commit = commit_noted
+        return consumer
+
+    async def seek_to_committed(self) -> Mapping[Any, int | None]:
+        """Also seek partitions of which nothing is committed that counts, see the module."""
+        watch = await asyncio.shield(self.app.topic_watch)
+        return await self.call_thread(self._seek_to_committed, watch)  # type: ignore[no-any-return]
+
+    async def _seek_to_committed(self, watch: TopicWatch) -> Mapping[Any, int | None]:
+        consumer = self._ensure_consumer()
+        # aiokafka's public way gives no metadata.
+        asked = consumer.assignment()
+        offsets = counted(await consumer._coordinator.fetch_committed_offsets(list(asked)), watch)
+        assigned = asked & consumer.assignment()  # some may be gone meanwhile
+        # Where the log begins later than at 0, aiokafka goes to its start.
+        await self._seek_wait(consumer, {partition: offsets.get(partition, 0) for partition in assigned})
+        return {partition: offsets.get(partition) for partition in assigned}
+
     async def on_thread_stop(self) -> None:
         # Otherwise the thread ends here, and the end of the process waits for it until its deadline.
         with contextlib.suppress(asyncio.CancelledError):
             await super().on_thread_stop()
 
 
-class _SeekingConsumer(AiokafkaConsumer):  # type: ignore[misc]  # the library is not typed here
+class _Consumer(AiokafkaConsumer):  # type: ignore[misc]  # the library is not typed here
     def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
 
-    async def seek_to_committed(self) -> Mapping[Any, int]:
-        """Also seek partitions of which nothing is committed, see the module."""
-        committed: Mapping[Any, int] = await super().seek_to_committed()
-        if never := [partition for partition in self.assignment() if not committed.get(partition)]:
-            # Where the log begins later, aiokafka goes to its start.
-            await self.seek_wait(dict.fromkeys(never, 0))
-        return committed
-
 
 class _App(BoundedApp):
+    topic_watch: "asyncio.Future[TopicWatch]"
+
     def _new_consumer(self) -> Any:
-        self.transport.Consumer = _SeekingConsumer
+        self.transport.Consumer = _Consumer
         return super()._new_consumer()
 
     def _create_directories(self) -> None:
@@ -128,6 +146,7 @@ def build_app(kafka: KafkaSettings, stream: StreamSettings, handle: Handle, on_a
         web_enabled=False,
         autodiscover=False,
     )
+    app.topic_watch = stream.watch
     _add_agent(app, stream, handle)
     _follow_assignment(app, on_assigned)
     return app
@@ -152,24 +171,10 @@ def fetched(app: Any) -> Mapping[Partition, Fetched]:
         return {}
 
 
-def end_process(error: BaseException) -> NoReturn:
-    """End the process at once, so that Faust can't commit the batch that `error` left unfinished. Logs are flushed."""
-    _LOG.critical("%s: %s; nothing of the batch is committed", type(error).__name__, error, exc_info=error)
-    if isinstance(error, KeyboardInterrupt):
-        _exit(_INTERRUPTED)
-    _exit(error.exit_code if isinstance(error, RollstreamError) else BrokenWorldError.exit_code)
-
-
 def leave_at_once() -> NoReturn:
     """End the process in order, with nothing handled. Logs are flushed."""
     _LOG.info("ended before it had started")
-    _exit(0)
-
-
-def _exit(code: int) -> NoReturn:
-    logging.shutdown()
-    sys.stderr.flush()
-    os._exit(code)
+    leave(0)
 
 
 def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
@@ -184,7 +189,7 @@ def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
             try:
                 await handle([_message(event.message) for event in events], must_end)
             except BaseException as error:  # noqa: BLE001 (Faust would go on with the next batch)
-                end_process(error)
+                end_process(error, "nothing of the batch is committed")
             # Only now: an acknowledged message may be committed at any time.
             for event in events:
                 await arriving.ack(event)

@@ -19,6 +19,7 @@ What happens when …
   … the process is asked to stop: the batch that is being scored ends, is confirmed and is committed. After 60 s the
     process ends without that; while it starts, at once.
   … a broker is lost: the process goes on with the partitions' new leaders. While one is not read, it is not ready.
+  … a topic that it reads is deleted or made anew: the process ends and is started again.
   … weights are late: nothing happens, because scoring does not depend on weight versions.
 """
 
@@ -32,19 +33,22 @@ from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any, Final
 
+from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.metrics import LAG
 from rollstream.bus.run import Run
+from rollstream.bus.topic_watch import TopicWatch
 from rollstream.environments.load import refuse_unknown_environment
 from rollstream.environments.pool.pool import ScoringPool
 from rollstream.process.address import revealed
 from rollstream.process.beat import beat
+from rollstream.process.ending import end_process
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop, first_to_end
 from rollstream.process.tracing import require_tracing, tracing_of
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
-from rollstream.scorer.app import Handle, StreamSettings, build_app, end_process, fetched, leave_at_once
+from rollstream.scorer.app import Handle, StreamSettings, build_app, fetched, leave_at_once
 from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
 from rollstream.scorer.fetching import FetchWatch
 from rollstream.scorer.handler import ScorerIdentity
@@ -113,9 +117,11 @@ async def _run_app(settings: ScorerSettings, handle: Handle, health: Health, sto
         health.check("partitions", count > 0, f"{count} partitions are assigned")
 
     note_assigned(0)
+    topics = [read.of(settings.run) for read, _ in _ROUTES]
     stream = StreamSettings(
         group=_group(settings),
-        topics=[read.of(settings.run) for read, _ in _ROUTES],
+        topics=topics,
+        watch=asyncio.create_task(asyncio.to_thread(lambda: TopicWatch(KafkaAdmin(settings.kafka), topics))),
         batch_size=settings.batch_size,
         session_timeout_seconds=settings.session_timeout_seconds,
     )
@@ -124,12 +130,12 @@ async def _run_app(settings: ScorerSettings, handle: Handle, health: Health, sto
         await _start(app, stop)
         hide_loaded_objects()
         _LOG.info("scoring")
-        await first_to_end(_until_stopped(app, stop), _watch_fetching(app, stream, health))
+        await first_to_end(_until_stopped(app, stop), _watch_fetching(app, stream, health), _watch_topics(stream))
         health.draining()
         # Faust waits for the running batch here, commits it and leaves the group.
         await asyncio.wait_for(app.stop(), _STOP_SECONDS)
     except Exception as error:  # noqa: BLE001 (any error of Faust is a broken world)
-        end_process(error)
+        end_process(error, "nothing of the batch is committed")
 
 
 async def _start(app: Any, stop: Stop) -> None:
@@ -159,6 +165,14 @@ async def _watch_fetching(app: Any, stream: StreamSettings, health: Health) -> N
         for topic in stream.topics:
             lag = sum(state.lag for partition, state in assigned.items() if partition[0] == topic)
             LAG.labels(stream.group, topic).set(lag)
+        await asyncio.sleep(0.5)
+
+
+async def _watch_topics(stream: StreamSettings) -> None:
+    """Raise `TopicChangedError` once a topic was deleted or made anew: Faust would go on at offsets of the old one."""
+    watch = await stream.watch
+    while True:
+        watch.added()
         await asyncio.sleep(0.5)
 
 

@@ -1,9 +1,8 @@
-"""Dead letters: messages that could not be handled. How they are kept, listed and replayed.
+"""Dead letters: messages that could not be handled. How they are kept and read; `replay.py` lists and replays them.
 
 The value is the original's, unchanged, so that it can be handled when the cause is repaired. Headers say why it is
 here. A process may crash between a dead letter and its commit, and write it twice: its identity is (group, topic,
-partition, offset). A replay publishes the message on its topic again, counts that in a header, and leaves a marker in
-dead-letters.
+partition, offset). A replay leaves a marker in dead-letters, which names the copy that it made.
 
 The broker bounds what a message takes when it is compressed: 20 MB of zeros are a few kB. Of one that is too large for
 dead-letters, the letter has the first 64 KiB and the sha256. It can't be replayed; the original stays where it lies.
@@ -13,36 +12,32 @@ import hashlib
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import Headers, Message, OutRecord
-from rollstream.bus.publisher import Publisher
-from rollstream.bus.run import Run
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.codec import schema_id_of
-from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.record import writable
-from rollstream.schemas.topics import DEAD_LETTERS, MAX_RECORD_BYTES
+from rollstream.schemas.topics import MAX_RECORD_BYTES
 
-MAX_REPLAYS: Final = 3
 REPLAYS: Final = "rollstream.replays"
 """Header of a replayed message: how often it was replayed. It keeps no other header of ours."""
 KEPT_BYTES: Final = 2**16
 """What is kept of a message's key, of its value and of its headers, if all together are too large."""
 _REPLAYED_AT: Final = "replayed_at"
+_COPY_PARTITION: Final = "replayed.partition"
+_COPY_OFFSET: Final = "replayed.offset"
 _CUT_FROM: Final = "original.bytes"
 _SHA256: Final = "original.sha256"
 # dead-letters takes 1 MiB more than other topics: half of it is for the headers that say why.
 _MAX_BYTES: Final = MAX_RECORD_BYTES + 2**19
 _MAX_ERROR_CHARACTERS: Final = 4000
-# Longer than the publisher's own bound, whose error says more.
-_PUBLISH_SECONDS: Final = DELIVERY_TIMEOUT_SECONDS + 10
 _OWN: Final = (
     "original.topic", "original.partition", "original.offset", "original.timestamp", "consumer.group", "error.class",
-    "error.message", "attempts", "failed_at", "schema_id", _REPLAYED_AT, _CUT_FROM, _SHA256,
+    "error.message", "attempts", "failed_at", "schema_id", _REPLAYED_AT, _COPY_PARTITION, _COPY_OFFSET, _CUT_FROM,
+    _SHA256,
 )  # fmt: skip
 
 
@@ -58,17 +53,43 @@ class Identity(NamedTuple):
         return f"{self.group}/{self.topic}/{self.partition}/{self.offset}"
 
 
+class Replay(NamedTuple):
+    """What a marker says: when a message was put back, and where on its topic the copy lies."""
+
+    at: str
+    partition: int
+    offset: int
+
+
+Fingerprint = tuple[int, str] | None
+"""Number of bytes and sha256 of a message's value; None for a null value."""
+
+
+class Doubt(NamedTuple):
+    """Why a letter's word does not hold.
+
+    foreign: its consumer group does not read that topic. forged: other bytes lie at its place. expired: nothing lies
+    there any more, so nobody can tell.
+    """
+
+    kind: Literal["foreign", "forged", "expired"]
+    why: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A dead letter as it was read. `timestamp_ms` is the original's; `replays` counts its replays so far.
 
-    `cut_from_bytes`: the size of the original's value, if the letter has only its beginning.
+    `said_replays`: what markers say of it; a marker itself has one. `replayed_at`: when, if one of them holds.
+    `key` and `value` have the first 64 KiB. `fingerprint` is that of the original's whole value, as the letter says,
+    and `num_bytes` is what the letter has of it: less than `cut_from_bytes`, if that is given.
     """
 
     identity: Identity
     key: bytes | None
     value: bytes | None
-    headers: Headers
+    num_bytes: int | None
+    fingerprint: Fingerprint
     timestamp_ms: int
     error_class: str
     error_message: str
@@ -76,8 +97,10 @@ class DeadLetter:
     failed_at: str
     schema_id: int | None
     replays: int
+    said_replays: frozenset[Replay] = frozenset()
     replayed_at: str | None = None
     cut_from_bytes: int | None = None
+    doubt: Doubt | None = None
 
 
 def dead_letter(
@@ -105,6 +128,7 @@ def parse(message: Message) -> DeadLetter | None:
     """A message of a dead-letters topic as a dead letter; None if it does not have our headers."""
     texts = {name: value.decode("utf-8", "replace") for name, value in message.headers if value is not None}
     try:
+        cut_from = int(texts[_CUT_FROM]) if _CUT_FROM in texts else None
         return DeadLetter(
             identity=Identity(
                 texts["consumer.group"],
@@ -112,94 +136,91 @@ def parse(message: Message) -> DeadLetter | None:
                 int(texts["original.partition"]),
                 int(texts["original.offset"]),
             ),
-            key=message.key,
-            value=message.value,
-            headers=_original_headers(message.headers),
+            key=_beginning(message.key),
+            value=_beginning(message.value),
+            num_bytes=None if message.value is None else len(message.value),
+            fingerprint=fingerprint(message.value) if cut_from is None else (cut_from, texts[_SHA256]),
             timestamp_ms=int(texts["original.timestamp"]),
             error_class=texts["error.class"],
             error_message=texts["error.message"],
             attempts=int(texts["attempts"]),
             failed_at=texts["failed_at"],
             schema_id=int(texts["schema_id"]) if texts.get("schema_id") else None,
-            replays=_replays(texts.get(REPLAYS, "")),
-            replayed_at=texts.get(_REPLAYED_AT),
-            cut_from_bytes=int(texts[_CUT_FROM]) if _CUT_FROM in texts else None,
+            replays=num_replays(message.headers),
+            said_replays=_said_replays(texts),
+            cut_from_bytes=cut_from,
         )
     except (KeyError, ValueError):
         return None
 
 
+def fingerprint(value: bytes | None) -> Fingerprint:
+    """By what bytes are known again without being kept."""
+    return None if value is None else (len(value), hashlib.sha256(value).hexdigest())
+
+
 def distinct(messages: Iterable[Message]) -> list[DeadLetter]:
-    """The dead letters among `messages`, each identity once, oldest first; `replayed_at` comes from their markers."""
-    parsed = [letter for letter in map(parse, messages) if letter is not None]
-    replayed_at = {letter.identity: letter.replayed_at for letter in parsed if letter.replayed_at is not None}
-    letters: dict[Identity, DeadLetter] = {}
-    for letter in sorted(parsed, key=lambda one: one.failed_at):
-        if letter.replayed_at is None:
-            letters.setdefault(letter.identity, replace(letter, replayed_at=replayed_at.get(letter.identity)))
-    return list(letters.values())
+    """The dead letters among `messages`, each once, oldest first, with what their markers say.
+
+    Letters of one identity with different bytes stay apart: at most one of them tells the truth.
+    """
+    replays: dict[Identity, set[Replay]] = {}
+    oldest: dict[tuple[Identity, Fingerprint], DeadLetter] = {}
+    for letter in (found for message in messages if (found := parse(message)) is not None):
+        known = oldest.get((letter.identity, letter.fingerprint))
+        if letter.said_replays:
+            replays.setdefault(letter.identity, set()).update(letter.said_replays)
+        elif known is None or _rank(letter) < _rank(known):
+            oldest[letter.identity, letter.fingerprint] = letter
+    letters = (replace(letter, said_replays=frozenset(replays.get(letter.identity, ()))) for letter in oldest.values())
+    return sorted(letters, key=lambda letter: letter.failed_at)
 
 
-def list_dead_letters(run: Run) -> list[DeadLetter]:
-    """Every dead letter of the run."""
-    with run.reader(DEAD_LETTERS) as reader:
-        return distinct(reader.to_end())
-
-
-def replay(publisher: Publisher, run: Run, letter: DeadLetter, *, now: datetime | None = None) -> None:
-    """Publish the message on its topic again, then the marker; each is confirmed. Raises as `check_replayable` does."""
-    check_replayable(letter)
-    # The marker comes second: a crash between the two may replay twice, but never marks what was not replayed.
-    for record in replay_records(letter, dead_letters=run.topic(DEAD_LETTERS), now=now or datetime.now(UTC)):
-        publisher.publish_soon(record).result(_PUBLISH_SECONDS)
-
-
-def check_replayable(letter: DeadLetter) -> None:
-    """Raise `ConfigurationError` with `why_not_replayable`, if the letter is not."""
-    if why := why_not_replayable(letter):
-        raise ConfigurationError(why)
-
-
-def why_not_replayable(letter: DeadLetter) -> str | None:
-    """Why the letter can't be replayed: it was already, it came back too often, or it is cut. None if it can."""
-    if letter.replayed_at is not None:
-        return f"{letter.identity} was replayed at {letter.replayed_at}; nothing is left to replay"
-    if letter.cut_from_bytes is not None:
-        return (
-            f"{letter.identity} holds only {len(letter.value or b'')} of {letter.cut_from_bytes} bytes: the original "
-            "lies at that topic, partition and offset for as long as its retention lasts; submit it anew, smaller"
-        )
-    if letter.replays >= MAX_REPLAYS:
-        return (
-            f"{letter.identity} was put back {letter.replays} times and came back each time, the limit is "
-            f"{MAX_REPLAYS}: fix what it says ({letter.error_class}: {letter.error_message}) and submit it anew"
-        )
-    return None
-
-
-def replay_records(letter: DeadLetter, *, dead_letters: str, now: datetime) -> tuple[OutRecord, OutRecord]:
-    """The message to publish on its topic again, and the marker of the replay. Pure."""
-    counter = ((REPLAYS, str(letter.replays + 1).encode()),)
-    kept = tuple(header for header in letter.headers if header[0] != REPLAYS)
-    back = OutRecord(topic=letter.identity.topic, key=letter.key, value=letter.value, headers=kept + counter)
-    marker = {
+def marker(letter: DeadLetter, replay: Replay, *, topic: str) -> OutRecord:
+    """What says on the dead-letters topic `topic` that the letter was replayed. Pure."""
+    why = {
         "original.topic": letter.identity.topic,
         "original.partition": str(letter.identity.partition),
         "original.offset": str(letter.identity.offset),
         "original.timestamp": str(letter.timestamp_ms),
         "consumer.group": letter.identity.group,
         "error.class": letter.error_class,
-        "error.message": letter.error_message,
+        "error.message": letter.error_message[:_MAX_ERROR_CHARACTERS],
         "attempts": str(letter.attempts),
         "failed_at": letter.failed_at,
-        _REPLAYED_AT: now.isoformat(),
+        _REPLAYED_AT: replay.at,
+        _COPY_PARTITION: str(replay.partition),
+        _COPY_OFFSET: str(replay.offset),
     }
-    return back, OutRecord(topic=dead_letters, key=letter.key, value=None, headers=_encoded(marker))
+    return OutRecord(topic=topic, key=letter.key, value=None, headers=_encoded(why))
+
+
+def num_replays(headers: Headers) -> int:
+    """The counter in a header, which any client may have written: what is no count of ours says nothing."""
+    text = next((value for name, value in reversed(headers) if name == REPLAYS and value is not None), b"")
+    counted = text.decode("utf-8", "replace")
+    return int(counted) if counted.isdecimal() and len(counted) < 10 else 0
+
+
+def original_headers(headers: Headers) -> Headers:
+    """The headers that are not ours."""
+    return tuple(header for header in headers if header[0] not in _OWN)
+
+
+def _said_replays(texts: dict[str, str]) -> frozenset[Replay]:
+    if _REPLAYED_AT not in texts:
+        return frozenset()
+    return frozenset({Replay(texts[_REPLAYED_AT], int(texts[_COPY_PARTITION]), int(texts[_COPY_OFFSET]))})
+
+
+def _rank(letter: DeadLetter) -> tuple[bool, str]:
+    """The first of several of the same bytes counts; one that holds them all comes before one that only names them."""
+    return letter.cut_from_bytes is not None, letter.failed_at
 
 
 def _fitting(message: Message) -> tuple[Message, dict[str, str]]:
     """The message without headers of ours, cut if it is too large for dead-letters, and the headers that say so."""
-    headers = _original_headers(message.headers)
+    headers = original_headers(message.headers)
     key, value = message.key or b"", message.value or b""
     sizes = list(accumulate(len(name.encode()) + len(text or b"") for name, text in headers))
     if len(key) + len(value) + max(sizes, default=0) <= _MAX_BYTES:
@@ -209,13 +230,8 @@ def _fitting(message: Message) -> tuple[Message, dict[str, str]]:
     return message._replace(key=key[:KEPT_BYTES], value=value[:KEPT_BYTES], headers=first_headers), cut
 
 
-def _replays(text: str) -> int:
-    """The counter in a header, which any client may have written: what is no count of ours says nothing."""
-    return int(text) if text.isdecimal() and len(text) < 10 else 0
-
-
-def _original_headers(headers: Headers) -> Headers:
-    return tuple(header for header in headers if header[0] not in _OWN)
+def _beginning(text: bytes | None) -> bytes | None:
+    return None if text is None else text[:KEPT_BYTES]
 
 
 def _encoded(texts: dict[str, str]) -> Headers:

@@ -22,6 +22,7 @@ What happens when …
     weighed is never given up: that comes before the count.
   … partitions are revoked, or the process is asked to stop: handlers may finish for a bounded time, then they are
     cancelled. When partitions are lost, they are cancelled at once. A cancelled handler publishes nothing more.
+  … a topic is made anew, or a callback raises: the process exits with nothing more committed (`bus/consumer.py`).
   … a record is handled for longer than its bound: the process exits with an error. What a record waits before, because
     it or another one runs alone, does not count.
   … a handler blocks the event loop for 120 s: the process exits with the stacks of its threads (`process/beat.py`).
@@ -31,7 +32,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -41,13 +42,15 @@ from typing import Any, Final, Generic, TypeVar
 from structlog.contextvars import bind_contextvars
 
 from rollstream.bus import metrics
-from rollstream.bus.consumer import GroupConsumer, InFlight
+from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.deliveries import Deliveries
+from rollstream.bus.in_flight import InFlight
 from rollstream.bus.message import Headers, Message
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import processing
 from rollstream.process.beat import beat
+from rollstream.process.begun import listening
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop, first_to_end
@@ -83,7 +86,11 @@ class Route(Generic[T, R]):
 
     `handle` yields each result as soon as it is complete. `on_failure` gives the results to publish if `handle` raised
     or the record was given up; without it the message becomes a dead letter. `if_too_large` makes a smaller result of
-    one over the size limit. `weight` is the record's share of `ConsumerSettings.max_weight`.
+    one over the size limit. `weight` is the record's share of `ConsumerSettings.max_weight`, and `freed` the part
+    of that which ends with one of its results.
+
+    `waits` gives what a record must wait for before it is handled, None if for nothing: while it waits it has no share.
+    False: it has not come, and the record needs no share to say so.
 
     `operation` names the work in the record's span. `trace` gives the headers of a result, whose span may be one of its
     own below that; else they are those of the record's span.
@@ -95,6 +102,8 @@ class Route(Generic[T, R]):
     on_failure: Callable[[T, Exception], Iterable[R]] | None = None
     if_too_large: Callable[[R, RecordTooLargeError], R] | None = None
     weight: Callable[[T], int] | None = None
+    freed: Callable[[R], int] | None = None
+    waits: Callable[[T], Awaitable[bool] | None] | None = None
     operation: str = "process"
     trace: Callable[[Span, R], Headers] | None = None
 
@@ -235,15 +244,18 @@ class _Work:
         async with self._stage.poison.start(taken.message) as start:
             # It may have waited for others, or they for one that runs alone: that does not count against its bound.
             taken.begin()
-            deadline = time.monotonic() + self._stage.consumer.record_deadline_seconds
             try:
-                await self._decode_and_handle(taken, start)
+                with listening(taken.mark):
+                    await self._decode_and_handle(taken, start)
             except asyncio.CancelledError:
-                if self._cancelled_itself(taken) or time.monotonic() > deadline:
+                if self._cancelled_itself(taken) or self._is_late(taken):
                     self._stage.poison.blame(taken.message)
                 raise
         crash_point("effects_confirmed")
         taken.done()
+
+    def _is_late(self, taken: InFlight) -> bool:
+        return time.monotonic() > taken.begun_at + self._stage.consumer.record_deadline_seconds
 
     async def _decode_and_handle(self, taken: InFlight, start: Start) -> None:
         route = self._routes[taken.message.topic]
@@ -258,6 +270,7 @@ class _Work:
         try:
             if start.is_given_up:
                 raise _died_too_often(start)
+            await self._wait(taken, route, record)
             async with aclosing(route.handle(record)) as results:
                 await self._publish(taken, route, results)
         except BadMessageError as error:
@@ -268,12 +281,19 @@ class _Work:
             self._count_failure(taken, error)
             await self._fail(taken, start, record, error)
 
+    async def _wait(self, taken: InFlight, route: Route[Any, Any], record: Record) -> None:
+        waiting = None if route.waits is None else route.waits(record)
+        if waiting is not None:
+            await taken.rest(waiting)
+
     async def _publish(self, taken: InFlight, route: Route[Any, Any], results: AsyncIterable[Record]) -> None:
         """Send each result as it comes and wait until all are confirmed, even if the handler raises."""
         deliveries = Deliveries()
         try:
             async for result in results:
                 await self._send(taken, route, result, deliveries)
+                if route.freed is not None:
+                    taken.free(route.freed(result))
         except Exception:
             await self._confirmed(route, deliveries)
             raise

@@ -4,7 +4,8 @@ The count must outlive the process, so it is in Redis. A start is counted before
 its end. If what ends the process lies outside of the record (stop, revoked partitions, a broken world), the start is
 taken back; if its own handling does (a bug, a dead engine, a handler that hangs), it stays counted. A record with 3
 starts and no end runs alone, so that no other record is counted when the process dies again. After 5 starts it is given
-up. Without Redis nothing is counted and everything goes on, but a poison record is started for ever.
+up. Without Redis nothing is counted and everything goes on, but a poison record is started for ever. A value that is no
+count of ours counts as none.
 
 `StartCounter` counts a batch of records with one command. `PoisonGuard` counts records one by one as they arrive, and
 lets each wait until it may run.
@@ -38,14 +39,17 @@ _MAX_CONNECTIONS: Final = 8
 _WAIT_SECONDS: Final = 30.0
 # While Redis does not answer, each question costs a second of waiting: so it is not asked again for a while.
 _RETRY_AFTER_SECONDS: Final = 5.0
+_MOST_STARTS: Final = 1000
+"""A larger count is none of ours: nothing starts a record so often within a day. Anyone may write into Redis."""
 # One command for all keys: a pipeline with one command for each key takes four times as long. While a partition moves,
-# a record may have two owners: each counts its own start and takes only that one back.
+# a record may have two owners: each counts its own start and takes only that one back. What is no count begins anew.
 _START: Final = (
-    "local counts = {} for index, key in ipairs(KEYS) do "
-    "counts[index] = redis.call('INCR', key) redis.call('EXPIRE', key, ARGV[1]) end return counts"
+    "local counts = {} for index, key in ipairs(KEYS) do local count = redis.pcall('INCR', key) "
+    "if type(count) ~= 'number' or count < 1 or count > tonumber(ARGV[2]) then redis.call('SET', key, 1) count = 1 end "
+    "counts[index] = count redis.call('EXPIRE', key, ARGV[1]) end return counts"
 )
 _TAKE_BACK: Final = (
-    "for _, key in ipairs(KEYS) do if redis.call('EXISTS', key) == 1 then redis.call('DECR', key) end end"
+    "for _, key in ipairs(KEYS) do if redis.call('EXISTS', key) == 1 then redis.pcall('DECR', key) end end"
 )
 
 
@@ -69,7 +73,7 @@ class StartCounter:
     async def previous(self, messages: Sequence[Message]) -> list[int]:
         """How often each record was started without an end; 0 while Redis is gone."""
         found = await self._ask("MGET", *self._keys(messages))
-        return [int(count or 0) for count in found] if found else [0] * len(messages)
+        return [_count(count) for count in found] if found else [0] * len(messages)
 
     @asynccontextmanager
     async def counted(
@@ -80,7 +84,7 @@ class StartCounter:
         After an exception for which `is_outside` holds, the starts are taken back. After any other they stay counted.
         """
         keys = self._keys(messages)
-        numbers = await self._ask("EVAL", _START, len(keys), *keys, _EXPIRE_SECONDS)
+        numbers = await self._ask("EVAL", _START, len(keys), *keys, _EXPIRE_SECONDS, _MOST_STARTS)
         try:
             yield numbers or [0] * len(messages)
         except BaseException as error:
@@ -114,6 +118,13 @@ class StartCounter:
             return None
         self.redis_state = _ANSWERS
         return answer
+
+
+def _count(value: bytes | None) -> int:
+    """A count of ours; 0 for anything else that lies there."""
+    is_number = value is not None and value.isdigit() and len(value) <= len(str(_MOST_STARTS))
+    number = int(value) if value is not None and is_number else 0
+    return number if number <= _MOST_STARTS else 0
 
 
 def _connection(redis_url: str) -> "redis.asyncio.Redis":

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from rollstream.bus.run import Run
 from rollstream.client.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
+from rollstream.rows.conversation import REFERENCE
 from rollstream.views.rendering import cell, json_text
 
 _NUM_EXAMPLES = 5
@@ -63,7 +64,7 @@ def _plain(report: EvaluationReport) -> dict[str, Any]:
             for failure in report.failures
         ],
         "examples": [
-            dict(zip(("prompt", "answer", "reference_answer", "reward"), _row(prompt), strict=True))
+            dict(zip(("prompt", "answer", REFERENCE, "reward"), _row(prompt), strict=True))
             for prompt in report.prompts[:_NUM_EXAMPLES]
         ],
     }

@@ -156,11 +156,11 @@ def _(record: LedgerEntry) -> str:
 def dead_letter_line(letter: DeadLetter) -> str:
     """A dead letter in one line. Its identity comes first, to be copied into `dead-letters replay`."""
     cut = "" if letter.cut_from_bytes is None else f" of {letter.cut_from_bytes}"
-    size = "null value" if letter.value is None else f"{len(letter.value)}{cut} bytes"
+    size = "null value" if letter.num_bytes is None else f"{letter.num_bytes}{cut} bytes"
     state = f" replayed {letter.replayed_at}" if letter.replayed_at else ""
-    return (
-        f"{letter.identity} {letter.failed_at} {size} {letter.error_class}: {quoted(letter.error_message, 120)}{state}"
-    )
+    doubt = f" {letter.doubt.kind.upper()}: {letter.doubt.why}" if letter.doubt else ""
+    said = f"{letter.error_class}: {quoted(letter.error_message, 120)}"
+    return f"{letter.identity} {letter.failed_at} {size} {said}{state}{doubt}"
 
 
 def _parent(version: int | None) -> str:

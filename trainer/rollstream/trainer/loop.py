@@ -35,12 +35,16 @@ What happens when …
   … a sample is late, i.e. its policy lag exceeds max_policy_lag: its group closes as `too_old` (`admission.py`). With
     lag_scope = "token" its old tokens are masked instead. A step that would make an incomplete group too old waits for
     it, for wait_for_late_seconds at most: else the groups with the longest samples would be dropped for their length.
+    How old it is its samples tell, or before they come the generators, beside what they commit (`aging.py`). That is
+    the word of anybody who may commit for them: a wrong one costs at most that wait for each step.
     That is the rule of stale synchronous parallel training (Ho et al., NeurIPS 2013): the fast wait for the slowest.
   … samples never come: their group closes as `lost` once generators and scorers are done with it and what `scored`
     held then is read (`aging.py`). So no stage that stands still loses a group.
   … a loss or gradient is not finite: the rest of the step is skipped. If no update was applied before, the step's
     groups close as `non_finite`. Three steps in a row with a skip end the process; the next trainer's first entry
     closes their groups again, so that they do not end it too (`restart.py`).
+  … `prompts` or `scored` get more partitions: they are read too. One that is made anew ends the process;
+    the next trainer refuses to start, since the checkpoint's offsets mean nothing there (`bus/topic_watch.py`).
   … it is asked to stop: the running step is committed, then a checkpoint is handed over to the next trainer
     (`commit.py`).
   … a record of `ledger` or `weights` can't be read at the start, or contradicts others: the process ends, non-zero.

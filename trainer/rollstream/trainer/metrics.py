@@ -11,7 +11,9 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from rollstream.history.milestones import Milestones
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ledger import (
+    MISSING_RATIO,
     MOST_REWARD_COMPONENTS,
     TRAINED_AT_LAG,
     EntryKind,
@@ -19,6 +21,7 @@ from rollstream.schemas.ledger import (
     LedgerEntry,
 )
 from rollstream.schemas.ledger import REWARD_COMPONENT as COMPONENT_PREFIX
+from rollstream.trainer.intake.groups import DropReason
 
 
 class LagHistogram(Collector):
@@ -87,7 +90,14 @@ REWARD_COMPONENT: Final = Gauge(
     f"Mean of one reward function over the completed samples of {_SINCE}",
     ["component"],
 )
+MISSING: Final = Gauge(
+    "rollstream_trainer_missing_ratio",
+    f"Samples without a reward among those of {_SINCE}, by their failure; lost: they never came. Prompts that are not "
+    "for training aside",
+    ["code"],
+)
 
+_MISSING_CODES: Final = (*(code.value for code in FailureCode), DropReason.LOST.value)
 _components: Final[set[str]] = set()
 """Reward functions that are exported; each stays a series for as long as the process lives."""
 _STEP_GAUGES: Final = {
@@ -164,6 +174,8 @@ def note_ages(submitted: Iterable[datetime], ended: datetime) -> None:
 
 
 def _export_step(values: Mapping[str, float]) -> None:
+    for code in _MISSING_CODES:
+        MISSING.labels(code).set(values.get(f"{MISSING_RATIO}{code}", 0.0))
     for name, value in values.items():
         if name in _STEP_GAUGES:
             _STEP_GAUGES[name].set(value)

@@ -3,6 +3,9 @@
 Groups without spread are dropped at once, and an entry of their own closes them within a second. So the entry of a step
 closes few of them, if steps take long. A mean over the groups of that entry would leave out most groups that are all
 right or all wrong. A step reports its rewards, lengths and shares over these sums instead.
+
+Samples without a reward are in no group's baseline. If scoring fails more often for wrong answers than for right ones,
+the others' advantages are wrong by that, and nothing but the share of missing samples shows it.
 """
 
 import math
@@ -13,11 +16,11 @@ from typing import Final
 
 import numpy as np
 
-from rollstream.schemas.ledger import MOST_REWARD_COMPONENTS, REWARD_COMPONENT
+from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.ledger import MISSING_RATIO, MOST_REWARD_COMPONENTS, REWARD_COMPONENT
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import Admitted
-from rollstream.trainer.intake.groups import DroppedGroup, DropReason
-from rollstream.trainer.learning.advantages import has_spread
+from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group
 from rollstream.trainer.learning.samples import is_truncated
 
 # Of these the 99th percentile is taken. A trainer may drop groups for weeks without a step.
@@ -87,19 +90,30 @@ class SinceStep:
     num_flat: int = 0
     """Trained without spread."""
     dropped: Counter[DropReason] = field(default_factory=Counter)
+    num_samples: int = 0
+    """Completed or missing, of the groups that were for training."""
+    missing: Counter[str] = field(default_factory=Counter)
+    """Failure code → samples without a reward; LOST → samples that never came."""
 
     def add_drops(self, drops: Iterable[DroppedGroup]) -> None:
         """Take in groups that are dropped."""
         for drop in drops:
             self.dropped[drop.reason] += 1
             self.samples.add(sample.scored for sample in drop.group.samples.values())
+            if drop.reason is not DropReason.NOT_FOR_TRAINING:
+                self._add_missing(drop.group)
+            if drop.reason in (DropReason.LOST, DropReason.EXPIRED):
+                num_lost = max(0, drop.group.group_size - len(drop.group.samples))
+                self.num_samples += num_lost
+                self.missing[DropReason.LOST] += num_lost
 
     def add_trained(self, batch: Sequence[Admitted]) -> None:
         """Take in the groups of the step."""
         self.num_trained += len(batch)
-        self.num_flat += sum(map(_is_flat, batch))
+        self.num_flat += sum(not admitted.has_spread for admitted in batch)
         for admitted in batch:
             self.samples.add(sample.scored for sample in admitted.group.samples.values())
+            self._add_missing(admitted.group)
 
     def metrics(self) -> dict[str, float]:
         """Figures of the samples, and shares of the groups that were for training."""
@@ -109,8 +123,11 @@ class SinceStep:
             **self.samples.metrics(),
             "dropped_ratio": num_dropped / num_closed,
             "zero_std_ratio": (self.num_flat + self.dropped[DropReason.NO_SPREAD]) / num_closed,
+            "missing_ratio": self.missing.total() / max(1, self.num_samples),
+            **{f"{MISSING_RATIO}{code}": number / self.num_samples for code, number in self.missing.items() if number},
         }
 
-
-def _is_flat(admitted: Admitted) -> bool:
-    return not has_spread([sample.reward for sample in admitted.training if sample.loss_mask.any()])
+    def _add_missing(self, group: Group) -> None:
+        self.num_samples += len(group.samples)
+        scorings = (sample.scored.scoring for sample in group.samples.values() if not sample.is_completed)
+        self.missing.update((one.failure.code if one.failure else FailureCode.UNKNOWN).value for one in scorings)

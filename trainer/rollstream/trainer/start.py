@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,7 +34,10 @@ from rollstream.trainer.commits.commit import Commits, CommitSettings, Stores, n
 from rollstream.trainer.commits.restart import (
     ReadingStart,
     RestartPlan,
+    check_first_start,
+    check_noted,
     check_position,
+    check_topics,
     plan_restart,
     reading_start,
     with_margin,
@@ -115,6 +118,7 @@ def train(
             return
         if found.checkpoint is not None and not stop.is_asked:
             backend.load_state(state_directory(found.checkpoint))
+            stores.checkpoints.confirm()
     if _is_told_to_end(stop):
         return
     metrics.begin(found.known.milestones)
@@ -126,6 +130,8 @@ def train(
         upstream = UpstreamWatcher(run.sibling(settings.rollouts_run), clock)
         stack.callback(upstream.close)
         reader = stack.enter_context(RolloutReader(settings, found.start.offsets))
+        # Minutes may have passed: from here on the reader itself looks.
+        check_topics(found.restored, reader.topic_ids)
         source = run.sibling(settings.rollouts_run)
         export_own_lag(run.group("trainer"), source, lambda: upstream.latest, lambda: reader.committed)
         parts = Parts(
@@ -173,6 +179,16 @@ def _look_up(settings: TrainerSettings, run: Run, checkpoints: CheckpointStore) 
     source = run.sibling(settings.rollouts_run)
     checkpoint = None if plan.checkpoint is None else checkpoints.directory(plan.checkpoint)
     restored = _restored_position(run, source, plan, checkpoint)
+    if plan.parent is None:
+        check_first_start(
+            checkpoints.positions(), run=run.name, topic_ids=restored.topic_ids, newest_version=known.newest_version
+        )
+    elif not any(run.ends(WEIGHTS).values()):
+        _LOG.warning(
+            "no version lies on weights of run %s, and its ledger has them up to %d: the topic was deleted and made "
+            "again. Training goes on, but where older versions lie is lost: none of them can be rolled back to",
+            run.name, known.newest_version,
+        )  # fmt: skip
     start, ends = _where_to_read(settings, source, restored)
     expected: tuple[str, ...] = ()
     if start.is_loss_accepted:
@@ -226,7 +242,7 @@ def _fenced_if_taken_over(run: Run, commits: Commits, known: KnownHistory) -> It
         yield
     except ExpiredTransactionError as error:
         later = Passing(run=run, skipped=frozenset(), starts={LEDGER.name: known.ledger_offset})
-        for _, entry in later.entries(lambda entry: None):
+        for _, entry in later.entries(lambda *_: None):
             if entry.incarnation != commits.incarnation and entry.weight_version > commits.weight_version:
                 raise FencedError(
                     f"another process took over: {entry.incarnation} wrote version {entry.weight_version}"
@@ -266,6 +282,8 @@ def _restored_position(run: Run, source: Run, plan: RestartPlan, checkpoint: Pat
     """The checkpoint's position, checked against this cluster; without a checkpoint the start of every topic."""
     identity = source.admin().identity([source.topic(PROMPTS), source.topic(SCORED)])
     if checkpoint is None:
+        if plan.parent is not None:
+            check_noted(_noted(run, source), identity.topic_ids)
         return Position(
             run=run.name, weight_version=plan.version, step=plan.step, cluster_id=identity.cluster_id,
             topic_ids=identity.topic_ids, next_offsets=(), open_groups=(),
@@ -273,6 +291,13 @@ def _restored_position(run: Run, source: Run, plan: RestartPlan, checkpoint: Pat
     position = read_position(checkpoint)
     check_position(position, identity)
     return position
+
+
+def _noted(run: Run, source: Run) -> set[tuple[str, str]]:
+    """The topics that the trainers before this one read, with their ids, as they said beside what they committed."""
+    with closing(run.committed_by("trainer")) as committed:
+        topics = [source.topic(PROMPTS), source.topic(SCORED)]
+        return set().union(*(committed.topic_ids(topic, source.admin().shape(topic)) for topic in topics))
 
 
 def _where_to_read(

@@ -1,6 +1,5 @@
 """Prompts from a JSONL file. It is read once to check every line and to note its offset, then row by row."""
 
-import json
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.fields import row_from
 from rollstream.producers.sources.identity import file_identity
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.rows.jsonl import row_of_line
 from rollstream.schemas.errors import ConfigurationError
 
 
@@ -63,9 +63,4 @@ class JsonlSource:
                 offset += len(line)
 
     def _row(self, row: int, number: int, line: bytes) -> PromptRow:
-        where = f"{self._path} line {number}"
-        try:
-            fields = json.loads(line)
-        except ValueError as error:
-            raise ConfigurationError(f"{where}: not valid JSON: {error}") from error
-        return row_from(fields, dataset=self.dataset, row=row, where=where)
+        return row_from(row_of_line(row, f"{self._path} line {number}", line), dataset=self.dataset)

@@ -1,4 +1,4 @@
-"""Prompts from a parquet file, one row group in memory at a time; the only module that imports pyarrow."""
+"""Prompts from a parquet file, one row group in memory at a time; the only module of producers that imports pyarrow."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -8,10 +8,14 @@ import pyarrow
 import pyarrow.parquet
 
 from rollstream.producers.order import epoch_order
-from rollstream.producers.sources.fields import row_from
+from rollstream.producers.sources.fields import fields_of, row_from
 from rollstream.producers.sources.identity import file_identity
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.rows.arrow import rows_of
+from rollstream.rows.columns import is_json_text
+from rollstream.rows.conversation import ASKED_COLUMNS
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.values import text_of
 
 
 class ParquetSource:
@@ -29,7 +33,7 @@ class ParquetSource:
         self._sizes: list[int] = [metadata.row_group(block).num_rows for block in range(metadata.num_row_groups)]
         self._firsts = [0, *accumulate(self._sizes)]
         names = self._file.schema_arrow.names
-        if not {"prompt", "messages"} & set(names):
+        if not ASKED_COLUMNS & set(names):
             raise ConfigurationError(f"{path}: needs a column `prompt` or `messages`, has {names}")
         if not sum(self._sizes):
             raise ConfigurationError(f"{path} has no rows")
@@ -56,12 +60,18 @@ class ParquetSource:
             table = self._file.read_row_group(block)
             for position in order[to_skip:]:
                 row = self._firsts[block] + position
-                [fields] = table.slice(position, 1).to_pylist()
-                yield row_from(fields, dataset=self.dataset, row=row, where=f"{self._path} row {row}")
+                [batch] = table.slice(position, 1).combine_chunks().to_batches()
+                [read] = rows_of(batch, row, f"{self._path} row", row)
+                yield row_from(read, dataset=self.dataset)
             to_skip = 0
 
     def _refuse_equal_ids(self) -> None:
-        ids = self._file.read(columns=["id"])["id"].drop_null()
+        table = self._file.read(columns=["id"]).combine_chunks()
+        ids = table["id"].drop_null()
+        if is_json_text(table.schema.field("id")):
+            read = [one for batch in table.to_batches() for one in rows_of(batch, 0, f"{self._path} row", 0)]
+            values = [fields_of(one)["id"] for one in read]
+            ids = pyarrow.array([text_of(value) for value in values if value is not None])
         if len(ids.unique()) < len(ids):
             raise ConfigurationError(
                 f"{self._path}: column `id` has {len(ids)} values, {len(ids.unique())} different ones; each prompt "

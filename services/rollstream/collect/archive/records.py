@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollstream.bus.message import Message
+from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.ids import group_of
 from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
@@ -20,7 +21,7 @@ Row = dict[str, Any]
 
 _ARRAYS: Final = frozenset({"prompt_token_ids", "token_ids", "behavior_logprobs"})
 _OF_PROMPT: Final = frozenset(
-    {"prompt_id", "group_id", "purpose", "environment", "messages", "reference_answer", "group_size", "metadata",
+    {"prompt_id", "group_id", "purpose", "environment", "messages", REFERENCE, "group_size", "metadata",
      "submitted_at"}
 )  # fmt: skip
 _OF_ROLLOUT: Final = frozenset(
@@ -149,7 +150,7 @@ def _asked(prompt: PromptSubmitted) -> Row:
         "purpose": prompt.purpose.value,
         "environment": prompt.environment,
         "messages": _json([message.model_dump(mode="json", exclude_defaults=True) for message in prompt.messages]),
-        "reference_answer": prompt.reference_answer,
+        REFERENCE: prompt.reference_answer,
         "group_size": prompt.group_size,
         "metadata": _json(prompt.metadata),
         "submitted_at": prompt.submitted_at,

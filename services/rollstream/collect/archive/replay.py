@@ -16,13 +16,14 @@ from typing import Any, Final
 
 from rollstream.collect.archive.rows import Archived, read_rollouts
 from rollstream.collect.archive.store import Store
-from rollstream.collect.files.row_files import Kind, write_rows
 from rollstream.engines.tokenizer import as_chat
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.declared import Declaration
+from rollstream.rows.conversation import REFERENCE
+from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
 
@@ -229,7 +230,7 @@ def _row(judged: _Judged, environment: str) -> dict[str, Any]:
         "response": rollout.texts[-1] if rollout.was_completed else None,
         "finish_reason": rollout.finish_reason if rollout.was_completed else None,
         "num_turns": len(rollout.texts),
-        "reference_answer": rollout.reference_answer,
+        REFERENCE: rollout.reference_answer,
         "metadata": rollout.metadata,
         "environment": rollout.environment,
         "status": rollout.status,

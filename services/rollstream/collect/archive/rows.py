@@ -12,12 +12,13 @@ import pyarrow.parquet as pq
 from rollstream.collect.archive.disk import readable
 from rollstream.collect.archive.store import Store
 from rollstream.collect.archive.tables import ROLLOUTS
+from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.prompt import Message, ToolCall
 from rollstream.schemas.rollout import Status
 
 _BATCH_ROWS: Final = 256
 _COLUMNS: Final = (
-    "partition", "offset", "rollout_id", "group_id", "prompt_id", "environment", "messages", "reference_answer",
+    "partition", "offset", "rollout_id", "group_id", "prompt_id", "environment", "messages", REFERENCE,
     "metadata", "turns", "rollout_status", "finish_reason", "status", "failure_code", "failure_message", "reward",
     "outcome", "trained_step", "details",
 )  # fmt: skip
@@ -93,7 +94,7 @@ def _archived(row: dict[str, Any]) -> Archived:
         texts=tuple(turn["text"] for turn in turns),
         was_completed=row["rollout_status"] == Status.COMPLETED.value,
         failure=None if code is None else f"{code}: {row['failure_message']}",
-        **{name: row[name] for name in ("rollout_id", "group_id", "prompt_id", "environment", "reference_answer",
+        **{name: row[name] for name in ("rollout_id", "group_id", "prompt_id", "environment", REFERENCE,
                                         "finish_reason", "status", "reward", "outcome", "trained_step")},
     )  # fmt: skip
 

@@ -19,6 +19,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from rollstream.rows.conversation import REFERENCE
+
 ROLLOUTS: Final = "rollouts"
 GROUPS: Final = "groups"
 STEPS: Final = "steps"
@@ -51,7 +53,7 @@ SAMPLE: Final = pa.schema(
         ("environment", pa.string()),
         ("purpose", pa.string()),
         ("messages", pa.string()),  # JSON
-        ("reference_answer", pa.string()),
+        (REFERENCE, pa.string()),
         ("metadata", pa.string()),  # JSON
         ("completion", pa.string()),  # text of the last turn
         ("finish_reason", pa.string()),  # of the last turn
@@ -127,7 +129,7 @@ SCHEMAS: Final = {
             ("purpose", pa.string()),
             ("environment", pa.string()),
             ("messages", pa.string()),
-            ("reference_answer", pa.string()),
+            (REFERENCE, pa.string()),
             ("group_size", pa.int64()),
             ("metadata", pa.string()),
             ("submitted_at", _TIME),

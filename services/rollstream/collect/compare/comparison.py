@@ -7,10 +7,19 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from rollstream.collect.compare.examples import Example, ExampleDelta, ExampleTable, example_key
-from rollstream.collect.files.row_files import Kind, write_rows
-from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
+from rollstream.collect.compare.examples import (
+    Example,
+    ExampleDelta,
+    ExampleRow,
+    ExampleTable,
+    example_key,
+    sample_of,
+)
 from rollstream.collect.statistics import RewardStatistics, shown_text
+from rollstream.rows.conversation import asked_of
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, ReadRow, RowSource
+from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 
 MatchBy = Literal["auto", "example_id", "prompt"]
@@ -79,6 +88,7 @@ def compare(
     by_id = _is_by_id(match_by, sources)
     with closing(ExampleTable()) as table:
         counted = [_read(source, table, by_id=by_id, is_after=bool(at)) for at, source in enumerate(sources)]
+        table.settle()
         num_matched, mean_before, mean_after = table.means()
         if not num_matched:
             word = "example_id" if by_id else "prompt"
@@ -108,7 +118,7 @@ def _read(source: RowSource, table: ExampleTable, *, by_id: bool, is_after: bool
     """Add a file to the table."""
     counted = _Counted()
 
-    def keyed() -> Iterator[tuple[bytes, str, float | None]]:
+    def keyed() -> Iterator[ExampleRow]:
         for row in source:
             if isinstance(row, BadRow):
                 counted.add_bad(row.where, row.why)
@@ -121,14 +131,19 @@ def _read(source: RowSource, table: ExampleTable, *, by_id: bool, is_after: bool
             num_before = counted.rewards.num
             counted.rewards.add(row.fields.get("reward"))
             has_reward = counted.rewards.num > num_before
-            yield key, _label(row.fields, by_id=by_id), row.fields["reward"] if has_reward else None
+            yield ExampleRow(
+                key=key,
+                label=_label(row.fields, by_id=by_id),
+                sample=None if by_id else sample_of(row.fields),
+                reward=row.fields["reward"] if has_reward else None,
+            )
 
     table.add_all(keyed(), is_after=is_after)
     return counted
 
 
 def _label(fields: dict[str, Any], *, by_id: bool) -> str:
-    return shown_text(str(fields["example_id"]) if by_id else fields.get("prompt", fields.get("messages")))
+    return shown_text(str(fields["example_id"]) if by_id else asked_of(fields)[1])
 
 
 def _side(table: ExampleTable, source: RowSource, counted: _Counted, *, is_after: bool) -> Side:

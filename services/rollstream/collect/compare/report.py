@@ -47,7 +47,8 @@ def figures(found: Comparison) -> list[str]:
 
 def _named(example: Example, found: Comparison) -> str:
     # Prompts often begin alike.
-    return f"{example.label} ({example.key[:8]})" if found.matched_by == "prompt" else example.label
+    key, dash, number = example.key.partition("-")
+    return f"{example.label} ({key[:8]}{dash}{number})" if found.matched_by == "prompt" else example.label
 
 
 def as_json(found: Comparison) -> dict[str, Any]:

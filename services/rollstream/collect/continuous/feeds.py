@@ -14,10 +14,11 @@ from typing import Any, Final, Protocol
 
 from rollstream.collect.continuous.growing import GrownRows, ReadTo
 from rollstream.collect.continuous.state import State
-from rollstream.collect.files.rows import BadRow, ReadRow, is_hidden, open_rows
-from rollstream.collect.files.rows_jsonl import JsonlRows
 from rollstream.collect.tasks import EnvironmentTasks, asked_fields
 from rollstream.environments.protocol import Environment, Split
+from rollstream.rows.jsonl import JsonlRows
+from rollstream.rows.open import is_hidden, open_rows
+from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError
 
 _LOG = logging.getLogger(__name__)
@@ -57,13 +58,15 @@ class Feed(Protocol):
 class FilesFeed:
     """A file, or the .jsonl and .parquet files of a directory, each read when it is new or has changed.
 
-    What was written to in the last `settled_seconds` is left for the next look.
+    What was written to in the last `settled_seconds` is left for the next look, and so is a last line that is not whole
+    yet, where there is a next look.
     """
 
     is_endless = True
 
-    def __init__(self, path: Path, *, settled_seconds: float) -> None:
+    def __init__(self, path: Path, *, settled_seconds: float, is_looked_at_again: bool = True) -> None:
         self._path = path
+        self._is_looked_at_again = is_looked_at_again
         self._settled_seconds = settled_seconds
         self._marks: dict[str, Any] = {}
         self.name = str(path.resolve())
@@ -85,7 +88,7 @@ class FilesFeed:
             known = known if isinstance(known, dict) else {"status": known}
             if status is None or status == known["status"]:
                 continue
-            read_to = yield from _rows_of(file, known.get("read_to"))
+            read_to = yield from _rows_of(file, known.get("read_to"), is_read_again=self._is_looked_at_again)
             if read_to is not None:
                 # If it was written to meanwhile, it has another status at the next look.
                 self._marks[str(file)] = {"status": status, "read_to": read_to}
@@ -139,13 +142,13 @@ class EnvironmentFeed:
         return {} if self._next is None else {self.name: self._next}
 
 
-def _rows_of(file: Path, read_to: Any) -> Generator[Found, None, list[Any] | None]:
+def _rows_of(file: Path, read_to: Any, *, is_read_again: bool) -> Generator[Found, None, list[Any] | None]:
     """The rows that are new. Returns how far lines were read, and None where the machine did not give all of it."""
     grown: GrownRows | None = None
     try:
         rows: Iterable[ReadRow | BadRow] = open_rows(file)
         if isinstance(rows, JsonlRows):
-            rows = grown = GrownRows(file, ReadTo.of(read_to))
+            rows = grown = GrownRows(file, ReadTo.of(read_to), is_read_again=is_read_again)
         for row in rows:
             yield Found(row, str(file))
     except ConfigurationError as error:

@@ -6,15 +6,17 @@ read from its start.
 """
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Self
 
-from rollstream.collect.files.rows import BadRow, ReadRow
-from rollstream.collect.files.rows_jsonl import lines_of, numbered_row
+from rollstream.rows.jsonl import lines_of, numbered_row
+from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError
 
+_LOG = logging.getLogger(__name__)
 _PIECE_BYTES: Final = 2**20
 
 
@@ -37,11 +39,15 @@ class ReadTo:
 
 
 class GrownRows:
-    """The rows that come after `earlier`, or all of a file that does not begin as it did. To be iterated once."""
+    """The rows that come after `earlier`, or all of a file that does not begin as it did. To be iterated once.
 
-    def __init__(self, path: Path, earlier: ReadTo | None) -> None:
+    `is_read_again`: a last line without its end that is no row yet is left for the next time.
+    """
+
+    def __init__(self, path: Path, earlier: ReadTo | None, *, is_read_again: bool = False) -> None:
         self._path = path
         self._earlier = earlier
+        self._is_read_again = is_read_again
         self.read_to: ReadTo | None = None
         """Set at the end of the rows."""
 
@@ -57,7 +63,9 @@ class GrownRows:
                 summed.begin()
             for number, line in enumerate(lines_of(summed), summed.num_lines + 1):
                 row = numbered_row(self._path.name, number - 1, number, line)
-                if row is not None:
+                if isinstance(row, BadRow) and self._is_read_again and line is not None and not line.endswith(b"\n"):
+                    _LOG.warning("%s: its last line is not whole (%s): it is read when it is", self._path, row.why)
+                elif row is not None:
                     yield row
             self.read_to = summed.read_to()
 

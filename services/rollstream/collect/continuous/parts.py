@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from rollstream.collect.continuous.feeds import Feed, Found
 from rollstream.collect.continuous.state import State
-from rollstream.collect.files.row_files import Kind, RowWriter, write_rows
-from rollstream.collect.files.rows import BadRow, ReadRow
 from rollstream.collect.tasks import task_of
 from rollstream.process.crash_points import crash_point
 from rollstream.process.stop import Stop
+from rollstream.rows.row import BadRow, ReadRow
+from rollstream.rows.write import Kind, RowWriter, write_rows
 
 MOST_ROWS: Final = 10_000
 """Of a part: what a look finds beyond it makes the next one."""

@@ -25,9 +25,9 @@ from rollstream.collect.continuous.parts import Part, remove_strays, take
 from rollstream.collect.continuous.sink import Sink
 from rollstream.collect.continuous.state import State
 from rollstream.collect.continuous.watch import Watch
-from rollstream.collect.files.row_files import Kind
 from rollstream.collect.places import Places
 from rollstream.process.stop import Stop
+from rollstream.rows.write import Kind
 
 STATE: Final = ".state.sqlite"
 

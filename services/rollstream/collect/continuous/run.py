@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,17 +12,18 @@ from rollstream.collect.continuous.feeds import EnvironmentFeed, Feed, FilesFeed
 from rollstream.collect.continuous.production import STATE, Production, Say, Schedule
 from rollstream.collect.continuous.sink import Sink
 from rollstream.collect.continuous.state import State
+from rollstream.collect.continuous.tally import Tally
 from rollstream.collect.continuous.topic_feed import TOPIC, topic_feed
 from rollstream.collect.continuous.watch import HealthPlace, Watch, WatchedRows, served, stuck_seconds
-from rollstream.collect.files.row_files import Kind
-from rollstream.collect.files.rows import open_rows
 from rollstream.collect.output import scored_columns
 from rollstream.collect.places import Places
 from rollstream.collect.tasks import FileTasks
 from rollstream.engines.build import build_engine
 from rollstream.process.settings import StageSettings
 from rollstream.process.stop import Stop
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.rows.open import open_rows
+from rollstream.rows.write import Kind
+from rollstream.schemas.errors import ConfigurationError, RollstreamError
 
 WATCH_SECONDS: Final = 5.0
 SETTLED_SECONDS: Final = 2.0
@@ -48,16 +49,21 @@ class ContinuousOptions:
     health: HealthPlace | None = None
 
 
-def run_continuous(options: ContinuousOptions, stop: Stop, say: Say) -> None:
-    """Collect what is new until `stop` is asked, or once; raises `ConfigurationError` for options that do not fit."""
+def run_continuous(options: ContinuousOptions, stop: Stop, say: Say) -> int:
+    """Collect what is new until `stop` is asked, or once; the exit code.
+
+    It is 0, or 70 if more than the share `fail_over` of the samples of this process's parts has no response. Raises
+    `ConfigurationError` for options that do not fit.
+    """
     one = options.collect
     stuck = stuck_seconds(one.deadline, one.num_samples, one.concurrency)
     with served(options.health, stuck_seconds=stuck) as watch:
-        _run(options, watch, stop, say)
+        return _run(options, watch, stop, say)
 
 
-def _run(options: ContinuousOptions, watch: Watch, stop: Stop, say: Say) -> None:
+def _run(options: ContinuousOptions, watch: Watch, stop: Stop, say: Say) -> int:
     one = options.collect
+    tally = Tally()
     directory = _directory(one)
     with Places(directory).locked(), State(directory / STATE) as state, _feed(options, state) as (feed, environment):
         # Rows of an environment are written by us, with this column.
@@ -65,8 +71,11 @@ def _run(options: ContinuousOptions, watch: Watch, stop: Stop, say: Say) -> None
 
         def collect_part(rows: Path, output: Path) -> CollectReport:
             settings = settings_of(one, output, options.kind, environment)
+            # Later tries of this process at the same part go on counting.
+            settings = replace(settings, retry_failed=one.retry_failed and output not in tally)
             tasks = FileTasks(WatchedRows(open_rows(rows), watch), prompt_key=prompt_key)
             report = collect(settings, tasks, build_engine(one.engine), stop, scored_columns)
+            tally.see(output, report)
             for line in report.lines(settings):
                 say(line)
             return report
@@ -75,7 +84,10 @@ def _run(options: ContinuousOptions, watch: Watch, stop: Stop, say: Say) -> None
             directory=directory, state=state, feed=feed, kind=options.kind, prompt_key=prompt_key,
             max_attempts=one.max_attempts, collect_part=collect_part, sink=_sink(options), say=say, watch=watch,
         )  # fmt: skip
+        if one.retry_failed:
+            state.forget_tries()
         production.run(options.schedule, stop)
+    return RollstreamError.exit_code if tally.share_failed > one.fail_over else 0
 
 
 def _directory(one: CollectOptions) -> Path:
@@ -109,8 +121,10 @@ def _feed(options: ContinuousOptions, state: State) -> Iterator[tuple[Feed, str]
         with topic_feed(cluster.kafka, cluster.run, topic, state, accept_loss=options.accept_loss) as feed:
             yield feed, one.environment or ""
     elif Path(one.source).exists():
-        is_watched = options.schedule.every_seconds is not None and options.schedule.every_seconds < _RARE_SECONDS
-        yield FilesFeed(Path(one.source), settled_seconds=SETTLED_SECONDS * is_watched), one.environment or ""
+        every = options.schedule.every_seconds
+        settled = SETTLED_SECONDS if every is not None and every < _RARE_SECONDS else 0.0
+        files = FilesFeed(Path(one.source), settled_seconds=settled, is_looked_at_again=every is not None)
+        yield files, one.environment or ""
     else:
         num_tasks = one.num_tasks or _DEFAULT_TASKS
         found = EnvironmentFeed(environment_of(one), split=one.split, seed=one.seed or 0, num_tasks=num_tasks)
@@ -130,5 +144,7 @@ def _sink(options: ContinuousOptions) -> Sink | None:
 
 def _cluster(options: ContinuousOptions, topic: str) -> StageSettings:
     if options.cluster is None:
-        raise ConfigurationError(f"{topic}: name the file with [kafka] and [generator.engine] with --config")
+        raise ConfigurationError(
+            f"{topic}: name the file with [kafka] with --config; the engine may be another: --model, with --url"
+        )
     return options.cluster

@@ -18,10 +18,11 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.collect.continuous.state import State
 from rollstream.collect.continuous.topic_feed import require_topic
-from rollstream.collect.files.row_files import json_line
-from rollstream.collect.files.rows import ReadRow, open_rows
 from rollstream.process.crash_points import crash_point
 from rollstream.process.settings import KafkaSettings
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import ReadRow
+from rollstream.rows.write import json_line
 from rollstream.schemas.topics import MAX_RECORD_BYTES
 
 _LOG = logging.getLogger(__name__)

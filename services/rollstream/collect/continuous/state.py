@@ -142,6 +142,10 @@ class State:
         self._run("UPDATE parts SET tries = tries + 1 WHERE number = ?", number)
         return int(self._run("SELECT tries FROM parts WHERE number = ?", number).fetchone()[0])
 
+    def forget_tries(self) -> None:
+        """Note of the parts that are not finished that they were never asked."""
+        self._run("UPDATE parts SET tries = 0")
+
     def sink_ends(self, number: int) -> dict[int, int] | None:
         """The ends of the sink's partitions before a part was published there; None if that was not begun."""
         found = self._run("SELECT sink_ends FROM parts WHERE number = ?", number).fetchone()[0]

@@ -10,9 +10,9 @@ from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.collect.continuous.feeds import Found
 from rollstream.collect.continuous.state import State
-from rollstream.collect.files.rows import BadRow, ReadRow
-from rollstream.collect.files.rows_jsonl import row_of_line
 from rollstream.process.settings import KafkaSettings
+from rollstream.rows.jsonl import row_of_line
+from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError, DecodeError
 
 TOPIC: Final = "topic:"
@@ -40,14 +40,12 @@ class TopicFeed:
         self.name = f"{TOPIC}{topic} {identity.topic_ids[topic]} of cluster {identity.cluster_id}"
 
     def open(self, state: State) -> TopicReader:
-        """The reader of all partitions that the topic has now: some may have been added since the last look.
+        """The reader of the topic, which is opened at the first call.
 
         Raises `ConfigurationError` if messages were deleted that were never read, unless that is accepted.
         """
-        bounds = self._admin.bounds(self._topic)
-        if self._reader is None or len(self._reader.partitions) < len(bounds):
-            self.close()
-            start = self._start(state, bounds)
+        if self._reader is None:
+            start = self._start(state, self._admin.bounds(self._topic))
             self._reader = TopicReader(
                 self._kafka, [self._topic], start=start, monitor_group=self._monitor_group, follows=True
             )
@@ -100,7 +98,7 @@ def require_topic(kafka: KafkaSettings, topic: str) -> None:
     if topic not in cluster_topics(kafka):
         raise ConfigurationError(
             f"the cluster at {kafka.bootstrap_servers} has no topic {topic!r}: make it, or name another one, whole as "
-            "`rollstream topics list` or Kafka's own tools show it"
+            "Kafka's own tools show it"
         )
 
 

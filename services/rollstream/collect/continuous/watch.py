@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 from rollstream.collect.continuous import metrics
 from rollstream.collect.figures import Figures
-from rollstream.collect.files.rows import BadRow, ReadRow, RowSource
 from rollstream.process.health import Health
+from rollstream.rows.row import BadRow, ReadRow, RowSource
 
 _START_SECONDS: Final = 1800.0
 """For what has no bound of its own: loading a model, scoring the last samples, writing a part, publishing it."""

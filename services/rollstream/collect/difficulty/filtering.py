@@ -26,8 +26,9 @@ from rollstream.collect.difficulty.judged_row import JudgedRow, RowJudge
 from rollstream.collect.difficulty.metrics import BucketTotals, write_metrics
 from rollstream.collect.difficulty.problems import Problems
 from rollstream.collect.difficulty.report import ALL_BUCKETS, FilterReport, summary_of
-from rollstream.collect.files.row_files import Kind, RowWriter, remove_output, replace_text, write_rows
-from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, ReadRow, RowSource
+from rollstream.rows.write import Kind, RowWriter, remove_output, replace_text, write_rows
 from rollstream.schemas.errors import ConfigurationError, DecodeError
 
 OnRows = Callable[[int], None]
@@ -139,8 +140,8 @@ def _judged(source: RowSource, judge: RowJudge, report: FilterReport, on_rows: O
         )
     if report.strategy is Strategy.PASS_RATE and not has_judged:
         raise ConfigurationError(
-            "pass_rate needs to know when a sample passes, but the file has no column `passed` and none of its data "
-            "sources has a threshold of its own: say the smallest reward that passes with --pass_threshold"
+            "pass_rate needs to know when a sample passes, but no row of the file has a value in `passed`, and none of "
+            "its data sources has a threshold of its own: say the smallest reward that passes with --pass_threshold"
         )
 
 

@@ -14,10 +14,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final
 
-from rollstream.collect.scores.columns import Row, data_source_of, ground_truth_of, text_of
+from rollstream.collect.scores.columns import data_source_of
 from rollstream.collect.scores.functions import Judging, judging_of
 from rollstream.environments.rubric import finite
+from rollstream.rows.conversation import Row, asked_of, reference_of
+from rollstream.rows.plain import without_nulls
 from rollstream.schemas.errors import DecodeError, RewardError
+from rollstream.schemas.values import text_of, with_whole_numbers
 
 ID_BYTES: Final = 16
 _MAX_INT: Final = 2**63
@@ -66,9 +69,10 @@ class RowJudge:
             if value is None:
                 raise DecodeError(f"its column {self.id_column!r} is absent or null, so it belongs to no problem")
             return _hash(value)
-        if fields.get("prompt") is None:
+        name, asked = asked_of(fields)
+        if not name:
             raise DecodeError("it has no prompt, so it belongs to no problem; name a column with ids by --id_column")
-        return _hash([source, fields["prompt"], ground_truth_of(fields)])
+        return _hash([source, asked, reference_of(fields)])
 
     def _judged(self, fields: Row, source: str, reward: float) -> tuple[float, bool | None]:
         own = _known(source)
@@ -97,7 +101,7 @@ def _reward(fields: Row) -> tuple[float | None, str | None]:
 
 
 def _data_idx(fields: Row) -> int | None:
-    value = fields.get("data_idx")
+    value = with_whole_numbers(fields.get("data_idx"))
     is_index = isinstance(value, int) and not isinstance(value, bool) and abs(value) < _MAX_INT
     return value if is_index else None
 
@@ -108,12 +112,7 @@ def _known(source: str) -> Judging | None:
 
 
 def _hash(value: Any) -> bytes:
-    content = json.dumps(_without_nulls(value), sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:ID_BYTES]
-
-
-def _without_nulls(value: Any) -> Any:
     # Parquet gives every message of a column all fields, JSONL only those that it has: the problem is the same.
-    if isinstance(value, dict):
-        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
-    return [_without_nulls(inner) for inner in value] if isinstance(value, list) else value
+    plain = with_whole_numbers(without_nulls(value))
+    content = json.dumps(plain, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(content.encode("utf-8", "surrogatepass")).digest()[:ID_BYTES]

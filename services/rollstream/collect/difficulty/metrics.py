@@ -12,8 +12,8 @@ from typing import Any
 from rollstream.collect.difficulty.buckets import Strategy
 from rollstream.collect.difficulty.intervals import wilson
 from rollstream.collect.difficulty.problems import Problem
-from rollstream.collect.files.row_files import write_rows
 from rollstream.collect.moments import Moments
+from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 

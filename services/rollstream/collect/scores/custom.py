@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any, Final
 
-from rollstream.collect.scores.columns import object_of
 from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.rows.conversation import object_of
 from rollstream.schemas.prompt import Sampling
 
 _COMPLETIONS: Final = frozenset({"solution_str", "solution"})

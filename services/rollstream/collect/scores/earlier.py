@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
-from rollstream.collect.nulls import without_nulls
-from rollstream.collect.scores.columns import SCORE_COLUMNS, Row, shown
+from rollstream.collect.scores.columns import SCORE_COLUMNS
+from rollstream.rows.conversation import Row, shown
+from rollstream.rows.open import open_rows
+from rollstream.rows.plain import without_nulls
+from rollstream.rows.row import BadRow, ReadRow, RowSource
 from rollstream.schemas.errors import ConfigurationError
 
 PREFIX: Final = "reward_"

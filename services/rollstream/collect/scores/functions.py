@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rollstream.collect.scores.columns import shown
 from rollstream.environments.rewards.registry import source_of
 from rollstream.process.declared import Declaration
+from rollstream.rows.conversation import shown
 from rollstream.schemas.errors import ConfigurationError, RewardError
 
 CUSTOM_ENVIRONMENT: Final = "custom_reward"

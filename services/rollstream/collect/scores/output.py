@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rollstream.collect.files.rows import BadRow, ReadRow, RowSource, open_rows
 from rollstream.collect.scores.earlier import EarlierColumns
 from rollstream.collect.scores.journal import Score, ScoresJournal
 from rollstream.collect.scores.request import ScoresRequest
 from rollstream.collect.scores.statistics import Reasons, StatisticsBySource
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, ReadRow, RowSource
 from rollstream.schemas.errors import ConfigurationError
 
 

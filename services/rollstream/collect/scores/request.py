@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rollstream.collect.files.hub import is_hub_name
-from rollstream.collect.files.row_files import Kind
-from rollstream.collect.scores.columns import Row, data_source_of
+from rollstream.collect.scores.columns import data_source_of
 from rollstream.collect.scores.functions import RewardFunction, reward_function
 from rollstream.environments.pool.pool import PoolBounds
+from rollstream.rows.conversation import Row
+from rollstream.rows.hub import is_hub_name
+from rollstream.rows.write import Kind
 from rollstream.schemas.errors import ConfigurationError
 
 _LOAD_SECONDS: Final = 60.0

@@ -16,10 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
-from rollstream.collect.files.row_files import rewrite_rows
-from rollstream.collect.files.rows import ReadRow, RowSource, open_rows
 from rollstream.collect.places import Places
-from rollstream.collect.scores.columns import ANSWER_COLUMNS, ground_truth_of, messages_of, metadata_of, shown, turns_of
+from rollstream.collect.scores.columns import is_ours, prompt_of, turns_of
 from rollstream.collect.scores.earlier import refuse_unfit
 from rollstream.collect.scores.journal import Score, ScoresJournal
 from rollstream.collect.scores.output import ScoredRows, ScoresReport
@@ -27,6 +25,10 @@ from rollstream.collect.scores.request import ScoresRequest
 from rollstream.environments.pool.pool import CHUNK_SAMPLES, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput
+from rollstream.rows.conversation import ANSWERS, metadata_of, reference_of, shown
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import ReadRow, RowSource, num_characters
+from rollstream.rows.write import rewrite_rows
 from rollstream.schemas.errors import ConfigurationError, RewardError
 from rollstream.schemas.failure import FailureCode
 
@@ -68,7 +70,7 @@ def _refuse_unanswered(rollouts: RowSource) -> None:
     """Name the missing column, where no row has one with answers."""
     good = (row.fields for row in rollouts if isinstance(row, ReadRow))
     first = next(good, {})
-    if not any(name in fields for fields in chain([first], good) for name in ANSWER_COLUMNS):
+    if not any(name in fields for fields in chain([first], good) for name in ANSWERS):
         raise ConfigurationError(
             f"{rollouts.name} has no column `response`, nor `completion`, only {shown(list(first))}, so there is "
             "nothing to score: name the file that generate-rollouts wrote, or rename the column with the answers"
@@ -85,13 +87,13 @@ async def _score(rows: Iterable[ReadRow], request: ScoresRequest, journal: Score
 
 def _batches(rows: Iterable[ReadRow], max_rows: int) -> Iterator[list[ReadRow]]:
     batch: list[ReadRow] = []
-    num_characters = 0
+    num_read = 0
     for row in rows:
         batch.append(row)
-        num_characters += sum(len(value) for value in row.fields.values() if isinstance(value, str))
-        if len(batch) == max_rows or num_characters > _BATCH_CHARACTERS:
+        num_read += num_characters(row.fields)
+        if len(batch) == max_rows or num_read > _BATCH_CHARACTERS:
             yield batch
-            batch, num_characters = [], 0
+            batch, num_read = [], 0
     if batch:
         yield batch
 
@@ -112,14 +114,14 @@ def _asked(row: ReadRow, request: ScoresRequest) -> Sample | Score:
         turns = turns_of(row.fields)
         # It may know that there is no reward for this source.
         request.function.judging(source)
-        metadata = metadata_of(row.fields)
+        metadata = metadata_of(row.fields, is_ours)
         if source:
             metadata["data_source"] = source
         answer = RewardInput(
             completion=turns[-1],
             assistant_messages=turns,
-            messages=messages_of(row.fields),
-            reference_answer=ground_truth_of(row.fields),
+            messages=prompt_of(row.fields),
+            reference_answer=reference_of(row.fields),
             metadata=metadata,
         )
     except RewardError as error:

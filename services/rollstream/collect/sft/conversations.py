@@ -8,19 +8,16 @@ are kept.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from rollstream.collect.files.rows import BadRow, RowSource
-from rollstream.collect.nulls import without_nulls
+from rollstream.rows.conversation import ChatMessage, chat_of, exchange_in, tools_in
+from rollstream.rows.row import BadRow, RowSource
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
-ChatMessage = dict[str, Any]
 
-_ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _PLACES: Final = 5
 
 
@@ -67,7 +64,7 @@ def usable(source: RowSource, min_reward: float | None, tally: Tally, form: Call
                 raise UnusableRowError("it can't be read")
             found = form(conversation_of(row.fields, min_reward))
         except UnusableRowError as error:
-            tally.leave_out(str(error), row.where)
+            tally.leave_out(error.reason, row.where)
             continue
         tally.num_used += 1
         yield found
@@ -90,7 +87,7 @@ def conversation_of(fields: Fields, min_reward: float | None) -> Conversation:
     prompt, completion = _messages(fields)
     if not any(message["role"] == "assistant" for message in completion):
         raise UnusableRowError("it has no answer of an assistant")
-    return Conversation(prompt=prompt, completion=completion, tools=fields.get("tools") or fields.get("tool_defs"))
+    return Conversation(prompt=prompt, completion=completion, tools=tools_in(fields))
 
 
 def _refuse_unfinished(fields: Fields) -> None:
@@ -111,32 +108,9 @@ def _refuse_reward(reward: Any, min_reward: float | None) -> None:
 
 
 def _messages(fields: Fields) -> tuple[tuple[ChatMessage, ...], tuple[ChatMessage, ...]]:
-    if fields.get("prompt") is None and fields.get("messages") is not None:
-        whole = as_messages(fields["messages"], role="user")
-        prompt = tuple(takewhile(lambda message: message["role"] != "assistant", whole))
-        return prompt, whole[len(prompt) :]
-    if fields.get("prompt") is None:
+    asked, answer = exchange_in(fields)
+    if asked is None:
         raise UnusableRowError("it has neither `prompt` nor `messages`")
-    answer = fields.get("completion") if fields.get("completion") is not None else fields.get("response")
     if answer is None:
         raise UnusableRowError("it has neither `completion` nor `response`")
-    return as_messages(fields["prompt"], role="user"), as_messages(answer, role="assistant")
-
-
-def as_messages(value: Any, *, role: str) -> tuple[ChatMessage, ...]:
-    """Messages as they are, or a text as one message of `role`; nulls are dropped. Raises `UnusableRowError`."""
-    if isinstance(value, str):
-        return ({"role": role, "content": value},)
-    if not isinstance(value, list) or not value:
-        raise UnusableRowError("its messages are neither text nor a list of messages")
-    return tuple(_message(message) for message in value)
-
-
-def _message(message: Any) -> ChatMessage:
-    # Its role may be of any type, also of one that no set can look for.
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
-        raise UnusableRowError("a message has no role that is known")
-    found: ChatMessage = without_nulls(message)
-    if not isinstance(found.setdefault("content", ""), str):
-        raise UnusableRowError("a message's content is not text")
-    return found
+    return chat_of(asked, role="user") if asked else (), chat_of(answer, role="assistant")

@@ -1,22 +1,19 @@
 """Rollouts as exchanges: a prompt and its answer as the records' messages, which `rollstream sft` learns from."""
 
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pydantic import ValidationError
-
-from rollstream.collect.files.rows import open_rows
 from rollstream.collect.sft.conversations import (
-    ChatMessage,
     Conversation,
     Tally,
     refuse_unusable,
     usable,
 )
+from rollstream.rows.conversation import records_of, tools_of
+from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import UnusableRowError
-from rollstream.schemas.prompt import Message, ToolCall
+from rollstream.schemas.prompt import Message
 
 Exchange = tuple[tuple[Message, ...], tuple[Message, ...], tuple[str, ...]]
 """Messages of the prompt, messages of the answer, tools as JSON texts."""
@@ -49,40 +46,4 @@ def exchange_of(conversation: Conversation) -> Exchange:
     """The messages as records. Raises `UnusableRowError` where an answer is more than its text."""
     if any(message.get(part) for message in conversation.completion for part in _NOT_TEXT):
         raise UnusableRowError("its answer holds tool calls or reasoning apart from its text")
-    prompt, completion = _records(conversation.prompt), _records(conversation.completion)
-    return prompt, completion, _tools(conversation.tools)
-
-
-def _records(messages: Iterable[ChatMessage]) -> tuple[Message, ...]:
-    try:
-        return tuple(
-            Message(
-                role=message["role"],
-                content=message["content"],
-                tool_calls=tuple(_tool_call(call) for call in message.get("tool_calls", ())),
-                tool_call_id=message.get("tool_call_id"),
-            )
-            for message in messages
-        )
-    except (ValidationError, KeyError, TypeError, AttributeError) as error:
-        raise UnusableRowError("a message is in no known form") from error
-
-
-def _tool_call(call: Any) -> ToolCall:
-    function = call.get("function", call)
-    arguments = function["arguments"]
-    return ToolCall(
-        call_id=call["id"],
-        name=function["name"],
-        arguments=arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
-    )
-
-
-def _tools(tools: Any) -> tuple[str, ...]:
-    try:
-        found = json.loads(tools) if isinstance(tools, str) else tools or []
-    except (ValueError, RecursionError) as error:
-        raise UnusableRowError("its tools are no JSON") from error
-    if not isinstance(found, list):
-        raise UnusableRowError("its tools are no list")
-    return tuple(tool if isinstance(tool, str) else json.dumps(tool, ensure_ascii=False) for tool in found)
+    return records_of(conversation.prompt), records_of(conversation.completion), tools_of(conversation.tools)

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from rollstream.collect.files.row_files import Kind, write_rows
-from rollstream.collect.files.rows import open_rows
 from rollstream.collect.sft.conversations import Conversation, Tally, refuse_unusable, usable
+from rollstream.rows.open import open_rows
+from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 Layout = Literal["prompt-completion", "messages"]

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from rollstream.collect.statistics import RewardStatistics
 from rollstream.collect.verifiers.row import metrics_of
+from rollstream.schemas.values import with_whole_numbers
 
 PASS_THRESHOLD: Final = 0.5
 _MOST_METRICS: Final = 1000
@@ -29,11 +30,12 @@ class RunFigures:
         self._database = sqlite3.connect("")
         self._database.execute("CREATE TABLE examples (id BLOB PRIMARY KEY, num INTEGER, passed INTEGER) WITHOUT ROWID")
 
-    def add(self, result: Mapping[str, Any]) -> None:
-        """Count a row of results.jsonl."""
-        reward = result.get("reward")
+    def add(self, result: Mapping[str, Any], *, zero_for_failed: bool = False) -> None:
+        """Count a row of results.jsonl. verifiers writes 0.0 where an error ended a sample: that is no reward here."""
+        has_error = bool(result.get("error"))
+        reward = None if has_error and not zero_for_failed else result.get("reward")
         self._num_rows += 1
-        self._num_errors += bool(result.get("error"))
+        self._num_errors += has_error
         self.rewards.add(reward)
         metrics = result.get("metrics")
         for name, value in (metrics if isinstance(metrics, dict) else metrics_of(result)).items():
@@ -43,7 +45,7 @@ class RunFigures:
         self._database.execute(
             "INSERT INTO examples VALUES (?, 1, ?) "
             "ON CONFLICT (id) DO UPDATE SET num = num + 1, passed = passed + excluded.passed",
-            (repr(result.get("example_id")).encode("utf-8", "replace"), has_passed),
+            (repr(with_whole_numbers(result.get("example_id"))).encode("utf-8", "replace"), has_passed),
         )
 
     def metadata(self) -> dict[str, Any]:

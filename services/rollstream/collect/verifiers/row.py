@@ -9,12 +9,15 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollstream.collect.nulls import without_nulls
+from rollstream.rows.conversation import exchange_in, plain_chat, reference_of
+from rollstream.rows.plain import without_nulls
 
 Fields = Mapping[str, Any]
 
 KEPT: Final = "verifiers"
 """The key of `metadata` that holds the row of verifiers."""
+_FAILURES: Final = ("failure", "scoring_failure", "reward_failure")
+"""Why a row has no response, or no reward, in the columns of the commands."""
 _CONVERSATION: Final = ("prompt", "completion")
 _OWN: Final = frozenset(
     {"example_id", "prompt", "completion", "answer", "info", "reward", "status", "failure", "metadata"}
@@ -53,11 +56,12 @@ def row_to_verifiers(row: Fields, number: int, *, zero_for_failed: bool = False)
         return _restored(row, kept)
     metrics = metrics_of(row)
     reward = row.get("reward")
+    asked, answer = exchange_in(row)
     result = {
         "example_id": next((row[name] for name in ("example_id", "data_idx") if row.get(name) is not None), number),
-        "prompt": _messages(row.get("prompt"), "user"),
-        "completion": _messages(_first_of(row, "completion", "response"), "assistant"),
-        "answer": row.get("answer"),
+        "prompt": plain_chat(asked, "user"),
+        "completion": plain_chat(answer, "assistant"),
+        "answer": reference_of(row),
         "info": row.get("info"),
         "reward": 0.0 if reward is None and zero_for_failed else reward,
         "error": _error_of(row) if reward is None else None,
@@ -111,7 +115,8 @@ def _restored(row: Fields, kept: dict[str, Any]) -> dict[str, Any]:
     }
     result = {**columns, **kept}
     if row.get("reward") is not None and row["reward"] != kept.get("reward"):
-        result["reward"] = row["reward"]
+        # Where there was an error, the reward was given afterwards.
+        result.update({"reward": row["reward"], **({"error": None} if kept.get("error") else {})})
     metrics = kept.get("metrics")
     if not isinstance(metrics, dict):
         return result
@@ -138,10 +143,6 @@ def _first_of(row: Fields, *names: str) -> Any:
     return next((row[name] for name in names if row.get(name) is not None), None)
 
 
-def _messages(value: Any, role: str) -> Any:
-    return [{"role": role, "content": value}] if isinstance(value, str) else without_nulls(value)
-
-
 def _error_text(error: Any) -> str | None:
     if not error:
         return None
@@ -153,5 +154,8 @@ def _error_text(error: Any) -> str | None:
 
 def _error_of(row: Fields) -> dict[str, str]:
     """An error in verifiers' form: its readers take a row without one for a scored row."""
-    text = str(row.get("failure") or "no reward was given")
-    return {"error": str(row.get("status") or "unscored"), "error_chain_repr": text, "error_chain_str": text}
+    text = str(_first_of(row, *_FAILURES) or "no reward was given")
+    # Of a sample that completed it is the reward that failed.
+    status = row.get("status")
+    name = "unscored" if status in (None, "", "completed") else str(status)
+    return {"error": name, "error_chain_repr": text, "error_chain_str": text}

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollstream.collect.command import kind_of
-from rollstream.collect.files.row_files import replace_text, write_rows
-from rollstream.collect.files.rows import ReadRow, RowSource, open_rows
 from rollstream.collect.verifiers.metadata import RunFigures
 from rollstream.collect.verifiers.row import extra_columns, kept_of, metrics_of, row_from_verifiers, row_to_verifiers
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import ReadRow, RowSource
+from rollstream.rows.write import replace_text, write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 _MAX_METADATA_BYTES: Final = 2**24
@@ -97,12 +98,12 @@ def export_run(rollouts: Path, outputs: Path, name: RunName, *, zero_for_failed:
                 result = row_to_verifiers(row.fields, row.number, zero_for_failed=zero_for_failed)
                 imported = kept_of(row.fields)
                 has_changed |= imported is None or any(
-                    imported.get(part) != result.get(part) for part in ("reward", "metrics")
+                    imported.get(part) != result.get(part) for part in ("reward", "metrics", "error")
                 )
                 if imported is None:
                     metrics = metrics_of(row.fields)
                     extra.update((column, None) for column in extra_columns(row.fields) if column not in metrics)
-                figures.add(result)
+                figures.add(result, zero_for_failed=zero_for_failed)
                 writer.write(result)
                 num_rows += 1
             left.refuse_all(rollouts, num_rows)

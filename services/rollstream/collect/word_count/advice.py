@@ -32,13 +32,6 @@ def silent_server(url: str, why: str) -> list[str]:
     ]
 
 
-def refused_key(message: str) -> list[str]:
-    """For a server that seems to refuse the key; else nothing. LiteLLM looks for an unknown one in its database."""
-    if not any(words in message for words in ("status 401", "status 403", "No connected db")):
-        return []
-    return ["   Does the server want a key? Give it in the variable LITELLM_API_KEY"]
-
-
 def low_reward(summary: Summary, mean_format: float) -> list[str]:
     """Advice if the mean reward of `word_count` is low; else nothing. `mean_format`: share of answers with tags."""
     rewards = summary.rewards

@@ -1,10 +1,9 @@
 """The rollouts of source document 000: the columns of its rows, and what its script prints. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rollstream.collect.files.rows import ReadRow, RowSource
 from rollstream.collect.journal import EndedSample
 from rollstream.collect.settings import CollectSettings
 from rollstream.collect.statistics import Summary, example_lines
@@ -25,12 +24,14 @@ class RolloutColumns:
         self._user_id = user_id
         self._rewards = tuple(rewards)
 
-    def __call__(self, task: CollectTask, ended: EndedSample, settings: CollectSettings) -> dict[str, Any]:
-        """The document's columns. A sample without a response or without a reward has nulls there."""
+    def __call__(self, task: CollectTask, ended: EndedSample, settings: CollectSettings) -> dict[str, Any] | None:
+        """The document's columns; None for a sample without a reward: its snippets add up the column."""
+        if ended.reward is None:
+            return None
         group = group_id(_RUN, f"{self._identity}/{task.number}", 0)
         return {
             "prompt": task.asked,
-            "completion": None if ended.response is None else [{"role": "assistant", "content": ended.response}],
+            "completion": [{"role": "assistant", "content": ended.response}],
             "reward": ended.reward,
             **{f"{name}_reward": ended.components.get(name) for name in self._rewards},
             "answer": task.reference_answer,
@@ -44,13 +45,6 @@ def _info(metadata: Mapping[str, str]) -> dict[str, Any]:
     if "word_count" in metadata:
         return {"text": metadata.get("text"), "word_count": int(metadata["word_count"])}
     return dict(metadata)
-
-
-def rewarded(rows: RowSource) -> Iterator[Mapping[str, Any]]:
-    """The rows with a reward: the document's snippets add up the column, which a null would end."""
-    for row in rows:
-        if isinstance(row, ReadRow) and row.fields.get("reward") is not None:
-            yield row.fields
 
 
 def opening_lines(num_examples: int, where: str, model: str) -> list[str]:

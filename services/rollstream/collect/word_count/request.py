@@ -6,7 +6,8 @@ from pathlib import Path
 from pydantic import SecretStr
 
 from rollstream.collect.command import kind_of
-from rollstream.collect.files.row_files import Kind
+from rollstream.collect.settings import DEFAULT_FAIL_OVER, DEFAULT_MAX_ATTEMPTS
+from rollstream.rows.write import Kind
 from rollstream.schemas.prompt import Sampling
 
 
@@ -27,6 +28,9 @@ class WordCountRequest:
     is_mock: bool = False
     environment: str = ""
     user_id: str = "rollstream"
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
+    retry_failed: bool = False
+    fail_over: float = DEFAULT_FAIL_OVER
     overwrite: bool = False
 
     @property

@@ -13,26 +13,28 @@ from pydantic import SecretStr, ValidationError
 from rollstream.agents.samples import SampleBounds
 from rollstream.collect.collection import CollectReport, collect
 from rollstream.collect.engine_choice import server_engine
-from rollstream.collect.files.row_files import remove_output, rewrite_rows
-from rollstream.collect.files.rows import BadRow, ReadRow, open_rows
 from rollstream.collect.places import Places
 from rollstream.collect.settings import CollectSettings
-from rollstream.collect.statistics import RewardStatistics, Summary, shown_text, summarized
+from rollstream.collect.statistics import RewardStatistics, shown_text, summarized
 from rollstream.collect.tasks import EnvironmentTasks
-from rollstream.collect.word_count.advice import low_reward, missing_module, refused_key, silent_server
-from rollstream.collect.word_count.columns import RolloutColumns, closing_lines, opening_lines, rewarded
+from rollstream.collect.word_count.advice import low_reward, missing_module, silent_server
+from rollstream.collect.word_count.columns import RolloutColumns, closing_lines, opening_lines
 from rollstream.collect.word_count.mock import MockWordCounter
 from rollstream.collect.word_count.request import WordCountRequest
 from rollstream.engines.build import build_engine
+from rollstream.engines.http_settings import server_root
 from rollstream.engines.protocol import Engine
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.process.declared import Declaration
 from rollstream.process.stop import Stop
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import (
     BrokenWorldError,
     ConfigurationError,
     EngineError,
+    RefusedKeyError,
     TooManyFailuresError,
     UnknownEnvironmentError,
 )
@@ -69,6 +71,8 @@ def collect_word_count(request: WordCountRequest, stop: Stop, say: Callable[[str
     settings = _settings(request, name, declared)
     try:
         report = collect(settings, tasks, engine, stop, columns)
+    except RefusedKeyError:
+        raise
     except (EngineError, TooManyFailuresError) as error:
         raise BrokenWorldError("\n".join(silent_server(request.base_url, str(error)))) from error
     if report.summary is None and not report.was_complete:
@@ -76,14 +80,14 @@ def collect_word_count(request: WordCountRequest, stop: Stop, say: Callable[[str
             say(line)
         return report.exit_code
     _finish(request, report, say)
-    return 0
+    return report.exit_code
 
 
 def _finish(request: WordCountRequest, report: CollectReport, say: Callable[[str], None]) -> None:
-    """Leave rows without a reward out, write the other form of the output, and print the statistics."""
+    """Say what failed, and print the statistics."""
     for line in _failure_lines(request, report):
         say(line)
-    _write_rewarded(request, report)
+    _refuse_unrewarded(report)
     formats = RewardStatistics()
     summary = summarized(_watched(request.output, formats))
     if report.was_complete:
@@ -96,20 +100,13 @@ def _finish(request: WordCountRequest, report: CollectReport, say: Callable[[str
             say(line)
 
 
-def _write_rewarded(request: WordCountRequest, report: CollectReport) -> None:
-    first, *others = request.outputs
-    summary: Summary = summarized(open_rows(first))
-    if not summary.rewards.num:
-        # Begun anew by the next run: a set without a single reward is of no use to anybody.
-        remove_output(first)
+def _refuse_unrewarded(report: CollectReport) -> None:
+    """Raise `BrokenWorldError` where nothing was written: a set without a single reward is of no use to anybody."""
+    if report.summary is not None and not report.summary.num_rewards:
         raise BrokenWorldError(
-            f"none of {summary.rewards.num_without} rollouts got a reward; the reasons are above, and in "
+            f"none of {report.summary.num_samples} rollouts got a reward; the reasons are above, and in "
             f"{report.places.failures.name}"
         )
-    if summary.rewards.num_without:
-        rewrite_rows(first, request.kind, lambda: rewarded(open_rows(first)))
-    for path in others:
-        rewrite_rows(path, "jsonl", lambda: rewarded(open_rows(first)))
 
 
 def _failure_lines(request: WordCountRequest, report: CollectReport) -> Iterator[str]:
@@ -125,7 +122,6 @@ def _failure_lines(request: WordCountRequest, report: CollectReport) -> Iterator
     yield f"{num_failed} of {request.num_examples} rollouts failed and are left out; they are in {failures.name}:"
     for failure, message in shown:
         yield f"   {failure}: {message}"
-        yield from refused_key(message)
     silent = next((message for failure, message in shown if failure in _NO_ANSWER), None)
     if silent is not None and not request.is_mock:
         yield from silent_server(request.base_url, silent)
@@ -173,7 +169,7 @@ def _settings(request: WordCountRequest, name: str, declared: dict[str, Declarat
     described = {
         "num_examples": request.num_examples,
         "model": "mock" if request.is_mock else request.model,
-        "base_url": None if request.is_mock else request.base_url,
+        "base_url": None if request.is_mock else server_root(request.base_url),
         "environment_path": request.environment,
         "user_id": request.user_id,
     }
@@ -188,7 +184,11 @@ def _settings(request: WordCountRequest, name: str, declared: dict[str, Declarat
         environments=declared,
         # The engine itself tries again, within its own deadline.
         bounds=SampleBounds(deadline_seconds=2 * _REQUEST_SECONDS, max_tries=1),
+        max_attempts=request.max_attempts,
+        retry_failed=request.retry_failed,
+        fail_over=request.fail_over,
         overwrite=request.overwrite,
+        jsonl_copy=next(iter(request.outputs[1:]), None),
     )
 
 

@@ -24,7 +24,8 @@ def keyword_frequency(response: str, arguments: Arguments) -> bool:
 def has_no_forbidden_word(response: str, arguments: Arguments) -> bool:
     """None of the words is there as a word of its own."""
     words = texts(arguments, "forbidden_words")
-    return not any(re.search(rf"(?i)\b{re.escape(word)}\b", response) for word in words)
+    # Not `\b`, which asks for a letter where a word such as "c++" ends with none.
+    return not any(re.search(rf"(?i)(?<!\w){re.escape(word.strip() or word)}(?!\w)", response) for word in words)
 
 
 def letter_frequency(response: str, arguments: Arguments) -> bool:

@@ -19,7 +19,7 @@ from rollstream.environments.pool.verdicts import (
     Chunk,
     Setup,
     Verdict,
-    framed,
+    framed_answer,
     unresolved,
 )
 from rollstream.environments.protocol import Environment
@@ -52,7 +52,7 @@ class _Parent:
         self._owner = os.getpid()
 
     def read(self) -> Any:
-        """The next frame, None at the end of the stream."""
+        """The next frame, None at the end of the stream. Only the parent can write one."""
         header = self._reader.read(LENGTH.size)
         if len(header) < LENGTH.size:
             return None
@@ -63,7 +63,7 @@ class _Parent:
         if os.getpid() != self._owner:
             # A user's code forked. The copy must not answer beside its original.
             os._exit(1)
-        self._writer.write(framed(Answered(answered_id, verdict)))
+        self._writer.write(framed_answer(Answered(answered_id=answered_id, verdict=verdict)))
         self._writer.flush()
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 from rollstream.environments.pool.process import ScoringProcess
 from rollstream.environments.pool.verdicts import STARTED, Chunk, Sample, Verdict, unresolved
 from rollstream.process.declared import Declaration
+from rollstream.process.parent import keep_others_out
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status
 
@@ -65,6 +66,7 @@ class ScoringPool:
         self._one_batch = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
+        keep_others_out()
         try:
             await _all_of(process.start() for process in self._processes)
         except BaseException:

@@ -4,15 +4,26 @@ import asyncio
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Final
+from typing import Final
 
-from rollstream.environments.pool.verdicts import LENGTH, STARTED, Answered, Chunk, Setup, Verdict, framed, unresolved
+from rollstream.environments.pool.verdicts import (
+    LENGTH,
+    MAX_ANSWER_BYTES,
+    STARTED,
+    Answered,
+    Chunk,
+    Setup,
+    Verdict,
+    framed_request,
+    read_answer,
+    unresolved,
+)
 from rollstream.process.declared import Declaration
+from rollstream.process.variables import harmless_variables
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
 
@@ -97,15 +108,16 @@ class ScoringProcess:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable, "-P", "-m", "rollstream.environments.pool.child", str(other.fileno()), str(os.getpid()),
                 stdin=asyncio.subprocess.DEVNULL, pass_fds=(other.fileno(),), start_new_session=True,
+                env=harmless_variables(),
             )  # fmt: skip
         self._reader, self._writer = await asyncio.open_connection(sock=own)
         self._send(Setup(module_path=sys.path, environments=self._environments))
         return await self._answer(STARTED, _START_SECONDS, "starting")
 
-    def _send(self, value: Any) -> None:
+    def _send(self, request: Setup | Chunk) -> None:
         assert self._writer is not None
         # Not drained: if the process does not read, the deadline of its next answer is what ends the wait.
-        self._writer.write(framed(value))
+        self._writer.write(framed_request(request))
 
     async def _answer(self, wanted_id: int, seconds: float, doing: str) -> Verdict | None:
         """The answer to `wanted_id`; an unresolved verdict if the process hangs, dies or answers to another id.
@@ -135,12 +147,9 @@ class ScoringProcess:
         """The next frame; None if it is no answer."""
         assert self._reader is not None
         length = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]
-        body = await self._reader.readexactly(length)
-        try:
-            answered = pickle.loads(body)
-        except Exception:  # noqa: BLE001 (bytes of somebody else may raise anything here)
+        if length > MAX_ANSWER_BYTES:
             return None
-        return answered if isinstance(answered, Answered) else None
+        return read_answer(await self._reader.readexactly(length))
 
     async def _exit_code(self) -> int | None:
         assert self._process is not None

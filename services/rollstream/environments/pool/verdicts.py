@@ -1,18 +1,27 @@
-"""The messages between the scorer and its scoring processes: chunks of samples there, verdicts back."""
+"""The messages between the scorer and its scoring processes: chunks of samples there, verdicts back.
+
+Whatever a reward function wants can come back, since it runs in the process that writes. So answers are JSON of bounded
+length, and are checked like records. Chunks are pickled: nobody but the scorer can write to a scoring process.
+"""
 
 import pickle
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Self
+from dataclasses import dataclass
+from typing import Final, Self
+
+from pydantic import Field, ValidationError, model_validator
 
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.declared import Declaration
 from rollstream.schemas.failure import Failure, FailureCode
-from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.record import Count, Map, Record, Reward, Symbol
+from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
 
 LENGTH: Final = struct.Struct(">I")
-"""A frame is the length of a pickle and the pickle. Both ends are this program, so unpickling is safe here."""
+"""A frame is the length of a message, and the message."""
+MAX_ANSWER_BYTES: Final = 2**20
+"""Of one answer: thousands of components, or the longest text of a failure many times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +45,24 @@ class Sample:
         return cls(environment=prompt.environment, answer=answer)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """How scoring a sample ended: with a reward if it completed, else with a failure."""
+class Verdict(Record):
+    """How scoring a sample ended: with a reward if it completed, else with a failure.
 
-    status: Status
-    reward: float | None = None
-    components: dict[str, float] = field(default_factory=dict)
+    Example:
+        Verdict(status=Status.COMPLETED, reward=1.0, components={"exact_match": 1.0})
+    """
+
+    status: Symbol[Status]
+    reward: Reward | None = None
+    components: Map[Reward] = Field(default_factory=dict)
     failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _reward_or_failure(self) -> Self:
+        if (self.reward is not None) != (self.status is Status.COMPLETED):
+            raise ValueError(f"reward {self.reward!r} does not fit status {self.status.value!r}")
+        check_failure(self.status, self.failure)
+        return self
 
 
 def unresolved(code: FailureCode, message: str) -> Verdict:
@@ -80,19 +99,45 @@ STARTED: Final = 0
 """The id in the first frame of a process. Chunks have higher ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
+class Answered(Record):
     """One frame of a scoring process, with the id of what it answers.
 
     After its start, and when it has loaded an environment, there is no verdict. A verdict on loading one counts for all
     samples of the chunk.
+
+    Example:
+        Answered(answered_id=STARTED)
     """
 
-    answered_id: int
+    answered_id: Count
     verdict: Verdict | None = None
 
 
-def framed(value: Any) -> bytes:
-    """`value` as one frame."""
-    body = pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+def framed_request(request: Setup | Chunk) -> bytes:
+    """One frame for a scoring process."""
+    return _framed(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
+
+
+def framed_answer(answered: Answered) -> bytes:
+    """One frame of a scoring process. A verdict that is too long for one is replaced by one that says so."""
+    body = answered.model_dump_json().encode()
+    if len(body) > MAX_ANSWER_BYTES:
+        long = f"the rubric's components take {len(body)} bytes as JSON, the bound is {MAX_ANSWER_BYTES}: give fewer"
+        shorter = unresolved(FailureCode.BAD_REWARD, long)
+        body = Answered(answered_id=answered.answered_id, verdict=shorter).model_dump_json().encode()
+    return _framed(body)
+
+
+def read_answer(body: bytes) -> Answered | None:
+    """What a scoring process wrote; None if it is no answer."""
+    try:
+        answered = Answered.model_validate_json(body)
+    except ValidationError:
+        return None
+    # This program knows the statuses of all its own verdicts.
+    is_known = answered.verdict is None or answered.verdict.status is not Status.UNKNOWN
+    return answered if is_known else None
+
+
+def _framed(body: bytes) -> bytes:
     return LENGTH.pack(len(body)) + body

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from rollstream.environments.rewards.extraction import last_boxed
+from rollstream.environments.rewards.notation import last_numeral, numeral_of, rewritten
 from rollstream.schemas.errors import ConfigurationError, RewardError
 
 MAX_CHARACTERS: Final = 2000
@@ -41,8 +42,9 @@ def is_equivalent(completion: str, reference: str) -> bool:
     r"""Whether the last answer of a completion equals the reference. An answer that can't be parsed does not.
 
     The answer is what the last box holds, and nothing beside it, so that two boxes are no two guesses. Without a box
-    the library looks for it in the last `MAX_CHARACTERS` characters. Raises `RewardError` if the reference answer can't
-    be parsed: then nothing is known about the answer.
+    the library looks for it in the last `MAX_CHARACTERS` characters. Numerals that both have a base, as `101_2`, must
+    be the same: equal values in different bases are often the question itself. Raises `RewardError` if the reference
+    answer can't be parsed: then nothing is known about the answer.
     """
     gold = _parsed(rf"\boxed{{{bare(reference)}}}") if len(reference) <= MAX_CHARACTERS else []
     if not gold:
@@ -53,6 +55,10 @@ def is_equivalent(completion: str, reference: str) -> bool:
     boxed = last_boxed(completion)
     if boxed is not None and len(boxed) > MAX_CHARACTERS:
         return False
+    wanted = numeral_of(bare(reference))
+    numeral = last_numeral(completion[-MAX_CHARACTERS:]) if boxed is None else numeral_of(bare(boxed))
+    if numeral is not None and wanted is not None:
+        return numeral == wanted
     found = _parsed(completion[-MAX_CHARACTERS:] if boxed is None else rf"\boxed{{{boxed}}}")
     return bool(_library().verify(gold, found, timeout_seconds=None))
 
@@ -68,7 +74,7 @@ def bare(reference: str) -> str:
 
 
 def _parsed(text: str) -> list[Any]:
-    return list(_library().parse(text, parsing_timeout=None))
+    return list(_library().parse(rewritten(text), parsing_timeout=None))
 
 
 def _library() -> ModuleType:

@@ -4,22 +4,34 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-_BOX: Final = re.compile(r"\\(?:boxed|fbox)\s*")
+_BOX: Final = re.compile(r"\\boxed\s*")
+_FRAME: Final = re.compile(r"\\fbox\s*")
 
 
 def last_boxed(text: str) -> str | None:
     r"""What is inside the last `\boxed{…}` or `\fbox{…}`, with the braces that are nested in it.
 
     None if there is no box, or if the last one is not closed. `\boxed 5` without braces holds the rest up to the next
-    `$` or line end.
+    `$` or line end. An `\fbox` counts only where there is no `\boxed`.
     """
-    boxes = list(_BOX.finditer(text))
+    boxes = list(_BOX.finditer(text)) or list(_FRAME.finditer(text))
     if not boxes:
         return None
     start = boxes[-1].end()
     if text.startswith("{", start):
         return _closed(text, start + 1)
     return re.split(r"[$\n]", text[start:], maxsplit=1)[0].strip() or None
+
+
+def last_boxed_in_math(text: str) -> str | None:
+    r"""The same by the letter of the MATH data set's program: None for an `\fbox`, and for a space before the brace.
+
+    `\boxed 5` holds the rest up to the next `$`, and counts before every box with braces.
+    """
+    if r"\boxed " in text:
+        return text.rpartition(r"\boxed ")[2].partition("$")[0]
+    start = text.rfind(r"\boxed") + len(r"\boxed")
+    return _closed(text, start + 1) if r"\boxed" in text and text.startswith("{", start) else None
 
 
 def tagged(text: str, tag: str = "answer") -> Iterator[str]:

@@ -9,34 +9,32 @@ from collections.abc import Sequence
 from typing import Final
 
 _Rule = tuple[re.Pattern[str], str]
-_ARGUMENT: Final = r"(?:\{([^{}]*)\}|([^{}\s\\]))"
 
 
 def _rules(*pairs: tuple[str, str]) -> tuple[_Rule, ...]:
     return tuple((re.compile(pattern), replacement) for pattern, replacement in pairs)
 
 
-_MATH_BEFORE: Final = _rules(
+_MATH: Final = _rules(
     (r"\n|\\!", ""),
     (r"\\\\", r"\\"),
-    (r"\\[td]frac", r"\\frac"),
+    (r"[td]frac", "frac"),
     (r"\\left|\\right", ""),
-    (r"\^\{?\\circ\}?", ""),
+    (r"\^\\circ|\^\{\\circ\}", ""),
     (r"\\\$", ""),
     # A unit is the last thing of an answer.
     (r"(?s)\\text\{ .*$", ""),
-    (r"\\?%", ""),
+    (r"\\{1,2}%", ""),
     (r"(^|[ {])\.", r"\g<1>0."),
     # "x = 5" is 5; a longer left side is a part of the answer.
-    (r"^\s*[^=\s]{1,2}\s*=([^=]*)$", r"\1"),
-    (r"\\sqrt\s*([^{\[\s\\])", r"\\sqrt{\1}"),
-    (r"\s+", ""),
-)
-_MATH_AFTER: Final = _rules(
+    (r"(?s)^[^=]{0,2}=([^=]*)$", r"\1"),
+    (r"\\sqrt([^{])", r"\\sqrt{\1}"),
+    (r" ", ""),
+    (r"\\frac([^{])([^{])", r"\\frac{\1}{\2}"),
+    (r"\\frac([^{])\{", r"\\frac{\1}{"),
     (r"^0\.5$", r"\\frac{1}{2}"),
-    (r"^(-?[0-9]+)/(-?[0-9]+)$", r"\\frac{\1}{\2}"),
+    (r"^(-?(?:0|[1-9][0-9]*))/(-?(?:0|[1-9][0-9]*))$", r"\\frac{\1}{\2}"),
 )
-_FRACTION: Final = re.compile(rf"\\frac\s*{_ARGUMENT}\s*{_ARGUMENT}")
 
 _UNITS: Final = (
     "square|ways|integers|dollars|mph|inches|hours|km|units|sue|points|feet|minutes|digits|cents|degrees|cm|gm|pounds|"
@@ -51,8 +49,8 @@ _MINERVA: Final = _rules(
     (r",?\\text\{and\}", ","),
     (r"\\text\{m\}", r"\\text{}"),
     (_UNITS, ""),
-    (r"\\l?dots|\\mathrm\{th\}|\^\{?\\circ\}?|\\;|,\\!|\{,\}|\"", ""),
-    (r"\\text\{\n?[s.]?\}(?:\^[23])?", ""),
+    (r"\\l?dots|\\mathrm\{th\}|\^\\circ|\^\{\\circ\}|\\;|,\\!|\{,\}|\"", ""),
+    (r"\\text\{(?:s|\.|\ns|\n)\}|\\text\{\}(?:\^[23])?", ""),
     # Only what is between dollar signs counts, if anything is.
     (r"(?s)^[^$]*\$([^$]*)\$.*$", r"\1"),
     (r"\\(?:text|textbf|overline)\{(.*?)\}", r"\1"),
@@ -68,8 +66,7 @@ def math_form(answer: str) -> str:
 
     Units, degrees, percent and currency signs go; commas stay, so `1,234` is not `1234`.
     """
-    text = _FRACTION.sub(_braced, _rewritten(answer.strip(), _MATH_BEFORE))
-    return _rewritten(text, _MATH_AFTER)
+    return _rewritten(answer, _MATH)
 
 
 def minerva_form(answer: str) -> str:
@@ -86,8 +83,3 @@ def _rewritten(text: str, rules: Sequence[_Rule]) -> str:
     for pattern, replacement in rules:
         text = pattern.sub(replacement, text)
     return text
-
-
-def _braced(fraction: re.Match[str]) -> str:
-    above, above_bare, below, below_bare = fraction.groups()
-    return rf"\frac{{{above_bare or above}}}{{{below_bare or below}}}"

@@ -7,6 +7,7 @@ from typing import Any
 
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.errors import RewardError
+from rollstream.schemas.values import text_of
 
 
 def reference_of(sample: RewardInput) -> str:
@@ -29,26 +30,14 @@ def nested(text: str) -> Any:
 
 
 def as_text(value: Any) -> str | None:
-    """A value of a row as a reference answer or metadata hold it: text as it is, None as None, others as JSON text.
-
-    Takes what pandas gives too, such as numpy arrays and numbers. Raises `TypeError` for what JSON can't hold.
-    """
+    """A value of a row as a reference answer or metadata hold it: `text_of`, and None for None and for NaN."""
     value = value.tolist() if hasattr(value, "tolist") else value
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, float) and math.isnan(value):
-        # pandas writes a missing text so.
-        return None
-    return json.dumps(value, default=_plain)
+    # pandas writes a missing text as NaN.
+    is_missing = value is None or (isinstance(value, float) and math.isnan(value))
+    return None if is_missing else text_of(value)
 
 
 def as_metadata(values: Mapping[str, Any] | None) -> dict[str, str]:
     """A row's further values as metadata; those that are None are left out."""
     texts = {str(name): as_text(value) for name, value in (values or {}).items()}
     return {name: text for name, text in texts.items() if text is not None}
-
-
-def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} is no JSON value")

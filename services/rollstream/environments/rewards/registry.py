@@ -4,7 +4,7 @@
     openai/gsm8k                                                   0 .. 1    1             number after "#### "
     lighteval/MATH, DigitalLearningGmbH/MATH-lighteval,
     HuggingFaceH4/MATH-500                                         0 .. 1    1             text in the last box
-    math_dapo, math, math_dapo_reasoning, aime*                    -1 .. 1   1             "Answer:", else the last box
+    math_dapo, math, math_dapo_reasoning, aime*                    -1 .. 1   1             last line "Answer: …"
     numina_*                                                       0 .. 1    1             math-verify
     hiyouga/geometry3k                                             0 .. 1    0.9           last box, and 0.1 for format
     searchR1_nq, _triviaqa, _popqa, _hotpotqa, _2wikimultihopqa,

@@ -1,6 +1,7 @@
 """The environment of benches whose answers mean nothing: each prompt is one character, and the reward is a coin."""
 
 from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
 from rollstream.environments.protocol import Split, Task
@@ -29,9 +30,8 @@ class CoinTask:
         self._starts = starts
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `Environment.tasks`. Only `train` has tasks; `seed` changes nothing but the ids."""
-        row = 0
-        while split == "train":
+        """See `Environment.tasks`. `seed` and `split` change nothing but the ids."""
+        kind = "" if split == "train" else f"{split}/"
+        for row in count():
             start = self._starts[row % len(self._starts)]
-            yield Task(task_id=f"{seed}/{row}", messages=(Message(role="user", content=start * PROMPT_TOKENS),))
-            row += 1
+            yield Task(task_id=f"{kind}{seed}/{row}", messages=(Message(role="user", content=start * PROMPT_TOKENS),))

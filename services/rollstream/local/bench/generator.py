@@ -18,6 +18,7 @@ import psutil
 from rollstream.bus.run import Run
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
+from rollstream.generator.in_hand import AHEAD
 from rollstream.generator.loop import run_on
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.history.weight_store import open_weight_store
@@ -47,8 +48,6 @@ _WARM_UP_SECONDS: Final = 10.0
 _COOL_DOWN_SECONDS: Final = 900.0
 _PUBLISHED_SECONDS: Final = 2.0
 """The stage publishes a sample after its last request has ended."""
-_AHEAD: Final = 1.5
-"""Samples of the stage in flight, relative to the engine's best concurrency: when one ends, the next is ready."""
 _START_SECONDS: Final = 240.0
 _SPARE: Final = 1.5
 """How many prompts are submitted, relative to what the engine alone would answer in the same time."""
@@ -167,7 +166,7 @@ async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
         sweep[number] = await _direct(bench, number)
         _say(f"the engine alone, {number} requests at once: {sweep[number].tokens_per_second:.0f} tokens/s")
     number = max(sweep, key=lambda concurrency: sweep[concurrency].tokens_per_second)
-    best = Best(number, sweep[number].tokens_per_second, _cool_down(bench.shape, int(_AHEAD * number), sweep[number]))
+    best = Best(number, sweep[number].tokens_per_second, _cool_down(bench.shape, int(AHEAD * number), sweep[number]))
     _say(f"each of {pairs} pairs takes {2 * _run_seconds(bench, best.cool_down) / 60:.1f} minutes or more")
     found: list[tuple[Side, Side]] = []
     for pair in range(pairs):
@@ -280,8 +279,8 @@ def _settings(bench: Bench, run: str, best: Best) -> GeneratorSettings:
         kafka=bench.kafka,
         redis_url=bench.stack.redis.url,
         weight_store=str(bench.directory / "weights" / run),
-        engine=EngineSettings(model_path=bench.directory / "model"),
-        max_tokens_in_flight=int(_AHEAD * best.concurrency * bench.shape.longest),
+        # What the stage has in hand follows from it. The engine runs already, and could run more.
+        engine=EngineSettings(model_path=bench.directory / "model", max_num_seqs=best.concurrency),
     )
 
 

@@ -15,6 +15,7 @@ from rollstream.local.bench.cpu_seconds import CpuSeconds
 from rollstream.local.bench.length_bias import TRAINED, Outcomes, outcomes
 from rollstream.local.cores import divide_cores
 from rollstream.local.demo.watch import LoopWatch
+from rollstream.local.private_file import write_private
 from rollstream.local.run_file import shared_settings
 from rollstream.local.stack import LocalStack
 from rollstream.local.supervisor import StageState, Supervisor, stage_process
@@ -26,9 +27,12 @@ from rollstream.schemas.topics import PROMPTS, SCORED
 
 MAX_TOKENS: Final = 4096
 MEDIAN_TOKENS: Final = 300
-SIGMA_OF_PROMPTS: Final = 0.6
-SIGMA_OF_SAMPLES: Final = 0.8
-"""Together 1.0: the mean is 495 tokens, and 0.45 % of the answers are cut at MAX_TOKENS."""
+SIGMAS: Final = {"sample": (0.6, 0.8), "prompt": (0.99, 0.14)}
+"""Whether length belongs more to the sample or to the prompt → sigma of prompts, and of the samples of one prompt.
+
+Together 1.0: the mean is 495 tokens, and 0.45 % of the answers are cut at MAX_TOKENS. By prompt, the answers to some
+prompts are ten times as long as others, all of them: before one has come they are too old.
+"""
 WARM_UP_STEPS: Final = 5
 """All groups of the first steps start at the same moment."""
 _MODEL_TOKENS: Final = MAX_TOKENS + 104
@@ -50,11 +54,18 @@ class TailShape:
     seed: int
     step_seconds: float
     wait_for_late_seconds: float
+    length_by: str
+    """A key of SIGMAS."""
+
+    @property
+    def sigmas(self) -> tuple[float, float]:
+        """Of prompts, and of the samples of one prompt."""
+        return SIGMAS[self.length_by]
 
     @property
     def token_seconds(self) -> float:
         """Time of a token with which the engine needs `step_seconds` for the samples of a step."""
-        mean_tokens = MEDIAN_TOKENS * math.exp((SIGMA_OF_PROMPTS**2 + SIGMA_OF_SAMPLES**2) / 2)
+        mean_tokens = MEDIAN_TOKENS * math.exp(sum(sigma**2 for sigma in self.sigmas) / 2)
         return self.step_seconds * self.concurrency / (self.groups_per_step * self.group_size * mean_tokens)
 
 
@@ -77,7 +88,7 @@ def run_tail(directory: Path, shape: TailShape) -> TailRun:
             directory / "model", seed=shape.seed, hidden=32, layers=1, heads=2, ffn=64, max_length=_MODEL_TOKENS
         )
         config = directory / RUN_FILE
-        config.write_text(tomli_w.dumps(_settings(directory, stack, shape)), encoding="utf-8")
+        write_private(config, tomli_w.dumps(_settings(directory, stack, shape)))
         run = Run(StageSettings.load(config))
         run.admin().create_topics(run.name, partitions=2)
         with Supervisor(directory) as supervisor:
@@ -112,17 +123,15 @@ def _settings(directory: Path, stack: LocalStack, shape: TailShape) -> dict[str,
 
 
 def _generator_settings(directory: Path, shape: TailShape) -> dict[str, Any]:
+    of_prompts, of_samples = shape.sigmas
     scripted = {
         "token_seconds": shape.token_seconds,
         "tokens_at_once": max(1, round(_PAUSE_SECONDS / shape.token_seconds)),
         "answer_tokens_median": MEDIAN_TOKENS,
-        "answer_tokens_sigma_of_prompts": SIGMA_OF_PROMPTS,
-        "answer_tokens_sigma_of_samples": SIGMA_OF_SAMPLES,
+        "answer_tokens_sigma_of_prompts": of_prompts,
+        "answer_tokens_sigma_of_samples": of_samples,
     }
-    open_samples = (shape.max_policy_lag + 1) * shape.groups_per_step * shape.group_size
     return {
-        # The engine alone bounds what runs: its free places are filled with the next prompts at once.
-        "max_tokens_in_flight": open_samples * MAX_TOKENS,
         "engine": {
             "kind": "scripted",
             "model_path": _model(directory),

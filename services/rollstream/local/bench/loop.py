@@ -1,8 +1,13 @@
 """`rollstream bench loop`: the whole loop on this machine against TRL's GRPOTrainer, one after the other.
 
 Both sides get the same cores, model, prompts, group size, loss, minibatches and dtype, and both train on groups without
-spread. TRL runs in an environment of its own that uv makes (`trl_requirements.txt`): its dependencies are not ours.
-TRL's AsyncGRPO is left out: it hands weights over by NCCL, which needs a GPU on both sides.
+spread. Their steps are not the same, though: ours train on samples that are up to max_policy_lag steps old, TRL's on
+new ones. So the rewards of both sides are printed beside the speed. TRL generates with transformers, ours with vLLM:
+where lengths vary, the gain is vLLM's continuous batching as much as the loop.
+
+TRL runs in an environment of its own that uv makes (`trl_requirements.txt`): its dependencies are not ours. Its vLLM
+mode is left out: with this vLLM it ends at its first handing over of weights. So is its AsyncGRPO: it hands weights
+over by NCCL, which needs a GPU on both sides.
 """
 
 import json
@@ -126,6 +131,8 @@ def _figures(runs: Sequence[Measured]) -> dict[str, Any]:
         "steps_per_minute": [round(run.steps_per_minute, 1) for run in runs],
         "trained_tokens_per_second": [round(run.trained_tokens_per_second) for run in runs],
         "tokens_per_step": [round(run.tokens_per_step) for run in runs],
+        "reward_of_first_and_last_quarter": [[round(reward, 3) for reward in run.quarters] for run in runs],
+        "policy_lag_mean": [round(run.policy_lag, 2) for run in runs],
         "cpu_seconds_per_step": by_process("cpu_seconds_per_step", 3),
         "cpu_microseconds_per_token": by_process("cpu_microseconds_per_token", 1),
     }

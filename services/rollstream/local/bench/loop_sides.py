@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from rollstream.bus.run import Run
@@ -41,6 +42,16 @@ class Measured:
     trained_tokens_per_second: float
     cpu_seconds_per_step: dict[str, float]
     """By process."""
+    rewards: tuple[float, ...]
+    """Mean reward of each step, over all of its samples."""
+    policy_lag: float
+    """Mean of the samples that were trained, in optimizer steps."""
+
+    @property
+    def quarters(self) -> tuple[float, float]:
+        """Mean reward of the first and of the last quarter of the steps."""
+        length = max(1, len(self.rewards) // 4)
+        return fmean(self.rewards[:length]), fmean(self.rewards[-length:])
 
     @property
     def tokens_per_step(self) -> float:
@@ -100,6 +111,8 @@ def _followed(demo: DemoOptions, run: Run, supervisor: Supervisor, cpu: CpuSecon
         steps_per_minute=60 * num_steps / wall,
         trained_tokens_per_second=sum(entry.metrics["trained_tokens"] for entry in measured[1:]) / wall,
         cpu_seconds_per_step=cpu.per_step(WARM_UP_STEPS),
+        rewards=tuple(entry.metrics["reward_mean"] for entry in measured[1:]),
+        policy_lag=fmean(entry.metrics["policy_lag_mean"] for entry in measured[1:]),
     )
 
 
@@ -123,13 +136,20 @@ def theirs(demo: DemoOptions, shape: Shape, trl: TrlOptions) -> Measured:
         )  # fmt: skip
     if ended.returncode != 0:
         raise BrokenWorldError(f"TRL ended with {ended.returncode}: {log.read_text()[-2000:]}")
-    steps = json.loads(result.read_text())["steps"][WARM_UP_STEPS - 1 :]
+    return _read_theirs(json.loads(result.read_text()))
+
+
+def _read_theirs(result: dict[str, Any]) -> Measured:
+    """What `trl_loop.py` wrote; it generates with the newest weights alone, so its lag is 0."""
+    steps = result["steps"][WARM_UP_STEPS - 1 :]
     wall = steps[-1]["ended"] - steps[0]["ended"]
     num_steps = len(steps) - 1
     return Measured(
         steps_per_minute=60 * num_steps / wall,
         trained_tokens_per_second=sum(step["trained_tokens"] for step in steps[1:]) / wall,
         cpu_seconds_per_step={"trl": (steps[-1]["cpu_seconds"] - steps[0]["cpu_seconds"]) / num_steps},
+        rewards=tuple(result["rewards"][WARM_UP_STEPS:]),
+        policy_lag=0.0,
     )
 
 

@@ -18,6 +18,7 @@ from rollstream.local.bench.long_history import HistoryShape, write_history
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
+from rollstream.local.private_file import write_private
 from rollstream.local.processes import ChildProcess, stop_all
 from rollstream.local.readiness import is_ready
 from rollstream.local.supervisor import stage_process
@@ -135,6 +136,6 @@ def _run_with_history(kafka: KafkaSettings, directory: Path, shape: HistoryShape
         "trainer": {"model_path": str(model), "checkpoints": str(own / "checkpoints"), "learning": {"threads": 1}},
     }  # fmt: skip
     config = own / "rollstream.toml"
-    config.write_text(tomli_w.dumps(document), encoding="utf-8")
+    write_private(config, tomli_w.dumps(document))
     write_history(config, shape)
     return config

@@ -11,7 +11,7 @@ import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from importlib.resources import files
@@ -21,6 +21,7 @@ from typing import Any
 import fastavro
 import numpy as np
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 Fields = dict[str, Any]
 Place = tuple[int, int]
@@ -86,6 +87,8 @@ class Account:
     rollouts: Sequence[Fields]
     prompts: Mapping[str, Fields]
     """The first record of each group on `prompts`."""
+    may_be_lost: frozenset[str] = frozenset()
+    """Groups whose samples may have lain in a topic `rollouts` that was deleted."""
 
     @property
     def chain(self) -> list[Fields]:
@@ -113,6 +116,11 @@ class Account:
         return sum(group["outcome"] == "trained" for group in self.closed.values())
 
     @property
+    def samples_by_engine(self) -> Counter[str]:
+        """Records on `rollouts` by the engine that generated them."""
+        return Counter(rollout["generator"]["engine"] for rollout in self.rollouts)
+
+    @property
     def open_groups(self) -> set[str]:
         """Groups on `prompts` that no entry of the surviving branch closes."""
         return {group for group in self.prompts if group not in self.closed}
@@ -120,10 +128,15 @@ class Account:
     @property
     def unfinished(self) -> set[str]:
         """Open groups of which `scored` lacks a sample; once no stage has work left, they are lost."""
+        return self.open_groups & self.incomplete
+
+    @property
+    def incomplete(self) -> set[str]:
+        """Groups, open or not, of which `scored` lacks a sample."""
         samples = defaultdict(set)
         for record in self.scored.values():
             samples[record["rollout"]["group_id"]].add(record["rollout"]["rollout_id"])
-        return {group for group in self.open_groups if len(samples[group]) < self.prompts[group]["group_size"]}
+        return {group for group, prompt in self.prompts.items() if len(samples[group]) < prompt["group_size"]}
 
     @property
     def num_duplicates(self) -> int:
@@ -151,7 +164,9 @@ class Account:
         _require(not strangers, f"closed, but never submitted: {sorted(strangers)[:5]}")
         told = self.num_trained + sum(self.dropped.values()) + len(self.open_groups)
         _require(len(self.prompts) == told, f"{len(self.prompts)} groups, of which {told} are accounted for")
-        _require(self.dropped["lost"] == 0, f"{self.dropped['lost']} groups lost")
+        lost = {group for group, closed in self.closed.items() if closed["reason"] == "lost"}
+        unexplained = lost - self.may_be_lost
+        _require(not unexplained, f"{len(unexplained)} groups lost: {sorted(unexplained)[:5]}")
 
     def _check_step(self, entry: Fields) -> None:
         """What a step names lies in `scored` at that place, and belongs to a training group that it closes."""
@@ -226,16 +241,21 @@ class OutsideClient:
         self._run = run
         self._read: defaultdict[str, list[tuple[Message, Fields]]] = defaultdict(list)
         self._next_offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
+        self._may_be_lost: frozenset[str] = frozenset()
 
     def account(self) -> Account:
         """Read everything there is now."""
+        account = self._account()
+        return replace(account, rollouts=self.records("rollouts"), may_be_lost=self._may_be_lost)
+
+    def _account(self) -> Account:
+        """The same without `rollouts`."""
         ledger = self.ledger()
         scored = {(m.partition(), m.offset()): fields for m, fields in self._records("scored")}
         prompts: dict[str, Fields] = {}
         for _, fields in self._records("prompts"):
             prompts.setdefault(fields["group_id"], fields)
-        rollouts = [fields for _, fields in self._records("rollouts")]
-        return Account(ledger=ledger, scored=scored, rollouts=rollouts, prompts=prompts)
+        return Account(ledger=ledger, scored=scored, rollouts=(), prompts=prompts)
 
     def ledger(self) -> list[Fields]:
         """Every readable entry but those that a repair names."""
@@ -291,6 +311,29 @@ class OutsideClient:
         self._producer.flush(READ_SECONDS)
         _require(len(places) == count, f"{count - len(places)} of {count} records were not delivered")
         return [places[number] for number in range(count)]
+
+    def add_partition(self, topic: str) -> int:
+        """Have a topic have one partition more; returns how many it has then."""
+        name = f"{self._run}.{topic}"
+        with AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0}) as admin:
+            count = len(admin.list_topics(name, timeout=READ_SECONDS).topics[name].partitions) + 1
+            admin.create_partitions([NewPartitions(name, count)])[name].result(READ_SECONDS)
+        return count
+
+    def delete(self, topic: str) -> int:
+        """Delete a topic with all that lies in it; returns how many partitions it had.
+
+        What was read of it stays remembered, and the next one of this name is read from its start. With `rollouts` go
+        the samples that no scorer has read yet.
+        """
+        name = f"{self._run}.{topic}"
+        with AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0}) as admin:
+            count = len(admin.list_topics(name, timeout=READ_SECONDS).topics[name].partitions)
+            admin.delete_topics([name])[name].result(READ_SECONDS)
+        self._next_offsets.pop(topic, None)
+        if topic == "rollouts":
+            self._may_be_lost |= self._account().incomplete
+        return count
 
     @cached_property
     def _producer(self) -> Producer:

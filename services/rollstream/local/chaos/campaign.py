@@ -12,12 +12,14 @@ from rollstream.local.chaos.accounting import Account
 from rollstream.local.chaos.faults import EVERY_KIND, Fault, FaultKind, faults
 from rollstream.local.chaos.leftovers import Leftovers
 from rollstream.local.chaos.strikes import Undo, World, strike
-from rollstream.schemas.errors import BrokenWorldError, RollstreamError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RollstreamError
 
 PROGRESS_SECONDS: Final = 90.0
-"""A step must follow the last fault within this time."""
-_START_SECONDS: Final = 180.0
-_DRAIN_SECONDS: Final = 180.0
+"""A step must follow the last fault within this time, if engines start at once."""
+_START_SECONDS: Final = 300.0
+_DRAIN_SECONDS: Final = 300.0
+_REFUSED_SECONDS: Final = 240.0
+_REFUSED: Final = f"trainer {ConfigurationError.exit_code}"
 _LOOK_EVERY_SECONDS: Final = 0.1
 _ASK_EVERY_SECONDS: Final = 0.5
 
@@ -34,6 +36,8 @@ class Report:
     recoveries_seconds: tuple[float, ...]
     steps: int
     groups: int
+    samples: Mapping[str, int]
+    """By the engine that generated them."""
     trained: int
     dropped: Mapping[str, int]
     ends: Mapping[str, int]
@@ -43,7 +47,7 @@ class Report:
 
 @dataclass(slots=True, kw_only=True)
 class Campaign:
-    """One campaign. `faults_per_round`: so often the run is left alone until it goes on."""
+    """One campaign. `faults_per_round`: so often the run is left alone until it goes on, for `progress_seconds`."""
 
     world: World
     seed: int
@@ -52,6 +56,7 @@ class Campaign:
     say: Say
     kinds: Mapping[FaultKind, int] = field(default_factory=lambda: EVERY_KIND)
     faults_per_round: int = 50
+    progress_seconds: float = PROGRESS_SECONDS
     _undos: list[tuple[float, Undo]] = field(default_factory=list)
     _recoveries: list[float] = field(default_factory=list)
     _problems: list[str] = field(default_factory=list)
@@ -70,12 +75,14 @@ class Campaign:
                     self._recover()
             account = self._drained()
             self.say(f"drained after {time.monotonic() - began:.0f} s")
+            if made[FaultKind.MADE_ANEW.value]:
+                self._refused(account)
         return self._report(account, made, time.monotonic() - began)
 
     def _struck(self, num_faults: int) -> Iterator[Fault]:
         """Make the first faults of the seed. One that there is nothing to do to waits for that: no kind is missed."""
         undrawn, waiting = islice(faults(self.seed, self.kinds), num_faults), list[Fault]()
-        made, deadline = 0, time.monotonic() + PROGRESS_SECONDS
+        made, deadline = 0, time.monotonic() + self.progress_seconds
         while made < num_faults:
             waiting += islice(undrawn, 1)
             fault = next((one for one in waiting if self._strike(one, made + 1)), None)
@@ -84,10 +91,12 @@ class Campaign:
                 waiting.remove(fault)
                 made += 1
                 yield fault
-                deadline = time.monotonic() + PROGRESS_SECONDS
+                deadline = time.monotonic() + self.progress_seconds
             elif time.monotonic() > deadline:
                 kinds = ", ".join(sorted({one.kind.value for one in waiting}))
-                raise BrokenWorldError(f"waited {PROGRESS_SECONDS:g} s for something to do these faults to: {kinds}")
+                raise BrokenWorldError(
+                    f"waited {self.progress_seconds:g} s for something to do these faults to: {kinds}"
+                )
 
     @contextmanager
     def _ending(self) -> Iterator[None]:
@@ -115,9 +124,9 @@ class Campaign:
         longest = max(self.world.pace.suspend_seconds, self.world.pace.outage_seconds)
         self._until(lambda: not self._undos, longest + 30.0, "every fault to be undone")
         self.world.cluster.start()
-        self._until(self._is_repaired, PROGRESS_SECONDS, "the ledger to be repaired")
+        self._until(self._is_repaired, self.progress_seconds, "the ledger to be repaired")
         began, before = time.monotonic(), self._num_steps()
-        self._until(lambda: self._num_steps() > before, PROGRESS_SECONDS, f"a step after {before}")
+        self._until(lambda: self._num_steps() > before, self.progress_seconds, f"a step after {before}")
         self._recoveries.append(round(time.monotonic() - began, 1))
         self.say(f"goes on {self._recoveries[-1]} s after the last fault was undone")
 
@@ -133,6 +142,25 @@ class Campaign:
         self._until(is_drained, _DRAIN_SECONDS, "every group to close, so that all credit is back")
         accounts[0].check()
         return accounts[0]
+
+    def _refused(self, account: Account) -> None:
+        """Make `scored` anew: the trainer must end, refuse to start, and train on nothing more.
+
+        It comes last, since a run whose checkpoint is of another topic is over.
+        """
+        fleet = self.world.fleet
+        fleet.expect_broken_world(_REFUSED_SECONDS)
+        fleet.expect_refusal(_REFUSED_SECONDS, "trainer")
+        before = fleet.ends[_REFUSED]
+        self.world.make_anew("scored")
+        self._until(lambda: fleet.ends[_REFUSED] > before, _REFUSED_SECONDS, "the trainer to refuse another `scored`")
+        trained = [rollout for entry in self.world.outside.ledger() for rollout in entry["trained"]]
+        known = [rollout for entry in account.ledger for rollout in entry["trained"]]
+        if trained != known:
+            raise BrokenWorldError(
+                f"{len(trained)} rollouts were trained on, {len(known)} before `scored` was made anew"
+            )
+        self.say("scored is made anew, and the trainer refuses to start")
 
     def _num_steps(self) -> int:
         """Optimizer steps ever committed, also those that were cut."""
@@ -178,6 +206,7 @@ class Campaign:
             recoveries_seconds=tuple(self._recoveries),
             steps=account.steps,
             groups=len(account.prompts),
+            samples=dict(account.samples_by_engine),
             trained=account.num_trained,
             dropped=dict(account.dropped),
             ends=dict(self.world.fleet.ends),

@@ -26,6 +26,8 @@ class FaultKind(StrEnum):
     """kill -9 of a broker, which comes back later."""
     REDIS = "redis"
     """kill -9 of Redis, which comes back later and empty."""
+    SERVER = "server"
+    """kill -9 of the server that a generator asks; it comes back later, with the weights that it was started with."""
     TORN_WEIGHTS = "torn_weights"
     """A file of the newest weight version is cut short, or some of its bytes are other ones."""
     DELETED_WEIGHTS = "deleted_weights"
@@ -34,6 +36,11 @@ class FaultKind(StrEnum):
     """Bytes that no stage can read, on any topic; on `ledger` and `weights` an operator repairs the run then."""
     REPLAY = "replay"
     """An old record comes once more, with its key, as after a mirror or a restore."""
+    PARTITIONS = "partitions"
+    """A topic of the run's main way gets one more partition."""
+    MADE_ANEW = "made_anew"
+    """A topic of evaluation, or `rollouts` with all that lies in it, is deleted and made again. At the end `scored` is,
+    too."""
 
 
 EVERY_KIND: Final[Mapping[FaultKind, int]] = {
@@ -49,8 +56,12 @@ EVERY_KIND: Final[Mapping[FaultKind, int]] = {
     FaultKind.DELETED_WEIGHTS: 2,
     FaultKind.GARBAGE: 8,
     FaultKind.REPLAY: 6,
+    FaultKind.PARTITIONS: 2,
+    FaultKind.MADE_ANEW: 1,
 }
-"""How often each kind comes in a round."""
+"""How often each kind comes in a round, where no generator asks a server."""
+WITH_SERVERS: Final[Mapping[FaultKind, int]] = {**EVERY_KIND, FaultKind.SERVER: 1}
+"""The same where some do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 What ends is started again after a short wait, whatever its exit code. Two ends are not healed by a restart, as the
 README says. A trainer that was replaced (75) stays away, unless no other trainer is left. Usage and configuration
-errors (2, 78) never heal; here nobody changes a configuration, so they are always unexpected.
+errors (2, 78) never heal; here nobody changes a configuration, so they are unexpected, unless a topic was made anew.
 """
 
 import logging
@@ -17,6 +17,7 @@ from typing import Final, Protocol
 
 from rollstream.local.supervisor import FENCED, NOT_HEALED_BY_RESTART, Backoff
 from rollstream.process.settings import STAGES, Stage
+from rollstream.schemas.errors import ConfigurationError
 
 _LOG = logging.getLogger(__name__)
 _GRACE_SECONDS: Final = 40.0
@@ -24,6 +25,7 @@ _LOOK_EVERY_SECONDS: Final = 0.05
 _KILLED_WITHIN_SECONDS: Final = 10.0
 _BROKEN_WORLD: Final = 70
 _TRACEBACK: Final = b"Traceback (most recent call last)"
+_LAST_BYTES: Final = 4096
 _BACKOFF: Final = Backoff(first_seconds=0.2, longest_seconds=4.0, healthy_after_seconds=10.0)
 
 
@@ -76,6 +78,7 @@ class Fleet:
         self._num_launched = 0
         self._fenced_at = 0.0
         self._broken_until: dict[Stage, float] = {}
+        self._refused_until: dict[Stage, float] = {}
         self.ends: Counter[str] = Counter()
         """How often a stage ended with a code."""
         self.unexpected: list[str] = []
@@ -125,6 +128,11 @@ class Fleet:
         member.is_suspended = False
         self._signal(member, signal.SIGCONT)
 
+    def expect_end(self, name: str, code: int) -> None:
+        """Note that the process that runs under this name now may end with this code."""
+        if name in self._members:
+            self._members[name].explained.add(code)
+
     def expect_fencing(self) -> None:
         """Note that whoever trains now is replaced."""
         self._fenced_at = time.monotonic()
@@ -133,6 +141,11 @@ class Fleet:
         """Note that for some time these stages (default: all) may find nothing as they need it, and end."""
         for stage in stages or STAGES:
             self._broken_until[stage] = max(self._broken_until.get(stage, 0.0), time.monotonic() + seconds)
+
+    def expect_refusal(self, seconds: float, *stages: Stage) -> None:
+        """Note that for some time these stages may refuse to start; they are started again meanwhile."""
+        for stage in stages:
+            self._refused_until[stage] = time.monotonic() + seconds
 
     def tick(self) -> None:
         """Notice what ended, start again what is due, and end what does not end by itself."""
@@ -186,13 +199,14 @@ class Fleet:
         self.ends[f"{member.stage} {code}"] += 1
         is_explained = self._is_explained(member, code, now)
         if not is_explained:
-            self.unexpected.append(f"{member.name} ended with {code}: {member.log}")
+            self.unexpected.append(f"{member.name} ended with {code}: {member.log}: {_last_line(member.log)}")
         # An end that no fault explains has its line already; else a broken world may have been logged before the end.
         is_broken = code == _BROKEN_WORLD or now <= self._broken_until.get(member.stage, 0.0)
         if not is_broken and _TRACEBACK in member.log.read_bytes():
-            self.unexpected.append(f"{member.name} wrote a traceback: {member.log}")
+            self.unexpected.append(f"{member.name} wrote a traceback: {member.log}: {_last_line(member.log)}")
         _LOG.info("%s ended with %d%s", member.name, code, "" if is_explained else ", which no fault explains")
-        if member.is_leaving or code in NOT_HEALED_BY_RESTART or (code == FENCED and self._has_another(member)):
+        is_over = code in NOT_HEALED_BY_RESTART and not is_explained
+        if member.is_leaving or is_over or (code == FENCED and self._has_another(member)):
             del self._members[member.name]
             return
         member.failures = 1 if now - member.started_at >= _BACKOFF.healthy_after_seconds else member.failures + 1
@@ -205,7 +219,10 @@ class Fleet:
         if code == _BROKEN_WORLD:
             # A commit that meets its own fencing may get UNKNOWN_SERVER_ERROR: the coordinator of Kafka 4.3.1 throws
             # "Preparing transaction state transition … while it already a pending state PREPARE_EPOCH_FENCE".
-            return is_replaced or now <= self._broken_until.get(member.stage, 0.0)
+            is_expected = code in member.explained or now <= self._broken_until.get(member.stage, 0.0)
+            return is_replaced or is_expected
+        if code == ConfigurationError.exit_code:
+            return now <= self._refused_until.get(member.stage, 0.0)
         return code in member.explained
 
     def _note_takeover(self, member: Member) -> None:
@@ -218,3 +235,11 @@ class Fleet:
     def _signal(self, member: Member, number: signal.Signals) -> None:
         if member.is_running and member.process.exit_code() is None:
             os.kill(member.process.pid, number)
+
+
+def _last_line(log: Path) -> str:
+    """What a process said last: the error that ended it."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _LAST_BYTES))
+        lines = file.read().decode(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "")

@@ -8,7 +8,10 @@ from typing import Final
 
 import psutil
 
-_MARK: Final = "CHAOS_CAMPAIGN"
+from rollstream.engines.vllm_temporary import COMPILED, delete_left
+
+_MARK: Final = "TMPDIR"
+"""Each campaign has a directory of its own, and scoring processes inherit hardly any other variable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,6 @@ class Found:
 class Leftovers:
     """Where to look. `most_directories`: as many versions and checkpoints together may stay."""
 
-    campaign: str
     temporary: Path
     weights: Path
     checkpoints: Path
@@ -32,12 +34,14 @@ class Leftovers:
     @property
     def environment(self) -> dict[str, str]:
         """What the stages must be started with. Their children inherit it, and so are found whoever their parent is."""
-        return {_MARK: self.campaign, "TMPDIR": str(self.temporary)}
+        return {_MARK: str(self.temporary)}
 
     def found(self) -> Found:
-        """Look now."""
+        """Look now. What the next generator would delete at its start is none."""
+        delete_left(self.temporary)
         processes = [process for process in psutil.process_iter() if self._is_ours(process)]
-        temporary = [*self.temporary.iterdir(), *self.weights.glob(".*"), *self.checkpoints.glob(".*")]
+        made = [path for path in self.temporary.iterdir() if not path.name.startswith(COMPILED)]
+        temporary = [*made, *self.weights.glob(".*"), *self.checkpoints.glob(".*")]
         directories = [*self.weights.glob("[0-9]*"), *self.checkpoints.glob("[0-9]*")]
         problems = [f"process {process.pid} is left: {_command(process)}" for process in processes]
         problems += [f"{path} is left" for path in temporary]
@@ -54,7 +58,7 @@ class Leftovers:
 
     def _is_ours(self, process: psutil.Process) -> bool:
         try:
-            return bool(process.pid != os.getpid() and process.environ().get(_MARK) == self.campaign)
+            return bool(process.pid != os.getpid() and process.environ().get(_MARK) == str(self.temporary))
         except (psutil.Error, OSError):
             return False  # it has ended meanwhile, or belongs to another user
 

@@ -3,23 +3,26 @@
 import random
 import shutil
 import signal
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.run import Run
 from rollstream.history.read import read
-from rollstream.history.repair import check, repair
+from rollstream.history.repair import repair
 from rollstream.history.rollback import roll_back
 from rollstream.local.chaos.accounting import OutsideClient
 from rollstream.local.chaos.faults import Fault, FaultKind
-from rollstream.local.chaos.fleet import Fleet
+from rollstream.local.chaos.fleet import Fleet, Member
+from rollstream.local.chaos.generators import Generators
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.redis import RedisServer
-from rollstream.process.settings import Stage, StageSettings
-from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, RollstreamError
+from rollstream.process.settings import STAGES, Stage, StageSettings
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, CorruptWeightsError, RollstreamError
 from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
 
 _VERSIONS_TRIED: Final = 10
@@ -27,11 +30,23 @@ _REPLAYED: Final = ("prompts", "rollouts", "scored")
 # One, its standby, and one that is suspended. More only take the run from each other while they start.
 _MOST_TRAINERS: Final = 3
 _JOINERS: Final[tuple[Stage, ...]] = ("generator", "scorer")
+# And who ends when it sees another one, or finds none. Nobody evaluates meanwhile, so those of evaluation hold nothing
+# that could be lost. With `rollouts` the samples go that no scorer has read: their groups close as lost.
+_MADE_ANEW: Final[tuple[tuple[str, tuple[Stage, ...]], ...]] = (
+    ("eval-prompts", ("generator",)),
+    ("eval-rollouts", ("scorer",)),
+    ("rollouts", ("generator", "scorer")),
+)
 _EVERY_RECORD_COUNTS: Final = (LEDGER.name, WEIGHTS.name)
 # How long a broken world is explained: by a broker that was away, by garbage that no repair named yet.
 _BROKER_SECONDS: Final = 60.0
 # As long as a start may take: a trainer that read the garbage in it ends that much later.
-_GARBAGE_SECONDS: Final = 45.0
+_GARBAGE_SECONDS: Final = 90.0
+# Until every member of a stage has noticed that a topic was made anew, and has started again.
+_ANEW_SECONDS: Final = 90.0
+# Between the check of a version's files and the end of its load an engine may read what was damaged since, and ends.
+_LOAD_SECONDS: Final = 30.0
+_MADE_WITHIN_SECONDS: Final = 60.0
 _VERSION_FILE: Final = "model.safetensors"
 
 
@@ -62,6 +77,7 @@ class World:
     outside: OutsideClient
     cluster: KafkaCluster
     redis: RedisServer
+    generators: Generators
     pace: Pace
     away: set[str] = field(default_factory=set)
     """Servers that do not run."""
@@ -74,16 +90,30 @@ class World:
         """Whether the cluster answers."""
         return "broker" not in self.away or len(self.cluster.plan.nodes) > 1
 
+    def free(self, *stages: Stage) -> list[Member]:
+        """Members that a fault may hit. vLLM starts for a minute: if it were hit in each start it would never work."""
+        return [member for member in self.fleet.free(*stages) if self.generators.has_begun(member.name, member.log)]
+
     def repair(self) -> None:
         """Have readers pass over garbage; raises `RollstreamError` if a trainer or a broker came in between."""
         self.is_damaged = True
         self.fleet.expect_broken_world(_GARBAGE_SECONDS, "trainer")
         try:
-            repair(self.settings, [place for place, _ in check(Run(self.settings))], force=True)
+            repair(self.settings, None, force=True)
         finally:
             self.fleet.expect_broken_world(_GARBAGE_SECONDS, "trainer")
             self.fleet.expect_fencing()
         self.is_damaged = False
+
+    def make_anew(self, topic: str) -> None:
+        """Delete a topic and make it again, empty; raises `BrokenWorldError` if it can't be made."""
+        count = self.outside.delete(topic)
+        name, admin = f"{self.settings.run}.{topic}", KafkaAdmin(self.settings.kafka)
+        deadline = time.monotonic() + _MADE_WITHIN_SECONDS
+        while name not in admin.create_topics(self.settings.run, partitions=count):  # the old one is still deleted
+            if time.monotonic() > deadline:
+                raise BrokenWorldError(f"{name} could not be made anew within {_MADE_WITHIN_SECONDS:g} s")
+            time.sleep(0.1)
 
     def name(self, stage: str) -> str:
         """A name for one more process."""
@@ -105,7 +135,7 @@ def strike(world: World, fault: Fault) -> Struck | None:
 
 
 def _kill(world: World, draw: random.Random) -> Struck | None:
-    if not (free := world.fleet.free()):
+    if not (free := world.free()):
         return None
     # Stages take turns: with few faults one that is always drawn by chance may never be killed.
     killed = {member.name: world.fleet.ends[f"{member.stage} {-signal.SIGKILL}"] for member in free}
@@ -115,7 +145,7 @@ def _kill(world: World, draw: random.Random) -> Struck | None:
 
 
 def _terminate(world: World, draw: random.Random) -> Struck | None:
-    if not (free := world.fleet.free()):
+    if not (free := world.free()):
         return None
     member = draw.choice(free)
     world.fleet.terminate(member)
@@ -126,7 +156,7 @@ def _suspend(world: World, draw: random.Random) -> Struck | None:
     stages: list[Stage] = ["generator", "scorer"]
     if _has_room_for_a_trainer(world):
         stages.append("trainer")
-    if not (free := world.fleet.free(*stages)):
+    if not (free := world.free(*stages)):
         return None
     member = draw.choice(free)
     world.fleet.suspend(member)
@@ -213,10 +243,25 @@ def _kill_redis(world: World, draw: random.Random) -> Struck | None:
     return Struck(what="kill -9 Redis", undo=undo)
 
 
+def _kill_server(world: World, draw: random.Random) -> Struck | None:
+    asking = sorted({member.name for member in world.free("generator")} & world.generators.servers.keys())
+    asking = [name for name in asking if world.generators.servers[name].is_healthy()]
+    if not asking:
+        return None
+    name = draw.choice(asking)
+    server = world.generators.servers[name]
+    server.kill()
+    # It ends when it can't reach the server any more, and then waits for it in its start.
+    world.fleet.expect_end(name, BrokenWorldError.exit_code)
+    undo = Undo(seconds=world.pace.outage_seconds, what=f"the server of {name} comes back", action=server.launch)
+    return Struck(what=f"kill -9 the server of {name}", undo=undo)
+
+
 def _tear_weights(world: World, draw: random.Random) -> Struck | None:
     version = _newest_version(Path(world.settings.weight_store))
     if version is None or not (file := version / _VERSION_FILE).exists():
         return None
+    world.fleet.expect_broken_world(_LOAD_SECONDS, "generator")
     size = file.stat().st_size
     with file.open("r+b") as stream:
         if draw.random() < 0.5:
@@ -231,6 +276,7 @@ def _delete_weights(world: World, draw: random.Random) -> Struck | None:
     version = _newest_version(Path(world.settings.weight_store))
     if version is None:
         return None
+    world.fleet.expect_broken_world(_LOAD_SECONDS, "generator")
     shutil.rmtree(version, ignore_errors=True)
     return Struck(what=f"{version.name} is deleted")
 
@@ -261,6 +307,24 @@ def _replay(world: World, draw: random.Random) -> Struck | None:
     return Struck(what=f"{topic}/{message.partition()}@{message.offset()} once more")
 
 
+def _add_partition(world: World, draw: random.Random) -> Struck | None:
+    topic = draw.choice(_REPLAYED)
+    if not world.is_reachable:
+        return None
+    return Struck(what=f"{topic} has {world.outside.add_partition(topic)} partitions")
+
+
+def _make_anew(world: World, draw: random.Random) -> Struck | None:
+    if "broker" in world.away:
+        return None  # each replica needs its broker
+    topic, stages = draw.choice(_MADE_ANEW)
+    # One that starts meanwhile may see none.
+    world.fleet.expect_broken_world(_ANEW_SECONDS, *stages)
+    world.fleet.expect_refusal(_ANEW_SECONDS, *STAGES)
+    world.make_anew(topic)
+    return Struck(what=f"{topic} is made anew")
+
+
 def garbage(draw: random.Random, record: bytes | None) -> bytes | None:
     """Bytes that are no record of any topic; some are made of one."""
     kinds: list[Callable[[], bytes | None]] = [
@@ -288,8 +352,11 @@ _STRIKES: Final[dict[FaultKind, Callable[[World, random.Random], Struck | None]]
     FaultKind.ROLLBACK: _roll_back,
     FaultKind.BROKER: _kill_broker,
     FaultKind.REDIS: _kill_redis,
+    FaultKind.SERVER: _kill_server,
     FaultKind.TORN_WEIGHTS: _tear_weights,
     FaultKind.DELETED_WEIGHTS: _delete_weights,
     FaultKind.GARBAGE: _put_garbage,
     FaultKind.REPLAY: _replay,
+    FaultKind.PARTITIONS: _add_partition,
+    FaultKind.MADE_ANEW: _make_anew,
 }

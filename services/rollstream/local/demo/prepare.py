@@ -18,6 +18,7 @@ from rollstream.local import tiny_model
 from rollstream.local.demo import options
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.kafka_jars import user_cache
+from rollstream.local.private_file import write_private
 from rollstream.local.run_file import run_name, shared_settings
 from rollstream.local.stack import LocalStack
 from rollstream.process.settings import RUN_FILE, KafkaSettings
@@ -98,8 +99,7 @@ def write_run_file(run_dir: Path, stack: LocalStack, stage_settings: dict[str, A
     path = run_dir / RUN_FILE
     settings = {**shared_settings(run_dir, stack), **stage_settings}
     # "x": a file that another process has written meanwhile stays too.
-    with path.open("x", encoding="utf-8") as file:
-        file.write(f"{_HEADER.format(path=path.resolve())}\n{tomli_w.dumps(settings)}")
+    write_private(path, f"{_HEADER.format(path=path.resolve())}\n{tomli_w.dumps(settings)}", "x")
     return path
 
 

@@ -3,7 +3,6 @@
 import os
 import shutil
 import tempfile
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,7 +84,7 @@ def _soak(options: SoakOptions, servers: Servers, temporary: Path, say: Callable
     stages = _RESIDENT | {name: stage for stage, name in REPLACED.items()} | {JOINER: "generator"}
     watch = StartWatch(ports=dict(zip(stages, free_ports(len(stages)), strict=True)))
     leftovers = Leftovers(
-        campaign=uuid.uuid4().hex, temporary=temporary, weights=directory / "weights",
+        temporary=temporary, weights=directory / "weights",
         checkpoints=directory / "checkpoints", most_directories=_KEEP_VERSIONS + _KEEP_CHECKPOINTS + 2,
     )  # fmt: skip
     return Soak(

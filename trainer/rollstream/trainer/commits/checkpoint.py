@@ -5,7 +5,7 @@ knew of the run's history, so that the next trainer reads only what came since.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -75,8 +75,7 @@ class CheckpointStore:
             (directory / _POSITION).write_text(position.model_dump_json(indent=2))
             (directory / _HISTORY).write_text(history.model_dump_json())
 
-        # Without sums: to read again what was written would hold up training.
-        return self._store.write(name, save, with_sums=False).uri
+        return self._store.write(name, save).uri
 
     def names(self, mark: str) -> set[str]:
         """Names of the checkpoints whose writers' incarnations begin with `mark`."""
@@ -104,6 +103,14 @@ class CheckpointStore:
                 return found
         return None
 
+    def positions(self) -> Iterator[tuple[str, Position]]:
+        """Every checkpoint's name and position, newest version first; unreadable ones are left out."""
+        for name in sorted(self.names(""), key=lambda name: int(name.partition("-")[0]), reverse=True):
+            try:
+                yield name, Position.model_validate_json(self._store.read(name, _POSITION))
+            except (CorruptWeightsError, ValidationError) as error:
+                _LOG.warning("checkpoint %s can't be read: %s", name, str(error).partition("\n")[0])
+
     def directory(self, uri: str) -> Path:
         """The checkpoint that the ledger names, as a local directory; raises `ConfigurationError` if it is elsewhere.
 
@@ -113,10 +120,14 @@ class CheckpointStore:
             return self._store.fetch(uri, None)
         except CorruptWeightsError as error:
             raise ConfigurationError(
-                f"the ledger names a checkpoint that is not here: {error}; set [trainer] checkpoints to where the "
-                "trainers before this one wrote theirs, or go back to a version before it with `rollstream weights "
-                "rollback`"
+                f"the ledger names a checkpoint that is not here, or damaged: {error}; set [trainer] checkpoints to "
+                "where the trainers before this one wrote theirs, or go back to a version before it with `rollstream "
+                "weights rollback`"
             ) from error
+
+    def confirm(self) -> None:
+        """Raise `CorruptWeightsError` if the checkpoint was changed while it was restored."""
+        self._store.confirm()
 
 
 def read_position(directory: Path) -> Position:

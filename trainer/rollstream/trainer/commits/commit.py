@@ -20,8 +20,10 @@ from pathlib import Path
 from typing import Final
 
 from rollstream.bus.run import Run
+from rollstream.bus.topic_watch import TopicWatch
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.known import KnownHistory, Made
+from rollstream.history.passing import append_time
 from rollstream.history.weight_store import WeightStore, directory_name
 from rollstream.process.crash_points import crash_point
 from rollstream.schemas.errors import ConfigurationError, WeightStoreError
@@ -122,6 +124,7 @@ class Commits:
         self._weights, self._checkpoints = stores.weights, stores.checkpoints
         self._run = run
         run.make_codecs(WEIGHTS, LEDGER)
+        self._watch = TopicWatch(run.admin(), [run.topic(WEIGHTS), run.topic(LEDGER)])
         self._known = known
         self._published: WeightsPublished | None = None
         self._versions_there: set[str] = set()
@@ -230,7 +233,7 @@ class Commits:
         if request is None:
             return None
         if self._settings.remember_seconds is not None:
-            self._known.fold.forget(utc_now() - timedelta(seconds=self._settings.remember_seconds))
+            self._known.fold.forget(timedelta(seconds=self._settings.remember_seconds))
         name = f"{published.weight_version}-{self._settings.incarnation}"
         position = request.position(published.weight_version, published.step)
         uri = self._checkpoints.write(name, position, self._known.snapshot(), request.save_state)
@@ -249,15 +252,21 @@ class Commits:
         return LedgerEntry.model_validate({"kind": kind, **known, **fields})
 
     def _commit(self, *made: Made) -> LedgerEntry:
-        """Commit all of them in one transaction; returns the last entry."""
+        """Commit all of them in one transaction; returns the last entry.
+
+        Raises `TopicChangedError` if a topic was made anew: an empty ledger would take the entry without a word.
+        """
+        self._watch.look()
         records = [self._run.out_record(WEIGHTS, published) for _, published in made if published is not None]
         records += [self._run.out_record(LEDGER, entry) for entry, _ in made]
         delivered = self._publisher.commit(records)
+        on_ledger = [one for one in delivered if one.topic == self._run.topic(LEDGER)]
         self._known.add_committed(
             made,
             model=self._run.model,
-            ledger_offsets=[one.offset for one in delivered if one.topic == self._run.topic(LEDGER)],
+            ledger_offsets=[one.offset for one in on_ledger],
             weights_offsets=[one.offset for one in delivered if one.topic == self._run.topic(WEIGHTS)],
+            appended_at=append_time(max((one.timestamp_ms for one in on_ledger), default=0)),
         )
         entry, published = made[-1]
         if published is not None:

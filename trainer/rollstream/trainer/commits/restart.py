@@ -1,6 +1,6 @@
 """How a trainer takes over a run: which checkpoint to restore, whether it fits this cluster, where to read on. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,12 +59,46 @@ def check_position(position: Position, identity: ClusterIdentity) -> None:
             f"the checkpoint of version {position.weight_version} belongs to cluster {position.cluster_id}, "
             f"this is {identity.cluster_id}: its offsets mean nothing here; connect to the old one or start a new run"
         )
+    check_topics(position, identity.topic_ids)
+
+
+def check_topics(position: Position, topic_ids: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` if topics have other ids than those whose offsets the position holds."""
     for topic, topic_id in position.topic_ids.items():
-        if identity.topic_ids.get(topic) != topic_id:
+        if topic_ids.get(topic) != topic_id:
             raise ConfigurationError(
-                f"topic {topic} was deleted and made again (id {identity.topic_ids.get(topic)}, the checkpoint has "
+                f"topic {topic} was deleted and made again (id {topic_ids.get(topic)}, the checkpoint has "
                 f"{topic_id}): the checkpoint's offsets mean nothing; start a new run"
             )
+
+
+def check_noted(noted: Iterable[tuple[str, str]], topic_ids: Mapping[str, str]) -> None:
+    """Raise `ConfigurationError` if trainers of this run noted other ids of these topics, and wrote no checkpoint."""
+    for topic, topic_id in noted:
+        if topic_ids.get(topic, topic_id) != topic_id:
+            raise ConfigurationError(
+                f"topic {topic} was deleted and made again (id {topic_ids[topic]}, the trainer before this one read "
+                f"{topic_id}): the groups of the ledger are not there any more; start a new run"
+            )
+
+
+def check_first_start(
+    positions: Iterable[tuple[str, Position]], *, run: str, topic_ids: Mapping[str, str], newest_version: int
+) -> None:
+    """Raise `ConfigurationError` if the ledger is empty although trainers of this run have committed.
+
+    `positions`: the checkpoints that lie there. `topic_ids`: of the topics that are read now: a run that was begun anew
+    has new ones. `newest_version`: of `weights`, -1 without any. A version and its entry are committed together.
+    """
+    left = [f"version {newest_version} on weights"] if newest_version >= 0 else []
+    of_run = (name for name, position in positions if position.run == run and position.topic_ids == topic_ids)
+    if (name := next(of_run, None)) is not None:
+        left.append(f"checkpoint {name}")
+    if left:
+        raise ConfigurationError(
+            f"the ledger of run {run} is empty, and there is {' and '.join(left)}: it was deleted and made again, and "
+            "what it said is lost; begin a new run, under another name or after `rollstream topics delete`"
+        )
 
 
 def reading_start(

@@ -2,6 +2,12 @@
 
 A group is trained on its completed samples if they are at least half of it. The truncated ones among them count in
 the baseline alone, unless the rules say otherwise.
+
+A group has spread if what trains of it has an advantage that is not 0. The truncated samples decide with: of 7 right
+answers and 1 that was cut off the 7 train, at +1/8 each. So they learn that to end in time pays, which no reward
+function said. To compare the rewards of the finished samples alone would drop such a group instead. That costs the
+tokens of every prompt whose answers are right or cut off, and they are the long ones: what a model can do if it ends
+in time would hardly be trained.
 """
 
 import logging
@@ -17,7 +23,7 @@ from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status, Turn
 from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
-from rollstream.trainer.learning.advantages import group_advantages, has_spread
+from rollstream.trainer.learning.advantages import group_advantages
 from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
 from rollstream.trainer.learning.samples import TrainingSample, is_truncated, training_sample
 
@@ -51,6 +57,11 @@ class Admitted:
     scored: tuple[PlacedSample, ...]
     training: tuple[TrainingSample, ...]
 
+    @property
+    def has_spread(self) -> bool:
+        """Whether anything is learned from it."""
+        return any(sample.has_gradient for sample in self.training)
+
 
 def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None]) -> Admitted | DropReason:
     """Admit a complete group, or say why not; `lag`: version → policy lag, None if it was never published."""
@@ -69,9 +80,8 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
         return DropReason.UNKNOWN_VERSION
     if rules.lag_scope == "group" and max(known.values(), default=0) > rules.max_policy_lag:
         return DropReason.TOO_OLD
-    refused = _refused_by_rewards(completed, rules)
-    if refused:
-        return refused
+    if not rules.train_truncated and all(is_truncated(sample.scored.rollout) for sample in completed):
+        return DropReason.ALL_TRUNCATED
     return _admitted(group, completed, rules, known)
 
 
@@ -98,7 +108,8 @@ def _admitted(
         return DropReason.UNTRAINABLE
     if not any(sample.num_trained_tokens for sample in training):
         return DropReason.TOO_OLD if len(recent) < len(lags) else DropReason.UNTRAINABLE
-    return Admitted(group=group, scored=completed, training=training)
+    admitted = Admitted(group=group, scored=completed, training=training)
+    return admitted if admitted.has_spread or rules.train_without_spread else DropReason.NO_SPREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,15 +164,6 @@ def _refused_by_bounds(completed: Sequence[PlacedSample], rules: AdmissionRules)
         _LOG.debug("group dropped: %s", error)
         return DropReason.OUT_OF_BOUNDS
     return None
-
-
-def _refused_by_rewards(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
-    """Spread counts among the samples that train: the truncated ones may be in the baseline alone."""
-    training = [s for s in completed if rules.train_truncated or not is_truncated(s.scored.rollout)]
-    rewards = [sample.scored.scoring.reward or 0.0 for sample in training]
-    if not rewards:
-        return DropReason.ALL_TRUNCATED
-    return None if rules.train_without_spread or has_spread(rewards) else DropReason.NO_SPREAD
 
 
 def narrow_lag_bound(steps: Iterable[Mapping[str, float]], max_policy_lag: int) -> str | None:

@@ -73,7 +73,8 @@ class DropReason(StrEnum):
     ALL_TRUNCATED = "all_truncated"
     """Every completed sample ended at its token limit."""
     NO_SPREAD = "no_spread"
-    """Its samples, truncated ones aside, all have the same reward: nothing to learn from."""
+    """The advantage is 0 on all that trains, most often since all samples have the same reward: nothing to learn
+    from."""
     NON_FINITE = NON_FINITE_REASON
     """Its step had a non-finite loss or gradient and was skipped. A restart that cuts this closes it again."""
 

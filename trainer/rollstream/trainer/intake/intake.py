@@ -51,9 +51,11 @@ def _length(group: Group) -> int:
     return max(sample.scored.rollout.num_completion_tokens for sample in group.samples.values())
 
 
-def _lag_of(group: Group, lag: LagOf) -> int:
-    """The largest known lag of the samples that it has; -1 without any."""
+def _lag_of(group: Group, lag: LagOf, begun_with: int | None = None) -> int:
+    """The largest known lag of the samples that it has, and of the version that it was begun with; -1 without any."""
     versions = {version for sample in group.samples.values() for version in sample.scored.rollout.weight_versions}
+    if begun_with is not None:
+        versions.add(begun_with)
     return max((steps for version in versions if (steps := lag(version)) is not None), default=-1)
 
 
@@ -92,11 +94,14 @@ class Intake:
     def has_late(self, lag: LagOf) -> bool:
         """Whether one more step would make a group too old that still lacks samples.
 
-        Its samples so far tell: the generators begin all samples of a group at the same time.
+        Its samples so far tell, or before any came the generators: see `Aging.begun_with`.
         """
         if self._rules.lag_scope == "token":
             return False
-        return any(_lag_of(group, lag) == self._rules.max_policy_lag for group in self.assembler.incomplete)
+        return any(
+            _lag_of(group, lag, self._aging.begun_with(group)) == self._rules.max_policy_lag
+            for group in self.assembler.incomplete
+        )
 
     def batch(self, num_groups: int, lag: LagOf) -> tuple[Admitted, ...] | None:
         """The next step's groups; None while there are too few. They stay open until closed.

@@ -51,6 +51,11 @@ class RolloutReader:
         self._reader.close()
         self._publisher.close()
 
+    @property
+    def topic_ids(self) -> dict[str, str]:
+        """The ids of both topics."""
+        return self._reader.topic_ids
+
     def poll(self, timeout_seconds: float) -> list[Message]:
         """The next messages, at most 64; waits at most `timeout_seconds` for the first, empty if none came."""
         return self._reader.poll(_MOST_AT_ONCE, timeout_seconds)

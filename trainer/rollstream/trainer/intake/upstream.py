@@ -8,7 +8,9 @@ from contextlib import closing
 from typing import Final
 
 from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
+from rollstream.bus.commit_notes import marks_in
 from rollstream.bus.run import Run
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS
 from rollstream.trainer.intake.aging import Upstream
 from rollstream.trainer.metrics import TOPIC_RECORDS
@@ -77,18 +79,25 @@ def _ask(run: Run, admin: KafkaAdmin, generators: CommittedOffsets, scorers: Com
     """The order of the questions matters: an end covers the effects of whatever was committed before it was asked for.
 
     So samples of a committed prompt lie below the end of `rollouts`, and those of committed rollouts below that of
-    `scored`.
+    `scored`. Ends and commits of different topics of one name say nothing together, so an answer during which
+    `rollouts` was made anew is none. (The trainer's reader ends the process if the others were.)
     """
     prompts, rollouts, scored = run.topic(PROMPTS), run.topic(ROLLOUTS), run.topic(SCORED)
-    prompts_done, prompts_bounds = generators.of(prompts), admin.bounds(prompts)
+    rollouts_shape = admin.shape(rollouts)
+    prompts_commits, prompts_bounds = generators.commits(prompts, admin.shape(prompts)), admin.bounds(prompts)
+    prompts_done = {number: commit.offset for number, commit in prompts_commits.items()}
     rollouts_bounds = admin.bounds(rollouts)
-    rollouts_done = scorers.of(rollouts)
+    rollouts_done = scorers.of(rollouts, rollouts_shape)
+    if admin.shape(rollouts).topic_id != rollouts_shape.topic_id:
+        raise BrokerError(f"{rollouts} was made anew meanwhile")
     return Upstream(
         prompts_end=_ends(prompts_bounds),
         prompts_done=_done(prompts_done, prompts_bounds),
         rollouts_end=_ends(rollouts_bounds),
         rollouts_done=_done(rollouts_done, rollouts_bounds),
         scored_end=_ends(admin.bounds(scored)),
+        begun={number: marks_in(commit.note) for number, commit in prompts_commits.items()},
+        rollouts_id=rollouts_shape.topic_id,
     )
 
 

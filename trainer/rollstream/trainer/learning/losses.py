@@ -72,8 +72,7 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
 def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     """As `clipped`, with the ratio of whole sequences: r = exp(mean over the sequence of log policy - log old).
 
-    GSPO (arXiv 2507.18071) eqs. 5 and 7. Its clip range is about a thousand times smaller than GRPO's: set `clip_low`
-    and `clip_high` to 3e-4 and 4e-4, as the paper does.
+    GSPO (arXiv 2507.18071) eqs. 5 and 7. Its own clip range is about a thousand times smaller than GRPO's.
     """
     log_ratio = batch.policy_logprobs - batch.old_logprobs
     # Each sample has a token, so there are at most N.

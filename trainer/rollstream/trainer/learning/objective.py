@@ -39,7 +39,8 @@ def objective(
         advantages=batch.advantages,
         samples=batch.samples,
     )
-    token_loss = SURROGATES[settings.loss](tokens, Clip(low=settings.clip_low, high=settings.clip_high))
+    low, high = settings.resolved_clip
+    token_loss = SURROGATES[settings.loss](tokens, Clip(low=low, high=high))
     loss = (token_loss.loss * batch.token_weights).sum()
     return loss, _totals(batch, statistics, token_loss, proximal, cap)
 

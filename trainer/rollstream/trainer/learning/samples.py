@@ -51,6 +51,11 @@ class TrainingSample:
         return int(self.loss_mask.sum())
 
     @property
+    def has_gradient(self) -> bool:
+        """Whether anything is learned from it: it has tokens that train, and an advantage that is not 0."""
+        return self.advantage != 0 and bool(self.loss_mask.any())
+
+    @property
     def num_tokens(self) -> int:
         """Length of the whole sequence, prompt included."""
         return len(self.prompt_token_ids) + len(self.token_ids)

@@ -16,6 +16,20 @@ _OWN_NORMALIZATION: dict[LossName, Normalization] = {
     "cispo": "dapo",
     "ppo": "dapo",
 }
+_OWN_CLIP: dict[LossName, tuple[float, float]] = {
+    "grpo": (0.2, 0.2),
+    "dr_grpo": (0.2, 0.2),
+    "dapo": (0.2, 0.28),
+    "gspo": (3e-4, 4e-4),
+    "cispo": (1.0, 4.0),
+    "ppo": (0.2, 0.2),
+}
+"""clip_low and clip_high of each loss, as its paper trains.
+
+PPO section 6.1. DeepSeekMath names no range, Dr. GRPO's code has PPO's. DAPO section 4.1. GSPO section 5.1, where the
+ratio is that of a sequence. MiniMax-M1 has no lower bound and names no upper one: a ratio of at most 5 is from ScaleRL
+(arXiv 2510.13786), which trains with CISPO.
+"""
 
 
 class LearningSettings(BaseModel):
@@ -25,15 +39,27 @@ class LearningSettings(BaseModel):
 
     loss: LossName = Field(
         default="dapo",
-        description="Surrogate and normalization of this paper; clip bounds and scaling by std are separate settings",
+        description="Surrogate, normalization and clip bounds of this paper; scaling by std is a separate setting",
     )
     normalization: Normalization | None = Field(
         default=None,
         description="dapo: mean over tokens; grpo: mean of sequence means; dr_grpo: sum ÷ all max_tokens; "
         "default: the loss's own",
     )
-    clip_low: float = Field(default=0.2, gt=0, lt=1, description="The importance ratio is clipped below 1 - clip_low")
-    clip_high: float = Field(default=0.28, gt=0, description="The importance ratio is clipped above 1 + clip_high")
+    clip_low: float | None = Field(
+        default=None,
+        gt=0,
+        lt=1,
+        description="The importance ratio is clipped below 1 - clip_low; default: the loss's own: 0.2, gspo 0.0003; "
+        "cispo has no lower bound and ignores it",
+    )
+    clip_high: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="The importance ratio is clipped above 1 + clip_high; default: the loss's own: dapo 0.28, gspo "
+        "0.0004, cispo 4, the others 0.2",
+    )
     old: Literal["proximal", "behavior"] = Field(
         default="proximal",
         description="Denominator of the importance ratio: the policy before the step, or the one that sampled; with "
@@ -62,9 +88,30 @@ class LearningSettings(BaseModel):
         description="Longest sample that is trained, prompt included; the group of a longer one is dropped as "
         "out_of_bounds; default: what the model's config says",
     )
-    learning_rate: float = Field(default=1e-6, ge=0, allow_inf_nan=False, description="AdamW, constant after warm-up")
+    learning_rate: float = Field(default=1e-6, ge=0, allow_inf_nan=False, description="AdamW's, after warm-up")
+    schedule: Literal["constant", "linear", "cosine"] = Field(
+        default="constant", description="How the learning rate goes on after warm-up, down to final_learning_rate"
+    )
+    schedule_steps: int | None = Field(
+        default=None,
+        ge=1,
+        description="Optimizer updates, warm-up included, after which final_learning_rate is reached; with a schedule "
+        "that is not constant",
+    )
+    final_learning_rate: float = Field(
+        default=0.0, ge=0, allow_inf_nan=False, description="At the end of a schedule that is not constant"
+    )
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW's decay of gradients")
     beta2: float = Field(default=0.99, gt=0, lt=1, description="AdamW's decay of squared gradients")
-    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False, description="AdamW's decoupled weight decay")
+    adam_epsilon: float = Field(
+        default=1e-8, gt=0, allow_inf_nan=False, description="AdamW adds it to the root of the squared gradients"
+    )
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="AdamW's decoupled weight decay; not of norms, biases and embeddings",
+    )
     warmup_steps: int = Field(default=10, ge=0, description="Optimizer updates over which the learning rate rises")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU where there is one")
@@ -84,6 +131,26 @@ class LearningSettings(BaseModel):
                 "leave importance_cap out, or set old='proximal'"
             )
         return self
+
+    @model_validator(mode="after")
+    def _scheduled(self) -> Self:
+        if (self.schedule == "constant") != (self.schedule_steps is None):
+            raise ValueError(
+                f"schedule {self.schedule!r} with schedule_steps {self.schedule_steps}: a constant learning rate has "
+                "no schedule_steps, the other schedules need them"
+            )
+        if self.schedule_steps is not None and self.schedule_steps <= self.warmup_steps:
+            raise ValueError(
+                f"schedule_steps {self.schedule_steps} must be above warmup_steps {self.warmup_steps}: the learning "
+                "rate falls between both"
+            )
+        return self
+
+    @property
+    def resolved_clip(self) -> tuple[float, float]:
+        """clip_low and clip_high in force."""
+        low, high = _OWN_CLIP[self.loss]
+        return self.clip_low or low, self.clip_high or high
 
     @property
     def resolved_normalization(self) -> Normalization:

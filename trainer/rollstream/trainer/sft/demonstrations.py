@@ -6,9 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, TypeVar
-
-from transformers import AutoTokenizer
+from typing import Final, TypeVar
 
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Environment
@@ -37,18 +35,20 @@ class Texts:
 
     def __init__(self, settings: SftSettings) -> None:
         self._chat = ChatTokenizer(settings.model_path)
-        self._answers: Any = AutoTokenizer.from_pretrained(settings.model_path)
-        if self._answers.eos_token_id is None:
+        if self._chat.eos_token_id is None:
             raise ConfigurationError(
                 f"the tokenizer of {settings.model_path} has no stop token: answers would never end"
             )
+        self._stop = self._chat.eos_token_id
 
     def demonstration(self, prompt: Sequence[Message], tools: Sequence[str], answer: str) -> Demonstration:
-        """The tokens of both. Raises ValueError if the chat template does not take the prompt."""
-        token_ids = self._answers(answer, add_special_tokens=False).input_ids
+        """The tokens of both; of the answer only the stop token is a control token, whatever its text says.
+
+        Raises ValueError if the chat template does not take the prompt.
+        """
         return Demonstration(
             prompt=array("i", self._chat.tokenize(prompt, tools).tolist()),
-            answer=array("i", [*token_ids, self._answers.eos_token_id]),
+            answer=array("i", [*self._chat.tokenize_text(answer).tolist(), self._stop]),
         )
 
 

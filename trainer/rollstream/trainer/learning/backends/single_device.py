@@ -25,6 +25,7 @@ from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.trainer.learning.hidden_states import DeviceBatch, can_share_prompts
 from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
 from rollstream.trainer.learning.objective import add_totals, objective
+from rollstream.trainer.learning.optimizer import adamw, learning_rate, restore
 from rollstream.trainer.learning.packing import microbatches, split_minibatches
 from rollstream.trainer.learning.policy_forward import TokenStatistics, refuse_other_heads, token_statistics
 from rollstream.trainer.learning.samples import TrainingSample
@@ -32,7 +33,6 @@ from rollstream.trainer.learning.settings import LearningSettings
 from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
 
 _LOG = logging.getLogger(__name__)
-_BETA1 = 0.9
 _STATE = "training_state.pt"
 _MICROBATCH_TOKENS = {"cpu": 1024, "cuda": 16384}  # a CPU is fastest while activations fit its cache
 
@@ -75,7 +75,7 @@ class SingleDeviceBackend:
         self._device = device
         self._dtype = torch.bfloat16 if settings.dtype == "bfloat16" else torch.float32
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._optimizer = adamw(self._parameters, settings)
+        self._optimizer = adamw(model, settings)
         self._num_updates = 0
         wanted = settings.share_prompts if settings.share_prompts is not None else device.type == "cpu"
         self._shares_prompts = wanted and can_share_prompts(model, device)
@@ -98,14 +98,14 @@ class SingleDeviceBackend:
         parts = split_minibatches(samples, self._settings.minibatches, order)
         minibatches = [self._packed(part) for part in parts]
         watch.lap("packing")
-        learning_rate = self._learning_rate()
+        rate = learning_rate(self._settings, self._num_updates + 1)
         proximal = self._proximal_logprobs(minibatches)
         updates: list[_Update] = []
         for minibatch, before in zip(minibatches, proximal, strict=True):
             updates.append(self._update(minibatch, before, watch))
             if not updates[-1].applied:
                 break
-        return _report(updates, len(minibatches), learning_rate, watch)
+        return _report(updates, len(minibatches), rate, watch)
 
     def save_weights(self, path: Path) -> None:
         """See `TrainingBackend.save_weights`."""
@@ -127,10 +127,7 @@ class SingleDeviceBackend:
         """See `TrainingBackend.load_state`."""
         state = _read_state(path)
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        for group in self._optimizer.param_groups:
-            # The checkpoint's groups carry the settings that it was written under.
-            group.update(self._optimizer.defaults)
+        restore(self._optimizer, state["optimizer"], self._parameters)
         _log_changes(state.get("settings", {}), self._settings)
         self._num_updates = state["num_updates"]
         torch.set_rng_state(state["random"][0])
@@ -178,14 +175,9 @@ class SingleDeviceBackend:
 
     def _apply(self) -> None:
         for group in self._optimizer.param_groups:
-            group["lr"] = self._learning_rate()
+            group["lr"] = learning_rate(self._settings, self._num_updates + 1)
         self._optimizer.step()
         self._num_updates += 1
-
-    def _learning_rate(self) -> float:
-        """Linear warm-up over `warmup_steps` updates, then constant."""
-        warmup = self._settings.warmup_steps
-        return self._settings.learning_rate * min(1.0, (self._num_updates + 1) / max(1, warmup))
 
     def _statistics(self, batch: DeviceBatch) -> TokenStatistics:
         with self._autocast():
@@ -195,7 +187,7 @@ class SingleDeviceBackend:
         return torch.autocast(self._device.type, dtype=torch.bfloat16, enabled=self._dtype is torch.bfloat16)
 
 
-def _report(updates: list[_Update], num_minibatches: int, learning_rate: float, watch: _Stopwatch) -> StepReport:
+def _report(updates: list[_Update], num_minibatches: int, rate: float, watch: _Stopwatch) -> StepReport:
     """Means over the updates that were applied; if none was, the figures of the one that was skipped."""
     applied = [update for update in updates if update.applied]
     reported = applied or updates
@@ -205,22 +197,11 @@ def _report(updates: list[_Update], num_minibatches: int, learning_rate: float, 
         num_updates=len(applied),
         skipped=len(applied) < num_minibatches,
         metrics={
-            "learning_rate": learning_rate,
+            "learning_rate": rate,
             UPDATES_SKIPPED: float(num_minibatches - len(applied)),
             **learning_metrics([update.totals for update in reported]),
         },
         seconds=watch.seconds,
-    )
-
-
-def adamw(parameters: list[torch.nn.Parameter], settings: LearningSettings) -> torch.optim.AdamW:
-    """The optimizer that the settings describe."""
-    return torch.optim.AdamW(
-        parameters,
-        lr=settings.learning_rate,
-        betas=(_BETA1, settings.beta2),
-        weight_decay=settings.weight_decay,
-        fused=True,
     )
 
 

@@ -1,0 +1,78 @@
+"""Which records of `producers` can be true: each is compared with the log. Pure.
+
+Anybody who may write there may write in any producer's name. A record that says what the log contradicts is passed
+over: else one record could stop a producer for good.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final
+
+from rollstream.schemas.producer import ProducerProgress
+
+CLOCKS_DIFFER: Final = timedelta(minutes=10)
+"""How far the clock of a producer may be from the broker's, and claims of the same moment from each other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnds:
+    """The next offset of each partition of `prompts`, and of `ledger`, after the record was read."""
+
+    prompts: Mapping[int, int]
+    ledger: int
+
+    @property
+    def num_prompts(self) -> int:
+        """At most so many prompts were ever submitted."""
+        return sum(self.prompts.values())
+
+
+def why_untrue(record: ProducerProgress, appended_at: datetime, ends: LogEnds) -> str | None:
+    """What the log contradicts in a record that the broker appended at `appended_at`; None if nothing."""
+    return _untrue_times(record, appended_at) or _untrue_offsets(record, ends) or _untrue_place(record, ends)
+
+
+def _untrue_times(record: ProducerProgress, appended_at: datetime) -> str | None:
+    latest = appended_at + CLOCKS_DIFFER
+    if is_early(record.incarnation, appended_at):
+        return f"incarnation {record.incarnation} began after {latest}, more than 10 minutes after it was written"
+    if record.claimed_at > latest:
+        return f"claimed_at {record.claimed_at} is more than 10 minutes after it was written"
+    return None
+
+
+def _untrue_offsets(record: ProducerProgress, ends: LogEnds) -> str | None:
+    if record.ledger_offset > ends.ledger:
+        return f"ledger_offset {record.ledger_offset}: the ledger ends at {ends.ledger}"
+    for name, offset in record.prompts_offsets.items():
+        end = ends.prompts.get(int(name)) if name.isdecimal() and len(name) < 10 else None
+        if end is None or offset > end:
+            return f"prompts_offsets {name[:20]}: {offset}, where prompts end at {dict(ends.prompts)}"
+    return None
+
+
+def _untrue_place(record: ProducerProgress, ends: LogEnds) -> str | None:
+    if record.next_sequence > ends.num_prompts:
+        return f"next_sequence {record.next_sequence}: only {ends.num_prompts} prompts were ever submitted"
+    position = record.mark.partition("/")[0]
+    if position.isdecimal() and (len(position) > 20 or int(position) > record.next_sequence):
+        return f"mark {record.mark[:40]!r} is beyond next_sequence {record.next_sequence}"
+    return None
+
+
+def why_not_after(record: ProducerProgress, source: str, claimed_at: datetime) -> str | None:
+    """What a record contradicts in what its producer said before; None if nothing. A claim is kept with its source."""
+    if record.source == source and abs(record.claimed_at - claimed_at) > CLOCKS_DIFFER:
+        return f"claimed_at {record.claimed_at}: until then it had this source since {claimed_at}"
+    return None
+
+
+def is_early(incarnation: int, appended_at: datetime) -> bool:
+    """Whether a process began, by its own clock, long after the broker appended what it wrote."""
+    return incarnation > microseconds(appended_at + CLOCKS_DIFFER)
+
+
+def microseconds(moment: datetime) -> int:
+    """Microseconds since 1970."""
+    return int(moment.timestamp() * 1_000_000)

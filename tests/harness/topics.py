@@ -1,0 +1,29 @@
+"""Changes of topics that an operator makes while stages read them."""
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from rollstream.bus.clients import admin_client
+from rollstream.process.settings import KafkaSettings
+from tests.harness.waits import wait_until
+
+
+def make_anew(kafka: KafkaSettings, topic: str, partitions: int = 1) -> None:
+    """Delete a topic and make it again, with another id and nothing in it."""
+    with admin_client(kafka) as client:
+        client.delete_topics([topic])[topic].result(20)
+
+        def is_made() -> bool:
+            try:
+                client.create_topics([NewTopic(topic, partitions, 1)])[topic].result(20)
+            except KafkaException:  # the broker still deletes the old one
+                return False
+            return True
+
+        wait_until(is_made, f"{topic} to be made anew")
+
+
+def add_partitions(kafka: KafkaSettings, topic: str, count: int) -> None:
+    """Have the topic have so many partitions, more than before."""
+    with admin_client(kafka) as client:
+        client.create_partitions([NewPartitions(topic, count)])[topic].result(20)
