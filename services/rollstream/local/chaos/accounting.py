@@ -236,9 +236,10 @@ class Sent:
 class OutsideClient:
     """Reads every topic of a run from its start, each record once, and submits prompts."""
 
-    def __init__(self, bootstrap_servers: str, run: str) -> None:
+    def __init__(self, bootstrap_servers: str, run: str, *, delivery_seconds: float = READ_SECONDS) -> None:
         self._bootstrap = bootstrap_servers
         self._run = run
+        self._delivery_seconds = delivery_seconds
         self._read: defaultdict[str, list[tuple[Message, Fields]]] = defaultdict(list)
         self._next_offsets: defaultdict[str, dict[int, int]] = defaultdict(dict)
         self._may_be_lost: frozenset[str] = frozenset()
@@ -288,7 +289,7 @@ class OutsideClient:
         return self.put_all(Sent(topic=topic, value=value, key=key, headers=headers or {}) for value in values)
 
     def put_all(self, records: Iterable[Sent]) -> list[Place]:
-        """Write records; where they lie, in their order."""
+        """Write records; where they lie, in their order. Raises `AssertionError` if one is not taken in time."""
         places: dict[int, Place] = {}
         count = 0
 
@@ -306,9 +307,9 @@ class OutsideClient:
             )
             self._producer.poll(0)
             if len(sent.value or b"") >= _LARGE_BYTES:
-                self._producer.flush(READ_SECONDS)  # few large ones wait at the same time
+                self._producer.flush(self._delivery_seconds + 1.0)  # few large ones wait at the same time
             count = number + 1
-        self._producer.flush(READ_SECONDS)
+        self._producer.flush(self._delivery_seconds + 1.0)
         _require(len(places) == count, f"{count - len(places)} of {count} records were not delivered")
         return [places[number] for number in range(count)]
 
@@ -339,6 +340,7 @@ class OutsideClient:
     def _producer(self) -> Producer:
         # The broker bounds what a record takes compressed: a stranger may send far more.
         config = {"acks": "all", "log_level": 0, "compression.type": "zstd", "message.max.bytes": _MOST_BYTES}
+        config["message.timeout.ms"] = round(self._delivery_seconds * 1000)
         return Producer({"bootstrap.servers": self._bootstrap, **config})
 
     def _records(self, topic: str) -> list[tuple[Message, Fields]]:

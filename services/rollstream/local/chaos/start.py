@@ -31,6 +31,8 @@ _KEEP_VERSIONS: Final = 10
 _KEEP_CHECKPOINTS: Final = 2
 # The incarnation that is written while an older one is not deleted yet.
 _MOST_DIRECTORIES: Final = _KEEP_VERSIONS + _KEEP_CHECKPOINTS + 2
+# Of a record of the campaign itself: while it is awaited no fault is undone.
+_DELIVERY_SECONDS: Final = 10.0
 # vLLM takes half a minute to start, and several times as long beside the other stages.
 _VLLM_PROGRESS_SECONDS: Final = 300.0
 _TWICE: Final[tuple[Stage, ...]] = ("scorer", "producer")
@@ -78,7 +80,7 @@ def run_campaign(
         world = World(
             settings=settings,
             fleet=Fleet(launch, config.parent / "logs"),
-            outside=OutsideClient(settings.kafka.bootstrap_servers, settings.run),
+            outside=OutsideClient(settings.kafka.bootstrap_servers, settings.run, delivery_seconds=_DELIVERY_SECONDS),
             cluster=cluster,
             redis=redis,
             generators=generators,
