@@ -21,6 +21,8 @@ def make_anew(kafka: KafkaSettings, topic: str, partitions: int = 1) -> None:
             return True
 
         wait_until(is_made, f"{topic} to be made anew")
+        # The controller made it; who asks the broker at once may hear that there is none.
+        wait_until(lambda: topic in client.list_topics(timeout=20).topics, f"{topic} to be listed")
 
 
 def add_partitions(kafka: KafkaSettings, topic: str, count: int) -> None:
