@@ -143,9 +143,7 @@ def test_a_users_environment_that_hangs_or_crashes_leaves_only_its_own_samples_u
 
 
 @pytest.mark.parametrize("batch_size", [10, 500])
-def test_a_scorer_that_is_to_stop_does_not_wait_for_all_that_hangs(
-    run: Run, tmp_path: Path, batch_size: int
-) -> None:
+def test_a_scorer_that_is_to_stop_does_not_wait_for_all_that_hangs(run: Run, tmp_path: Path, batch_size: int) -> None:
     run.tables["scorer"] = {"batch_size": batch_size}
     miss_killed_members_soon(run)
     first, second = tmp_path / "first", tmp_path / "second"

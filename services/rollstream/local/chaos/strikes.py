@@ -95,7 +95,7 @@ class World:
         return [member for member in self.fleet.free(*stages) if self.generators.has_begun(member.name, member.log)]
 
     def put(self, topic: str, value: bytes | None, key: bytes | None) -> bool:
-        """Write a record. False if no broker took it: its partition may need one that is away or only just came back."""
+        """Write a record. False if no broker took it: its partition may need one that is away or just came back."""
         try:
             self.outside.put(topic, value, key=key)
         except AssertionError:
