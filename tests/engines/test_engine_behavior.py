@@ -12,7 +12,7 @@ from rollstream.engines.protocol import Generation
 from rollstream.schemas.rollout import FinishReason
 from tests.harness import engine_scenarios as scenario
 from tests.harness.broken_weights import declare_other_type
-from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts
+from tests.harness.engine_fixtures import MAX_MODEL_LEN, MAX_NUM_SEQS, EngineHosts
 from tests.harness.engine_host import START_VERSION, EngineHost
 from tests.harness.waits import wait_until
 
@@ -224,6 +224,17 @@ def test_an_error_in_the_pause_of_an_update_ends_vllm_and_says_so(engine_hosts: 
     assert problem.startswith("EngineDeadError: the update failed in its pause")
     assert set(running) != {"accepted"}
     assert "vLLM is not running" in later
+
+
+def test_a_seeded_prompt_that_is_read_in_parts_ends_no_engine(engine_hosts: EngineHosts) -> None:
+    """vLLM's runner sets the seeded generator back after each part, which a CPU's generator can't do."""
+    host = engine_hosts.start("vllm-tied-keep", max_num_batched_tokens=MAX_NUM_SEQS)
+    try:
+        answers = host.run(scenario.generate, [{"seed": seed, "max_tokens": 20} for seed in range(4)])
+    finally:
+        host.close()
+    for answer in answers:
+        _assert_whole(answer)
 
 
 def test_no_process_of_vllm_outlives_a_generator_that_is_killed_while_it_starts(engine_hosts: EngineHosts) -> None:

@@ -69,6 +69,7 @@ AT_REST: Final[dict[str, str]] = {
             "rollstream_trainer_mismatch_kl_lag_0",
             "rollstream_trainer_missing_ratio",
             "rollstream_trainer_waiting_for_late_seconds",
+            "rollstream_trainer_waiting_seconds",
         ),
         _BY_CHANCE,
     ),

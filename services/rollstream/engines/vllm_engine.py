@@ -99,7 +99,7 @@ class VllmEngine:
         except (RuntimeError, ValueError, OSError) as error:
             raise EngineDeadError(f"vLLM did not start with {self._settings.model_path}: {error}") from error
         # Again, for processes that were spawned: they have not inherited the call above.
-        await self._llm.collective_rpc("die_with", args=(os.getpid(),))
+        await self._llm.collective_rpc("begin", args=(os.getpid(),))
         await self._label(weight_version)
         hide_loaded_objects()
         self._is_open.set()

@@ -19,13 +19,15 @@ class ReloadExtension:
     model_runner: Any
     parallel_config: Any
 
-    def die_with(self, generator: int) -> None:
+    def begin(self, generator: int) -> None:
         """End this process when the generator dies: kill -9 of it must not leave this process running.
 
         With several GPUs vLLM's engine process is between them. On another machine the generator is none of ours.
         """
         if self.parallel_config.node_rank == 0:
             die_with_ancestor(generator)
+        if self.model_runner.device.type == "cpu":
+            _let_samples_be_discarded(self.model_runner)
 
     def load_version(self, path: str) -> str | None:
         """Replace the weights by those in directory `path`. Returns what went wrong, None if nothing did.
@@ -55,6 +57,27 @@ class ReloadExtension:
         from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
         return [module for module in self.model_runner.get_model().modules() if isinstance(module, ParallelLMHead)]
+
+
+def _let_samples_be_discarded(runner: Any) -> None:
+    """Have vLLM pass over the seeded generators of samples that it discards.
+
+    A prompt that is read in parts gives a sample for each part, of which only the last counts. For the others vLLM 0.32
+    sets the request's generator back (`GPUModelRunner._bookkeeping_sync`). A CPU's has no offset: the error would end
+    the engine. Here it draws on instead: another sample of the same distribution.
+    """
+    bookkeeping = runner._bookkeeping_sync
+
+    def without_setting_back(*args: Any, **kwargs: Any) -> Any:
+        batch = runner.input_batch
+        discarded = runner.discard_request_mask.np[: batch.num_reqs].nonzero()[0].tolist()
+        held = {row: batch.generators.pop(row) for row in discarded if row in batch.generators}
+        try:
+            return bookkeeping(*args, **kwargs)
+        finally:
+            batch.generators.update(held)
+
+    runner._bookkeeping_sync = without_setting_back
 
 
 def _head_problem(head: Any, path: Path) -> str | None:
