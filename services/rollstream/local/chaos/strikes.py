@@ -171,6 +171,9 @@ def _suspend(world: World, draw: random.Random) -> Struck | None:
     heir = world.fleet.start(member.stage, world.name(member.stage))
 
     def resume() -> None:
+        if member.stage == "generator":
+            # It may have stopped in the middle of an update: the version that it loads then was deleted meanwhile.
+            world.fleet.expect_broken_world(_LOAD_SECONDS, "generator")
         world.fleet.resume(member)
         # A trainer is replaced for good; of the others there would be one more with every fault.
         if member.stage != "trainer":
