@@ -83,15 +83,20 @@ class Silence:
     selectors: Collection[str]
     known: Collection[str]
 
-    def faults(self, listed_selectors: Collection[str], listed_expressions: Collection[str]) -> list[str]:
-        """Where this differs from what is listed. An expression needs no entry if one of its selectors has one."""
+    def faults(
+        self, listed_selectors: Collection[str], listed_expressions: Collection[str], by_chance: Collection[str] = ()
+    ) -> list[str]:
+        """Where this differs from what is listed. An expression needs no entry if one of its selectors has one.
+
+        `by_chance`: of those that are listed, which may have data or not.
+        """
         listed = {*listed_selectors, *listed_expressions}
         explained = {place for place, inside in self.expressions.items() if set(inside) & set(listed_selectors)}
         silent = {*self.selectors, *(self.expressions.keys() - explained)}
         return [
             *(f"nothing asks for it any more: {name}" for name in sorted(listed - set(self.known))),
             *(f"no data, and not listed: {name}" for name in sorted(silent - listed)),
-            *(f"listed, and needs no entry: {name}" for name in sorted((listed & set(self.known)) - silent)),
+            *(f"listed, and needs no entry: {name}" for name in sorted((listed & set(self.known)) - silent - set(by_chance))),
         ]
 
 

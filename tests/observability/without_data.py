@@ -38,6 +38,9 @@ SELECTORS: Final[dict[str, str]] = {
     f'rollstream_trainer_groups_total{{reason=~"{_REFUSED}"}}': _NO_FAULT,
 }
 
+BY_CHANCE: Final = ('rollstream_trainer_groups_total{reason="too_old"}',)
+"""Of these selectors, those that have data where the machine has other work."""
+
 EXPRESSIONS: Final[dict[str, str]] = {"trainer / Missing samples": _NO_FAULT}
 
 _NOTHING_WRONG: Final = "counted from a fault on that this run does not have"
@@ -65,6 +68,7 @@ AT_REST: Final[dict[str, str]] = {
             "rollstream_generator_stale_since_timestamp_seconds",
             "rollstream_trainer_clip_fraction_high",
             "rollstream_trainer_clip_fraction_low",
+            "rollstream_trainer_duplicate_records_total",
             "rollstream_trainer_importance_weight_capped_ratio",
             "rollstream_trainer_mismatch_kl_lag_0",
             "rollstream_trainer_missing_ratio",
