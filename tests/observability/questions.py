@@ -93,10 +93,11 @@ class Silence:
         listed = {*listed_selectors, *listed_expressions}
         explained = {place for place, inside in self.expressions.items() if set(inside) & set(listed_selectors)}
         silent = {*self.selectors, *(self.expressions.keys() - explained)}
+        answered = (listed & set(self.known)) - silent - set(by_chance)
         return [
             *(f"nothing asks for it any more: {name}" for name in sorted(listed - set(self.known))),
             *(f"no data, and not listed: {name}" for name in sorted(silent - listed)),
-            *(f"listed, and needs no entry: {name}" for name in sorted((listed & set(self.known)) - silent - set(by_chance))),
+            *(f"listed, and needs no entry: {name}" for name in sorted(answered)),
         ]
 
 
