@@ -84,16 +84,16 @@ class Silence:
     known: Collection[str]
 
     def faults(
-        self, listed_selectors: Collection[str], listed_expressions: Collection[str], by_chance: Collection[str] = ()
+        self, listed_selectors: Collection[str], listed_expressions: Collection[str], may_have_data: Collection[str] = ()
     ) -> list[str]:
         """Where this differs from what is listed. An expression needs no entry if one of its selectors has one.
 
-        `by_chance`: of those that are listed, which may have data or not.
+        `may_have_data`: of those that are listed, the ones that have data in some runs and none in others.
         """
         listed = {*listed_selectors, *listed_expressions}
         explained = {place for place, inside in self.expressions.items() if set(inside) & set(listed_selectors)}
         silent = {*self.selectors, *(self.expressions.keys() - explained)}
-        answered = (listed & set(self.known)) - silent - set(by_chance)
+        answered = (listed & set(self.known)) - silent - set(may_have_data)
         return [
             *(f"nothing asks for it any more: {name}" for name in sorted(listed - set(self.known))),
             *(f"no data, and not listed: {name}" for name in sorted(silent - listed)),

@@ -38,7 +38,7 @@ SELECTORS: Final[dict[str, str]] = {
     f'rollstream_trainer_groups_total{{reason=~"{_REFUSED}"}}': _NO_FAULT,
 }
 
-BY_CHANCE: Final = ('rollstream_trainer_groups_total{reason="too_old"}', "trainer / Missing samples")
+MAY_HAVE_DATA: Final = ('rollstream_trainer_groups_total{reason="too_old"}', "trainer / Missing samples")
 """Of these selectors and expressions, those that have data where the machine has other work."""
 
 EXPRESSIONS: Final[dict[str, str]] = {"trainer / Missing samples": _NO_FAULT}

@@ -16,7 +16,7 @@ from tests.observability.commands import commands_in
 from tests.observability.expressions import own_metrics, rules
 from tests.observability.questions import ask_all, questions
 from tests.observability.test_runbooks import PAGES
-from tests.observability.without_data import AT_REST, BY_CHANCE, EXPRESSIONS, MOVES_IN, SELECTORS
+from tests.observability.without_data import AT_REST, EXPRESSIONS, MAY_HAVE_DATA, MOVES_IN, SELECTORS
 from tests.ops.runbook_shell import CHANGES, EVALUATE, ROLLBACK, a_shell
 from tests.ops.whole_stack import MAX_MODEL_LEN, WholeStack, a_whole_stack
 
@@ -61,7 +61,7 @@ def test_every_expression_of_dashboards_and_rules_has_data_or_a_reason(stack: Wh
     faults = ["nothing was asked yet"]
 
     def look() -> bool:
-        faults[:] = ask_all(asked, stack.prometheus, stack.span, RUN).faults(SELECTORS, EXPRESSIONS, BY_CHANCE)
+        faults[:] = ask_all(asked, stack.prometheus, stack.span, RUN).faults(SELECTORS, EXPRESSIONS, MAY_HAVE_DATA)
         return not faults
 
     wait_until(look, lambda: "\n".join(["answers:", *faults]), ANSWERS_SECONDS)

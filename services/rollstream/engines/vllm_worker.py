@@ -20,7 +20,7 @@ class ReloadExtension:
     parallel_config: Any
 
     def begin(self, generator: int) -> None:
-        """End this process when the generator dies: kill -9 of it must not leave this process running.
+        """Prepare a worker that has started. It ends when the generator dies, also of kill -9.
 
         With several GPUs vLLM's engine process is between them. On another machine the generator is none of ours.
         """

@@ -82,7 +82,7 @@ class World:
     away: set[str] = field(default_factory=set)
     """Servers that do not run."""
     is_damaged: bool = False
-    """Whether `ledger` or `weights` holds garbage that no repair has named yet."""
+    """Whether `ledger` or `weights` may hold garbage that no repair has named yet."""
     num_joined: int = 0
 
     @property
