@@ -84,7 +84,10 @@ class Silence:
     known: Collection[str]
 
     def faults(
-        self, listed_selectors: Collection[str], listed_expressions: Collection[str], may_have_data: Collection[str] = ()
+        self,
+        listed_selectors: Collection[str],
+        listed_expressions: Collection[str],
+        may_have_data: Collection[str] = (),
     ) -> list[str]:
         """Where this differs from what is listed. An expression needs no entry if one of its selectors has one.
 
