@@ -17,13 +17,17 @@ SKEWED = "The difference between the request time and the current time is too la
 
 
 class SmallS3(ThreadingHTTPServer):
-    """`refusals`: so many of the next requests are answered by 403, -1: all. `refused` counts them."""
+    """`refusals`: so many of the next requests are answered by 403, -1: all. `refused` counts them.
+
+    Only requests whose path contains `refused_paths` are refused.
+    """
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.objects: dict[str, bytes] = {}
         self.refusals = 0
         self.refused = 0
+        self.refused_paths = ""
 
     def storage(self, cache: Path, outage_seconds: float) -> StorageSettings:
         """Settings that lead here."""
@@ -47,7 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not super().parse_request():
             return False
         self.body = self.rfile.read(int(self.headers["Content-Length"] or 0))
-        if self.server.refusals == 0:
+        if self.server.refusals == 0 or self.server.refused_paths not in self.path:
             return True
         self.server.refusals -= 1
         self.server.refused += 1

@@ -67,7 +67,7 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
     health.serve(settings.health_host, settings.health_port)
     try:
         require_tracing(settings.tracing)
-        _refuse_what_is_missing(settings)
+        stores = _refuse_what_is_missing(settings)
         if _is_told_to_end(stop):
             return
         # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
@@ -75,23 +75,28 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
             backend = _load_backend(settings)
         hide_loaded_objects()
         with tracing_of(settings.tracing, stage="trainer", run=settings.run) as tracing:
-            train(settings, backend, stop, health, clock, tracing)
+            train(settings, stores, backend, stop, health, clock, tracing)
     finally:
         health.close()
 
 
-def _refuse_what_is_missing(settings: TrainerSettings) -> None:
-    """What can be said before torch is imported, which takes long."""
+def _refuse_what_is_missing(settings: TrainerSettings) -> Stores:
+    """What can be said before torch is imported, which takes long. Gives the stores, which know what they may do."""
     read_config(settings.model_path)
-    for location in (settings.weight_store, settings.checkpoints):
-        open_weight_store(location, settings.storage).probe(writes=True)
+    weights, checkpoints = (
+        open_weight_store(location, settings.storage) for location in (settings.weight_store, settings.checkpoints)
+    )
+    for store in (weights, checkpoints):
+        store.probe(writes=True)
     run = Run(settings)
     run.require_topics(WEIGHTS, LEDGER)
     run.sibling(settings.rollouts_run).require_topics(PROMPTS, SCORED)
+    return Stores(weights=weights, checkpoints=CheckpointStore(checkpoints))
 
 
 def train(
     settings: TrainerSettings,
+    stores: Stores,
     backend: TrainingBackend,
     stop: Stop,
     health: Health,
@@ -106,7 +111,6 @@ def train(
     crash_point("model_loaded")
     if _is_told_to_end(stop):
         return
-    stores = _stores(settings)
     publisher = TransactionalPublisher(run.kafka, run.group("trainer"))
     with ending_within(stop, _START_ENDS_SECONDS):
         # Before the ledger is read: from here on nobody else can append, a predecessor's open transaction is aborted.
@@ -248,13 +252,6 @@ def _fenced_if_taken_over(run: Run, commits: Commits, known: KnownHistory) -> It
                     f"another process took over: {entry.incarnation} wrote version {entry.weight_version}"
                 ) from error
         raise
-
-
-def _stores(settings: TrainerSettings) -> Stores:
-    return Stores(
-        weights=open_weight_store(settings.weight_store, settings.storage),
-        checkpoints=CheckpointStore(open_weight_store(settings.checkpoints, settings.storage)),
-    )
 
 
 def _commits(
