@@ -73,6 +73,8 @@ class FakeOpenAI:
     """Whether SGLang's server is of a version that has `/pause_generation`."""
     is_ready: bool = True
     planned: deque[Planned] = field(default_factory=deque)
+    drops: Callable[[dict[str, Any]], bool] = lambda body: False
+    """At which requests the connection is closed, each time."""
     port: int = 0
     asked: list[Asked] = field(default_factory=list)
     routes: list[str] = field(default_factory=list)
@@ -172,6 +174,8 @@ class FakeOpenAI:
         self.asked.append(Asked(path=request.path, body=body, authorization=request.headers.get("Authorization", "")))
         if self.planned:
             return _planned(self.planned.popleft(), request)
+        if self.drops(body):
+            return _planned(Planned(drop=True), request)
         if body.get("model") not in self.models:
             return _error(404, f"The model `{body.get('model')}` does not exist.")
         latency = self.latency_seconds if self.latency_of is None else self.latency_of(self.num_model_calls)

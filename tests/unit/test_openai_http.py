@@ -218,6 +218,24 @@ def test_a_server_that_stays_away_ends_the_engine() -> None:
         on(an_engine(server.url, max_tries=2), after_it_died)
 
 
+def test_a_request_at_which_a_server_breaks_off_each_time_ends_itself_and_not_the_engine() -> None:
+    """As long as others are answered. Else one prompt would end a generator, at each of its starts."""
+    unlucky = Message(role="user", content="unlucky")
+
+    async def ask(engine: OpenAiHttpEngine) -> list[Any]:
+        asked = [a_request(messages=(unlucky,)), a_request()]
+        return await asyncio.gather(*map(engine.generate, asked), return_exceptions=True)
+
+    def is_unlucky(body: dict[str, Any]) -> bool:
+        return bool(body["messages"][0]["content"] == unlucky.content)
+
+    with fake_openai(drops=is_unlucky, latency_seconds=0.3) as server:
+        broken, found = on(an_engine(server.url, max_tries=2), ask)
+    assert (type(broken), found.text) == (EngineError, "yes")
+    assert "2 tries failed" in str(broken)
+    assert len(server.asked) == 3
+
+
 def test_429_is_waited_for_and_not_counted_as_a_try() -> None:
     refused = [Planned(status=429, headers={"Retry-After": "0.1"}) for _ in range(6)]
     with fake_openai(planned=deque_of(*refused), latency_seconds=0.02) as server:

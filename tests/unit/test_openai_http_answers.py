@@ -1,12 +1,16 @@
 """Answers of servers that are none, and those that are: what is checked, and what text an answer in tokens has."""
 
+import json
 from collections import deque
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from rollstream.engines.http_bodies import has_more_values, most_bytes
 from rollstream.engines.openai_http import OpenAiHttpEngine
 from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Sampling
@@ -28,7 +32,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ({"token_ids": [1, 2**31, 1, 1]}, "not 1 to"),
         ({"token_ids": []}, "not 1 to"),
         ({"token_ids": [4, 1]}, "usage has 13 and 4 tokens, but there are 13 of the prompt and 2 of the answer"),
-        ({"token_ids": [4] * 5000}, "not 1 to 16 token ids, as were asked for, but 5000 values"),
+        ({"token_ids": [4] * 500}, "not 1 to 16 token ids, as were asked for, but 500 values"),
         ({"token_ids": [3, 3, 3, 1]}, "text '111' is not that of its token_ids, '000'"),
         ({"text": None}, "text is no text but NoneType"),
         ({"text": 7}, "text is no text but int"),
@@ -82,6 +86,60 @@ def test_an_answer_that_is_no_json_is_an_error() -> None:
         for said in ("answered no JSON: '<html>gateway", "answered no JSON", "answered no JSON"):
             with pytest.raises(EngineError, match=said):
                 on(an_engine(server.url), lambda engine: engine.generate(a_request()))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" + b"[]," * 10**6 + b"0]",
+        b"[" + b"1.5," * 10**6 + b"0]",
+        b'["' + b'","' * 10**6 + b'"]',
+        b"{" + b",".join(b'"%d":0' % number for number in range(10**5)) + b"}",
+        json.dumps({"choices": [{"token_ids": [4] * 70_000}]}).encode(),
+    ],
+    ids=["lists", "numbers", "texts", "keys", "token ids"],
+)
+def test_an_answer_of_more_values_than_it_can_need_is_refused_before_they_are_made(body: bytes) -> None:
+    """A million empty lists are 12 times their bytes, and a second in which the process does nothing else."""
+    with (
+        fake_openai(planned=deque([Planned(body=body)])) as server,
+        pytest.raises(EngineError, match="more values than an answer to this request can need"),
+    ):
+        on(an_engine(server.url), lambda engine: engine.generate(a_request(max_tokens=8192)))
+
+
+def test_a_text_may_be_of_commas_and_brackets_alone() -> None:
+    text = '[,{\\"' * 100_000
+    with fake_openai(answer=lambda body: text) as server:
+        found = on(an_engine(server.url), lambda engine: engine.generate(a_request(max_tokens=8192)))
+    assert found.text == text
+
+
+def test_an_answer_of_all_tokens_in_vllms_largest_form_is_read() -> None:
+    size, num_prompt_tokens = 8192, 5000
+    logprobs = {
+        "tokens": [","] * size,
+        "token_logprobs": [-1.5] * size,
+        "text_offset": [7] * size,
+        "top_logprobs": [{",": -1.5}] * size,
+    }
+    choice = {
+        "text": "," * size,
+        "token_ids": [151000] * size,
+        "prompt_token_ids": [151000] * num_prompt_tokens,
+        "logprobs": logprobs,
+    }
+    content = json.dumps({"choices": [choice]}).encode()
+    most = most_bytes(num_prompt_tokens, size)
+    assert len(content) <= most
+    assert not has_more_values(content, most)
+
+
+@given(st.lists(st.text(), min_size=1, max_size=5))
+def test_the_values_of_an_answer_are_counted_past_whatever_its_texts_hold(texts: list[str]) -> None:
+    content = json.dumps(texts, ensure_ascii=False).encode(errors="replace")
+    assert not has_more_values(content, 64 * len(texts))
+    assert has_more_values(content, 64 * (len(texts) - 1))
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ engine: each call would be refused. All else a server refuses for good: its own 
 import asyncio
 import json
 import logging
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable
@@ -59,6 +60,14 @@ class Answered:
     weight_version: int
 
 
+@dataclass(slots=True, kw_only=True)
+class _Tries:
+    """Of one call: until when it may go on, and when it first found nobody; monotonic seconds."""
+
+    give_up_at: float
+    lost_at: float = math.inf
+
+
 class HttpClient:
     """One session for all servers; `open` before the first call, `close` after the last."""
 
@@ -108,7 +117,7 @@ class HttpClient:
                 method, self._address(server, route), data=content, headers=headers, allow_redirects=False
             ) as response:
                 found = await read_body(response, most_bytes)
-                return Reply.read(response.status, found, response.headers.get("Retry-After"))
+                return Reply.read(response.status, found, response.headers.get("Retry-After"), most_bytes)
         except (aiohttp.ClientConnectionError, OSError):
             raise
         # Whatever else aiohttp raises, the bytes of a stranger caused it.
@@ -120,17 +129,18 @@ class HttpClient:
 
         Raises `FailedSampleError` if a server refuses it for good, `RefusedKeyError` if it refuses the key, and
         `EngineError` if none answered: `EngineLateError` within the deadline, `EngineDeadError` if none could even be
-        reached.
+        reached, by other calls neither: a request at which a server breaks off each time says nothing of the others.
         """
         async with self._slots:
-            give_up_at = time.monotonic() + self._settings.request_seconds
+            tries = _Tries(give_up_at=time.monotonic() + self._settings.request_seconds)
             try:
                 async with asyncio.timeout(self._settings.request_seconds):
-                    return await self._answered(call, give_up_at)
+                    return await self._answered(call, tries)
             except TimeoutError:
-                raise self._given_up(EngineLateError, f"no answer within {self._settings.request_seconds} s") from None
+                late = f"no answer within {self._settings.request_seconds} s"
+                raise self._given_up(EngineLateError, late, tries) from None
 
-    async def _answered(self, call: Call, give_up_at: float) -> Answered:
+    async def _answered(self, call: Call, tries: _Tries) -> Answered:
         num_tries, num_waits = 0, 0
         while num_tries < self._settings.max_tries:
             async with self.pool.taken() as server:
@@ -140,6 +150,7 @@ class HttpClient:
                     reply = await self._reply(server, call)
                 except (aiohttp.ClientError, OSError) as error:
                     num_tries += 1
+                    tries.lost_at = min(tries.lost_at, time.monotonic())
                     self.pool.failed(server, f"{type(error).__name__}: {error}")
                     _LOG.warning("%s rests: %s", server.root, server.problem)
                     continue
@@ -149,17 +160,17 @@ class HttpClient:
                 return Answered(server, reply.json_of(server.root + call.route), asked_with)
             if isinstance(reply, Reply) and reply.status == _TOO_MANY:
                 num_waits += 1
-                self._wait_as_asked(server, reply, give_up_at)
+                self._wait_as_asked(server, reply, tries)
                 self.pool.rest(server, reply.wait_seconds(_backoff(num_waits)))
                 continue
             num_tries += 1
             if isinstance(reply, Reply):
                 self._refuse_for_good(server, reply)
-                self._wait_as_asked(server, reply, give_up_at)
+                self._wait_as_asked(server, reply, tries)
             if num_tries < self._settings.max_tries:
                 backoff = _backoff(num_tries)
                 await asyncio.sleep(reply.wait_seconds(backoff) if isinstance(reply, Reply) else backoff)
-        raise self._given_up(EngineError, f"{num_tries} tries failed")
+        raise self._given_up(EngineError, f"{num_tries} tries failed", tries)
 
     async def _see_again(self, server: Server) -> None:
         """Have a server looked at that was gone, or may have been; raises `ConnectionError` if it can't be used."""
@@ -193,22 +204,23 @@ class HttpClient:
         if reply.status not in _REPEATABLE:
             raise failed_sample(reply, f"{server.root} answered {server.problem}")
 
-    def _wait_as_asked(self, server: Server, reply: Reply, give_up_at: float) -> None:
+    def _wait_as_asked(self, server: Server, reply: Reply, tries: _Tries) -> None:
         """Note until when the server asks to be left alone. Raises `EngineLateError` if all do, beyond the deadline."""
         asked = reply.asked_seconds or 0.0
         server.asked_until = time.monotonic() + asked
-        if all(one.asked_until > give_up_at for one in self.pool.servers):
+        if all(one.asked_until > tries.give_up_at for one in self.pool.servers):
             raise self._given_up(
                 EngineLateError,
                 f"{server.root} asks to wait {asked:g} s, longer than this call has left of its "
                 f"{self._settings.request_seconds:g} s: ask it later, or less at a time",
+                tries,
             )
 
-    def _given_up(self, kind: type[EngineError], problem: str) -> EngineError:
+    def _given_up(self, kind: type[EngineError], problem: str, tries: _Tries) -> EngineError:
         """The error of a call. If no server can be reached the engine is dead: no other call is answered either."""
         said = "; ".join(f"{server.root}: {server.problem}" for server in self.pool.servers if server.problem)
         message = f"{problem}; {said}" if said else problem
-        if self.pool.is_unreachable:
+        if self.pool.is_unreachable_since(tries.lost_at):
             return EngineDeadError(f"no server can be reached: {message}")
         return kind(message)
 

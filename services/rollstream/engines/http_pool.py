@@ -23,7 +23,7 @@ class Server:
 
     `problem`: why its last call failed; empty if it did not.
     `asked_until`: when it may be asked again by its own word, monotonic seconds; `available_at` is bounded.
-    `seen_at`: when it last replied to a call, or was last looked at.
+    `seen_at`: when it last replied to a call, or was last looked at. `replied_at`: when it last replied to a call.
     """
 
     root: str
@@ -33,6 +33,7 @@ class Server:
     available_at: float = 0.0
     asked_until: float = 0.0
     seen_at: float = 0.0
+    replied_at: float = 0.0
     is_open: bool = True
     weight_version: int = 0
 
@@ -45,10 +46,9 @@ class ServerPool:
         self._is_closed = False
         self._changed = asyncio.Event()
 
-    @property
-    def is_unreachable(self) -> bool:
-        """Whether the last call of every server found nobody."""
-        return all(server.failures for server in self.servers)
+    def is_unreachable_since(self, moment: float) -> bool:
+        """Whether the last call of every server found nobody, and none of them replied to any call since `moment`."""
+        return all(server.failures and server.replied_at < moment for server in self.servers)
 
     @asynccontextmanager
     async def taken(self) -> AsyncIterator[Server]:
@@ -64,6 +64,7 @@ class ServerPool:
 
     def succeeded(self, server: Server) -> None:
         """Note that the server answered, whatever it said."""
+        server.replied_at = time.monotonic()
         if server.failures:
             server.failures = 0
             self._tell()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -9,6 +10,7 @@ from typing import Any, Final, Self
 
 from pydantic_core import from_json
 
+from rollstream.engines.http_bodies import has_more_values
 from rollstream.schemas.errors import EngineError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 
@@ -38,12 +40,18 @@ class Reply:
     asked_seconds: float | None
 
     @classmethod
-    def read(cls, status: int, content: bytes, retry_after: str | None) -> Self:
-        """The reply with this content. Infinity, NaN and halves of surrogate pairs are no JSON."""
-        try:
-            body, text = from_json(content, allow_inf_nan=False), ""
-        except ValueError:
-            body, text = None, content[:_LONGEST_MESSAGE].decode(errors="replace")
+    def read(cls, status: int, content: bytes, retry_after: str | None, most_bytes: int) -> Self:
+        """The reply with this content. Infinity, NaN and halves of surrogate pairs are no JSON.
+
+        Nor is what has more values than a reply of at most `most_bytes` can need.
+        """
+        body, why = None, ""
+        if has_more_values(content, most_bytes):
+            why = "more values than an answer to this request can need: "
+        else:
+            with suppress(ValueError):
+                body = from_json(content, allow_inf_nan=False)
+        text = why + content[:_LONGEST_MESSAGE].decode(errors="replace") if body is None else ""
         return cls(status=status, body=body, text=text, asked_seconds=_asked_seconds(retry_after))
 
     @property
