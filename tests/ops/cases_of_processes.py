@@ -105,6 +105,19 @@ CASES = (
         at="90m",
     ),
     AlertCase(
+        alert="RollstreamNotReady",
+        # It never is, and is killed and started again after ten minutes, ten minutes later.
+        fires=series("rollstream_process_ready", "scorer", "0x10 stale _x8 " * 10),
+        silent=[
+            # Each time it becomes ready before it dies.
+            series("rollstream_process_ready", "scorer", "0x1 1x9 stale _x8 " * 10),
+            # It is gone.
+            series("rollstream_process_ready", "scorer", "0x40 stale"),
+        ],
+        labels={**_OF_RUN, "stage": "scorer", "instance": instance("scorer")},
+        at="90m",
+    ),
+    AlertCase(
         alert="RollstreamTwoTrainers",
         fires={**up("trainer"), **series("up", "trainer", "1x70", number=1)},
         silent=[

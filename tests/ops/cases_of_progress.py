@@ -18,6 +18,15 @@ def _phases(publishing: str) -> dict[str, str]:
     }
 
 
+def _restarting(open_groups: str, ready_groups: str, num_closed: str) -> dict[str, str]:
+    """What each of a row of trainers exports, with three minutes between one and the next."""
+    return {
+        **run_gauge("open_groups", f"{open_groups} stale _x1 " * 4),
+        **run_gauge("ready_groups", f"{ready_groups} stale _x1 " * 4),
+        **closed(f"{num_closed} stale _x1 " * 4, "trained"),
+    }
+
+
 def _saving(*, checkpoint: str, step: str, start: str) -> dict[str, str]:
     """A trainer that makes steps; when the newest checkpoint and step were committed, and when its process started."""
     return {
@@ -57,6 +66,19 @@ CASES = (
             {**up("trainer"), **_ALL_READY, **closed("7x70", "trained")},
         ],
         labels=_OF_RUN,
+    ),
+    AlertCase(
+        alert="RollstreamNoGroupCloses",
+        # Trainers that die every half hour; each knows of no group until it has read the ledger.
+        fires={**up("trainer", values="1x28 0x2 " * 4), **_restarting("0x3 40x24", "0x3 3x24", "0x28")},
+        silent=[
+            # They close some before they die.
+            {**up("trainer", values="1x28 0x2 " * 4), **_restarting("0x3 40x24", "0x3 3x24", "0x25 5x2")},
+            # What they wait for is ready.
+            {**up("trainer", values="1x28 0x2 " * 4), **_restarting("0x3 3x24", "0x3 3x24", "0x28")},
+        ],
+        labels=_OF_RUN,
+        at="100m",
     ),
     AlertCase(
         alert="RollstreamNoSteps",
