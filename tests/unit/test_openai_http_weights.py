@@ -1,12 +1,12 @@
 """Several servers, and their weights: least loaded, one that dies, updates by vLLM's and SGLang's routes."""
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollstream.engines import http_client
 from rollstream.engines.openai_http import OpenAiHttpEngine
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.begun import listening
@@ -250,16 +250,15 @@ def test_a_server_that_started_anew_gets_the_current_weights_before_its_next_cal
     assert server.weight_version == "5"
 
 
-def test_a_server_that_started_anew_while_nobody_asked_it_gets_the_current_weights_too(
-    model: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_started_anew_while_nobody_asked_it_gets_the_current_weights_too(model: Path) -> None:
     async def restart(engine: OpenAiHttpEngine) -> list[int]:
         await engine.load_weights(5, model)
         server.weight_version = "default"
+        (known,) = engine._client.pool.servers
+        known.seen_at = -math.inf
         found = await asyncio.gather(*(engine.generate(a_token_request(engine)) for _ in range(4)))
         return [one.weight_spans[0].weight_version for one in found]
 
-    monkeypatch.setattr(http_client, "_SEEN_SECONDS", 0.0)
     with fake_openai(kind="vllm") as server:
         assert on(an_engine(server.url, tokenizer_path=model, weight_updates="vllm"), restart) == [5] * 4
     assert (server.loaded, server.weight_version) == ([str(model)] * 2, "5")
