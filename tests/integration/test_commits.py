@@ -11,18 +11,20 @@ from threading import Timer
 import pytest
 
 from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.clients import admin_client
 from rollstream.bus.message import OutRecord
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TRANSACTION_TIMEOUT_SECONDS, TransactionalPublisher
 from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.known import HistorySnapshot, KnownHistory, read_known
 from rollstream.history.ledger import surviving
+from rollstream.history.passing import append_time
 from rollstream.local import kafka_properties
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.settings import KafkaSettings
-from rollstream.schemas.errors import ExpiredTransactionError, InconsistentLedgerError
+from rollstream.schemas.errors import ExpiredTransactionError, InconsistentLedgerError, TopicChangedError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER
@@ -236,6 +238,34 @@ def test_a_snapshot_that_the_ledger_contradicts_or_that_is_ahead_of_it_is_not_us
     assert newest(fresh.known(snapshot.model_copy(update={"fold": wrong}))) == newest(fresh.known())
     for ahead in ({"ledger_offset": 1000}, {"weights_offset": 1000}):
         assert newest(fresh.known(snapshot.model_copy(update=ahead))) == newest(fresh.known())
+
+
+def test_a_ledger_that_is_deleted_or_another_one_than_was_read_gets_no_entry(fresh: FreshRun) -> None:
+    commits = fresh.trainer()
+    topic = fresh.run.topic(LEDGER)
+    with admin_client(fresh.run.kafka) as client:
+        client.delete_topics([topic])[topic].result(20)
+    # Else its entry would wait, and lie in the ledger that comes in its place.
+    with pytest.raises(TopicChangedError, match="was deleted while it was read"):
+        a_step(commits)
+    admin = fresh.run.admin()
+    wait_until(lambda: topic in admin.create_topics(fresh.run.name, partitions=1), "the ledger to be made anew")
+    with pytest.raises(TopicChangedError, match="was made anew while it was read"):
+        fresh.trainer()
+    assert fresh.entries() == []
+
+
+def test_groups_closed_when_the_broker_says_so_whether_a_trainer_reads_its_entry_or_wrote_it(fresh: FreshRun) -> None:
+    commits = fresh.trainer()
+    a_step(commits, 1)
+    a_step(commits, 2, checkpoint=True)
+    with fresh.run.reader(LEDGER) as reader:
+        _, *times = [append_time(message.timestamp_ms) for message in reader.to_end()]
+    assert not set(times) & {entry.finished_at for entry in fresh.entries()}
+    written = fresh.snapshot()
+    assert written is not None
+    assert [closing.closed_at for closing in written.fold.closings] == times[:1]
+    assert [closing.closed_at for closing in fresh.known().fold.snapshot().closings] == times
 
 
 def test_drops_beyond_one_entry_are_handed_over_in_several_that_the_next_trainer_does_not_cut(fresh: FreshRun) -> None:

@@ -47,15 +47,22 @@ class TopicWatch:
         """
         if self._asked is None:
             if time.monotonic() >= self._due:
-                self._asked = self._admin.ask_topics(list(self._shapes), _ANSWER_SECONDS)
+                self._asked = self._ask()
             return []
         if not self._asked.is_answered:
             return []
         return self._take_in(self._asked)
 
     def look(self) -> list[Partition]:
-        """The same, asked now: waits for the answer; without one nothing is known to have changed."""
-        return self._take_in(self._asked or self._admin.ask_topics(list(self._shapes), _ANSWER_SECONDS))
+        """The same, asked now: waits for the answer; without one nothing is known to have changed.
+
+        A missing topic is asked for twice: whoever writes next must not write to one that comes in its place.
+        """
+        added = self._take_in(self._asked or self._ask())
+        return added + self._take_in(self._ask()) if self._missing else added
+
+    def _ask(self) -> AskedTopics:
+        return self._admin.ask_topics(list(self._shapes), _ANSWER_SECONDS)
 
     def _take_in(self, asked: AskedTopics) -> list[Partition]:
         self._asked, self._due = None, time.monotonic() + _LOOK_EVERY_SECONDS

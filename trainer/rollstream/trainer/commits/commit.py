@@ -26,7 +26,7 @@ from rollstream.history.known import KnownHistory, Made
 from rollstream.history.passing import append_time
 from rollstream.history.weight_store import WeightStore, directory_name
 from rollstream.process.crash_points import crash_point
-from rollstream.schemas.errors import ConfigurationError, WeightStoreError
+from rollstream.schemas.errors import ConfigurationError, TopicChangedError, WeightStoreError
 from rollstream.schemas.ledger import (
     NON_FINITE_REASON,
     ClosedGroup,
@@ -118,13 +118,18 @@ class Commits:
         run: Run,
         known: KnownHistory,
     ) -> None:
-        """`known`: the run as the trainers before this one left it; it takes in what is committed here."""
+        """`known`: the run as the trainers before this one left it; it takes in what is committed here.
+
+        Raises `TopicChangedError` if it was read from another ledger.
+        """
         self._settings = settings
         self._publisher = publisher
         self._weights, self._checkpoints = stores.weights, stores.checkpoints
         self._run = run
         run.make_codecs(WEIGHTS, LEDGER)
         self._watch = TopicWatch(run.admin(), [run.topic(WEIGHTS), run.topic(LEDGER)])
+        if self._watch.topic_id(run.topic(LEDGER)) != known.ledger_topic_id:
+            raise TopicChangedError(f"topic {run.topic(LEDGER)} was made anew while it was read: start again")
         self._known = known
         self._published: WeightsPublished | None = None
         self._versions_there: set[str] = set()
