@@ -22,7 +22,7 @@ from rollstream.process.health import Health
 from rollstream.process.settings import KafkaSettings
 from rollstream.schemas.errors import TopicChangedError
 from rollstream.schemas.topics import PROMPTS
-from tests.harness.topics import make_anew
+from tests.harness.topics import add_partitions, make_anew
 from tests.harness.waits import DEADLINE_SECONDS, until
 
 NUM_RECORDS = 300
@@ -174,6 +174,30 @@ def test_a_topic_that_is_made_anew_ends_a_member_and_the_next_one_reads_all_of_t
 
     asyncio.run(asyncio.wait_for(scenario(), DEADLINE_SECONDS))
     assert KafkaAdmin(settings).committed_offsets(group, topic) == {0: NUM_RECORDS}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_member_reads_partitions_that_are_added_within_a_minute(
+    protocol: Literal["classic", "consumer"], kafka: str, topic_prefix: str
+) -> None:
+    settings = KafkaSettings(bootstrap_servers=kafka, group_protocol=protocol)
+    topic, group = PROMPTS.of(topic_prefix), f"{topic_prefix}.group"
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+
+    async def scenario() -> None:
+        bounds = ConsumerSettings(max_in_flight=NUM_RECORDS)
+        member = GroupConsumer(settings, group_id=group, topics=[topic], settings=bounds, health=Health())
+        await member.start(weigh=lambda _: 1, on_dropped=lambda: None)
+        await asyncio.to_thread(put_records, settings, topic)
+        await handled(member, NUM_RECORDS)
+        await asyncio.to_thread(add_partitions, settings, topic, 4)
+        await asyncio.to_thread(put_records, settings, topic)
+        await asyncio.wait_for(handled(member, NUM_RECORDS), 60)
+        await member.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 2 * DEADLINE_SECONDS))
+    committed = KafkaAdmin(settings).committed_offsets(group, topic)
+    assert (len(committed), sum(committed.values())) == (4, 2 * NUM_RECORDS)
 
 
 def test_a_commit_of_a_topic_before_does_not_count(kafka: str, topic_prefix: str) -> None:

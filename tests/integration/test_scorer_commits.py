@@ -13,7 +13,7 @@ from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import ROLLOUTS, SCORED
 from tests.harness.builders import a_generated, a_prompt
 from tests.harness.running import Run, a_run
-from tests.harness.topics import make_anew
+from tests.harness.topics import add_partitions, make_anew
 from tests.harness.waits import wait_until
 
 NUM_ROLLOUTS = 12
@@ -87,4 +87,14 @@ def test_rollouts_made_anew_end_a_living_scorer_and_the_next_one_scores_all_of_t
     later = ids(put(run, NUM_ROLLOUTS))
     assert first.wait() == 70
     run.start("scorer")
+    wait_until(lambda: scored(run) == before | later, "everything to be scored")
+
+
+def test_a_living_scorer_reads_partitions_that_are_added(run: Run) -> None:
+    before = ids(put(run))
+    run.start("scorer")
+    wait_until(lambda: run.committed("scorers", "rollouts") == NUM_ROLLOUTS, "everything to be committed")
+    add_partitions(run.kafka, ROLLOUTS.of(run.name), 4)
+    later = ids(put(run, NUM_ROLLOUTS))
+    assert {message.partition for message in run.messages("rollouts")} - {0}
     wait_until(lambda: scored(run) == before | later, "everything to be scored")
