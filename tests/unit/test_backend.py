@@ -153,6 +153,19 @@ def test_old_behavior_divides_by_the_behavior_logprobs_without_a_weight(model_pa
     assert report.metrics["importance_weight_mean"] == 1.0
 
 
+@pytest.mark.parametrize(
+    ("loss", "highest"),
+    [("ppo", 1.2), ("grpo", 1.2), ("dr_grpo", 1.2), ("dapo", 1.28), ("gspo", 1.0004), ("cispo", 5.0)],
+)
+def test_without_a_clip_range_a_step_clips_at_that_of_its_loss(model_path, loss, highest):
+    sample = a_sample(1, advantage=1.0)
+    logprobs, nearly = teacher_forced(model_path, sample), 0.1 * (highest - 1)
+    for ratio, share in ((highest - nearly, 0.0), (highest + nearly, 1.0)):
+        sampled = replace(sample, behavior_logprobs=(logprobs - np.log(ratio)).astype(np.float32))
+        report = a_backend(model_path, loss=loss, old="behavior").train_step([sampled], step=0)
+        assert report.metrics["clip_fraction_high"] == share
+
+
 def test_masked_tokens_change_nothing(model_path, tmp_path):
     mask = np.array([True, True, False, False])
     sample = a_sample(1, loss_mask=mask)
