@@ -89,6 +89,8 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "minReplicas": _COUNT,
     "maxReplicas": _COUNT,
     "lagThreshold": _COUNT,
+    # With 0 Kubernetes kills at once, and may start a second pod of the same name beside the first.
+    "terminationGracePeriodSeconds": _COUNT,
     "partitions": {"type": "integer", "minimum": 1, "maximum": 1000},
     "generator.leaderWorkerSet.size": {"type": "integer", "minimum": 2, "maximum": 64},
     "generator.leaderWorkerSet.port": {"type": "integer", "minimum": 1, "maximum": 65535},
@@ -129,7 +131,9 @@ def _of_value(path: tuple[str, ...], value: Any) -> Schema:
         if known in _BY_NAME:
             return _BY_NAME[known]
     if "thresholds" in path[:-1]:
-        return {"type": "number"}
+        is_share = path[-1].endswith("_ratio") and value <= 1
+        # A share above 1, such as 5 for 5 %, would never be exceeded.
+        return {"type": "number", "minimum": 0} | ({"maximum": 1} if is_share else {})
     if isinstance(value, dict):
         below = {name: _of_value((*path, name), one) for name, one in value.items()}
         return _closed(below) if value else {"type": "object"}

@@ -85,6 +85,7 @@ def _weights() -> Row:
                 "to the newest.",
                 "suffix: steps",
                 query(f"rollstream_generator_policy_lag_steps{{{_ONE}}}", "{{instance}}"),
+                query(f"max(rollstream_generator_max_policy_lag_steps{{{RUN}}})", "max_policy_lag"),
             ),
             lines(
                 "Time since a newer version was there",

@@ -25,11 +25,11 @@ _FITTING: Final = {
     "objectStore.endpoint": "https://endpoint-here",
     "kafka.lingerSeconds": 0.123,
     "nameOverride": "name-here",
-    "metrics.prometheusRule.thresholds.max_policy_lag_steps": 7077,
+    "metrics.prometheusRule.thresholds.scoring_batch_seconds": 7.077,
     "generator.leaderWorkerSet.size": 37,
 }
 _SWITCHES: Final[dict[str, Any]] = merged(
-    at("config", {"max_policy_lag": 7077, "producer": {"environment": "sort_digits"}}),
+    at("config", {"producer": {"environment": "sort_digits"}}),
     at("kafka.security", {"protocol": "SASL_SSL", "mechanism": "PLAIN"}),
     at("networkPolicy", {"enabled": True, "redis": {"ports": [6379]}, "schemaRegistry": {"ports": [80, 8081]}}),
     at("generator.gpu.count", 1),
@@ -87,6 +87,8 @@ def own_value(path: str, default: Any, number: int) -> Any:
         return _FITTING[path]
     if path.endswith(("size", "Size")) and isinstance(default, str):
         return f"{1000 + number}Gi"
+    if path.endswith("_ratio") and default <= 1:
+        return 0.5 + number / 10_000
     return f"x{number}-here" if isinstance(default, str) else 1000 + number
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from rollstream.process.settings import StageSettings, settings_class
+from rollstream.process.settings import settings_class
 from rollstream.stage.loop import Stage
 from tests.chart.rendering import MINIMAL, STAGES, at, merged, render, render_exactly
 
@@ -73,7 +73,10 @@ WRONG_VALUES = [
     ("scorer.pdb.maxUnavailable", "0%", "does not match pattern"),
     ("trainer.tmpSize", "0", "does not match pattern"),
     ("stageDefaults.cacheSize", "", "does not match pattern"),
+    ("trainer.terminationGracePeriodSeconds", 0, "minimum: got 0, want 1"),
     ("metrics.prometheusRule.thresholds", {"dead_letters": "many"}, "got string, want number"),
+    ("metrics.prometheusRule.thresholds", {"unresolved_ratio": 5}, "maximum: got 5, want 1"),
+    ("metrics.prometheusRule.thresholds", {"step_slowdown_ratio": -1}, "minimum: got -1, want 0"),
 ]
 
 
@@ -120,12 +123,9 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
     ),
     (at("generator.terminationGracePeriodSeconds", 20), "generator.terminationGracePeriodSeconds 20: running prompts"),
     (
-        merged(RULES, at("config.max_policy_lag", 8)),
-        "metrics.prometheusRule.thresholds.max_policy_lag_steps 4: the run's max_policy_lag is 8",
-    ),
-    (
-        merged(RULES, at("metrics.prometheusRule.thresholds.max_policy_lag_steps", 3)),
-        "metrics.prometheusRule.thresholds.max_policy_lag_steps 3: the run's max_policy_lag is 4",
+        merged(RULES, at("config.scorer.batch_deadline_seconds", 4)),
+        "metrics.prometheusRule.thresholds.scoring_batch_seconds 5: a batch ends at the scorer's "
+        "batch_deadline_seconds, 4 s",
     ),
     (at("trainer.enabled", False), "weightStore.pvc.existingClaim: this release has no trainer"),
     (at("config.run", "other"), "config.run: set the chart's value `run` instead"),
@@ -232,7 +232,6 @@ def test_a_contradiction_is_refused_by_a_sentence_that_shows_no_secret(values: d
 
 
 def test_the_chart_knows_the_defaults_of_the_settings_that_its_bounds_are_compared_with() -> None:
-    assert StageSettings.model_fields["max_policy_lag"].default == 4
     assert settings_class("scorer").model_fields["batch_deadline_seconds"].default == 15
     (drain,) = [field for field in dataclasses.fields(Stage) if field.name == "drain_seconds"]
     assert drain.default == 20
@@ -242,7 +241,8 @@ def test_what_may_be_combined_is_taken() -> None:
     render(at("model", {"path": "/models", "existingClaim": "model", "mountPath": "/models/"}))
     render(at("kafka.bootstrapServers", "a.b-c_d:9092, 10.0.0.1:1,[::1]:65535"))
     render(at("scorer", {"replicas": 2, "pdb": {"maxUnavailable": "50%"}}))
-    render(RULES, at("config.max_policy_lag", 8), at("metrics.prometheusRule.thresholds.max_policy_lag_steps", 8))
+    render(RULES, at("metrics.prometheusRule.thresholds", {"unresolved_ratio": 1, "grad_norm_increase_ratio": 100}))
+    render(RULES, at("config.scorer.batch_deadline_seconds", 5))
     render(SASL, at("kafka.security.username", "rl"), at("scorer.autoscaling.hpa.enabled", True))
     render(at("weightStore.pvc", {"accessModes": ["ReadWriteOnce"], "sameNode": True}))
     render(at("weightStore.pvc", {"accessModes": ["ReadWriteOnce"], "existingClaim": "shared"}))

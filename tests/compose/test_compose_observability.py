@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import tomllib
 from typing import Any
 
 import yaml
@@ -97,6 +98,13 @@ def test_prometheus_takes_the_rules_of_the_chart() -> None:
     assert (ROOT / source).resolve() == RULES
     files = {path.name for path in (ROOT / source).glob(glob)}
     assert files == {"alerts.yaml", "recording.yaml", "thresholds.yaml"} == {path.name for path in RULES.iterdir()}
+
+
+def test_batches_that_end_at_the_scorers_deadline_are_slow_enough_for_the_alert() -> None:
+    settings = tomllib.loads((ROOT / "services" / "compose" / "rollstream.toml").read_text())
+    (group,) = yaml.safe_load((RULES / "thresholds.yaml").read_text())["groups"]
+    (bound,) = [one["expr"] for one in group["rules"] if one["labels"]["name"] == "scoring_batch_seconds"]
+    assert float(bound.removeprefix("vector(").removesuffix(")")) < settings["scorer"]["batch_deadline_seconds"]
 
 
 def test_grafana_asks_that_prometheus() -> None:

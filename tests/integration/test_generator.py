@@ -245,12 +245,13 @@ def test_a_corrupt_version_is_reported_and_the_old_one_serves_until_the_next(run
         return scraped(port, f"rollstream_generator_{name}")
 
     run.publish_weights(0)
-    run.start("generator", ROLLSTREAM_HEALTH_PORT=str(port))
+    run.start("generator", ROLLSTREAM_HEALTH_PORT=str(port), ROLLSTREAM_MAX_POLICY_LAG="3")
     wait_for_applied(run, 0)
     good = run.publish_weights(1, uri=(run.directory / "weights" / "0-test").as_uri(), content=b"other than version 0")
     failed = wait_for_applied(run, 1, ApplyOutcome.FAILED)
     assert good.files[0].name in (failed.error or "")
     wait_until(lambda: exported("policy_lag_steps") == 1, "the generator to be a step behind")
+    assert exported("max_policy_lag_steps") == 3
     assert exported("stale_since_timestamp_seconds") == good.created_at.timestamp()
     run.submit(a_prompt(1, run=run.name))
     assert {sample.weight_versions for sample in wait_for_samples(run, 4)} == {(0,)}

@@ -22,13 +22,20 @@ def _fleet(tokens: str, in_flight: str) -> dict[str, str]:
     }
 
 
-def _batches(in_60: str, in_20: str) -> dict[str, str]:
+def _behind(steps_behind: str, bound: str = "2x100") -> dict[str, str]:
+    return {
+        **series(_LAG, "generator", steps_behind),
+        **series("rollstream_generator_max_policy_lag_steps", "generator", bound),
+    }
+
+
+def _batches(in_10: str, in_5: str) -> dict[str, str]:
     bucket = "rollstream_scorer_batch_seconds_bucket"
     return {
-        **series(bucket, "scorer", in_20, le="20.0"),
-        **series(bucket, "scorer", in_60, le="60.0"),
-        **series(bucket, "scorer", in_60, le="+Inf"),
-        **series(bucket, "scorer", "0x100" if in_20 == "0x100" else "0+9x100", le="10.0"),
+        **series(bucket, "scorer", in_5, le="5.0"),
+        **series(bucket, "scorer", in_10, le="10.0"),
+        **series(bucket, "scorer", in_10, le="+Inf"),
+        **series(bucket, "scorer", "0x100" if in_5 == "0x100" else "0+9x100", le="2.5"),
     }
 
 
@@ -108,14 +115,19 @@ CASES = (
     ),
     AlertCase(
         alert="RollstreamGeneratorBehind",
-        fires=series(_LAG, "generator", "0x10 7x90"),
-        silent=[series(_LAG, "generator", "4x100"), series(_LAG, "generator", "0x40 7x5 0x60")],
+        fires=_behind("0x10 3x90"),
+        silent=[
+            _behind("2x100"),
+            _behind("0x40 7x5 0x60"),
+            # That run allows more.
+            _behind("3x100", bound="4x100"),
+        ],
         labels=_OF_GENERATOR,
     ),
     AlertCase(
         alert="RollstreamGeneratorBehind",
-        fires=series(_LAG, "generator", "-1x100"),
-        silent=[series(_LAG, "generator", "0x100")],
+        fires=_behind("-1x100"),
+        silent=[_behind("0x100")],
         labels=_OF_GENERATOR,
     ),
     AlertCase(
@@ -195,8 +207,9 @@ CASES = (
     ),
     AlertCase(
         alert="RollstreamScoringSlow",
-        fires=_batches(in_60="0+10x100", in_20="0x100"),
-        silent=[_batches(in_60="0+10x100", in_20="0+10x100"), _batches(in_60="7x100", in_20="0x100")],
+        # As where batches end at a deadline of 8 s.
+        fires=_batches(in_10="0+10x100", in_5="0x100"),
+        silent=[_batches(in_10="0+10x100", in_5="0+10x100"), _batches(in_10="7x100", in_5="0x100")],
         labels=_OF_RUN,
     ),
     AlertCase(

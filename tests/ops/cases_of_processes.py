@@ -94,7 +94,8 @@ CASES = (
             # It is too far behind, which has an alert of its own.
             {
                 **series("rollstream_process_ready", "generator", "0x100"),
-                **series("rollstream_generator_policy_lag_steps", "generator", "7x100"),
+                **series("rollstream_generator_policy_lag_steps", "generator", "3x100"),
+                **series("rollstream_generator_max_policy_lag_steps", "generator", "2x100"),
             },
             {
                 **series("rollstream_process_ready", "generator", "0x100"),

@@ -78,6 +78,7 @@ def _generators(tokens: str, in_flight: str, lag: str = "1x400") -> dict[str, st
             "rollstream_bus_in_flight_records", "generator", in_flight, number=number, group="math.generators"
         )
         found |= series("rollstream_generator_policy_lag_steps", "generator", lag, number=number)
+        found |= series("rollstream_generator_max_policy_lag_steps", "generator", "4x400", number=number)
         found |= series("rollstream_generator_stale_since_timestamp_seconds", "generator", "0x400", number=number)
     return found
 

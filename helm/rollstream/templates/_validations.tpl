@@ -199,16 +199,14 @@ the value there. */}}
 {{- if ne ($generator.updateStrategy.type | default "RollingUpdate") "RollingUpdate" }}{{ fail (printf "generator.updateStrategy.type %s: the groups of a LeaderWorkerSet know RollingUpdate only" $generator.updateStrategy.type) }}{{ end -}}
 {{- end }}
 
-{{/* Bounds of the chart against those of the stages. A test compares the two defaults with those of the settings. */}}
+{{/* Bounds of the chart against those of the stages. A test compares the defaults with those of the settings. */}}
 {{- define "rollstream.validateDeadlines" -}}
 {{- $v := .Values -}}
 {{- $batch := ($v.config.scorer | default dict).batch_deadline_seconds | default 15 -}}
 {{- if and $v.scorer.enabled (le (float64 $v.scorer.terminationGracePeriodSeconds) (float64 $batch)) }}{{ fail (printf "scorer.terminationGracePeriodSeconds %v: a batch may take batch_deadline_seconds, %v s, and a scorer that is killed before scores it again; raise it" $v.scorer.terminationGracePeriodSeconds $batch) }}{{ end -}}
 {{- if and $v.generator.enabled (le (int $v.generator.terminationGracePeriodSeconds) 20) }}{{ fail (printf "generator.terminationGracePeriodSeconds %v: running prompts have 20 s to end, and the engine some more; raise it" $v.generator.terminationGracePeriodSeconds) }}{{ end -}}
-{{- $lag := 4 -}}
-{{- if hasKey $v.config "max_policy_lag" }}{{ $lag = $v.config.max_policy_lag }}{{ end -}}
-{{- $threshold := $v.metrics.prometheusRule.thresholds.max_policy_lag_steps -}}
-{{- if and $v.metrics.prometheusRule.enabled (ne (float64 $lag) (float64 $threshold)) }}{{ fail (printf "metrics.prometheusRule.thresholds.max_policy_lag_steps %v: the run's max_policy_lag is %v, so the alert would come too late or for nothing; set both alike" $threshold $lag) }}{{ end -}}
+{{- $slow := $v.metrics.prometheusRule.thresholds.scoring_batch_seconds -}}
+{{- if and $v.metrics.prometheusRule.enabled (gt (float64 $slow) (float64 $batch)) }}{{ fail (printf "metrics.prometheusRule.thresholds.scoring_batch_seconds %v: a batch ends at the scorer's batch_deadline_seconds, %v s, so the alert would never come; set it no higher" $slow $batch) }}{{ end -}}
 {{- end }}
 
 {{- define "rollstream.validateMonitors" -}}

@@ -164,6 +164,7 @@ class _LagKeeper:
         self._consumer = consumer
         self._health = health
         self._bound = max_policy_lag
+        metrics.MAX_POLICY_LAG.set(max_policy_lag)
 
     def note(self, behind: int | None) -> None:
         """Note that the engine is `behind` optimizer steps behind; None: no path to the newest version is known."""

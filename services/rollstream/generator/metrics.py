@@ -11,6 +11,9 @@ TOKENS = Counter("rollstream_generator_completion_tokens_total", "Tokens sampled
 ENGINE_ERRORS = Counter("rollstream_generator_engine_errors_total", "Model calls that the engine did not resolve")
 WEIGHT_VERSION = Gauge("rollstream_generator_weight_version", "Version that generates now")
 POLICY_LAG = Gauge("rollstream_generator_policy_lag_steps", "Optimizer steps behind the newest published version")
+MAX_POLICY_LAG = Gauge(
+    "rollstream_generator_max_policy_lag_steps", "Optimizer steps behind, above which it takes no prompts"
+)
 STALE_SINCE = Gauge(
     "rollstream_generator_stale_since_timestamp_seconds",
     "When the first version was published that is newer than the one that generates, Unix time; 0 if none is",
