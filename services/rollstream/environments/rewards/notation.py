@@ -22,7 +22,9 @@ _RAISED: Final = re.compile("[⁺⁻]?[⁰¹²³⁴-⁹ⁿ]+")
 _LOWERED: Final = re.compile("[₀-₉]+")
 _ROOT: Final = re.compile(r"√ ?([0-9]+|[A-Za-z])")
 _BASED: Final = re.compile(
-    r"(?<![\w}^])\(?([0-9][0-9A-Fa-f]{0,99})\)?_(?:\{ ?([0-9]{1,2}) ?\}|([0-9]{1,2}))(?!\w)", re.ASCII
+    r"(?<![\w}^.])\(?(-?)\(?([0-9][0-9A-Fa-f]{0,99}(?:\.[0-9A-Fa-f]{1,99})?)\)?"
+    r"_(?:\{ ?([0-9]{1,2}) ?\}|([0-9]{1,2}))(?!\w)",
+    re.ASCII,
 )
 
 
@@ -39,7 +41,7 @@ def rewritten(text: str) -> str:
 
 
 def numeral_of(text: str) -> Numeral | None:
-    """Digits and base of a text that is nothing but a numeral with a base, such as `101_2`; None if it is none."""
+    """Digits with their sign, and base, of a text that is nothing but a numeral, as `-101_2`; None if it is none."""
     found = _BASED.fullmatch(rewritten(text).strip())
     return None if found is None else _numeral(found)
 
@@ -51,9 +53,11 @@ def last_numeral(text: str) -> Numeral | None:
 
 
 def _numeral(found: re.Match[str]) -> Numeral | None:
-    digits, base = found[1].lstrip("0").upper() or "0", int(found[2] or found[3])
+    digits, base = found[2].lstrip("0").upper(), int(found[3] or found[4])
+    digits = digits.rstrip("0").rstrip(".") if "." in digits else digits
     # `3a_1` is no numeral but three times a variable.
-    return (digits, base) if all(int(digit, 16) < base for digit in digits) else None
+    is_one = all(int(digit, 16) < base for digit in digits.replace(".", ""))
+    return (f"{found[1]}{digits or '0'}", base) if is_one else None
 
 
 def _fraction(found: re.Match[str]) -> str:
