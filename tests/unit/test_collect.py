@@ -66,6 +66,8 @@ def test_verls_row_gives_its_ground_truth_and_nested_values_travel_as_json_text(
         ({"prompt": []}, "nothing in it"),
         ({"prompt": ["2+2?"]}, "no role that is known: '2+2?'"),
         ({"prompt": [{"role": "user", "content": [{"type": "image"}]}]}, "content is not text: [{'type': 'image'}]"),
+        ({"prompt": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "content is not text: [{'type': "),
+        ({"prompt": [{"role": "user", "content": [{"type": "text"}]}]}, "content is not text: [{'type': 'text'}]"),
         ({"prompt": [{"role": "user", "content": "2+2?"}] * 5000}, "it has 5000 messages, more than 4096"),
         ({"prompt": "2+2?", **{f"column {n}": n for n in range(5000)}}, "it has 5000 columns, more than 4096"),
     ],
@@ -319,6 +321,23 @@ def test_a_file_in_which_no_row_has_the_prompts_column_is_refused_with_the_first
     with pytest.raises(ConfigurationError, match=r"none of 2 rows .*line 1: it has neither `prompt` nor `messages`"):
         collected(source, settings)
     assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_copy_that_cannot_be_written_leaves_all_for_the_next_call_which_asks_nothing(tmp_path):
+    source, copy = some_prompts(tmp_path / "data.jsonl", 2), tmp_path / "taken" / "out.jsonl"
+    settings = settings_for(tmp_path / "out", kind="hf", jsonl_copy=copy)
+    (tmp_path / "taken").touch()
+    # Raised by `collect` itself, which holds the lock from its first line to its last.
+    with pytest.raises(ConfigurationError, match=r"cannot write .*taken/out\.jsonl"):
+        collected(source, settings)
+    assert not (tmp_path / ".out.lock").exists()
+    (tmp_path / "taken").unlink()
+    again = collected(source, settings)
+    assert again.figures.num_completed == 0
+    assert len(lines_of(copy)) == 4
+    copy.unlink()
+    assert collected(source, settings).was_complete
+    assert len(lines_of(copy)) == 4
 
 
 def test_a_second_collection_into_the_same_output_is_refused_as_long_as_the_first_runs(tmp_path):

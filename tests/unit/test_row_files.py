@@ -226,6 +226,14 @@ def test_what_makes_a_whole_file_unreadable_is_said(tmp_path, name, content, why
         list(open_rows(tmp_path / name))
 
 
+@pytest.mark.parametrize("name", [b"a\nb.jsonl", b"a\xffb.jsonl", b"a\x7f"])
+def test_a_name_that_no_record_holds_is_refused(tmp_path, name):
+    path = tmp_path / os.fsdecode(name)
+    path.write_text('{"prompt": "a"}\n')
+    with pytest.raises(ConfigurationError, match="its name is no text or has control characters; rename it"):
+        open_rows(path)
+
+
 def test_a_directory_that_is_none_of_ours_or_has_splits_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="neither parquet nor JSONL files"):
         open_rows(tmp_path)

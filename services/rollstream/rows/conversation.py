@@ -201,10 +201,8 @@ def _message(message: Any) -> ChatMessage:
     if content is None and isinstance(message.get("tool_calls"), list):
         # OpenAI's is null where a message only calls tools.
         content = ""
-    if isinstance(content, list) and all(
-        isinstance(part, dict) and part.get("type") in _TEXT_PARTS for part in content
-    ):
-        content = "".join(str(part.get("text", "")) for part in content)
+    if isinstance(content, list) and all(map(_is_text, content)):
+        content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise UnusableRowError("a message's content is not text", shown(content))
     return {**message, "content": content}

@@ -4,6 +4,7 @@ A row that can't be read is a `BadRow`: the caller counts and lists it, and the 
 unreadable is a `ConfigurationError`. Nothing that a row names is ever opened.
 """
 
+import unicodedata
 from pathlib import Path
 from stat import S_ISREG
 from typing import Final
@@ -15,6 +16,8 @@ from rollstream.schemas.errors import ConfigurationError
 
 _NOT_ROWS: Final = ("_failures.jsonl", "_bad_rows.jsonl", "_journal.jsonl")
 """What our commands write beside rows."""
+_NO_TEXT: Final = ("Cc", "Cs")
+"""Control characters, and what stands for bytes that are not UTF-8."""
 
 
 def open_rows(path: Path, begun_with: str = "") -> RowSource:
@@ -25,6 +28,9 @@ def open_rows(path: Path, begun_with: str = "") -> RowSource:
     """
     if is_hub_name(path):
         return open_hub_rows(path, begun_with)
+    if any(unicodedata.category(character) in _NO_TEXT for character in path.name):
+        # Records and manifests name the source.
+        raise ConfigurationError(f"cannot read {path.name!r}: its name is no text or has control characters; rename it")
     try:
         if path.is_dir():
             return _directory(path)
