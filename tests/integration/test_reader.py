@@ -1,5 +1,6 @@
 """Reading topics without a group, on a real broker: where a reader goes on that the client stops."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -84,6 +85,22 @@ def test_reading_to_the_end_includes_partitions_that_were_added_just_before(kafk
         add_partitions(settings, topic, 8)
         put(settings, topic, *(b"%d" % number for number in range(40)))
         assert len(list(reader.to_end())) == 40
+
+
+def test_a_new_reader_does_not_stand_still_at_its_start(kafka: str, topic_prefix: str) -> None:
+    """One that does not know the brokers yet loses its first question for offsets, and asks again after 0.5 s or more.
+
+    The quickest of some is looked at, since on a loaded machine each may take long for another reason.
+    """
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    seconds = []
+    for _ in range(10):
+        began = time.monotonic()
+        with TopicReader(settings, [topic]) as reader:
+            assert list(reader.to_end()) == []
+        seconds.append(time.monotonic() - began)
+    assert min(seconds) < 0.4, seconds
 
 
 def test_a_topic_that_is_made_anew_ends_the_reading(

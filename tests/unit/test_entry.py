@@ -108,7 +108,7 @@ def test_the_exit_code_says_what_kind_of_end_it_was(main: str, code: int) -> Non
         ("fail(OSError(28, 'No space left on device'))", 70, "free space"),
         ("fail(MemoryError())", 70, "no memory is left"),
         ("fail(ImportError('libx.so: failed to map segment from shared object'))", 70, "no memory is left"),
-        ('fail(RuntimeError("can\'t start new thread"))', 70, "too few threads"),
+        ('fail(RuntimeError("can\'t start new thread"))', 70, "too few threads may run, or no memory"),
         ("fail(ExceptionGroup('two', [OSError(24, 'Too many open files'), ValueError()]))", 70, "too few files may be"),
         ("fail(ModuleNotFoundError(\"No module named 'torch'\", name='torch'))", 78, "comes with the extra"),
         ("fail(ModuleNotFoundError(\"No module named 'mine'\", name='mine'))", 78, "install it, or install"),

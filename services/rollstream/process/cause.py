@@ -49,7 +49,8 @@ def _advice(error: BaseException, said: str) -> str | None:
     if code in (errno.EMFILE, errno.ENFILE) or os.strerror(errno.EMFILE).lower() in said:
         return f"too few files may be open (`ulimit -n`: {_limit(resource.RLIMIT_NOFILE)}): raise the bound"
     if code == errno.EAGAIN or "can't start new thread" in said:
-        return f"too few threads may run (`ulimit -u`: {_limit(resource.RLIMIT_NPROC)}): raise the bound, or the pod's"
+        bounds = f"`ulimit -u`: {_limit(resource.RLIMIT_NPROC)}, `ulimit -v`: {_limit(resource.RLIMIT_AS)} bytes"
+        return f"too few threads may run, or no memory is left for one ({bounds}): raise the bound, or the pod's"
     if code in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return "the disk or the quota is full: free space"
     return None
