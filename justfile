@@ -40,6 +40,10 @@ ops:
 slow:
     uv run --no-sync pytest -m slow
 
+# Planted mistakes and the long campaigns: hours.
+night *seed:
+    .ci/night {{ seed }}
+
 # The whole loop on this machine.
 demo *words:
     uv run --no-sync rollstream demo {{ words }}

@@ -2,8 +2,9 @@
 
 Plants one change at a time in a copy of the tree: in rules, panels, templates, values, the compose file or metrics.
 Runs the tests that it reaches, the quick ones first, and prints who noticed. A change counts as noticed only if that
-test fails a second time with it, and passes without it. Exits with 1 if fewer than 19 of 20 were noticed. An unnoticed
-change takes a minute, one of a metric four: it is looked for on the whole stack.
+test fails a second time with it, and passes without it: when it first notices one, and again when all were looked for.
+Exits with 1 if fewer than 19 of 20 were noticed. An unnoticed change takes a minute, one of a metric four: it is looked
+for on the whole stack.
 """
 
 import argparse
@@ -29,11 +30,11 @@ _LIVE: Final = Path("tests/ops/test_whole_stack.py")
 _HOMES: Final = {
     "helm/dashboards/": ("tests/observability", "tests/ops"),
     "helm/rollstream/files/": ("tests/ops", "tests/observability"),
-    "helm/": ("tests/chart",),
+    "helm/": ("tests/chart/test_renderings.py", "tests/chart"),
     "docker-compose.yml": ("tests/compose",),
     "": ("tests/unit",),
 }
-"""Where it is most likely that a change of such a file is noticed: these tests come first."""
+"""Where it is most likely that a change of such a file is noticed: these tests come first, in this order."""
 
 
 def planned(root: Path, count: int, seed: int) -> list[Mutation]:
@@ -59,12 +60,16 @@ def _rounds(mutation: Mutation) -> Iterator[list[str]]:
         # Of the many tests that a module reaches, those that speak of what is counted.
         quick = [test for test in quick if re.search("metric|exported", (ROOT / test).read_text(encoding="utf-8"))]
     homes = next(homes for start, homes in _HOMES.items() if mutation.file.startswith(start))
-    yield [str(test) for test in sorted(quick, key=lambda test: (str(test.parent) not in homes, test))]
+    yield [str(test) for test in sorted(quick, key=lambda test: (_place(test, homes), test))]
     if mutation.kind == "metric":
         name = re.findall(r"\b_?[A-Z][A-Z_]+", mutation.before)[0].strip("_").lower()
         buses = [test for test in found if test.parent.name == "integration"]
         yield [str(test) for test in buses if name in (ROOT / test).read_text(encoding="utf-8")]
         yield [str(_LIVE)] * (_LIVE in found)
+
+
+def _place(test: Path, homes: Sequence[str]) -> int:
+    return next((place for place, home in enumerate(homes) if str(test).startswith(home)), len(homes))
 
 
 def who_notices(tree: TreeCopy, mutation: Mutation, wanted: Sequence[Sequence[str]]) -> str | None:
@@ -79,7 +84,7 @@ def who_notices(tree: TreeCopy, mutation: Mutation, wanted: Sequence[Sequence[st
                 return None if tree.made_from(mutation.file) else refused
             if failed is None:
                 break
-            if fails_again and tree.first_failure([failed]) is None:
+            if fails_again and tree.passes_as_it_is(failed):
                 return failed
             unfit.append(failed)
     return None
@@ -101,9 +106,12 @@ def main(words: Sequence[str]) -> int:
         # Before the first one: the tree here may change meanwhile, its copy does not.
         wanted = [rounds(mutation) for mutation in chosen]
         unnoticed = [one for one, tests in zip(chosen, wanted, strict=True) if not _looked_for(tree, one, tests)]
-    share = 1 - len(unnoticed) / max(1, len(chosen))
-    sys.stdout.write(f"{len(chosen) - len(unnoticed)} of {len(chosen)} noticed, seed {options.seed}\n")
-    return 0 if share >= LEAST_SHARE else 1
+        share = 1 - len(unnoticed) / max(1, len(chosen))
+        sys.stdout.write(f"{len(chosen) - len(unnoticed)} of {len(chosen)} noticed, seed {options.seed}\n")
+        broken = tree.first_failure(sorted(tree.passing))
+    if broken:
+        sys.stdout.write(f"{broken} fails now without any change, so what it noticed says nothing\n")
+    return 0 if share >= LEAST_SHARE and not broken else 1
 
 
 def _looked_for(tree: TreeCopy, mutation: Mutation, wanted: Sequence[Sequence[str]]) -> bool:
