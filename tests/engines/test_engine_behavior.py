@@ -245,10 +245,16 @@ def test_no_process_of_vllm_outlives_a_generator_that_is_killed_while_it_starts(
     assert alive == []
 
 
-def test_requests_end_when_the_process_of_vllm_is_killed(engine_hosts: EngineHosts) -> None:
-    refusals = engine_hosts.get("vllm-tied-keep").run(scenario.kill_children_while_generating, {"max_tokens": 250})
+def test_when_the_process_of_vllm_is_killed_requests_end_and_its_sockets_go_with_the_generator(
+    engine_hosts: EngineHosts,
+) -> None:
+    host = engine_hosts.get("vllm-tied-keep")
+    temporary = host.run(scenario.temporary_directory)
+    assert any(path.is_socket() for path in temporary.iterdir())
+    refusals = host.run(scenario.kill_children_while_generating, {"max_tokens": 250})
     engine_hosts.close("vllm-tied-keep")
     assert all("engine process is gone" in refusal for refusal in refusals)
+    assert not temporary.exists()
 
 
 def _assert_whole(answer: Generation) -> None:

@@ -1,6 +1,7 @@
 """What tests do with an engine, as coroutines that run in the engine's process."""
 
 import asyncio
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,11 @@ async def kill_children_while_generating(engine: Engine, asked: Asked) -> list[s
     for child in psutil.Process().children(recursive=True):
         child.kill()
     return [await running, await refusal(engine, asked)]
+
+
+async def temporary_directory(_engine: Engine) -> Path:
+    """Where the engine's process makes its temporary files."""
+    return Path(tempfile.gettempdir())
 
 
 async def identity(engine: Engine) -> dict[str, Any]:
