@@ -68,10 +68,13 @@ def test_partitions_that_are_added_are_read_too_from_their_start(
     with TopicReader(settings, [topic], follows=True) as reader:
         wait_until(lambda: reader.poll(timeout_seconds=0.1) or reader.at_end(), "the end")
         add_partitions(settings, topic, 8)
-        put(settings, topic, *(b"%d" % number for number in range(40)))
-        read = []
-        wait_until(lambda: read.extend(reader.poll(timeout_seconds=0.1)) or len(read) >= 40, "every record")
-        assert {message.partition for message in read} - {0}
+
+        def read_elsewhere() -> set[int]:
+            # A producer may not know the new partitions at once.
+            put(settings, topic, *(b"%d" % number for number in range(40)))
+            return {message.partition for message in reader.poll(timeout_seconds=0.1)} - {0}
+
+        wait_until(read_elsewhere, "a record of an added partition")
         assert len(reader.partitions) == 8
         wait_until(lambda: reader.poll(timeout_seconds=0.1) or reader.at_end(), "the end of all partitions")
         assert reader.positions().keys() == set(reader.partitions)
@@ -101,6 +104,15 @@ def test_a_new_reader_does_not_stand_still_at_its_start(kafka: str, topic_prefix
             assert list(reader.to_end()) == []
         seconds.append(time.monotonic() - began)
     assert min(seconds) < 0.4, seconds
+
+
+def test_an_offset_that_is_refused_since_the_topic_was_made_anew_says_so(kafka: str, topic_prefix: str) -> None:
+    settings, topic = KafkaSettings(bootstrap_servers=kafka), LEDGER.of(topic_prefix)
+    KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
+    with TopicReader(settings, [topic], start={(topic, 0): 5}) as reader:
+        make_anew(settings, topic)
+        with pytest.raises(TopicChangedError, match="was made anew while it was read"):
+            wait_until(lambda: reader.poll(timeout_seconds=0.1), "the refusal")
 
 
 def test_a_topic_that_is_made_anew_ends_the_reading(

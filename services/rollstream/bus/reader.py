@@ -182,6 +182,7 @@ class TopicReader:
     def _read_on(self, partition: Partition, error: KafkaError) -> None:
         """Go on where this partition was; raises `ConfigurationError` if the log does not hold that offset.
 
+        A topic that was made anew holds none either, and the client may say so before the next look at the topic.
         librdkafka 2.16 also reports it ("no offset stored") when a broker is lost while a reader begins.
         """
         wanted = self._next(partition)
@@ -190,6 +191,7 @@ class TopicReader:
         except confluent_kafka.KafkaException as failed:
             raise BrokerError(f"asking for the offsets of {partition[0]}: {what_it_says(failed)}") from failed
         if wanted.offset != FROM_START and not first <= wanted.offset <= end:
+            self._read_too(self._watch.look())
             raise ConfigurationError(
                 f"{partition[0]}/{partition[1]}: offset {wanted.offset} is not in the log, which holds {first} to "
                 f"{end}: {error.str()}"

@@ -56,9 +56,11 @@ class TopicWatch:
     def look(self) -> list[Partition]:
         """The same, asked now: waits for the answer; without one nothing is known to have changed.
 
-        A missing topic is asked for twice: whoever writes next must not write to one that comes in its place.
+        A question that is open may have been answered before a change that matters now. A missing topic is asked for
+        twice: whoever writes next must not write to one that comes in its place.
         """
-        added = self._take_in(self._asked or self._ask())
+        self._asked = None
+        added = self._take_in(self._ask())
         return added + self._take_in(self._ask()) if self._missing else added
 
     def _ask(self) -> AskedTopics:
