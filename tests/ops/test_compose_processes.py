@@ -50,6 +50,11 @@ class Containers:
         assert (kind, program) == ("CMD", "rollstream")
         return self._start(service, f"{service}-check", words).wait() == 0
 
+    def what_is_ill(self, service: str) -> str:
+        """What was waited for, with what the service and the one before it in the loop said."""
+        said = {name: self.running[name].said()[-2000:] for name in (service, f"{service}-check", "trainer")}
+        return f"the {service}'s health check:\n" + "\n".join(f"{name}: {text}" for name, text in said.items())
+
     def start_model(self) -> StartedProcess:
         """Start the shell words of the service that makes the model, with one step of warm-up."""
         service = self.project.all_services["model"]
@@ -130,7 +135,7 @@ def test_the_services_make_topics_and_a_model_and_learn(containers: Containers, 
     for stage in ("trainer", "generator", "scorer", "producer"):
         containers.start(stage)
     for stage in ("generator", "scorer", "producer"):
-        wait_until(partial(containers.is_healthy, stage), f"the {stage}'s health check", every_seconds=1.0)
+        wait_until(partial(containers.is_healthy, stage), partial(containers.what_is_ill, stage), every_seconds=1.0)
     trainer = containers.running["trainer"]
     assert trainer.wait(STEPS_SECONDS) == 0, trainer.said()[-3000:]
     assert OutsideClient(kafka, topic_prefix).steps() == NUM_STEPS
