@@ -42,6 +42,12 @@ def _laughs() -> dict[str, Any]:
     return record("PromptSubmitted", *fields)
 
 
+def _parsed(inner: dict[str, Any]) -> dict[str, Any]:
+    """It says that fastavro parsed it already, and names other types than those that it shows."""
+    shown = record("PromptSubmitted", record("Inner", "string"), "Inner")
+    return {**shown, "__fastavro_parsed": True, "__named_schemas": {"PromptSubmitted": shown, "Inner": inner}}
+
+
 STRANGE: Final[dict[str, Strange]] = {
     "contains itself": Strange(record("PromptSubmitted", "PromptSubmitted"), b""),
     "contains itself in a union": Strange(record("PromptSubmitted", ["null", "PromptSubmitted"]), b"\2" * 3_000_000),
@@ -56,6 +62,12 @@ STRANGE: Final[dict[str, Strange]] = {
         {"namespace": "stranger", **record("PromptSubmitted", ["null", "stranger.PromptSubmitted"])}, b"\2" * 3_000_000
     ),
     "a field that contains itself": Strange(record("PromptSubmitted", record("Self", ["null", "Self"])), b"\2" * 10**6),
+    "claims to be parsed, and contains itself": Strange(
+        _parsed(record("Inner", ["null", "Inner"])), b"\2a" + b"\2" * 3_000_000
+    ),
+    "claims to be parsed, and has 2^60 nulls": Strange(
+        _parsed(record("Inner", {"type": "array", "items": "null"})), b"\2a" + _MANY
+    ),
     "2^60 nulls": Strange(record("PromptSubmitted", {"type": "array", "items": "null"}), _MANY),
     "2^60 nulls of a kind": Strange(record("PromptSubmitted", {"type": "array", "items": {"type": "null"}}), _MANY),
     "2^60 empty records": Strange(record("PromptSubmitted", {"type": "array", "items": record("Empty")}), _MANY),

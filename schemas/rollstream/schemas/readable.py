@@ -80,6 +80,8 @@ class _Check:
 
     def _of_kind(self, schema: Mapping[str, Any], level: int, *, in_union: bool) -> int:
         kind, logical = schema.get("type"), schema.get("logicalType")
+        if any(name.startswith("__") for name in schema):
+            _refuse("a key that begins with __: fastavro would take it as parsed, with whatever types it names there")
         if logical is not None and not (isinstance(logical, str) and logical in _LOGICAL):
             _refuse(f"logical type {str(logical)[:80]!r}")
         if kind == "array":
