@@ -13,6 +13,15 @@ import pytest
 from rollstream.cli.main import COMMANDS, cli
 
 ROOT = Path(__file__).parents[2]
+READMES = (
+    "README.md",
+    "schemas/README.md",
+    "services/README.md",
+    "services/rollstream/collect/README.md",
+    "services/rollstream/rows/README.md",
+    "producers/README.md",
+    "trainer/README.md",
+)
 SOURCES = [ROOT / name / "rollstream" for name in ("schemas", "services", "producers", "trainer")]
 HEAVY = ("torch", "vllm", "transformers", "faust", "confluent_kafka", "pyarrow")
 LIGHT = (
@@ -96,9 +105,23 @@ def test_every_command_of_the_table_is_there_and_explains_itself(name: str) -> N
 
 
 def test_the_commands_that_the_readme_shows_exist() -> None:
-    shown = _shown_commands((ROOT / "README.md").read_text())
-    assert shown, "the README shows no command"
+    shown = [words for path in READMES for words in _shown_commands((ROOT / path).read_text())]
+    assert len(shown) > 20, "the READMEs show no commands"
     assert [words for words in shown if not _exists(words)] == []
+
+
+def test_the_readme_is_for_ten_minutes() -> None:
+    assert (ROOT / "README.md").stat().st_size <= 12_000
+
+
+@pytest.mark.parametrize("name", [*READMES, "CONTRIBUTING.md", "helm/README.md"])
+def test_what_a_readme_links_to_is_there(name: str) -> None:
+    page = ROOT / name
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        headings = re.findall(r"^#+ (.+)$", linked.read_text(), re.MULTILINE) if heading else []
+        assert not heading or heading in [one.lower().replace(" ", "-") for one in headings], heading
 
 
 def _heavy(modules: list[str]) -> list[str]:

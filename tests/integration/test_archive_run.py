@@ -38,7 +38,7 @@ from tests.harness.trainer_runs import (
 from tests.harness.waits import wait_until
 
 NUM_STEPS = 5
-README = Path(__file__).parents[2] / "README.md"
+README = Path(__file__).parents[2] / "services/rollstream/collect/README.md"
 
 
 @pytest.fixture(scope="module")
