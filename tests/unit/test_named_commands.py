@@ -49,7 +49,11 @@ def has_program(module: str) -> bool:
 
 
 def test_every_module_that_a_readme_runs_is_installed_and_none_types_vllm_serve() -> None:
-    texts = [path.read_text() for pattern in ("*.md", "*/*.md", "helm/*/*.md", "services/rollstream/*/*.md") for path in ROOT.glob(pattern)]
+    texts = [
+        path.read_text()
+        for pattern in ("*.md", "*/*.md", "helm/*/*.md", "services/rollstream/*/*.md")
+        for path in ROOT.glob(pattern)
+    ]
     modules = {module.rstrip(".") for text in texts for module in _MODULE.findall(text)}
     assert "vllm.entrypoints.openai.api_server" in modules
     assert [module for module in modules if not has_program(module)] == []
