@@ -58,6 +58,8 @@ def test_it_runs_the_command_below_an_init_as_a_user_with_a_number_and_asks_the_
     assert instructions("ENTRYPOINT") == ['["tini", "-s", "--", "rollstream"]']
     (packages,) = [line for line in instructions("RUN") if "apt-get install" in line]
     assert "tini" in packages.split()
+    # The kernel shows the environment of a program to nobody of its user only if that user can't read the program.
+    assert " chmod 0711 /usr/bin/tini " in packages
     (check,) = instructions("HEALTHCHECK")
     assert check.endswith('CMD ["rollstream", "probe", "livez"]')
 
