@@ -54,8 +54,17 @@ FORGED: dict[str, dict[str, Any]] = {
     "an hour ahead": {"incarnation": 3_600_000_000},
 }
 
+FORGED_WHILE_STOPPED: dict[str, dict[str, Any]] = {
+    **FORGED,
+    # While one runs these can be true: another process of its name may have taken over.
+    "another seed": {"mark": "3/7777"},
+    "the first row again": {"mark": "0/0"},
+    "no mark": {"mark": "x"},
+    "another source": {"source": "stranger.jsonl@5891b5b522d5", "mark": "0/0"},
+}
 
-@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+
+@pytest.mark.parametrize("change", FORGED_WHILE_STOPPED.values(), ids=FORGED_WHILE_STOPPED)
 def test_a_forged_record_while_it_is_stopped_costs_neither_credit_nor_place(run: Run, change: dict[str, Any]) -> None:
     settings = run.settings(share=3)
     with producing(settings):

@@ -68,6 +68,19 @@ def test_a_process_ends_when_a_later_one_of_its_name_claims_and_not_for_what_an_
         note(first, a_progress("one", incarnation=second.incarnation))
 
 
+def test_a_producer_never_goes_back_in_a_source_but_may_take_another_and_come_back() -> None:
+    made = claims(*(a_progress("one", incarnation=number, mark=mark) for number, mark in ((1, "5/0"), (2, "3/0"))))
+    for mark in ("5/7", "4/0", "x", ""):
+        note(made, a_progress("one", incarnation=3, mark=mark))
+    note(made, a_progress("one", incarnation=3, mark="0/9", source="test.jsonl@000000000000"))
+    made.claim(LATER, ENDS)
+    assert made.num_refused == 5
+    assert made.own is not None
+    assert made.own.mark == "0/9"
+    assert made.own_of_source is not None
+    assert made.own_of_source.mark == "5/0"
+
+
 def test_a_record_from_the_future_ends_nobody() -> None:
     made = claims(a_progress("one", incarnation=2**53))
     made.claim(LATER, ENDS)

@@ -73,5 +73,11 @@ def test_another_data_set_starts_at_its_first_row_and_its_prompts_get_new_number
     assert place_after(a_progress(source="digits", mark="4/7", next_sequence=9), "letters", 7) == Place(sequence=9)
 
 
+def test_who_comes_back_to_a_data_set_goes_on_where_it_was_in_it() -> None:
+    left, earlier = (a_progress(source="digits", mark="4/7", next_sequence=number) for number in (9, 5))
+    elsewhere = left.model_copy(update={"source": "letters", "mark": "0/7"})
+    assert place_after(elsewhere, "digits", 7, earlier=earlier) == Place(position=4, sequence=9)
+
+
 def test_a_mark_that_is_no_position_does_not_stop_the_producer() -> None:
     assert place_after(a_progress(source="digits", mark="-1", next_sequence=9), "digits", 7) == Place(sequence=9)

@@ -12,7 +12,15 @@ from collections.abc import Callable
 from datetime import datetime
 
 from rollstream.producers import metrics
-from rollstream.producers.plausible import CLOCKS_DIFFER, LogEnds, is_early, microseconds, why_not_after, why_untrue
+from rollstream.producers.plausible import (
+    CLOCKS_DIFFER,
+    LogEnds,
+    is_early,
+    microseconds,
+    why_not_after,
+    why_not_further,
+    why_untrue,
+)
 from rollstream.schemas.errors import ConfigurationError, FencedError
 from rollstream.schemas.producer import ProducerProgress
 
@@ -30,6 +38,8 @@ class Claims:
         self._had_it_before = False
         self.num_refused = 0
         """Records that can't be true."""
+        self.own_of_source: ProducerProgress | None = None
+        """The newest record of this name and source that can be true."""
         self.incarnation: int | None = None
         """Number of this process; None until it has claimed."""
         self.claimed_at: datetime | None = None
@@ -83,12 +93,19 @@ class Claims:
         before = None if older is None else (older.source, older.claimed_at)
         if record.producer == self._name and self.claimed_at is not None:
             before = (self._source, self.claimed_at)
-        why = why_untrue(record, appended_at, ends) or (before and why_not_after(record, *before))
+        place = self.own_of_source if record.producer == self._name else older
+        why = (
+            why_untrue(record, appended_at, ends)
+            or (before and why_not_after(record, *before))
+            or (place and why_not_further(record, place))
+        )
         if why:
             self._refuse(record, why)
         # A process that was replaced may still write.
         elif older is None or older.incarnation <= record.incarnation:
             self._newest[record.producer] = record
+            if record.producer == self._name and record.source == self._source:
+                self.own_of_source = record
 
     def _refuse(self, record: ProducerProgress, why: str) -> None:
         self.num_refused += 1

@@ -130,7 +130,7 @@ class Producer:
         self._claims.claim(utc_now(), self._log_ends())
         self._report_refused()
         own = self._claims.own
-        self._place = place_after(own, self._source.dataset, self._settings.seed)
+        self._place = place_after(own, self._source.dataset, self._settings.seed, earlier=self._claims.own_of_source)
         if own is not None:
             self._go_on_from(own)
         self._save(publisher)

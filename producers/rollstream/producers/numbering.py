@@ -7,7 +7,7 @@ restarts goes on from a position. A sequence number counts a producer's prompts:
 import hashlib
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow, Source
@@ -37,14 +37,21 @@ class Place:
         return f"{self.position}/{seed}"
 
 
-def place_after(progress: ProducerProgress | None, dataset: str, seed: int) -> Place:
+def place_after(
+    progress: ProducerProgress | None, dataset: str, seed: int, *, earlier: ProducerProgress | None = None
+) -> Place:
     """Where a producer goes on that has left `progress`; None: it has left nothing. Another data set starts anew.
+
+    `earlier`: the newest record that it has left of this data set. It counts where `progress` is of another one, which
+    anybody may have written: no row must come again for that.
 
     Raises `ConfigurationError` if the rows of the same data set would come in the order of another seed: the position
     would leave some out, and repeat others whose groups are closed.
     """
     if progress is None:
         return Place()
+    if progress.source != dataset and earlier is not None:
+        return replace(place_after(earlier, dataset, seed), sequence=progress.next_sequence)
     position, _, of_seed = progress.mark.partition("/")
     if progress.source != dataset or not position.isdecimal():
         _LOG.warning(

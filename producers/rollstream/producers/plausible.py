@@ -68,6 +68,17 @@ def why_not_after(record: ProducerProgress, source: str, claimed_at: datetime) -
     return None
 
 
+def why_not_further(record: ProducerProgress, before: ProducerProgress) -> str | None:
+    """What a record contradicts in where its producer was in this source; None if nothing. A producer only goes on."""
+    if record.source != before.source or record.incarnation < before.incarnation:
+        return None
+    (position, _, seed), (position_before, _, seed_before) = record.mark.partition("/"), before.mark.partition("/")
+    is_on = not position_before.isdecimal() or (position.isdecimal() and int(position) >= int(position_before))
+    if is_on and seed_before in ("", seed):
+        return None
+    return f"mark {record.mark[:40]!r}: this source, in the order of its seed, was read to {before.mark[:40]!r} before"
+
+
 def is_early(incarnation: int, appended_at: datetime) -> bool:
     """Whether a process began, by its own clock, long after the broker appended what it wrote."""
     return incarnation > microseconds(appended_at + CLOCKS_DIFFER)
