@@ -87,6 +87,7 @@ class FakeOpenAI:
     loaded: list[str] = field(default_factory=list)
     """Directories that weights were loaded from."""
     load_status: int = 200
+    info_status: int = 200
     is_open: asyncio.Event = field(default_factory=asyncio.Event)
     _abort: list[asyncio.Event] = field(default_factory=list)
 
@@ -219,7 +220,9 @@ class FakeOpenAI:
 
     async def _server_info(self, request: web.Request) -> web.Response:
         found = {"model_config": {"logprobs_mode": self.logprobs_mode}, "device_config": {"device": self.device}}
-        return web.json_response({"vllm_config": found})
+        return (
+            web.json_response({"vllm_config": found}) if self.info_status == 200 else _error(self.info_status, "busy")
+        )
 
     async def _weight_info(self, request: web.Request) -> web.Response:
         return web.json_response({"weight_version": self.weight_version, "version": VERSIONS["sglang"]})

@@ -326,6 +326,15 @@ def test_logprobs_that_ignore_the_temperature_are_refused_for_training(model: Pa
             on(an_engine(server.url, tokenizer_path=model, weight_updates="vllm"), nothing)
 
 
+def test_a_server_that_can_not_say_now_how_it_is_set_is_not_taken_for_one_that_is_set_wrongly(model: Path) -> None:
+    """An error of the route says nothing of the settings: it is started again, and not given up."""
+
+    async def nothing(engine: OpenAiHttpEngine) -> None: ...
+
+    with fake_openai(kind="vllm", info_status=500) as server, pytest.raises(EngineDeadError, match="answered 500"):
+        on(an_engine(server.url, tokenizer_path=model, weight_updates="vllm"), nothing)
+
+
 def test_a_reload_that_would_be_wrong_in_silence_is_refused(tmp_path: Path) -> None:
     """vLLM's own, of tied embeddings on a CPU."""
     tied = a_version(tmp_path / "tied", 4)

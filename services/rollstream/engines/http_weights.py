@@ -77,6 +77,7 @@ class ServerWeights:
                 f"{server.root} has no routes to load weights: start vLLM with VLLM_SERVER_DEV_MODE=1, or set "
                 "http.weight_updates to 'none' where its weights stay"
             )
+        _require_done(reply, server, "/server_info")
         mode = _setting(reply, "model_config", "logprobs_mode")
         if self._settings.tokenizer_path is not None and mode != "processed_logprobs":
             raise ConfigurationError(
@@ -201,8 +202,7 @@ class ServerWeights:
 
     async def _done(self, server: Server, route: str, body: Any = None) -> Reply:
         reply = await self._asked(server, "POST", route, body)
-        if not reply.is_ok:
-            raise EngineError(f"{server.root}{route} answered {reply.status}: {reply.message}")
+        _require_done(reply, server, route)
         return reply
 
     async def _asked(self, server: Server, method: str, route: str, body: Any = None) -> Reply:
@@ -211,6 +211,11 @@ class ServerWeights:
                 return await self._client.ask(server, method, route, body)
         except (aiohttp.ClientError, OSError) as error:
             raise EngineError(f"{server.root}{route}: {type(error).__name__}: {error}") from error
+
+
+def _require_done(reply: Reply, server: Server, route: str) -> None:
+    if not reply.is_ok:
+        raise EngineError(f"{server.root}{route} answered {reply.status}: {reply.message}")
 
 
 def _setting(reply: Reply, *names: str) -> Any:
