@@ -118,6 +118,22 @@ def test_a_ledger_that_was_made_anew_is_refused_where_versions_or_checkpoints_of
     assert run.messages("ledger") == []
 
 
+def test_a_ledger_and_weights_that_were_made_anew_are_refused_where_only_a_trainers_offsets_are_left(
+    run: Run, start: Start
+) -> None:
+    configure(run, checkpoint_every=1000)
+    trainer = start()
+    scored(run, submitted(run, 2))
+    wait_until(lambda: run.committed("trainer", "scored") == 8, "what it has read to be committed for monitors")
+    trainer.kill()
+    for topic in (LEDGER, WEIGHTS):
+        make_anew(run.kafka, topic.of(run.name))
+    again = start()
+    assert again.wait() == 78
+    assert f"the ledger of run {run.name} is empty, and there is how far a trainer read" in again.said()
+    assert run.messages("ledger") == []
+
+
 def test_versions_go_on_growing_where_weights_alone_was_made_anew_and_the_trainer_says_what_is_lost(
     run: Run, start: Start
 ) -> None:

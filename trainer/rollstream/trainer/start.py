@@ -185,8 +185,9 @@ def _look_up(settings: TrainerSettings, run: Run, checkpoints: CheckpointStore) 
     restored = _restored_position(run, source, plan, checkpoint)
     if plan.parent is None:
         check_first_start(
-            checkpoints.positions(), run=run.name, topic_ids=restored.topic_ids, newest_version=known.newest_version
-        )
+            checkpoints.positions(), _noted(run, source),
+            run=run.name, topic_ids=restored.topic_ids, newest_version=known.newest_version,
+        )  # fmt: skip
     elif not any(run.ends(WEIGHTS).values()):
         _LOG.warning(
             "no version lies on weights of run %s, and its ledger has them up to %d: the topic was deleted and made "

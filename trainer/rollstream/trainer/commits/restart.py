@@ -83,14 +83,21 @@ def check_noted(noted: Iterable[tuple[str, str]], topic_ids: Mapping[str, str]) 
 
 
 def check_first_start(
-    positions: Iterable[tuple[str, Position]], *, run: str, topic_ids: Mapping[str, str], newest_version: int
+    positions: Iterable[tuple[str, Position]],
+    noted: Iterable[tuple[str, str]],
+    *,
+    run: str,
+    topic_ids: Mapping[str, str],
+    newest_version: int,
 ) -> None:
     """Raise `ConfigurationError` if the ledger is empty although trainers of this run have committed.
 
-    `positions`: the checkpoints that lie there. `topic_ids`: of the topics that are read now: a run that was begun anew
-    has new ones. `newest_version`: of `weights`, -1 without any. A version and its entry are committed together.
+    `positions`: the checkpoints that lie there. `noted`: the topics that trainers read, with their ids; none notes any
+    before its first entry. `topic_ids`: of the topics that are read now: a run that was begun anew has new ones.
+    `newest_version`: of `weights`, -1 without any. A version and its entry are committed together.
     """
     left = [f"version {newest_version} on weights"] if newest_version >= 0 else []
+    left += [f"how far a trainer read {topic}" for topic, known in sorted(noted) if topic_ids.get(topic) == known][:1]
     of_run = (name for name, position in positions if position.run == run and position.topic_ids == topic_ids)
     if (name := next(of_run, None)) is not None:
         left.append(f"checkpoint {name}")
