@@ -102,3 +102,5 @@ def test_answers_of_a_server_are_scored_and_the_tokens_that_it_reports_counted(t
         )
     rows = lines_of(tmp_path / "out.jsonl")
     assert [(row["response"], row["reward"], row["num_tokens"]) for row in rows] == [("yes", 0.25, 3)] * 3
+    # LiteLLM answers 500 to a request without any key.
+    assert {one.authorization for one in server.asked} == {"Bearer dummy"}

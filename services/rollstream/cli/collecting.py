@@ -131,13 +131,20 @@ def key_in(variable: str) -> SecretStr | None:
 
 
 def litellm_key() -> SecretStr:
-    """The key in LITELLM_API_KEY, else "dummy": without any, LiteLLM answers 500, as if it were not ready."""
-    return key_in("LITELLM_API_KEY") or SecretStr("dummy")
+    """The key in LITELLM_API_KEY, else any."""
+    return key_in("LITELLM_API_KEY") or _any_key()
 
 
-def _named_key(variable: str | None) -> SecretStr | None:
-    key = None if variable is None else key_in(variable)
-    if variable is not None and key is None:
+def _any_key() -> SecretStr:
+    """What servers without keys pass over. Without any LiteLLM answers 500, as if it were not ready."""
+    return SecretStr("dummy")
+
+
+def _named_key(variable: str | None) -> SecretStr:
+    if variable is None:
+        return _any_key()
+    key = key_in(variable)
+    if key is None:
         raise ConfigurationError(
             f"--api-key-variable {variable}: there is no such environment variable, or it is empty"
         )

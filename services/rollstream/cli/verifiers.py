@@ -39,7 +39,11 @@ def import_(run: Path, output: Path) -> None:
 @click.option("--env-id", default="", help="Name of the environment; default: the imported run's.")
 @click.option("--model", default="", help="Name of the model; default: the imported run's.")
 @click.option("--run-id", default="", help="Name of the run; default: the imported run's, else a new one.")
-@click.option("--zero-for-failed", is_flag=True, help="Reward 0.0 where there is none, as verifiers writes; else null.")
+@click.option(
+    "--zero-for-failed",
+    is_flag=True,
+    help="Reward 0.0 where there is none, as verifiers writes; else null. An imported row stays as it was.",
+)
 def export(rollouts: Path, outputs: Path, env_id: str, model: str, run_id: str, zero_for_failed: bool) -> None:
     """Write rollouts as OUTPUTS/evals/ENV--MODEL/RUN/, which `prime eval view` shows."""
     from rollstream.collect.verifiers.runs import RunName, export_run
