@@ -17,6 +17,7 @@ What Faust 0.15.3 does, and what is done about it:
   of a topic that was deleted since, and made anew. So such partitions are read again from their start (`commits.py`).
 - While a broker is away, aiokafka's fetches wait for their next try. If it is closed then, it raises their cancellation
   into whoever closes it, which is Faust's consumer thread. So that is passed over.
+- At the end and before a rebalance it commits nothing if a commit is under way. So that one is waited for first.
 - It says nowhere whether records are fetched. `fetched` looks into its consumer.
 """
 
@@ -105,6 +106,12 @@ class _ConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # the libr
 class _Consumer(AiokafkaConsumer):  # type: ignore[misc]  # the library is not typed here
     def _new_consumer_thread(self) -> AIOKafkaConsumerThread:
         return _ConsumerThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def commit_and_end_transactions(self) -> None:
+        """Commit what is done. Faust does nothing while another commit, maybe of less, is under way."""
+        while await self.maybe_wait_for_commit_to_finish():
+            pass
+        await super().commit_and_end_transactions()
 
 
 class _App(BoundedApp):
