@@ -1,6 +1,7 @@
 """Spans of a whole run, as a real collector gets them from the four stages, and what becomes of a run without it."""
 
 import json
+import re
 import time
 import uuid
 from pathlib import Path
@@ -140,7 +141,7 @@ def check_logs(run: Run, loop: Loop) -> None:
     generator = [line for line in lines(loop, "generator") if "dead letter (unreadable)" in line["message"]]
     assert [(line["trace_id"], line["topic"]) for line in generator] == [(OUTSIDE_TRACE, f"{run.name}.prompts")]
     assert len(generator[0]["span_id"]) == 16
-    steps = [line for line in lines(loop, "trainer") if line["message"].startswith("step ")]
+    steps = [line for line in lines(loop, "trainer") if re.match(r"step \d+: ", line["message"])]
     assert {len(line["trace_id"]) for line in steps} == {32}
     assert not any(TOKEN in stage.process.said() for stage in loop.stages.values())
 
