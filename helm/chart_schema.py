@@ -12,7 +12,7 @@ from typing import Any, Final
 import yaml
 
 from rollstream.bus.acl_rules import ROLES
-from rollstream.process.settings import RUN_WIDE, STAGES, StageSettings, settings_class
+from rollstream.process.settings.base import RUN_WIDE, STAGES, StageSettings, settings_class
 
 CHART: Final = Path(__file__).parent / "rollstream"
 SCHEMA_FILE: Final = CHART / "values.schema.json"

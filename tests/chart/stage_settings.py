@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 from pydantic import SecretStr
 
-from rollstream.process.settings import Stage, StageSettings, settings_class
+from rollstream.process.settings.base import Stage, StageSettings, settings_class
 from tests.chart.rendering import Document, Release, container_of
 
 POD_NAME: Final = "the-pod-0"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from helm import chart_readme, chart_schema
-from rollstream.process.settings import key_tables
+from rollstream.process.settings.base import key_tables
 from tests.chart.rendering import CHART, EXAMPLES
 
 PROJECT = tomllib.loads((CHART.parents[1] / "pyproject.toml").read_text())["project"]

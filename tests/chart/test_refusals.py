@@ -7,7 +7,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from rollstream.process.settings import settings_class
+from rollstream.process.settings.base import settings_class
 from rollstream.stage.loop import Stage
 from tests.chart.rendering import MINIMAL, STAGES, at, merged, render, render_exactly
 

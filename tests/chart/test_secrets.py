@@ -6,8 +6,8 @@ import helm_python
 import pytest
 
 from rollstream.process.masking import may_name_a_secret
-from rollstream.process.setting_keys import keys_of
-from rollstream.process.settings import STAGES, Stage, settings_class
+from rollstream.process.settings.base import STAGES, Stage, settings_class
+from rollstream.process.settings.keys import keys_of
 from tests.chart.everything import EVERYTHING
 from tests.chart.rendering import EXAMPLES, MINIMAL, at, example, merged, render, render_exactly
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollstream.process.settings import STAGES, Stage
+from rollstream.process.settings.base import STAGES, Stage
 from tests.chart.everything import EVERYTHING
 from tests.chart.other_values import leaves, other_config
 from tests.chart.rendering import EXAMPLES, MINIMAL, at, container_of, example, merged, render, render_exactly

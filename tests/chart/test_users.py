@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from rollstream.bus.acl_rules import ROLES
 from rollstream.cli.main import cli
-from rollstream.process.settings import STAGES
+from rollstream.process.settings.base import STAGES
 from tests.chart.rendering import Document, Release, at, container_of, example, merged, render
 from tests.chart.stage_settings import found_at, secret_of, settings_of
 

@@ -14,7 +14,7 @@ from rollstream.local.demo import options
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.demo.prepare import stage_settings
 from rollstream.local.kafka_properties import FIXED
-from rollstream.process.settings import Stage, StageSettings, settings_class
+from rollstream.process.settings.base import Stage, StageSettings, settings_class
 from rollstream.schemas.errors import ConfigurationError
 from tests.compose.compose_file import (
     ENV_EXAMPLE,

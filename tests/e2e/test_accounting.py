@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rollstream.local.chaos.accounting import Account, Fields, Place
+from tests.chaos.accounting import Account, Fields, Place
 
 NUM_TOKENS = 3
 

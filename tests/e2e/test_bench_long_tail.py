@@ -1,4 +1,4 @@
-"""`rollstream bench long-tail` at a small size: the whole loop runs, and every group that counts has closed."""
+"""`python -m tests.bench long-tail` at a small size: the whole loop runs, and every group that counts has closed."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from rollstream.local.bench.long_tail import command
+from tests.bench.long_tail import command
 
 
 @pytest.mark.slow

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from rollstream.local.chaos.accounting import OutsideClient, encoded_prompt
 from rollstream.local.metric_list import all_metrics
 from rollstream.local.ports import free_ports
+from tests.chaos.accounting import OutsideClient, encoded_prompt
 from tests.harness.loops import GROUPS_PER_STEP, SHARE, STAGES, Loop, a_loop
 from tests.harness.running import Run
 from tests.harness.waits import wait_until

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.local.chaos.accounting import Account
+from tests.chaos.accounting import Account
 from tests.harness.later_trainer import HOUR, move_clock
 from tests.harness.loops import SHARE, a_loop
 from tests.harness.running import Run

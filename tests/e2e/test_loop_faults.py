@@ -1,6 +1,6 @@
 """The loop while its processes are killed, one after the other: nothing is lost and nothing is trained on twice.
 
-By default `tests/chaos/test_campaign.py` shows it, which kills all of these too, and more, while others are away.
+By default `tests/hostile/test_campaign.py` shows it, which kills all of these too, and more, while others are away.
 """
 
 from pathlib import Path

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.engines.http.engine import OpenAiHttpEngine
 from rollstream.engines.protocol import Generation
 from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.prompt import Message

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from rollstream.collect.archive.archiver import Archiver
-from rollstream.collect.archive.reading import identity_of
-from rollstream.collect.archive.store import Store
+from rollstream.archive.archiver import Archiver
+from rollstream.archive.reading import identity_of
+from rollstream.archive.store import Store
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from rollstream.archive.archiver import Archiver, Bounds
+from rollstream.archive.reading import identity_of
+from rollstream.archive.store import Store
 from rollstream.bus.run import Run
 from rollstream.cli.archive import command
-from rollstream.collect.archive.archiver import Archiver, Bounds
-from rollstream.collect.archive.reading import identity_of
-from rollstream.collect.archive.store import Store
 from rollstream.process.entry import ask_on_signal
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
 
 SMALL = Bounds(records=3, remembered_entries=2)

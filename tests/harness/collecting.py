@@ -6,13 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rollstream.collect.collection import CollectReport, collect
-from rollstream.collect.output import scored_columns
-from rollstream.collect.settings import CollectSettings
-from rollstream.collect.tasks import FileTasks
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings
+from rollstream.offline.collection import CollectReport, collect
+from rollstream.offline.output import scored_columns
+from rollstream.offline.settings import CollectSettings
+from rollstream.offline.tasks import FileTasks
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.schemas.prompt import Sampling

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.cli.main import cli
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.record import Record

@@ -12,7 +12,7 @@ from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.publisher import Publisher
 from rollstream.process.entry import run_process
 from rollstream.process.health import Health
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated

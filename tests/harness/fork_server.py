@@ -31,10 +31,10 @@ IMPORTED: Final = (
     "transformers.models.auto.tokenization_auto",
     "transformers.models.qwen3.modeling_qwen3",
     "rollstream.cli.archive",
-    "rollstream.collect.archive.follow",
+    "rollstream.archive.follow",
     "rollstream.cli.collect",
-    "rollstream.collect.continuous.run",
-    "rollstream.collect.scores.run",
+    "rollstream.offline.continuous.run",
+    "rollstream.offline.scores.run",
 )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from rollstream.engines.build import build_engine
-from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.engines.http.engine import OpenAiHttpEngine
 from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.settings import EngineSettings
 from rollstream.local.tiny_model import write_tokenizer

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rollstream.local.chaos.accounting import Account, OutsideClient
 from rollstream.local.supervisor import FENCED, NOT_HEALED_BY_RESTART
+from tests.chaos.accounting import Account, OutsideClient
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
 from tests.harness.waits import wait_until

@@ -1,7 +1,7 @@
 """An environment that calls a service, whose client shows the key in its errors."""
 
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.prompt import Sampling
 
 NAME = "paid"

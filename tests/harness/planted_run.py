@@ -18,7 +18,7 @@ from rollstream.cli.main import cli
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.local.tiny_model import write_tiny_model
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.topics import TOPICS
 from tests.harness import paid_environment
 from tests.harness.forking import start_command

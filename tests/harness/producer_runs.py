@@ -16,7 +16,7 @@ from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.health import Health
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.producers.loop import Producer
 from rollstream.producers.settings import ProducerSettings

@@ -18,7 +18,7 @@ from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.history.directory_store import DirectoryWeightStore
-from rollstream.process.settings import KafkaSettings, StageSettings
+from rollstream.process.settings.base import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.prompt import PromptSubmitted

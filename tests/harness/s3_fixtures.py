@@ -13,7 +13,7 @@ from pydantic import SecretStr
 
 from rollstream.local.kafka_jars import kafka_class_path
 from rollstream.local.ports import free_ports
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.storage import StorageSettings
 from tests.harness.processes import StartedProcess, start_process
 from tests.harness.waits import wait_until
 

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from rollstream.bus.clients import admin_client
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import ClusterSecurity, plan_cluster
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from tests.harness.certificates import Authority
 
 ADMIN: Final = "admin"

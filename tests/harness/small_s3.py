@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import SecretStr
 
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.storage import StorageSettings
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 SKEWED = "The difference between the request time and the current time is too large."

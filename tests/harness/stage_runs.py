@@ -15,7 +15,7 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted

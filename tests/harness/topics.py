@@ -4,7 +4,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import NewPartitions, NewTopic
 
 from rollstream.bus.clients import admin_client
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from tests.harness.waits import wait_until
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from rollstream.environments.pool.verdicts import LENGTH, STARTED, Answered, framed_answer
 from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.prompt import Sampling
 
 NAME = "unruly"

@@ -20,7 +20,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER, TOPICS
 from tests.harness.waits import wait_until

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rollstream.cli.analyze_rewards import command
-from rollstream.collect.places import Places
-from rollstream.collect.scores.request import scores_request
-from rollstream.collect.scores.run import score_rollouts
+from rollstream.offline.paths import Places
+from rollstream.offline.scores.request import scores_request
+from rollstream.offline.scores.run import score_rollouts
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.collecting import has_come_far
 from tests.harness.forking import run_words, start_forked

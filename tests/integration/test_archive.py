@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from rollstream.archive.archiver import Archiver, Report
+from rollstream.archive.reading import identity_of
+from rollstream.archive.store import Store
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.cli.archive import command
-from rollstream.collect.archive.archiver import Archiver, Report
-from rollstream.collect.archive.reading import identity_of
-from rollstream.collect.archive.store import Store
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord

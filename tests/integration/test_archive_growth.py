@@ -13,11 +13,11 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from rollstream.collect.archive.archiver import Archiver, Bounds
-from rollstream.collect.archive.reading import identity_of
-from rollstream.collect.archive.rows import read_rollouts
-from rollstream.collect.archive.store import Store
-from rollstream.collect.archive.tables import SCHEMAS
+from rollstream.archive.archiver import Archiver, Bounds
+from rollstream.archive.reading import identity_of
+from rollstream.archive.rows import read_rollouts
+from rollstream.archive.store import Store
+from rollstream.archive.tables import SCHEMAS
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind

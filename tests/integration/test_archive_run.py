@@ -17,9 +17,9 @@ from click.testing import CliRunner
 
 from rollstream.cli.archive import command
 from rollstream.cli.replay import command as replay_command
-from rollstream.local.chaos.accounting import Account, Fields, OutsideClient, decoded, surviving_entries
 from rollstream.local.demo.facts import FactsReader
 from rollstream.local.demo.summary import Measured, Summary, summarize
+from tests.chaos.accounting import Account, Fields, OutsideClient, decoded, surviving_entries
 from tests.harness.running import Run
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
@@ -38,7 +38,7 @@ from tests.harness.trainer_runs import (
 from tests.harness.waits import wait_until
 
 NUM_STEPS = 5
-README = Path(__file__).parents[2] / "services/rollstream/collect/README.md"
+README = Path(__file__).parents[2] / "services/rollstream/offline/README.md"
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
-"""`rollstream bench start` at a small size: every stage is ready on a run that was filled with synthetic steps."""
+"""`python -m tests.bench start` at a small size: every stage is ready on a run that was filled with synthetic steps."""
 
 from pathlib import Path
 
 import pytest
 
-from rollstream.local.bench.long_history import HistoryShape
-from rollstream.local.bench.start import measure
-from rollstream.process.settings import STAGES, KafkaSettings
+from rollstream.process.settings.base import STAGES, KafkaSettings
+from tests.bench.long_history import HistoryShape
+from tests.bench.start import measure
 
 
 @pytest.mark.slow

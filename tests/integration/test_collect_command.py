@@ -6,9 +6,9 @@ from click.testing import CliRunner
 
 from rollstream.cli.collect import command
 from rollstream.cli.collecting import chosen_engine
-from rollstream.collect.command import CollectOptions, kind_of, run_collect
 from rollstream.engines.settings import EngineSettings
-from rollstream.process.declared import Declaration
+from rollstream.offline.command import CollectOptions, kind_of, run_collect
+from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.collecting import lines_of, some_prompts

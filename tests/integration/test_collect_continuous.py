@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from rollstream.bus.reader import TopicReader
 from rollstream.cli.collect import command
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.rows.open import open_rows
 from tests.harness.fake_openai import fake_openai
 from tests.harness.forking import start_forked

@@ -6,10 +6,10 @@ from pathlib import Path
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from rollstream.collect.continuous.production import STATE
-from rollstream.collect.continuous.state import State
-from rollstream.collect.continuous.topic_feed import TopicFeed, topic_feed
-from rollstream.process.settings import KafkaSettings
+from rollstream.offline.continuous.production import STATE
+from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.topic_feed import TopicFeed, topic_feed
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.rows.row import ReadRow
 from tests.harness.waits import wait_until
 

@@ -23,7 +23,7 @@ from rollstream.local import kafka_properties
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.crash_points import CRASH_AT
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import ExpiredTransactionError, InconsistentLedgerError, TopicChangedError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.record import utc_now

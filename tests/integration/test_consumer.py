@@ -19,7 +19,7 @@ from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import Publisher
 from rollstream.process.health import Health
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import TopicChangedError
 from rollstream.schemas.topics import PROMPTS
 from tests.harness.topics import add_partitions, make_anew

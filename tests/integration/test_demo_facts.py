@@ -4,7 +4,7 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.run import Run
 from rollstream.local.demo.facts import FactsReader
-from rollstream.process.settings import KafkaSettings, StageSettings
+from rollstream.process.settings.base import KafkaSettings, StageSettings
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED, WEIGHTS, WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome

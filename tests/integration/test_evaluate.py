@@ -17,7 +17,7 @@ from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.cli.main import cli
 from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError

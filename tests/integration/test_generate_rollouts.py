@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.cli.generate_rollouts import command
-from rollstream.collect.generate import GenerateOptions, generate_rollouts
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.offline.generate import GenerateOptions, generate_rollouts
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import ConfigurationError, TooManyFailuresError

@@ -12,7 +12,7 @@ import redis
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.publisher import Publisher
 from rollstream.generator.handler import without_tokens
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RegistryError
 from rollstream.schemas.prompt import PromptSubmitted

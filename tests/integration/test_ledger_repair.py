@@ -17,7 +17,7 @@ from rollstream.client.evaluate import newest_version
 from rollstream.history.known import HistorySnapshot, KnownHistory, read_known
 from rollstream.history.passing import read_entries
 from rollstream.history.read import History, read
-from rollstream.process.settings import KafkaSettings, StageSettings
+from rollstream.process.settings.base import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, FencedError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry

@@ -19,7 +19,7 @@ from rollstream.local.doctor import Verdict
 from rollstream.local.kafka_properties import plan_cluster, server_properties
 from rollstream.local.ports import HOST, free_ports
 from rollstream.local.stack import STATE_FILE, LocalStack, StackState
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 
 

@@ -25,7 +25,7 @@ from rollstream.bus.reader import TopicReader
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.main import cli
 from rollstream.process.fleet import Fleet
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome

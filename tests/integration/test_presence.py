@@ -2,7 +2,7 @@
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.presence import GONE_AFTER_SECONDS, TrainerPresence, is_trainer_present
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from tests.harness.waits import wait_until
 
 

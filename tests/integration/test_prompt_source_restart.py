@@ -10,9 +10,9 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.reader import TopicReader
 from rollstream.environments.load import load_environment
 from rollstream.environments.reasoning_gym import ReasoningGym
-from rollstream.process.declared import Declaration
 from rollstream.process.health import Health
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
+from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.producers.loop import Producer
 from rollstream.producers.settings import ProducerSettings

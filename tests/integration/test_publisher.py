@@ -17,7 +17,7 @@ from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, TOPIC_BYTES
 from tests.harness.waits import DEADLINE_SECONDS
@@ -149,7 +149,7 @@ import sys
 from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 
 class Raising(Deliveries):
     def report(self, error, message):

@@ -10,7 +10,7 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import ConfigurationError, TopicChangedError
 from rollstream.schemas.topics import LEDGER
 from tests.harness.topics import add_partitions, make_anew

@@ -16,13 +16,13 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import Message, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError, DecodeError
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, TOPIC_BYTES, TOPICS, Topic
 from rollstream.stage.dead_letters import dead_letter
-from tests.chaos.hostile import Context
-from tests.chaos.hostile_letters import forged_letters
 from tests.harness.command_runs import CommandRun
+from tests.hostile.hostile import Context
+from tests.hostile.hostile_letters import forged_letters
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from prometheus_client import REGISTRY
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import (

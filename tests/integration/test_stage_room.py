@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.publisher import Publisher
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
 from tests.harness.builders import a_generated

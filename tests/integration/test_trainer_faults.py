@@ -9,7 +9,7 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.history.rollback import roll_back
 from rollstream.process.crash_points import CRASH_AT
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import WeightStoreError
 from rollstream.schemas.prompt import Purpose

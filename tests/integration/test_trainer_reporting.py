@@ -7,7 +7,7 @@ import pytest
 
 from rollstream.history.rollback import roll_back
 from rollstream.local.ports import free_ports
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.ledger import EntryKind
 from tests.harness.running import Run
 from tests.harness.scraping import scraped

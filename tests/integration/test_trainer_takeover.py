@@ -13,12 +13,12 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.presence import is_trainer_present
-from rollstream.local.chaos.accounting import Account, OutsideClient
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
+from tests.chaos.accounting import Account, OutsideClient
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
 from tests.harness.topics import make_anew

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client import REGISTRY
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS, Topic
 from rollstream.trainer.intake.aging import Upstream
 from rollstream.trainer.intake.upstream import UpstreamWatcher

@@ -17,7 +17,7 @@ from rollstream.cli.weights import command
 from rollstream.history.ledger import LedgerFold
 from rollstream.history.read import read
 from rollstream.history.weight_store import open_weight_store
-from rollstream.process.settings import KafkaSettings, StageSettings
+from rollstream.process.settings.base import KafkaSettings, StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, FencedError, RollstreamError
 from rollstream.schemas.ledger import EntryKind

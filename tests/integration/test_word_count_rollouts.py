@@ -17,7 +17,7 @@ from datasets import load_from_disk
 
 from rollstream.cli import compare_rollouts
 from rollstream.cli.word_count_rollouts import command
-from rollstream.collect.word_count.mock import answer_to
+from rollstream.offline.word_count.mock import answer_to
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RefusedKeyError
 from tests.harness.fake_openai import WITHOUT_DATABASE, Planned, fake_openai
@@ -214,7 +214,7 @@ def test_many_429s_end_with_every_row_once_and_never_more_than_two_in_flight() -
 
 
 def test_a_silent_server_ends_with_the_documents_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollstream.collect.word_count.run._READY_SECONDS", 0.2)
+    monkeypatch.setattr("rollstream.offline.word_count.run._READY_SECONDS", 0.2)
     with a_proxy() as proxy:
         url = proxy.url
     ended = run("--num-examples", "2", "--base-url", url)

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import promql_parser
 
-from helm.dashboards.answers import Prometheus, Span, choices, put_in
+from tests.observability.answers import Prometheus, Span, choices, put_in
 from tests.observability.boards import NAMES, board, charts
 from tests.observability.expressions import RULES, rules
 

@@ -16,7 +16,7 @@ from rollstream.history.restorable import checkpoint_is_there
 from rollstream.history.weight_files import StoredWeights
 from rollstream.history.weight_store import WeightStore, open_weight_store
 from rollstream.local import doctor
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
 from tests.harness.s3_fixtures import BUCKET, KEY, SECRET, S3Server, an_s3_server, s3
 

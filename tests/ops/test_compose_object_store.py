@@ -12,7 +12,7 @@ from pydantic import SecretStr
 from rollstream.history.weight_store import open_weight_store
 from rollstream.local.kafka_jars import kafka_class_path
 from rollstream.local.ports import free_ports
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.errors import ConfigurationError
 from tests.compose.compose_file import Project, example_project
 from tests.harness.processes import StartedProcess, start_process

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.local.chaos.accounting import OutsideClient
 from rollstream.local.ports import free_ports
+from tests.chaos.accounting import OutsideClient
 from tests.compose.compose_file import ROOT, STAGES, Project, example_project, is_path, mounts
 from tests.harness.forking import start_command
 from tests.harness.processes import StartedProcess, start_process

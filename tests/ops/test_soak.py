@@ -1,4 +1,4 @@
-"""`rollstream soak` as people run it: it is ended with Ctrl-C, and leaves nothing behind."""
+"""`python -m tests.soak` as people run it: it is ended with Ctrl-C, and leaves nothing behind."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def processes_of(directory: Path) -> list[str]:
 
 def test_ctrl_c_ends_a_soak_with_every_process_and_with_its_report(tmp_path: Path) -> None:
     directory, said = tmp_path / "soak", tmp_path / "said"
-    command = [sys.executable, "-m", "rollstream.cli.main", "soak", "--run-dir", str(directory)]
+    command = [sys.executable, "-m", "tests.soak", "--run-dir", str(directory)]
     with (
         said.open("w") as stderr,
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True) as soak,

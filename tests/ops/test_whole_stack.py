@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from helm.dashboards.pictures import MOST_BYTES, board_of, picture
-from rollstream.local.chaos.accounting import encoded_prompt
 from rollstream.schemas.topics import WEIGHTS
+from tests.chaos.accounting import encoded_prompt
 from tests.harness.image_environment import image_environment
 from tests.harness.loops import STAGES
 from tests.harness.waits import wait_until
@@ -66,12 +65,6 @@ def test_every_expression_of_dashboards_and_rules_has_data_or_a_reason(stack: Wh
         return not faults
 
     wait_until(look, lambda: "\n".join(["answers:", *faults]), ANSWERS_SECONDS)
-
-
-def test_a_picture_can_be_drawn_of_what_prometheus_answers(stack: WholeStack) -> None:
-    content = picture(board_of("overview"), stack.prometheus, stack.span, RUN)
-    assert content.startswith(b"\x89PNG")
-    assert len(content) < MOST_BYTES
 
 
 def test_prometheus_evaluates_every_rule_without_an_error(stack: WholeStack) -> None:

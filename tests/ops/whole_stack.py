@@ -17,17 +17,17 @@ from typing import Final
 import pytest
 from pydantic import SecretStr
 
-from helm.dashboards.answers import Prometheus, Span
 from rollstream.bus.acl_rules import ROLES
-from rollstream.local.bench import chain_model, coin_task
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
+from tests.bench import chain_model, coin_task
 from tests.harness.loops import MAX_POLICY_LAG, SHARE, STAGES, Loop, a_loop
 from tests.harness.processes import StartedProcess
 from tests.harness.prometheus_server import EVERY_SECONDS, a_prometheus
 from tests.harness.running import Run, a_run
 from tests.harness.s3_fixtures import BUCKET, KEY, SECRET, S3Server, an_s3_server
 from tests.harness.secure_kafka import ADMIN, SecureKafka, a_secure_cluster, key_password_of, password_of
+from tests.observability.answers import Prometheus, Span
 
 REDIS_PASSWORD: Final = "the-password-of-redis-93e1"
 ENVIRONMENT: Final = "coin"

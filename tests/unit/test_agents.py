@@ -7,7 +7,7 @@ import pytest
 
 from rollstream.agents.load import Agents
 from rollstream.agents.single_turn import SingleTurn
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice

@@ -5,7 +5,7 @@ from contextlib import suppress
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.collect.archive.branch import Branch, BranchState
+from rollstream.archive.branch import Branch, BranchState
 from rollstream.history.ledger import LedgerFold, surviving
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, SkippedRecord

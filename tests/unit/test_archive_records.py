@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 import numpy as np
 import pyarrow as pa
 
+from rollstream.archive.records import entry_row, group_rows, prompt_row, sample_row, unreadable_row
+from rollstream.archive.tables import FILE, SAMPLE, SCHEMAS, step_directory
 from rollstream.bus.message import Message
-from rollstream.collect.archive.records import entry_row, group_rows, prompt_row, sample_row, unreadable_row
-from rollstream.collect.archive.tables import FILE, SAMPLE, SCHEMAS, step_directory
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry

@@ -10,16 +10,16 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from rollstream.archive.fates import Fate, by_directory, with_fates
+from rollstream.archive.records import sample_row
+from rollstream.archive.replay import ReplayRequest, replay
+from rollstream.archive.rows import read_rollouts
+from rollstream.archive.segments import Identity, Segment
+from rollstream.archive.store import Store
+from rollstream.archive.tables import SAMPLE
 from rollstream.bus.message import Message
 from rollstream.cli.replay import command
-from rollstream.collect.archive.fates import Fate, by_directory, with_fates
-from rollstream.collect.archive.records import sample_row
-from rollstream.collect.archive.replay import ReplayRequest, replay
-from rollstream.collect.archive.rows import read_rollouts
-from rollstream.collect.archive.segments import Identity, Segment
-from rollstream.collect.archive.store import Store
-from rollstream.collect.archive.tables import SAMPLE
-from rollstream.collect.sft.exchanges import RolloutExchanges
+from rollstream.offline.convert.exchanges import RolloutExchanges
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 from rollstream.schemas.prompt import Message as ChatMessage
 from rollstream.schemas.prompt import PromptSubmitted, ToolCall

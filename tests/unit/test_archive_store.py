@@ -7,15 +7,15 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from rollstream.archive.branch import Branch
+from rollstream.archive.disk import readable
+from rollstream.archive.fates import Fate, by_day, by_directory, fates_in, fates_of, open_groups, with_fates
+from rollstream.archive.history import read_branch
+from rollstream.archive.records import entry_row, sample_row
+from rollstream.archive.segments import Identity, Segment
+from rollstream.archive.store import Store
+from rollstream.archive.tables import SAMPLE, SCHEMAS
 from rollstream.bus.message import Message
-from rollstream.collect.archive.branch import Branch
-from rollstream.collect.archive.disk import readable
-from rollstream.collect.archive.fates import Fate, by_day, by_directory, fates_in, fates_of, open_groups, with_fates
-from rollstream.collect.archive.history import read_branch
-from rollstream.collect.archive.records import entry_row, sample_row
-from rollstream.collect.archive.segments import Identity, Segment
-from rollstream.collect.archive.store import Store
-from rollstream.collect.archive.tables import SAMPLE, SCHEMAS
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.scored import RolloutScored

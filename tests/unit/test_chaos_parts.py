@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.local.chaos.faults import EVERY_KIND, FaultKind, faults
-from rollstream.local.chaos.fleet import Fleet
-from rollstream.local.chaos.strikes import garbage
-from rollstream.process.settings import Stage
+from rollstream.process.settings.base import Stage
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.topics import PROMPTS, TOPICS
+from tests.chaos.faults import EVERY_KIND, FaultKind, faults
+from tests.chaos.fleet import Fleet
+from tests.chaos.strikes import garbage
 from tests.harness.builders import a_prompt
 from tests.harness.processes import StartedProcess, start_process
 from tests.harness.waits import wait_until

@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+from click import Command
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from rollstream.cli.main import SECTIONS, cli
 from rollstream.schemas.errors import ConfigurationError
+from tests.chaos.__main__ import command as chaos
 
 
 @pytest.mark.parametrize("command", ["up", "demo"])
@@ -19,13 +21,13 @@ def test_a_directory_that_cannot_be_written_is_refused(command: str, tmp_path: P
     assert "Not a directory; choose another directory" in str(result.exception)
 
 
-@pytest.mark.parametrize("command", ["demo", "chaos"])
+@pytest.mark.parametrize(("command", "words"), [(cli, ["demo"]), (chaos, [])], ids=["demo", "chaos"])
 def test_a_demo_or_campaign_in_the_directory_of_a_run_is_refused_and_changes_nothing(
-    command: str, tmp_path: Path
+    command: Command, words: list[str], tmp_path: Path
 ) -> None:
     settings = tmp_path / "rollstream.toml"
     settings.write_text('run = "mine"\n')
-    result = CliRunner().invoke(cli, [command, "--run-dir", str(tmp_path)])
+    result = CliRunner().invoke(command, [*words, "--run-dir", str(tmp_path)])
     assert isinstance(result.exception, ConfigurationError), result.output
     assert f"{settings} exists: " in str(result.exception)
     assert list(tmp_path.iterdir()) == [settings]
@@ -112,7 +114,6 @@ def test_completion_knows_commands_and_options_without_importing_any_command() -
         "scorer",
         "sft",
         "schemas",
-        "soak",
     ]
     assert "--json" in [item.value for item in completion.get_completions(["status"], "--")]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from rollstream.bus.run import Run
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from tests.harness.builders import a_generated, a_prompt
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from rollstream.collect.journal import EndedSample, Journal, read_journal
-from rollstream.collect.places import Places
-from rollstream.collect.states import SampleStates
-from rollstream.collect.summary import Summary
-from rollstream.collect.tasks import task_of
-from rollstream.process.declared import Declaration
+from rollstream.offline.journal import EndedSample, Journal, read_journal
+from rollstream.offline.paths import Places
+from rollstream.offline.states import SampleStates
+from rollstream.offline.summary import Summary
+from rollstream.offline.tasks import task_of
+from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError, TooManyFailuresError

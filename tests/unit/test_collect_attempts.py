@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from rollstream.cli.collect import command
 from rollstream.cli.generate_rollouts import command as generate
 from rollstream.cli.word_count_rollouts import command as word_count
-from rollstream.collect.command import CollectOptions
-from rollstream.collect.continuous.production import Schedule
-from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
 from rollstream.engines.settings import EngineSettings
+from rollstream.offline.command import CollectOptions
+from rollstream.offline.continuous.production import Schedule
+from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import (
     EngineDeadError,

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.cli.compare_rollouts import command
-from rollstream.collect.compare.comparison import compare
+from rollstream.offline.compare.comparison import compare
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError
 

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.cli.main import cli
-from rollstream.process.settings import STAGES, StageSettings, settings_class
+from rollstream.process.settings.base import STAGES, StageSettings, settings_class
 
 FILE = """run = "demo"
 [kafka]

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from rollstream.collect.collection import CollectReport
-from rollstream.collect.command import CollectOptions
-from rollstream.collect.continuous import production
-from rollstream.collect.continuous.feeds import FilesFeed, Found
-from rollstream.collect.continuous.parts import Part, take
-from rollstream.collect.continuous.production import STATE, Production, Schedule
-from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
-from rollstream.collect.continuous.state import State
-from rollstream.collect.continuous.watch import Watch
-from rollstream.collect.figures import Figures
-from rollstream.collect.places import Places
-from rollstream.collect.summary import Summary
 from rollstream.engines.settings import EngineSettings
+from rollstream.offline.collection import CollectReport
+from rollstream.offline.command import CollectOptions
+from rollstream.offline.continuous import production
+from rollstream.offline.continuous.feeds import FilesFeed, Found
+from rollstream.offline.continuous.parts import Part, take
+from rollstream.offline.continuous.production import STATE, Production, Schedule
+from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
+from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.watch import Watch
+from rollstream.offline.figures import Figures
+from rollstream.offline.paths import Places
+from rollstream.offline.summary import Summary
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.rows.jsonl import JsonlRows

@@ -13,15 +13,15 @@ import click
 import pytest
 
 from rollstream.cli.options import Period
-from rollstream.collect.command import CollectOptions
-from rollstream.collect.continuous import parts
-from rollstream.collect.continuous.feeds import FilesFeed
-from rollstream.collect.continuous.parts import Part, take
-from rollstream.collect.continuous.production import STATE, Schedule
-from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
-from rollstream.collect.continuous.state import State
-from rollstream.engines.http_settings import HttpSettings
+from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
+from rollstream.offline.command import CollectOptions
+from rollstream.offline.continuous import parts
+from rollstream.offline.continuous.feeds import FilesFeed
+from rollstream.offline.continuous.parts import Part, take
+from rollstream.offline.continuous.production import STATE, Schedule
+from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
+from rollstream.offline.continuous.state import State
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.rows.write import write_rows

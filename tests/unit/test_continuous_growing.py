@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.collect.continuous.feeds import FilesFeed
-from rollstream.collect.continuous.growing import GrownRows, ReadTo
-from rollstream.collect.continuous.production import STATE
-from rollstream.collect.continuous.state import State
+from rollstream.offline.continuous.feeds import FilesFeed
+from rollstream.offline.continuous.growing import GrownRows, ReadTo
+from rollstream.offline.continuous.production import STATE
+from rollstream.offline.continuous.state import State
 from rollstream.rows.jsonl import JsonlRows
 from rollstream.rows.row import MAX_ROW_BYTES, BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError

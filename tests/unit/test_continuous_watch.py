@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rollstream.collect.collection import CollectReport
-from rollstream.collect.continuous.feeds import Found
-from rollstream.collect.continuous.production import STATE, Production, Schedule
-from rollstream.collect.continuous.state import State
-from rollstream.collect.continuous.watch import Watch, WatchedRows, stuck_seconds
-from rollstream.collect.figures import Figures
-from rollstream.collect.places import Places
+from rollstream.offline.collection import CollectReport
+from rollstream.offline.continuous.feeds import Found
+from rollstream.offline.continuous.production import STATE, Production, Schedule
+from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.watch import Watch, WatchedRows, stuck_seconds
+from rollstream.offline.figures import Figures
+from rollstream.offline.paths import Places
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows

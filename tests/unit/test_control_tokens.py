@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
-from rollstream.engines.http_requests import refuse_unfit
-from rollstream.engines.http_settings import HttpSettings
+from rollstream.engines.http.requests import refuse_unfit
+from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message, ToolCall

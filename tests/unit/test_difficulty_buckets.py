@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rollstream.collect.difficulty.buckets import (
+from rollstream.offline.difficulty.buckets import (
     BUCKETS,
     Cuts,
     Measure,
@@ -17,8 +17,8 @@ from rollstream.collect.difficulty.buckets import (
     difficulty_score,
     percentile_cuts,
 )
-from rollstream.collect.difficulty.clusters import MAX_POINTS, cluster_ends
-from rollstream.collect.difficulty.intervals import wilson
+from rollstream.offline.difficulty.clusters import MAX_POINTS, cluster_ends
+from rollstream.offline.difficulty.intervals import wilson
 from rollstream.schemas.errors import ConfigurationError
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rollstream.collect.difficulty.buckets import Strategy
-from rollstream.collect.difficulty.filtering import FilterRequest, filter_difficulty
-from rollstream.collect.difficulty.judged_row import RowJudge
-from rollstream.collect.difficulty.report import FilterReport
+from rollstream.offline.difficulty.buckets import Strategy
+from rollstream.offline.difficulty.filtering import FilterRequest, filter_difficulty
+from rollstream.offline.difficulty.judged_row import RowJudge
+from rollstream.offline.difficulty.report import FilterReport
 from rollstream.schemas.errors import ConfigurationError
 
 GSM8K, DAPO = "openai/gsm8k", "math_dapo"

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from rollstream.collect.collection import collect
-from rollstream.collect.command import CollectOptions
-from rollstream.collect.continuous.production import Schedule
-from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
-from rollstream.collect.output import scored_columns
-from rollstream.collect.tasks import EnvironmentTasks
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments import sort_digits
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Split, tasks_from
 from rollstream.environments.reasoning_gym import ReasoningGym
-from rollstream.process.declared import Declaration
+from rollstream.offline.collection import collect
+from rollstream.offline.command import CollectOptions
+from rollstream.offline.continuous.production import Schedule
+from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
+from rollstream.offline.output import scored_columns
+from rollstream.offline.tasks import EnvironmentTasks
+from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.producers.sources.environment import EnvironmentSource
 from rollstream.schemas.errors import EngineDeadError

@@ -11,7 +11,7 @@ from rollstream.environments.rewards.sandbox import Sandbox
 from rollstream.environments.rubric import RewardInput
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.environments.word_count import WordCount
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import RewardError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status

@@ -11,7 +11,7 @@ from rollstream.environments.ifeval.instructions import CHECKS, loosely_followed
 from rollstream.environments.ifeval.language import LANGUAGES, possible_languages
 from rollstream.environments.ifeval.parts import count_sentences
 from rollstream.environments.load import load_environment
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import RewardError, UnknownEnvironmentError
 from tests.harness.reward_inputs import an_answer
 

@@ -7,7 +7,7 @@ from rollstream.bus.clients import cluster_topics
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from rollstream.local.bench.length_bias import TRAINED, figures, ks_distance, outcomes, too_old_share_of_tokens
+from tests.bench.length_bias import TRAINED, figures, ks_distance, outcomes, too_old_share_of_tokens
 
 ANSWERS = [("short", 10), ("short", 30), ("long", 20), ("long", 140), ("flat", 100), ("flat", 0), ("open", 900)]
 FATES = {"short": TRAINED, "long": "too_old", "flat": "no_spread", "without answers": "too_old"}

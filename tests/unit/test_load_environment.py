@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.environments.load import load_environment
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import BrokenEnvironmentError, UnknownEnvironmentError
 from tests.harness.unruly_environment import Unruly
 

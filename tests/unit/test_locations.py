@@ -6,7 +6,7 @@ import pytest
 
 from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.weight_store import directory_name, open_weight_store
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.addresses import checked_location, is_bucket
 from rollstream.schemas.errors import ConfigurationError
 

@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 
 from rollstream.environments.rubric import RewardInput
-from rollstream.local.bench.long_answers import LongAnswers
+from tests.bench.long_answers import LongAnswers
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,13 @@ import tomli_w
 from rollstream.environments.load import load_environment
 from rollstream.environments.rubric import RewardInput
 from rollstream.generator.settings import GeneratorSettings
-from rollstream.local.bench.chain_model import STOP, endless, spread_lengths, write_chain_model
-from rollstream.local.bench.coin_task import parity
-from rollstream.local.bench.loop_shapes import shape_of
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.tiny_model import VOCABULARY
 from rollstream.producers.settings import ProducerSettings
 from rollstream.trainer.settings import TrainerSettings
+from tests.bench.chain_model import STOP, endless, spread_lengths, write_chain_model
+from tests.bench.coin_task import parity
+from tests.bench.loop_shapes import shape_of
 
 CHAIN = {"0": {"0": 0.9, "1": 0.1}, "1": {"1": 0.75, STOP: 0.25}}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rollstream.local.bench.loop import _figures
-from rollstream.local.bench.loop_sides import WARM_UP_STEPS, _read_theirs
+from tests.bench.loop import _figures
+from tests.bench.loop_sides import WARM_UP_STEPS, _read_theirs
 
 
 def test_the_rewards_of_trl_are_those_of_the_measured_steps() -> None:

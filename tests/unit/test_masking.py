@@ -28,8 +28,8 @@ from rollstream.history.weight_store import open_weight_store
 from rollstream.local.supervisor import StageProcess
 from rollstream.process.health import Health
 from rollstream.process.masking import SECRETS, Secrets, secrets_in, without_values
-from rollstream.process.settings import KafkaSettings
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.base import KafkaSettings
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.errors import (
     ConfigurationError,
     DecodeError,
@@ -51,7 +51,7 @@ _PROGRAM = """
 import logging, sys, threading
 from pathlib import Path
 from rollstream.process.logs import be_verbose, configure_logging
-from rollstream.process.settings import settings_class
+from rollstream.process.settings.base import settings_class
 
 def fail(text):
     raise RuntimeError(text)

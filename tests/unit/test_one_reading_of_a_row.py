@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from rollstream.collect.compare.examples import example_key
-from rollstream.collect.difficulty.judged_row import RowJudge
-from rollstream.collect.journal import EndedSample
-from rollstream.collect.output import rollout_columns
-from rollstream.collect.sft.prime_rl import export_for_sft
-from rollstream.collect.tasks import CollectTask, FileTasks, task_of
-from rollstream.collect.verifiers.runs import RunName, export_run, import_run
+from rollstream.offline.compare.examples import example_key
+from rollstream.offline.convert.prime_rl import export_for_sft
+from rollstream.offline.convert.verifiers_runs import RunName, export_run, import_run
+from rollstream.offline.difficulty.judged_row import RowJudge
+from rollstream.offline.journal import EndedSample
+from rollstream.offline.output import rollout_columns
+from rollstream.offline.tasks import CollectTask, FileTasks, task_of
 from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.rows.open import open_rows
@@ -245,15 +245,12 @@ def test_a_column_that_a_person_names_is_asked_and_is_no_reference() -> None:
 
 def test_no_other_module_names_a_column_with_the_reference() -> None:
     names = {"reference_answer", "ground_truth", "original_reference_answer", "original_ground_truth"}
-    # The first calls verl's functions by the names of their parameters; the benches compare with programs of others.
-    allowed = {"services/rollstream/rows/conversation.py", "services/rollstream/collect/scores/custom.py"}
+    # It calls verl's functions by the names of their parameters.
+    allowed = {"services/rollstream/rows/conversation.py", "services/rollstream/offline/scores/custom.py"}
     naming = [
         path
         for folder in ("schemas", "services", "producers", "trainer")
         for path in Path(folder).rglob("*.py")
-        if "bench" not in path.parts
-        and any(
-            isinstance(node, ast.Constant) and node.value in names for node in ast.walk(ast.parse(path.read_text()))
-        )
+        if any(isinstance(node, ast.Constant) and node.value in names for node in ast.walk(ast.parse(path.read_text())))
     ]
     assert {str(path) for path in naming} == allowed

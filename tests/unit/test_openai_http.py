@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.engines.http.engine import OpenAiHttpEngine
 from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.settings import EngineSettings
 from rollstream.schemas.errors import (

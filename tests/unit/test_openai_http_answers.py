@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.engines.http_bodies import has_more_values, most_bytes
-from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.engines.http.bodies import has_more_values, most_bytes
+from rollstream.engines.http.engine import OpenAiHttpEngine
 from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Sampling
 from tests.harness.fake_openai import Planned, fake_openai

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollstream.agents.samples import SampleBounds, SampleRunner
-from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.engines.http.engine import OpenAiHttpEngine
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import EngineDeadError
 from rollstream.schemas.prompt import Purpose

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollstream.engines.openai_http import OpenAiHttpEngine
+from rollstream.engines.http.engine import OpenAiHttpEngine
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.begun import listening
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError

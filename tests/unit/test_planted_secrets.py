@@ -15,10 +15,10 @@ import tomli_w
 from click.testing import CliRunner, Result
 
 from rollstream.cli.main import cli
-from rollstream.process.run_file import RunFile
-from rollstream.process.setting_errors import PREFIX, variable_name
-from rollstream.process.setting_keys import Key, keys_of
-from rollstream.process.settings import STAGES, Stage, StageSettings, settings_class
+from rollstream.process.settings.base import STAGES, Stage, StageSettings, settings_class
+from rollstream.process.settings.errors import PREFIX, variable_name
+from rollstream.process.settings.keys import Key, keys_of
+from rollstream.process.settings.run_file import RunFile
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.planted import (
     a_numeric_secret,

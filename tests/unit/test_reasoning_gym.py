@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from rollstream.collect.tasks import EnvironmentTasks
 from rollstream.environments.load import load_environment
 from rollstream.environments.procedural.entries import entry_metadata, entry_text
 from rollstream.environments.procedural.guard import EVALUATED, MAX_CHARACTERS, is_harmless
 from rollstream.environments.protocol import Environment, Split, Task, task_set_of
 from rollstream.environments.reasoning_gym import ReasoningGym
 from rollstream.environments.rubric import RewardInput
-from rollstream.process.declared import Declaration
+from rollstream.offline.tasks import EnvironmentTasks
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 
 

@@ -8,7 +8,7 @@ import pytest
 from rollstream.history.ledger import LedgerFold
 from rollstream.history.read import History
 from rollstream.history.restorable import checkpoint_is_there, choices, restorable
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.ledger import EntryKind
 from tests.harness.builders import an_entry, published
 

@@ -9,7 +9,7 @@ import pytest
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.rollout import Status
 from tests.harness.reward_inputs import an_answer
 from tests.harness.unruly_environment import Unruly

@@ -14,7 +14,7 @@ import pytest
 from rollstream.environments.load import load_environment
 from rollstream.environments.rewards.registry import default_compute_score
 from rollstream.environments.rewards.sandbox import MAX_ANSWER_BYTES
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import RewardError, UnknownEnvironmentError
 from tests.harness.reward_inputs import an_answer
 from tests.harness.waits import DEADLINE_SECONDS

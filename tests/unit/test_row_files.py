@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rollstream.collect.places import Places
+from rollstream.offline.paths import Places
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import MAX_ROW_BYTES, BadRow, ReadRow

@@ -11,11 +11,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rollstream.collect.compare.examples import example_key
-from rollstream.collect.difficulty.judged_row import RowJudge
-from rollstream.collect.scores.columns import is_ours
-from rollstream.collect.tasks import task_of
 from rollstream.environments.rewards.registry import default_compute_score
+from rollstream.offline.compare.examples import example_key
+from rollstream.offline.difficulty.judged_row import RowJudge
+from rollstream.offline.scores.columns import is_ours
+from rollstream.offline.tasks import task_of
 from rollstream.producers.sources.fields import row_from
 from rollstream.rows.conversation import metadata_of, reference_of
 from rollstream.rows.open import open_rows

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollstream.collect.tasks import task_of
+from rollstream.offline.tasks import task_of
 from rollstream.rows.columns import is_json_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollstream.bus.message import Message
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.scorer.app import StreamSettings, build_app
 from rollstream.scorer.buffer import BoundedBuffer
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollstream.collect.scores.columns import data_source_of, is_ours, prompt_of, turns_of
+from rollstream.offline.scores.columns import data_source_of, is_ours, prompt_of, turns_of
 from rollstream.rows.conversation import metadata_of, object_of, reference_of
 from rollstream.schemas.errors import RewardError
 from rollstream.schemas.prompt import Message

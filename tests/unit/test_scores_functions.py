@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rollstream.collect.scores.functions import Judging, judging_of, reward_function
-from rollstream.collect.scores.request import output_beside, scores_request
+from rollstream.offline.scores.functions import Judging, judging_of, reward_function
+from rollstream.offline.scores.request import output_beside, scores_request
 from rollstream.schemas.errors import ConfigurationError, RewardError
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.collect.scores.journal import Score, ScoresJournal
+from rollstream.offline.scores.journal import Score, ScoresJournal
 from rollstream.schemas.errors import ConfigurationError
 
 BEGUN_WITH = {"rollouts": "rollouts.jsonl@0123", "--name": "math", "--data_source": None}

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from rollstream.collect.moments import Moments
-from rollstream.collect.scores.statistics import MAX_NAMES, OTHERS, Reasons, StatisticsBySource
+from rollstream.offline.moments import Moments
+from rollstream.offline.scores.statistics import MAX_NAMES, OTHERS, Reasons, StatisticsBySource
 
 
 def moments_of(*numbers: float) -> Moments:

@@ -7,8 +7,8 @@ from pydantic import SecretStr
 
 from rollstream.bus.clients import admin_client
 from rollstream.local.doctor import Verdict, check_certificates, examine
-from rollstream.process.security_files import unreadable_files
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
+from rollstream.process.settings.security_files import unreadable_files
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.scorer.security import faust_credentials
 from tests.harness.certificates import Authority

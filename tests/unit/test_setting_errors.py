@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from rollstream.generator.settings import GeneratorSettings
-from rollstream.process.run_file import RunFile
-from rollstream.process.settings import KafkaSettings, StageSettings
+from rollstream.process.settings.base import KafkaSettings, StageSettings
+from rollstream.process.settings.run_file import RunFile
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.scorer.settings import ScorerSettings

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 
 from rollstream.cli.main import cli
 from rollstream.process.fleet import Fleet
-from rollstream.process.run_file import RunFile
-from rollstream.process.settings import STAGES, StageSettings, settings_class
+from rollstream.process.settings.base import STAGES, StageSettings, settings_class
+from rollstream.process.settings.run_file import RunFile
 from rollstream.schemas.errors import ConfigurationError, RegistryError
 from rollstream.views.configuration import problems
 

@@ -8,8 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from rollstream.generator.settings import GeneratorSettings
-from rollstream.process.declared import Declaration
-from rollstream.process.settings import STAGES, KafkaSettings, StageSettings
+from rollstream.process.settings.base import STAGES, KafkaSettings, StageSettings
+from rollstream.process.settings.declared import Declaration
 from rollstream.producers.loop import idle_engine_warning
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.errors import ConfigurationError

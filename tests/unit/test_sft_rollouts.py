@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from rollstream.cli.main import cli
 from rollstream.cli.sft import command
-from rollstream.collect.sft.conversations import Tally, conversation_of
-from rollstream.collect.sft.exchanges import RolloutExchanges
-from rollstream.collect.sft.prime_rl import refuse_rollout_dir
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.offline.convert.conversations import Tally, conversation_of
+from rollstream.offline.convert.exchanges import RolloutExchanges
+from rollstream.offline.convert.prime_rl import refuse_rollout_dir
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import pytest
 
-from rollstream.local.small_run import servers_of
-from rollstream.local.soak.conduct import REPLACED
-from rollstream.local.soak.picture import draw
-from rollstream.local.soak.samples import Sample, Start, disk_mib
-from rollstream.local.soak.schedule import Kind, schedule
-from rollstream.local.soak.verdict import Verdict, unjudged, verdicts
 from rollstream.schemas.errors import ConfigurationError
+from tests.chaos.small_run import servers_of
+from tests.soak.conduct import REPLACED
+from tests.soak.picture import draw
+from tests.soak.samples import Sample, Start, disk_mib
+from tests.soak.schedule import Kind, schedule
+from tests.soak.verdict import Verdict, unjudged, verdicts
 
 
 def a_sample(

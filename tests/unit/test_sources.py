@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Split, Task, TaskSet
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.environment import EnvironmentSource

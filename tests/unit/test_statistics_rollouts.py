@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollstream.collect.statistics import RewardStatistics, example_lines, shown_text, summarized
+from rollstream.offline.statistics import RewardStatistics, example_lines, shown_text, summarized
 from rollstream.rows.open import open_rows
 
 REACHABLE = [1.3, 0.3, 0.25, 0.22, 0.2, 0.0]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.process.trace_context import (
+from rollstream.process.tracing.context import (
     MAX_TRACESTATE_BYTES,
     TraceContext,
     context_in,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.process.run_file import RunFile
-from rollstream.process.settings import STAGES, StageSettings, settings_class
-from rollstream.process.tracing_settings import TracingSettings
+from rollstream.process.settings.base import STAGES, StageSettings, settings_class
+from rollstream.process.settings.run_file import RunFile
+from rollstream.process.tracing.settings import TracingSettings
 from rollstream.schemas.errors import ConfigurationError
 
 SECRET = "hunter2hunter2"

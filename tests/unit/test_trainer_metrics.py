@@ -7,7 +7,7 @@ from datetime import timedelta
 from prometheus_client import REGISTRY
 
 from rollstream.history.milestones import Milestones
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.ledger import MOST_REWARD_COMPONENTS, EntryKind
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics

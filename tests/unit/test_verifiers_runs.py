@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from datasets import load_dataset
 
 from rollstream.cli.verifiers import command
-from rollstream.collect.verifiers.runs import RunName, export_run, import_run
+from rollstream.offline.convert.verifiers_runs import RunName, export_run, import_run
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow
 from rollstream.rows.write import rewrite_rows, write_rows

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.engines.vllm_temporary import VllmDirectory
+from rollstream.engines.vllm.temporary import VllmDirectory
 
 MAKES = """
 import socket, sys
-from rollstream.engines.vllm_temporary import VllmDirectory
+from rollstream.engines.vllm.temporary import VllmDirectory
 made = VllmDirectory.make()
 listener = socket.socket(socket.AF_UNIX)
 listener.bind(f"{made.path}/1c240cd4-9f14-4b21-b946-3b30a40d1fd3")

@@ -5,7 +5,7 @@ import pytest
 from rollstream.environments.load import load_environment
 from rollstream.environments.rubric import RewardInput
 from rollstream.environments.word_count import WordCount, parse_answer, parse_conversation
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import RewardError, UnknownEnvironmentError
 
 

@@ -41,12 +41,12 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import sending
-from rollstream.engines.http_settings import HttpSettings
+from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
 from rollstream.history.passing import skipped_by
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
-from rollstream.process.tracing import OFF, Tracing, require_tracing, tracing_of
+from rollstream.process.tracing.spans import OFF, Tracing, require_tracing, tracing_of
 from rollstream.producers import metrics
 from rollstream.producers.claims import Claims
 from rollstream.producers.credit import Credit, CreditMark

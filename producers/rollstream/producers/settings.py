@@ -6,7 +6,7 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from rollstream.environments.protocol import Split
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.bounds import MAX_GROUP_SIZE
 from rollstream.schemas.prompt import AgentChoice, Sampling
 

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rollstream.process.address import revealed
 from rollstream.process.fleet import Fleet, shares_of
+from rollstream.process.settings.address import revealed
 from rollstream.producers.settings import ProducerSettings
 
 _LOG = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Final
 
 from rollstream.agents.protocol import Agent
 from rollstream.agents.single_turn import SingleTurn
-from rollstream.process.declared import Declaration, why_refused
+from rollstream.process.settings.declared import Declaration, why_refused
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice

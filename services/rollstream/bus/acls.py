@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 
 from rollstream.bus.acl_rules import AclRule, Resource
 from rollstream.bus.clients import admin_client
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 _ANSWER_SECONDS: Final = 30.0

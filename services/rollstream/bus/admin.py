@@ -16,7 +16,7 @@ from rollstream.bus.clients import know_brokers, made, quiet_config
 from rollstream.bus.commit_notes import ids_in, is_of_topic, note_in
 from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError, NoLeaderError
 from rollstream.schemas.topics import DEAD_LETTERS, TOPIC_BYTES, TOPICS, Retention, Topic
 

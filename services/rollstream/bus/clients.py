@@ -10,8 +10,8 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.process.logs import KAFKA_CLIENT
 from rollstream.process.masking import without_values
-from rollstream.process.security_files import require_readable_files
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
+from rollstream.process.settings.security_files import require_readable_files
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 CLIENT_LOG: Final = logging.getLogger(KAFKA_CLIENT)

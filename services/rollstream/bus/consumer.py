@@ -40,7 +40,7 @@ from rollstream.bus.receiving import Receiver
 from rollstream.bus.room import Room
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.health import Health
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import StuckRecordError, TopicChangedError
 
 _LOG = logging.getLogger(__name__)

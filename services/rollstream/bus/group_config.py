@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.bus.clients import CLIENT_LOG
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 _LOG = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from rollstream.bus.clients import made
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.reader import TRANSIENT, reader_config
 from rollstream.bus.receiving import Receiver
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 _SILENCE_SECONDS: Final = 60.0

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from rollstream.bus.admin import until_settled, what_it_says
 from rollstream.bus.clients import CLIENT_LOG, admin_client, made
 from rollstream.process.ending import end_process
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import LEDGER
 

@@ -17,7 +17,7 @@ from rollstream.bus.clients import CLIENT_LOG, know_brokers, made
 from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS, Deliveries, Report, promise
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.process.ending import end_process
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import TOPIC_BYTES
 

@@ -22,7 +22,7 @@ from rollstream.bus.commit_notes import ids_note, metadata_of
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.receiving import Receiver
 from rollstream.bus.topic_watch import TopicWatch
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
 
 _LOG = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from rollstream.bus.message import Headers, Message, OutRecord, Partition
 from rollstream.bus.places import PlaceReader
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokerError, ConfigurationError, DecodeError
 from rollstream.schemas.ids import checked_run

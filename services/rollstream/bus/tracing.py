@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from rollstream.bus.message import Message, OutRecord
-from rollstream.process.trace_context import context_in
-from rollstream.process.tracing import GROUP_ID, Attributes, Span, Tracing
+from rollstream.process.tracing.context import context_in
+from rollstream.process.tracing.spans import GROUP_ID, Attributes, Span, Tracing
 
 _KEY_BYTES: Final = 128
 

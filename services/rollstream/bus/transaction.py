@@ -23,7 +23,7 @@ from rollstream.bus.clients import made
 from rollstream.bus.message import Delivery, OutRecord
 from rollstream.bus.publisher import producer_config
 from rollstream.process.crash_points import crash_point
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError, RollstreamError
 
 # Readers see nothing after an open transaction: that of a dead trainer must not stop them for long.

@@ -6,7 +6,7 @@ import click
 
 from rollstream.bus.acl_rules import ROLES, acl_rules
 from rollstream.cli.options import json_option, settings_option
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.views.rendering import json_text
 
 

@@ -42,10 +42,10 @@ def command(rollouts: Path, output: Path | None, as_json: bool, **options: Any) 
 
     A run that was stopped goes on where it was when the same command is run again.
     """
-    from rollstream.collect.scores.progress import rows_shown
-    from rollstream.collect.scores.request import scores_request
-    from rollstream.collect.scores.run import score_rollouts
-    from rollstream.collect.scores.text import say, score_lines, scores_plain, stopped_line
+    from rollstream.offline.scores.progress import rows_shown
+    from rollstream.offline.scores.request import scores_request
+    from rollstream.offline.scores.run import score_rollouts
+    from rollstream.offline.scores.text import say, score_lines, scores_plain, stopped_line
 
     request = scores_request(rollouts, output, **options)
     try:

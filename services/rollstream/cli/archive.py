@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rollstream.cli.options import FiniteRange, connected, settings_option
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 
 if TYPE_CHECKING:
-    from rollstream.collect.archive.archiver import Report
+    from rollstream.archive.archiver import Report
 
 
 @click.command()
@@ -25,7 +25,7 @@ def command(output: Path, follow: bool, every: float, accept_loss: bool, setting
 
     Goes on where the last call ended, also after kill -9. One call at a time writes to an archive.
     """
-    from rollstream.collect.archive.follow import archive
+    from rollstream.archive.follow import archive
     from rollstream.process.entry import ask_on_signal
     from rollstream.process.stop import Stop
 

@@ -9,7 +9,7 @@ from rollstream.cli.collecting import attempt_options
 from rollstream.cli.options import FiniteRange, Period, whole
 
 if TYPE_CHECKING:
-    from rollstream.collect.continuous.production import Schedule
+    from rollstream.offline.continuous.production import Schedule
 
 
 _OF_PARTS = ("every", "watch", "to", "kind", "remember", "health_port", "health_host", "accept_loss")
@@ -59,7 +59,7 @@ def command(
     topic, the output is a directory: each look adds a part with the rows that were never taken before.
     """
     from rollstream.cli.collecting import chosen_engine, cluster_in, declared_in, say, stop_on_signals
-    from rollstream.collect.command import CollectOptions, run_collect
+    from rollstream.offline.command import CollectOptions, run_collect
 
     parts = {name: options.pop(name) for name in _OF_PARTS}
     engine = chosen_engine(
@@ -73,8 +73,8 @@ def command(
                 "--health-port goes with --every, --watch, --to or a topic: one collection just ends"
             )
         raise SystemExit(run_collect(chosen, stop, say).exit_code)
-    from rollstream.collect.continuous.run import ContinuousOptions, run_continuous
-    from rollstream.collect.continuous.watch import HealthPlace
+    from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
+    from rollstream.offline.continuous.watch import HealthPlace
 
     port = parts["health_port"]
     exit_code = run_continuous(
@@ -90,8 +90,8 @@ def command(
 
 
 def _schedule(every: float | None, watch: bool, remember: float) -> "Schedule":
-    from rollstream.collect.continuous.production import Schedule
-    from rollstream.collect.continuous.run import WATCH_SECONDS
+    from rollstream.offline.continuous.production import Schedule
+    from rollstream.offline.continuous.run import WATCH_SECONDS
 
     seconds = every if every is not None or not watch else WATCH_SECONDS
     return Schedule(every_seconds=seconds, waits_first=not watch, remember_days=remember / 86400)

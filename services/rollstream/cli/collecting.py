@@ -18,7 +18,7 @@ _LONGEST_CALL_SECONDS: Final = 86400.0
 if TYPE_CHECKING:
     from rollstream.cli.collect_file import CollectFileSettings
     from rollstream.engines.settings import EngineSettings
-    from rollstream.process.settings import StageSettings
+    from rollstream.process.settings.base import StageSettings
     from rollstream.process.stop import Stop
 
 
@@ -47,7 +47,7 @@ def stop_on_signals() -> "Stop":
     from rollstream.process.entry import ask_on_signal
     from rollstream.process.stop import Stop
 
-    logging.getLogger("rollstream.collect").setLevel(logging.INFO)
+    logging.getLogger("rollstream.offline").setLevel(logging.INFO)
     stop = Stop()
     ask_on_signal(stop)
     return stop
@@ -73,7 +73,7 @@ def chosen_engine(
     """
     if model is None:
         return _engine_of(config, has_servers=bool(urls) or key_variable is not None)
-    from rollstream.collect.engine_choice import in_process_engine, server_engine
+    from rollstream.offline.engine_choice import in_process_engine, server_engine
 
     if not urls:
         return in_process_engine(model, max_num_seqs=concurrency)
@@ -109,7 +109,7 @@ def cluster_in(config: Path | None) -> "StageSettings | None":
 def _settings(config: Path) -> "CollectFileSettings":
     """A run's file; one that is for collecting alone needs no `run`."""
     from rollstream.cli.collect_file import CollectFileSettings
-    from rollstream.process.run_file import RunFile
+    from rollstream.process.settings.run_file import RunFile
 
     file = RunFile.read(config)
     with_run = RunFile(path=file.path, document={"run": "collect", **file.document}, text=file.text)

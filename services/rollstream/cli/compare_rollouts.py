@@ -37,9 +37,9 @@ def command(
     Several rollouts of one example are averaged first. A prompt that comes n times in both files is n examples; the
     samples of one are told by `sample_idx`. Files: JSONL, parquet or a directory of `datasets`.
     """
-    from rollstream.collect.compare.comparison import compare
-    from rollstream.collect.compare.report import as_json as plain
-    from rollstream.collect.compare.report import print_comparison
+    from rollstream.offline.compare.comparison import compare
+    from rollstream.offline.compare.report import as_json as plain
+    from rollstream.offline.compare.report import print_comparison
 
     found = compare(before, after, match_by=match_by, limit=limit, output=output)
     if as_json:

@@ -52,8 +52,8 @@ def _file_of(check: str, config: Path | None) -> Path:
 
 
 def _check(path: Path, as_json: bool) -> None:
-    from rollstream.collect.sft.prime_rl import refuse_rollout_dir
-    from rollstream.process.run_file import RunFile
+    from rollstream.offline.convert.prime_rl import refuse_rollout_dir
+    from rollstream.process.settings.run_file import RunFile
     from rollstream.views.configuration import problems, stages_in
     from rollstream.views.rendering import json_text, say
 
@@ -73,7 +73,7 @@ def _check(path: Path, as_json: bool) -> None:
 def _show_resolved(path: Path | None, table: str | None, as_json: bool) -> None:
     from dataclasses import asdict
 
-    from rollstream.process.run_file import RunFile
+    from rollstream.process.settings.run_file import RunFile
     from rollstream.views.configuration import is_in, resolved, shown_values
 
     found = resolved(RunFile.read(path) if path else RunFile())

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from rollstream.cli.options import connected, json_option, settings_option
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.process.terminal import escaped
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.stage.dead_letters import DeadLetter

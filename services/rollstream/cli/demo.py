@@ -7,7 +7,7 @@ import click
 
 from rollstream.cli.options import FiniteRange, made_directory, whole
 from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, DemoOptions
-from rollstream.process.settings import STAGES
+from rollstream.process.settings.base import STAGES
 
 
 @click.command()

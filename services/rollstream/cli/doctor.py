@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from rollstream.cli.options import json_option
-from rollstream.process.settings import RUN_FILE
+from rollstream.process.settings.base import RUN_FILE
 
 
 @click.command()

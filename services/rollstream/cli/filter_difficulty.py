@@ -41,10 +41,10 @@ def command(data_path: Path, output_dir: Path | None, as_json: bool, **options: 
     Writes difficulty_metrics_<strategy>.json and .parquet, rollouts_<bucket>_<strategy> and summary_<strategy>.json.
     Rows without a reward do not count as failures. A run that was killed begins anew: it asks no model.
     """
-    from rollstream.collect.difficulty.filtering import filter_difficulty, filter_request
-    from rollstream.collect.difficulty.report import filter_lines, summary_of
-    from rollstream.collect.scores.progress import rows_shown
-    from rollstream.collect.scores.text import say
+    from rollstream.offline.difficulty.filtering import filter_difficulty, filter_request
+    from rollstream.offline.difficulty.report import filter_lines, summary_of
+    from rollstream.offline.scores.progress import rows_shown
+    from rollstream.offline.scores.text import say
 
     request = filter_request(data_path, output_dir or data_path.parent, **options)
     try:

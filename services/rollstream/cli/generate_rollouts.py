@@ -41,7 +41,7 @@ def command(**flags: Any) -> None:
     sent to the server as the key.
     """
     from rollstream.cli.collecting import litellm_key, say, stop_on_signals
-    from rollstream.collect.generate import GenerateOptions, generate_rollouts
+    from rollstream.offline.generate import GenerateOptions, generate_rollouts
 
     report = generate_rollouts(GenerateOptions(**flags, api_key=litellm_key()), stop_on_signals(), say)
     raise SystemExit(report.exit_code)

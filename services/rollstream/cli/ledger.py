@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollstream.cli.options import connected, json_option, settings_option
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 
 if TYPE_CHECKING:
     from rollstream.history.passing import RecordPlace

@@ -7,7 +7,7 @@ import click
 
 from rollstream.cli.options import connected, json_option, settings_option
 from rollstream.history.lineage import Found, RolloutStory, StepStory
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.views.lineage import read_rollout, read_step, rollout_lines, step_lines
 from rollstream.views.rendering import json_text, plain, say
 

@@ -66,9 +66,6 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Models and contracts": {
         "sft": "Train a model on an environment's demonstrations, as a start for a run.",
         "schemas": "Check, register or update the record schemas.",
-        "bench": "Measure one part, mostly against the same work done without rollstream.",
-        "chaos": "Kill, suspend and deceive the stages of a run, and check that nothing is lost.",
-        "soak": "Run all stages in time-lapse for long, and check that nothing grows.",
     },
 }
 COMMANDS: Mapping[str, str] = {name: text for section in SECTIONS.values() for name, text in section.items()}
@@ -208,13 +205,18 @@ _add_verbose(cli)
 
 
 def main() -> None:
-    """Run the command of the command line. An error of this project is one line, and decides the exit code."""
+    """Run the command of the command line."""
+    run(cli, "rollstream")
+
+
+def run(command: click.Command, name: str) -> None:
+    """Run a command of this project. An error of the project is one line, and decides the exit code."""
     # The settings may declare code of the user that lies in the directory where the command is called. Python's search
     # path has that directory with `python -m`, but not in a console script.
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        cli(prog_name="rollstream", obj=True)
+        command(prog_name=name, obj=True)
     except Exception as error:
         from rollstream.process.cause import known_cause
 

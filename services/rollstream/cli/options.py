@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from rollstream.process.settings import RUN_FILE, StageSettings
+from rollstream.process.settings.base import RUN_FILE, StageSettings
 from rollstream.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:

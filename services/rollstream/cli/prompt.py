@@ -10,7 +10,7 @@ from rollstream.cli.options import FiniteRange, config_option, connected, json_o
 from rollstream.client.submit import Patience, answers, submit
 from rollstream.environments.load import refuse_unknown_environment
 from rollstream.generator.settings import GeneratorSettings
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from rollstream.cli.options import FiniteRange, whole
-from rollstream.process.settings import RUN_FILE, StageSettings
+from rollstream.process.settings.base import RUN_FILE, StageSettings
 
 _LARGEST = 1e9
 
@@ -33,7 +33,7 @@ def command(
 
     With --environment, --min-reward means the new reward.
     """
-    from rollstream.collect.archive.replay import ReplayRequest, replay
+    from rollstream.archive.replay import ReplayRequest, replay
     from rollstream.environments.pool.pool import PoolBounds
 
     if output.suffix not in (".jsonl", ".parquet"):

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 
 from rollstream.cli.options import find_config
-from rollstream.process.address import revealed
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.address import revealed
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.addresses import checked_address
 from rollstream.schemas.compatibility import check_packaged
 from rollstream.schemas.errors import ConfigurationError

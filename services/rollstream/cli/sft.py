@@ -11,12 +11,12 @@ from rollstream.engines.model_directory import read_config
 from rollstream.environments.load import load_environment
 from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
-from rollstream.process.settings import RUN_FILE, StageSettings
+from rollstream.process.settings.base import RUN_FILE, StageSettings
 from rollstream.process.terminal import escaped
 
 if TYPE_CHECKING:
-    from rollstream.collect.sft.exchanges import RolloutExchanges
-    from rollstream.process.declared import Declarations
+    from rollstream.offline.convert.exchanges import RolloutExchanges
+    from rollstream.process.settings.declared import Declarations
 
 
 @click.command("sft")
@@ -101,14 +101,14 @@ def command(  # one parameter an option
 def _declared(config: Path | None) -> "Declarations":
     if config is None:
         return {}
-    from rollstream.collect.sft.prime_rl import refuse_rollout_dir
+    from rollstream.offline.convert.prime_rl import refuse_rollout_dir
 
     refuse_rollout_dir(config)
     return StageSettings.load(config).environments
 
 
 def _exchanges(rollouts: Path, min_reward: float | None) -> "RolloutExchanges":
-    from rollstream.collect.sft.exchanges import RolloutExchanges
+    from rollstream.offline.convert.exchanges import RolloutExchanges
 
     found = RolloutExchanges(rollouts, min_reward)
     for line in found.tally.lines():

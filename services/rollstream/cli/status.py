@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollstream.cli.options import json_option, settings_option
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.weights import WeightsApplied
 from rollstream.views.rendering import cell, json_text, one_line

@@ -8,7 +8,7 @@ import click
 from rollstream.bus.message import Partition
 from rollstream.bus.run import Run
 from rollstream.cli.options import connected, json_option, settings_option, whole
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.topics import TOPICS, Topic, topic_named
 from rollstream.stage.dead_letters import parse
 from rollstream.views.reading import Decoded, Decoder, last_messages

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rollstream.cli.options import connected, json_option, settings_option
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.views.rendering import json_text
 

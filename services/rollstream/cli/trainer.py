@@ -11,7 +11,7 @@ from rollstream.process.stop import Stop
 
 def _refuse_others(context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]) -> None:
     """Prime-RL's trainer takes its file as `@ FILE`; ours takes no words."""
-    from rollstream.collect.sft.prime_rl import refuse_rollout_dir
+    from rollstream.offline.convert.prime_rl import refuse_rollout_dir
 
     for word in words:
         refuse_rollout_dir(Path(word.removeprefix("@")))
@@ -29,7 +29,7 @@ def command(config: Path | None, accept_loss: bool) -> None:
     Settings: the table [trainer] of the run's file, or ROLLSTREAM_… in the environment.
     """
     if config is not None:
-        from rollstream.collect.sft.prime_rl import refuse_rollout_dir
+        from rollstream.offline.convert.prime_rl import refuse_rollout_dir
 
         refuse_rollout_dir(config)
 

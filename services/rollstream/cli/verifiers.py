@@ -9,7 +9,7 @@ from rollstream.cli.options import FiniteRange
 from rollstream.process.terminal import escaped
 
 if TYPE_CHECKING:
-    from rollstream.collect.verifiers.runs import Converted
+    from rollstream.offline.convert.verifiers_runs import Converted
 
 _FILE = click.Path(exists=True, path_type=Path)
 _OUTPUT = click.Path(path_type=Path)
@@ -28,7 +28,7 @@ def import_(run: Path, output: Path) -> None:
 
     Its metadata.json is kept beside the output, for an export.
     """
-    from rollstream.collect.verifiers.runs import import_run
+    from rollstream.offline.convert.verifiers_runs import import_run
 
     _say(import_run(run, output))
 
@@ -46,7 +46,7 @@ def import_(run: Path, output: Path) -> None:
 )
 def export(rollouts: Path, outputs: Path, env_id: str, model: str, run_id: str, zero_for_failed: bool) -> None:
     """Write rollouts as OUTPUTS/evals/ENV--MODEL/RUN/, which `prime eval view` shows."""
-    from rollstream.collect.verifiers.runs import RunName, export_run
+    from rollstream.offline.convert.verifiers_runs import RunName, export_run
 
     name = RunName(env_id=env_id, model=model, run_id=run_id)
     _say(export_run(rollouts, outputs, name, zero_for_failed=zero_for_failed))
@@ -61,7 +61,7 @@ def export_sft(
     rollouts: Path, output: Path, layout: Literal["prompt-completion", "messages"], min_reward: float | None
 ) -> None:
     """Write good rollouts as rows that Prime-RL's SFT reads: .jsonl or .parquet."""
-    from rollstream.collect.sft.prime_rl import export_for_sft
+    from rollstream.offline.convert.prime_rl import export_for_sft
 
     tally = export_for_sft(rollouts, output, layout=layout, min_reward=min_reward)
     click.echo("\n".join([str(output), *map(escaped, tally.lines())]))

@@ -3,7 +3,7 @@
 import click
 
 from rollstream.cli.options import connected, json_option, settings_option, whole
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 
 
 @click.group("weights")

@@ -50,8 +50,8 @@ def command(  # one parameter an option
     What was not answered is asked again by the same command. The variable LITELLM_API_KEY is sent as the key.
     """
     from rollstream.cli.collecting import litellm_key, say, stop_on_signals
-    from rollstream.collect.word_count.request import WordCountRequest
-    from rollstream.collect.word_count.run import collect_word_count
+    from rollstream.offline.word_count.request import WordCountRequest
+    from rollstream.offline.word_count.run import collect_word_count
     from rollstream.schemas.prompt import Sampling
 
     request = WordCountRequest(

@@ -18,7 +18,7 @@ from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
 from rollstream.history.passing import read_entries, read_versions
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import group_id

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from rollstream.bus.message import Partition
 from rollstream.bus.run import Run
-from rollstream.process.trace_context import headers_of_environment
+from rollstream.process.tracing.context import headers_of_environment
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.prompt import PromptSubmitted, refuse_out_of_bounds
 from rollstream.schemas.scored import RolloutScored

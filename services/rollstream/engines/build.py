@@ -16,7 +16,7 @@ def build_engine(settings: EngineSettings) -> Engine:
         read_config(settings.model_path)  # before libraries are imported, which takes long
     match settings.kind:
         case "vllm":
-            from rollstream.engines.vllm_engine import VllmEngine
+            from rollstream.engines.vllm.engine import VllmEngine
 
             return VllmEngine(settings)
         case "transformers":
@@ -28,7 +28,7 @@ def build_engine(settings: EngineSettings) -> Engine:
 
             return ScriptedEngine(settings)
         case "openai_http":
-            from rollstream.engines.openai_http import OpenAiHttpEngine
+            from rollstream.engines.http.engine import OpenAiHttpEngine
 
             return OpenAiHttpEngine(settings)
         case _:

@@ -5,7 +5,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollstream.engines.http_settings import HttpSettings
+from rollstream.engines.http.settings import HttpSettings
 
 
 class ScriptedSettings(BaseModel):

@@ -13,7 +13,7 @@ from rollstream.environments.reasoning_gym import ReasoningGym
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.environments.structured_output import StructuredOutput
 from rollstream.environments.word_count import WordCount
-from rollstream.process.declared import Declaration, why_refused
+from rollstream.process.settings.declared import Declaration, why_refused
 from rollstream.schemas.errors import BrokenEnvironmentError, ConfigurationError, UnknownEnvironmentError
 
 # Libraries that take long to import are imported when an environment is made, not here.

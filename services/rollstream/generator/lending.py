@@ -4,7 +4,7 @@ It knows neither Kafka nor Redis. It ends when it is asked to, and with an error
 ends, or one of vLLM's processes here: then the processes on all machines must start again.
 """
 
-from rollstream.engines.vllm_lent import lend
+from rollstream.engines.vllm.lent import lend
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop, ending_within

@@ -53,12 +53,12 @@ from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.tracing import headers_of_sample
 from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
-from rollstream.process.address import revealed
 from rollstream.process.apart import run_apart
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
+from rollstream.process.settings.address import revealed
 from rollstream.process.stop import Stop, ending_within, first_to_end
-from rollstream.process.tracing import OFF, Span, Tracing, require_tracing, tracing_of
+from rollstream.process.tracing.spans import OFF, Span, Tracing, require_tracing, tracing_of
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
 from rollstream.schemas.topics import (

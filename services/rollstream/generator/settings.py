@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from rollstream.engines.settings import EngineSettings
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.addresses import is_bucket
 
 

@@ -1,7 +1,7 @@
 """The span of one sample, from its record: a child of its prompt's span, named as OpenTelemetry names model calls."""
 
-from rollstream.process.trace_context import TraceHeaders
-from rollstream.process.tracing import GROUP_ID, ROLLOUT_ID, WEIGHT_VERSION, Span, Tracing
+from rollstream.process.tracing.context import TraceHeaders
+from rollstream.process.tracing.spans import GROUP_ID, ROLLOUT_ID, WEIGHT_VERSION, Span, Tracing
 from rollstream.schemas.rollout import RolloutGenerated
 
 

@@ -34,7 +34,7 @@ from rollstream.history.weight_cache import WeightCache
 from rollstream.history.weight_files import FileMarks, StoredWeights, check_names, check_sum, files_below, shown
 from rollstream.process.crash_points import crash_point
 from rollstream.process.masking import without_values
-from rollstream.process.storage_settings import StorageSettings, is_address
+from rollstream.process.settings.storage import StorageSettings, is_address
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 

@@ -9,7 +9,7 @@ from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.passing import Passing, Problem, RecordPlace
 from rollstream.history.read import History, examine
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, SkippedRecord
 from rollstream.schemas.record import utc_now

@@ -7,7 +7,7 @@ from typing import Final
 
 from rollstream.history.read import History
 from rollstream.history.weight_store import open_weight_store
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.addresses import checked_location
 from rollstream.schemas.errors import ConfigurationError
 

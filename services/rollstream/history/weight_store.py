@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.weight_files import StoredWeights
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.addresses import is_bucket
 from rollstream.schemas.weights import WeightFile
 

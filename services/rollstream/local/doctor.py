@@ -20,9 +20,9 @@ from rollstream.local.kafka import MIN_FREE_BYTES
 from rollstream.local.kafka_jars import kafka_libraries, locked_jars, unusable_jars
 from rollstream.local.ports import free_ports, is_free
 from rollstream.local.stack import LocalStack
-from rollstream.process.security_files import unreadable_files
-from rollstream.process.settings import KafkaSettings
-from rollstream.process.storage_settings import StorageSettings
+from rollstream.process.settings.base import KafkaSettings
+from rollstream.process.settings.security_files import unreadable_files
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.addresses import is_bucket
 from rollstream.schemas.errors import ConfigurationError, LocalStackError, WeightStoreError
 from rollstream.trainer.settings import TrainerSettings

@@ -144,7 +144,7 @@ class KafkaCluster:
         from confluent_kafka import KafkaException
 
         from rollstream.bus.clients import admin_client
-        from rollstream.process.settings import KafkaSettings
+        from rollstream.process.settings.base import KafkaSettings
 
         kafka = KafkaSettings(bootstrap_servers=node.address, security=dict(self._security.client))
         try:

@@ -13,10 +13,10 @@ _EXPORTED_BY: Final = {
     "generator": "rollstream.generator.metrics",
     "scorer": "rollstream.scorer.metrics",
     "trainer": "rollstream.trainer.metrics",
-    "collect": "rollstream.collect.continuous.metrics",
+    "collect": "rollstream.offline.continuous.metrics",
     "bus": "rollstream.bus.metrics",
     "process": "rollstream.process.metrics",
-    "tracing": "rollstream.process.tracing_metrics",
+    "tracing": "rollstream.process.tracing.metrics",
 }
 """The second word of a metric's name → the module that makes it. Generators export what begins with `bus` in full; the
 other stages export the parts that they use."""

@@ -12,7 +12,7 @@ import tomli_w
 
 from rollstream.local.private_file import write_private
 from rollstream.local.stack import LocalStack
-from rollstream.process.settings import RUN_FILE
+from rollstream.process.settings.base import RUN_FILE
 from rollstream.schemas.errors import ConfigurationError
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from rollstream.process.address import SecretUrl
+from rollstream.process.settings.address import SecretUrl
 from rollstream.schemas.addresses import secret_parts
 
 _HIDDEN: Final = "***"

@@ -35,7 +35,7 @@ from rollstream.bus.message import Message, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.ending import end_process, leave
-from rollstream.process.settings import KafkaSettings
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.scorer.buffer import BoundedApp
 from rollstream.scorer.commits import counted, noted
 from rollstream.scorer.fetching import Fetched

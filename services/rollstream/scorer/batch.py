@@ -23,7 +23,7 @@ from rollstream.bus.tracing import processing
 from rollstream.environments.pool.pool import ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict, unresolved
 from rollstream.process.crash_points import crash_point
-from rollstream.process.tracing import OFF, ROLLOUT_ID, Span, Tracing
+from rollstream.process.tracing.spans import OFF, ROLLOUT_ID, Span, Tracing
 from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.record import utc_now

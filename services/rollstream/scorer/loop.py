@@ -39,13 +39,13 @@ from rollstream.bus.run import Run
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.environments.load import refuse_unknown_environment
 from rollstream.environments.pool.pool import ScoringPool
-from rollstream.process.address import revealed
 from rollstream.process.beat import beat
 from rollstream.process.ending import end_process
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
+from rollstream.process.settings.address import revealed
 from rollstream.process.stop import Stop, first_to_end
-from rollstream.process.tracing import require_tracing, tracing_of
+from rollstream.process.tracing.spans import require_tracing, tracing_of
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
 from rollstream.scorer.app import Handle, StreamSettings, build_app, fetched, leave_at_once

@@ -8,7 +8,7 @@ from typing import Any, Final
 import faust
 from pydantic import SecretStr
 
-from rollstream.process.security_files import require_readable_files
+from rollstream.process.settings.security_files import require_readable_files
 from rollstream.schemas.errors import ConfigurationError
 
 _KNOWN: Final = (

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from rollstream.environments.pool.pool import PoolBounds
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 
 
 class ScorerSettings(StageSettings):

@@ -54,7 +54,7 @@ from rollstream.process.begun import listening
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop, first_to_end
-from rollstream.process.tracing import OFF, Span, Tracing
+from rollstream.process.tracing.spans import OFF, Span, Tracing
 from rollstream.schemas.errors import (
     BadMessageError,
     BrokenWorldError,

@@ -9,10 +9,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from rollstream.process.run_file import KeyPath, RunFile
-from rollstream.process.setting_errors import Sources, holds, variable_name
-from rollstream.process.setting_keys import Key, keys_of
-from rollstream.process.settings import STAGES, StageSettings, settings_class
+from rollstream.process.settings.base import STAGES, StageSettings, settings_class
+from rollstream.process.settings.errors import Sources, holds, variable_name
+from rollstream.process.settings.keys import Key, keys_of
+from rollstream.process.settings.run_file import KeyPath, RunFile
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.views.rendering import cell
 

@@ -8,9 +8,9 @@ from rollstream.bus.admin import TopicDescription
 from rollstream.bus.clients import cluster_topics
 from rollstream.bus.run import Run
 from rollstream.history.passing import RecordPlace, all_skipped
-from rollstream.process.address import revealed
 from rollstream.process.fleet import Fleet, Shares, shares_of
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.address import revealed
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress

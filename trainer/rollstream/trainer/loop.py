@@ -61,8 +61,8 @@ from typing import Final
 from rollstream.history.versions import VersionTree
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
-from rollstream.process.trace_context import log_keys
-from rollstream.process.tracing import OFF, Span, Tracing
+from rollstream.process.tracing.context import log_keys
+from rollstream.process.tracing.spans import OFF, Span, Tracing
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import LedgerEntry, TrainedRollout
 from rollstream.trainer import metrics

@@ -5,8 +5,8 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from rollstream.process.settings import StageSettings
-from rollstream.process.storage_settings import Location
+from rollstream.process.settings.base import StageSettings
+from rollstream.process.settings.storage import Location
 from rollstream.schemas.ids import checked_run
 from rollstream.trainer.intake.admission import LagScope
 from rollstream.trainer.learning.settings import LearningSettings

@@ -8,8 +8,8 @@ dropped, with the reason.
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rollstream.process.trace_context import TraceContext
-from rollstream.process.tracing import GROUP_ID, WEIGHT_VERSION, Span, Tracing
+from rollstream.process.tracing.context import TraceContext
+from rollstream.process.tracing.spans import GROUP_ID, WEIGHT_VERSION, Span, Tracing
 from rollstream.schemas.ledger import GroupOutcome, LedgerEntry
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup, Group

@@ -24,8 +24,8 @@ from rollstream.environments.pool.verdicts import (
 )
 from rollstream.environments.protocol import Environment
 from rollstream.environments.rubric import RewardInput, finite
-from rollstream.process.declared import Declaration
 from rollstream.process.parent import die_with
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status

@@ -15,8 +15,8 @@ from typing import Any, Final, Self
 
 from rollstream.environments.pool.process import ScoringProcess
 from rollstream.environments.pool.verdicts import STARTED, Chunk, Sample, Verdict, unresolved
-from rollstream.process.declared import Declaration
 from rollstream.process.parent import keep_others_out
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status
 

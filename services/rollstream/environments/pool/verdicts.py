@@ -13,7 +13,7 @@ from typing import Final, Self
 from pydantic import Field, ValidationError, model_validator
 
 from rollstream.environments.rubric import RewardInput
-from rollstream.process.declared import Declaration
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.record import Count, Map, Record, Reward, Symbol
 from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure

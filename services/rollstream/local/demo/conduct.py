@@ -31,7 +31,7 @@ from rollstream.local.demo.view import View, plain_line
 from rollstream.local.demo.watch import LoopState, LoopWatch
 from rollstream.local.stack import LocalStack
 from rollstream.local.supervisor import StageState, Supervisor, stage_process
-from rollstream.process.settings import StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import LedgerEntry
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rollstream.process.settings import Stage
+from rollstream.process.settings.base import Stage
 
 ENVIRONMENT: Final = "sort_digits"
 GROUPS_PER_STEP: Final = 32

@@ -21,7 +21,7 @@ from rollstream.local.kafka_jars import user_cache
 from rollstream.local.private_file import write_private
 from rollstream.local.run_file import run_name, shared_settings
 from rollstream.local.stack import LocalStack
-from rollstream.process.settings import RUN_FILE, KafkaSettings
+from rollstream.process.settings.base import RUN_FILE, KafkaSettings
 from rollstream.schemas.errors import BrokenWorldError
 
 _LOG = logging.getLogger(__name__)

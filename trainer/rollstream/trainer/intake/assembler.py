@@ -9,7 +9,7 @@ from datetime import datetime
 
 from rollstream.bus.message import Partition
 from rollstream.bus.offsets import OffsetTracker
-from rollstream.process.trace_context import TraceContext
+from rollstream.process.tracing.context import TraceContext
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ids import rollout_id
 from rollstream.schemas.ledger import ClosedGroup, GroupOutcome

@@ -29,7 +29,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from rollstream.bus.message import Partition
-from rollstream.process.trace_context import TraceContext
+from rollstream.process.tracing.context import TraceContext
 from rollstream.schemas.ledger import NON_FINITE_REASON, ClosedGroup, GroupOutcome
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored

@@ -9,7 +9,7 @@ from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import Message, Partition
 from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
 from rollstream.bus.run import Run
-from rollstream.process.trace_context import context_in, log_keys
+from rollstream.process.tracing.context import context_in, log_keys
 from rollstream.schemas.errors import BrokerError, DecodeError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import DEAD_LETTERS, PROMPTS, SCORED

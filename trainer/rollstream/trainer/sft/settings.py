@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollstream.process.declared import Declarations
+from rollstream.process.settings.declared import Declarations
 
 
 class SftSettings(BaseModel):

@@ -1,0 +1,255 @@
+"""Replays an archive: its rollouts as rows, with the reward of another rubric if wanted, or as demonstrations for SFT.
+
+Every archived record becomes a row or is counted with the reason why it did not. A rollout that was failed, unresolved
+or could not be scored has no reward, and its row says why.
+"""
+
+import asyncio
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rollstream.archive.rows import Archived, read_rollouts
+from rollstream.archive.store import Store
+from rollstream.engines.tokenizer import as_chat
+from rollstream.environments.load import load_environment
+from rollstream.environments.pool.pool import PoolBounds, ScoringPool
+from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.rubric import RewardInput
+from rollstream.process.settings.declared import Declaration
+from rollstream.rows.conversation import REFERENCE
+from rollstream.rows.write import Kind, write_rows
+from rollstream.schemas.prompt import Message
+from rollstream.schemas.rollout import FinishReason
+
+_LOG = logging.getLogger(__name__)
+
+_BATCH_ROWS: Final = 512
+_BATCH_CHARACTERS: Final = 2**23
+_REMEMBERED: Final = 100_000
+"""At least so many rollouts before a record are known, and at most twice as many: duplicates come soon."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayRequest:
+    """What is replayed as what. `environment`: whose rubric scores again; empty: none."""
+
+    output: Path
+    kind: Kind
+    as_sft: bool = False
+    environment: str = ""
+    environments: Mapping[str, Declaration] = field(default_factory=dict)
+    min_reward: float | None = None
+    bounds: PoolBounds = field(default_factory=PoolBounds)
+
+
+@dataclass(slots=True)
+class ReplayReport:
+    """How many records were read and written; `left_out`, `unscored`: by reason.
+
+    `num_gone_files`: files of rollouts that somebody has deleted. Their records are in none of the other numbers.
+    """
+
+    num_records: int = 0
+    num_written: int = 0
+    num_gone_files: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    unscored: Counter[str] = field(default_factory=Counter)
+
+    def add_gone(self, path: Path) -> None:
+        """Count a file that is not there any more."""
+        _LOG.warning("%s was deleted: its rollouts are not read", path)
+        self.num_gone_files += 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A rollout, and the verdict of the rubric that scored it again; None if none did."""
+
+    rollout: Archived
+    verdict: Verdict | None
+
+    @property
+    def reward(self) -> float | None:
+        return self.rollout.reward if self.verdict is None else self.verdict.reward
+
+
+def replay(directory: Path, request: ReplayRequest) -> ReplayReport:
+    """Write the rows; the output appears when it is whole.
+
+    Raises `ConfigurationError` if this is no archive or nothing can be written, and `UnknownEnvironmentError`.
+    """
+    if request.environment:
+        # Here once: else every row would have it as its failure.
+        load_environment(request.environment, request.environments)
+    return asyncio.run(_replayed(Store(directory), request))
+
+
+async def _replayed(store: Store, request: ReplayRequest) -> ReplayReport:
+    report = ReplayReport()
+    with write_rows(request.output, request.kind) as writer:
+        async with aclosing(_judged(_first_records(store, report), request)) as all_judged:
+            async for judged in all_judged:
+                if judged.verdict is not None and judged.verdict.failure is not None:
+                    report.unscored[judged.verdict.failure.code.value] += 1
+                why = _why_left_out(judged, request)
+                if why is not None:
+                    report.left_out[why] += 1
+                    continue
+                writer.write(_demonstration(judged) if request.as_sft else _row(judged, request.environment))
+                report.num_written += 1
+    return report
+
+
+def _first_records(store: Store, report: ReplayReport) -> Iterator[Archived]:
+    """The archived rollouts, without further records of the same one."""
+    # Of each id its hash of 64 bits: a tenth of the memory of ids in their order.
+    older, newer = set[int](), set[int]()
+    for rollout in read_rollouts(store, report.add_gone):
+        report.num_records += 1
+        known = hash(rollout.rollout_id)
+        if known in newer or known in older:
+            report.left_out["another record of the same rollout"] += 1
+            continue
+        newer.add(known)
+        if len(newer) == _REMEMBERED:
+            older, newer = newer, set()
+        yield rollout
+
+
+async def _judged(rollouts: Iterator[Archived], request: ReplayRequest) -> AsyncGenerator[_Judged, None]:
+    if not request.environment:
+        for rollout in rollouts:
+            yield _Judged(rollout, None)
+        return
+    async with ScoringPool(request.bounds, request.environments) as pool:
+        for batch in _batches(rollouts):
+            answered = [one for one in batch if one.was_completed]
+            verdicts = await _verdicts(pool, answered, request.environment)
+            for rollout in batch:
+                yield _Judged(rollout, verdicts.get(rollout.place))
+
+
+async def _verdicts(
+    pool: ScoringPool, rollouts: Sequence[Archived], environment: str
+) -> dict[tuple[int, int], Verdict]:
+    """The verdict on each of them. Those whose turn did not come within the time of a batch are scored in the next."""
+    verdicts: dict[tuple[int, int], Verdict] = {}
+    waiting = list(rollouts)
+    while waiting:
+        given = await pool.score([Sample(environment=environment, answer=_answer(one)) for one in waiting])
+        verdicts |= {one.place: verdict for one, verdict in zip(waiting, given, strict=True) if verdict is not None}
+        waiting = [one for one in waiting if one.place not in verdicts]
+    return verdicts
+
+
+def _answer(rollout: Archived) -> RewardInput:
+    return RewardInput(
+        completion=rollout.texts[-1] if rollout.texts else "",
+        assistant_messages=rollout.texts,
+        messages=rollout.messages,
+        reference_answer=rollout.reference_answer,
+        metadata=rollout.metadata,
+    )
+
+
+def _batches(rollouts: Iterator[Archived]) -> Iterator[list[Archived]]:
+    batch: list[Archived] = []
+    num_characters = 0
+    for rollout in rollouts:
+        batch.append(rollout)
+        num_characters += sum(map(len, rollout.texts))
+        if len(batch) == _BATCH_ROWS or num_characters > _BATCH_CHARACTERS:
+            yield batch
+            batch, num_characters = [], 0
+    if batch:
+        yield batch
+
+
+def _why_left_out(judged: _Judged, request: ReplayRequest) -> str | None:
+    """The reason why a rollout is not in the output; None if it is."""
+    why = _why_no_demonstration(judged.rollout) if request.as_sft else None
+    if why is not None or request.min_reward is None:
+        return why
+    if judged.reward is None:
+        return "no reward"
+    return f"reward below {request.min_reward:g}" if judged.reward < request.min_reward else None
+
+
+def _why_no_demonstration(rollout: Archived) -> str | None:
+    if not rollout.was_completed:
+        return f"{rollout.status}: there is no answer"
+    if len(rollout.texts) != 1:
+        return "several turns: what the model saw between them is not in the texts"
+    if rollout.finish_reason == FinishReason.LENGTH.value:
+        return "its answer was cut off"
+    if not all(isinstance(tool, dict) for tool in map(_parsed, rollout.tools)):
+        return "a tool of its prompt is no JSON object"
+    return None
+
+
+def _demonstration(judged: _Judged) -> dict[str, Any]:
+    """A row of prompt and completion as TRL's conversational format has it, with `tools` if there are."""
+    rollout = judged.rollout
+    row = {"prompt": _prompt(rollout), "completion": [_answered(rollout)], "reward": judged.reward}
+    return row | ({"tools": _tools(rollout)} if rollout.tools else {})
+
+
+def _prompt(rollout: Archived) -> list[dict[str, Any]]:
+    return [as_chat(message) for message in rollout.messages]
+
+
+def _answered(rollout: Archived) -> dict[str, Any]:
+    return as_chat(Message(role="assistant", content=rollout.texts[-1], tool_calls=rollout.tool_calls))
+
+
+def _tools(rollout: Archived) -> str:
+    """As JSON text, which TRL takes too: functions differ from row to row, and no column of a file can hold them."""
+    return json.dumps([_parsed(tool) for tool in rollout.tools], ensure_ascii=False)
+
+
+def _parsed(tool: str) -> Any:
+    try:
+        return json.loads(tool)
+    except (ValueError, RecursionError):
+        return tool
+
+
+def _row(judged: _Judged, environment: str) -> dict[str, Any]:
+    rollout, verdict = judged.rollout, judged.verdict
+    row = {
+        "rollout_id": rollout.rollout_id,
+        "group_id": rollout.group_id,
+        "prompt_id": rollout.prompt_id,
+        "prompt": _prompt(rollout),
+        "response": rollout.texts[-1] if rollout.was_completed else None,
+        "finish_reason": rollout.finish_reason if rollout.was_completed else None,
+        "num_turns": len(rollout.texts),
+        REFERENCE: rollout.reference_answer,
+        "metadata": rollout.metadata,
+        "environment": rollout.environment,
+        "status": rollout.status,
+        "failure": rollout.failure,
+        "reward": rollout.reward,
+        "outcome": rollout.outcome,
+        "trained_step": rollout.trained_step,
+    }
+    if rollout.tools:
+        row["tools"] = _tools(rollout)
+    if rollout.was_completed and rollout.tool_calls:
+        # Those who imitate it take this instead of the text alone.
+        row["completion"] = [_answered(rollout)]
+    if not environment:
+        return row
+    failure = rollout.failure if verdict is None else None if verdict.failure is None else str(verdict.failure)
+    status = rollout.status if verdict is None else verdict.status.value
+    return row | {
+        f"reward_{environment}": None if verdict is None else verdict.reward,
+        f"status_{environment}": status,
+        f"failure_{environment}": failure,
+    }

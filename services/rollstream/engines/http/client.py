@@ -1,0 +1,246 @@
+"""Asks servers over HTTP: kept connections, a bound on how many calls run, repetitions of what may be repeated.
+
+A call is repeated, up to `max_tries`, if the connection broke, if the server says that it failed (5xx), or if its reply
+can't be read (`http_bodies.py`). After 429 it waits as the server asks, up to the deadline. A refused key ends the
+engine: each call would be refused. All else a server refuses for good: its own words become a failed sample.
+"""
+
+import asyncio
+import json
+import logging
+import math
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiohttp
+from yarl import URL
+
+from rollstream.engines.http.bodies import read_body
+from rollstream.engines.http.pool import LONGEST_REST_SECONDS, Server, ServerPool
+from rollstream.engines.http.replies import Reply, failed_sample
+from rollstream.engines.http.settings import HttpSettings, server_root
+from rollstream.schemas.errors import EngineDeadError, EngineError, EngineLateError, RefusedKeyError
+
+_LOG = logging.getLogger(__name__)
+_TOO_MANY: Final = 429
+# Those after which the same request may be answered; 529 is Anthropic's "overloaded".
+_REPEATABLE: Final = frozenset({408, 425, 500, 502, 503, 504, 529})
+MOST_ROUTE_BYTES: Final = 2**22
+"""A reply of a route that calls no model: lists of models and vLLM's configuration have some 100 kB."""
+_CONNECT_SECONDS: Final = 10.0
+# vLLM's and LiteLLM's servers close connections that are idle for 5 s. One that they just close would break a call.
+_KEPT_SECONDS: Final = 4.0
+# Who starts anew takes longer than that. Nobody would notice it of a server that is asked nothing meanwhile.
+_SEEN_SECONDS: Final = 5.0
+_FIRST_BACKOFF_SECONDS: Final = 0.25
+_JSON: Final = {"Content-Type": "application/json"}
+
+OnReturn = Callable[[Server], Awaitable[None]]
+"""Called before a call of a server that was gone, or asked nothing for a while; `EngineError` if it can't be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One call of a model. `body` makes the request for the server that is chosen; no answer has over `most_bytes`."""
+
+    route: str
+    body: Callable[[Server], Any]
+    most_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The JSON answer to a call, which server gave it, and which weights it had when it was asked."""
+
+    server: Server
+    body: Any
+    weight_version: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Tries:
+    """Of one call: until when it may go on, and when it first found nobody; monotonic seconds."""
+
+    give_up_at: float
+    lost_at: float = math.inf
+
+
+class HttpClient:
+    """One session for all servers; `open` before the first call, `close` after the last."""
+
+    def __init__(self, settings: HttpSettings) -> None:
+        self._settings = settings
+        self.on_return: OnReturn | None = None
+        self.pool = ServerPool([server_root(url) for url in settings.urls])
+        self._slots = asyncio.Semaphore(settings.max_connections)
+        self._addresses: dict[tuple[str, str], URL] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Make the session, in the running event loop."""
+        key = self._settings.api_key
+        self._session = aiohttp.ClientSession(
+            # No limit here: `_slots` bounds the calls, and routes for weights must not wait for them.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            # A few bytes may decompress to gigabytes: what was compressed all the same is refused.
+            headers={"Accept-Encoding": "identity"}
+            | ({} if key is None else {"Authorization": f"Bearer {key.get_secret_value()}"}),
+            auto_decompress=False,
+            # What a server would have us remember is nothing that we need.
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def close(self) -> None:
+        """Break off what runs: it ends with `EngineDeadError`."""
+        self.pool.close()
+        if self._session is not None:
+            await self._session.close()
+
+    async def ask(
+        self, server: Server, method: str, route: str, body: Any = None, *, most_bytes: int = MOST_ROUTE_BYTES
+    ) -> Reply:
+        """One try at one server. Raises `aiohttp.ClientConnectionError` or `OSError` if it can't be reached or leaves.
+
+        Raises `EngineError` if its reply is larger than `most_bytes`, compressed, or no HTTP.
+        """
+        if self._session is None or self._session.closed:
+            raise EngineDeadError("the engine is not running: start() comes first, close() last")
+        content = None if body is None else json.dumps(body).encode()
+        headers = None if body is None else _JSON
+        try:
+            # A redirected POST would become a GET.
+            async with self._session.request(
+                method, self._address(server, route), data=content, headers=headers, allow_redirects=False
+            ) as response:
+                found = await read_body(response, most_bytes)
+                return Reply.read(response.status, found, response.headers.get("Retry-After"), most_bytes)
+        except (aiohttp.ClientConnectionError, OSError):
+            raise
+        # Whatever else aiohttp raises, the bytes of a stranger caused it.
+        except (aiohttp.ClientError, ValueError, ArithmeticError, LookupError, TypeError) as error:
+            raise EngineError(f"{route} gave no readable reply: {type(error).__name__}: {str(error)[:500]}") from error
+
+    async def answered(self, call: Call) -> Answered:
+        """The answer to a call, once it is among those that may run side by side.
+
+        Raises `FailedSampleError` if a server refuses it for good, `RefusedKeyError` if it refuses the key, and
+        `EngineError` if none answered: `EngineLateError` within the deadline, `EngineDeadError` if none could even be
+        reached, by other calls neither: a request at which a server breaks off each time says nothing of the others.
+        """
+        async with self._slots:
+            tries = _Tries(give_up_at=time.monotonic() + self._settings.request_seconds)
+            try:
+                async with asyncio.timeout(self._settings.request_seconds):
+                    return await self._answered(call, tries)
+            except TimeoutError:
+                late = f"no answer within {self._settings.request_seconds} s"
+                raise self._given_up(EngineLateError, late, tries) from None
+
+    async def _answered(self, call: Call, tries: _Tries) -> Answered:
+        num_tries, num_waits = 0, 0
+        while num_tries < self._settings.max_tries:
+            async with self.pool.taken() as server:
+                try:
+                    await self._see_again(server)
+                    asked_with = server.weight_version
+                    reply = await self._reply(server, call)
+                except (aiohttp.ClientError, OSError) as error:
+                    num_tries += 1
+                    tries.lost_at = min(tries.lost_at, time.monotonic())
+                    self.pool.failed(server, f"{type(error).__name__}: {error}")
+                    _LOG.warning("%s rests: %s", server.root, server.problem)
+                    continue
+                self.pool.succeeded(server)
+            if isinstance(reply, Reply) and reply.is_ok:
+                server.asked_until = 0.0
+                return Answered(server, reply.json_of(server.root + call.route), asked_with)
+            if isinstance(reply, Reply) and reply.status == _TOO_MANY:
+                num_waits += 1
+                self._wait_as_asked(server, reply, tries)
+                self.pool.rest(server, reply.wait_seconds(_backoff(num_waits)))
+                continue
+            num_tries += 1
+            if isinstance(reply, Reply):
+                self._refuse_for_good(server, reply)
+                self._wait_as_asked(server, reply, tries)
+            if num_tries < self._settings.max_tries:
+                backoff = _backoff(num_tries)
+                await asyncio.sleep(reply.wait_seconds(backoff) if isinstance(reply, Reply) else backoff)
+        raise self._given_up(EngineError, f"{num_tries} tries failed", tries)
+
+    async def _see_again(self, server: Server) -> None:
+        """Have a server looked at that was gone, or may have been; raises `ConnectionError` if it can't be used."""
+        is_known = not server.failures and time.monotonic() - server.seen_at < _SEEN_SECONDS
+        if is_known or self.on_return is None:
+            return
+        try:
+            await self.on_return(server)
+        except EngineError as error:
+            raise ConnectionError(str(error)) from error
+        server.seen_at = time.monotonic()
+
+    async def _reply(self, server: Server, call: Call) -> Reply | None:
+        """The reply; None if it can't be read, which `server.problem` tells."""
+        try:
+            reply = await self.ask(server, "POST", call.route, call.body(server), most_bytes=call.most_bytes)
+        except EngineDeadError:
+            raise
+        except EngineError as error:
+            server.problem = str(error)
+            _LOG.warning("%s: %s", server.root, error)
+            return None
+        server.seen_at = time.monotonic()
+        server.problem = "" if reply.is_ok else f"status {reply.status}: {reply.message}"
+        return reply
+
+    @staticmethod
+    def _refuse_for_good(server: Server, reply: Reply) -> None:
+        if reply.refuses_key:
+            raise RefusedKeyError(refused_key(server, reply))
+        if reply.status not in _REPEATABLE:
+            raise failed_sample(reply, f"{server.root} answered {server.problem}")
+
+    def _wait_as_asked(self, server: Server, reply: Reply, tries: _Tries) -> None:
+        """Note until when the server asks to be left alone. Raises `EngineLateError` if all do, beyond the deadline."""
+        asked = reply.asked_seconds or 0.0
+        server.asked_until = time.monotonic() + asked
+        if all(one.asked_until > tries.give_up_at for one in self.pool.servers):
+            raise self._given_up(
+                EngineLateError,
+                f"{server.root} asks to wait {asked:g} s, longer than this call has left of its "
+                f"{self._settings.request_seconds:g} s: ask it later, or less at a time",
+                tries,
+            )
+
+    def _given_up(self, kind: type[EngineError], problem: str, tries: _Tries) -> EngineError:
+        """The error of a call. If no server can be reached the engine is dead: no other call is answered either."""
+        said = "; ".join(f"{server.root}: {server.problem}" for server in self.pool.servers if server.problem)
+        message = f"{problem}; {said}" if said else problem
+        if self.pool.is_unreachable_since(tries.lost_at):
+            return EngineDeadError(f"no server can be reached: {message}")
+        return kind(message)
+
+    def _address(self, server: Server, route: str) -> URL:
+        """Parsed once: that takes longer than the rest of what is done here for a call."""
+        key = (server.root, route)
+        if key not in self._addresses:
+            self._addresses[key] = URL(f"{server.root}{route}")
+        return self._addresses[key]
+
+
+def refused_key(server: Server, reply: Reply) -> str:
+    """What to say of a server that refuses the key."""
+    return (
+        f"{server.root} refuses the key (status {reply.status}): {reply.message}; give another one as http.api_key of "
+        "the settings, or in the variable that the command reads, LITELLM_API_KEY or `collect`'s --api-key-variable"
+    )
+
+
+def _backoff(number: int) -> float:
+    """Seconds before repetition `number`, from 1; by chance, so that calls that failed together come apart."""
+    longest: float = min(_FIRST_BACKOFF_SECONDS * 2 ** min(number, 16), LONGEST_REST_SECONDS)
+    return random.uniform(longest / 2, longest)

@@ -1,0 +1,165 @@
+"""Compares the rewards of two files of rollouts of the same examples, e.g. before and after training."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rollstream.offline.compare.examples import (
+    Example,
+    ExampleDelta,
+    ExampleRow,
+    ExampleTable,
+    example_key,
+    sample_of,
+)
+from rollstream.offline.statistics import RewardStatistics, shown_text
+from rollstream.rows.conversation import asked_of
+from rollstream.rows.open import open_rows
+from rollstream.rows.row import BadRow, ReadRow, RowSource
+from rollstream.rows.write import Kind, write_rows
+from rollstream.schemas.errors import ConfigurationError, UnusableRowError
+
+MatchBy = Literal["auto", "example_id", "prompt"]
+
+_NUM_LISTED: Final = 10
+_LOOKED_AT: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One file. `rewards`: of the rows that name an example.
+
+    `bad`: the first rows that name none, or can't be read, each with its reason. `missing`: the first examples that
+    have a reward only in the other file.
+    """
+
+    name: str
+    rewards: RewardStatistics
+    num_bad: int
+    bad: tuple[str, ...]
+    num_missing: int
+    missing: tuple[Example, ...]
+
+
+@dataclass(slots=True)
+class _Counted:
+    """What was read of one file."""
+
+    rewards: RewardStatistics = field(default_factory=RewardStatistics)
+    num_bad: int = 0
+    bad: list[str] = field(default_factory=list)
+
+    def add_bad(self, where: str, why: str) -> None:
+        self.num_bad += 1
+        if len(self.bad) < _NUM_LISTED:
+            self.bad.append(f"{where}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """`mean_*`: over the `num_matched` examples with a reward in both files. `deltas`: those that fell most first."""
+
+    matched_by: Literal["example_id", "prompt"]
+    num_matched: int
+    mean_before: float
+    mean_after: float
+    before: Side
+    after: Side
+    deltas: tuple[ExampleDelta, ...]
+
+    @property
+    def mean_delta(self) -> float:
+        """The mean over the matched examples of each one's delta."""
+        return self.mean_after - self.mean_before
+
+
+def compare(
+    before: Path, after: Path, *, match_by: MatchBy = "auto", limit: int = 50, output: Path | None = None
+) -> Comparison:
+    """Compare, keep `limit` deltas, and write all of them to `output`, if given (.jsonl or .parquet).
+
+    Raises `ConfigurationError` if a file can't be read, or if no example is in both.
+    """
+    sources = open_rows(before), open_rows(after)
+    kind = None if output is None else _kind(output)
+    by_id = _is_by_id(match_by, sources)
+    with closing(ExampleTable()) as table:
+        counted = [_read(source, table, by_id=by_id, is_after=bool(at)) for at, source in enumerate(sources)]
+        table.settle()
+        num_matched, mean_before, mean_after = table.means()
+        if not num_matched:
+            word = "example_id" if by_id else "prompt"
+            raise ConfigurationError(
+                f"{before} and {after} have no example in common that both have a reward for (matched by {word}): "
+                "name two files of the same examples, or match by the other one with --by"
+            )
+        if output is not None and kind is not None:
+            _write(table, output, kind)
+        sides = [_side(table, source, counted[at], is_after=bool(at)) for at, source in enumerate(sources)]
+        matched_by: Literal["example_id", "prompt"] = "example_id" if by_id else "prompt"
+        deltas = tuple(table.deltas(limit))
+        return Comparison(matched_by, num_matched, mean_before, mean_after, sides[0], sides[1], deltas)
+
+
+def _is_by_id(match_by: MatchBy, sources: tuple[RowSource, RowSource]) -> bool:
+    """Whether to match by id: as told, else if the first rows of both files have one."""
+    if match_by != "auto":
+        return match_by == "example_id"
+    return all(
+        any(isinstance(row, ReadRow) and row.fields.get("example_id") is not None for row in islice(source, _LOOKED_AT))
+        for source in sources
+    )
+
+
+def _read(source: RowSource, table: ExampleTable, *, by_id: bool, is_after: bool) -> _Counted:
+    """Add a file to the table."""
+    counted = _Counted()
+
+    def keyed() -> Iterator[ExampleRow]:
+        for row in source:
+            if isinstance(row, BadRow):
+                counted.add_bad(row.where, row.why)
+                continue
+            try:
+                key = example_key(row.fields, by_id=by_id)
+            except UnusableRowError as error:
+                counted.add_bad(row.where, str(error))
+                continue
+            num_before = counted.rewards.num
+            counted.rewards.add(row.fields.get("reward"))
+            has_reward = counted.rewards.num > num_before
+            yield ExampleRow(
+                key=key,
+                label=_label(row.fields, by_id=by_id),
+                sample=None if by_id else sample_of(row.fields),
+                reward=row.fields["reward"] if has_reward else None,
+            )
+
+    table.add_all(keyed(), is_after=is_after)
+    return counted
+
+
+def _label(fields: dict[str, Any], *, by_id: bool) -> str:
+    return shown_text(str(fields["example_id"]) if by_id else asked_of(fields)[1])
+
+
+def _side(table: ExampleTable, source: RowSource, counted: _Counted, *, is_after: bool) -> Side:
+    num_missing, missing = table.missing(is_after=is_after, limit=_NUM_LISTED)
+    return Side(source.name, counted.rewards, counted.num_bad, tuple(counted.bad), num_missing, tuple(missing))
+
+
+def _kind(output: Path) -> Kind:
+    if output.suffix not in (".jsonl", ".parquet"):
+        raise ConfigurationError(f"{output}: the name must end in .jsonl or .parquet; rename it")
+    return "jsonl" if output.suffix == ".jsonl" else "parquet"
+
+
+def _write(table: ExampleTable, output: Path, kind: Kind) -> None:
+    with write_rows(output, kind) as writer:
+        for one in table.deltas():
+            writer.write(
+                {"example": one.label, "key": one.key, "before": one.before, "after": one.after, "delta": one.delta}
+            )

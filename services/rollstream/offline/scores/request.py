@@ -1,0 +1,98 @@
+"""What a run of `analyze-rewards` is asked for, from its options."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rollstream.environments.pool.pool import PoolBounds
+from rollstream.offline.scores.columns import data_source_of
+from rollstream.offline.scores.functions import RewardFunction, reward_function
+from rollstream.rows.conversation import Row
+from rollstream.rows.hub import is_hub_name
+from rollstream.rows.write import Kind
+from rollstream.schemas.errors import ConfigurationError
+
+_LOAD_SECONDS: Final = 60.0
+_SAMPLE_SECONDS: Final = 10.0
+_SANDBOX_SECONDS: Final = 60.0
+"""Ten tests of a program that each end at the sandbox's own limit take 40 s."""
+_MAX_PROCESSES: Final = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoresRequest:
+    """What is scored, how, and where the result goes."""
+
+    rollouts: Path
+    output: Path
+    function: RewardFunction
+    data_source: str | None = None
+    """Instead of the rows' own."""
+    pass_threshold: float | None = None
+    """Instead of the function's or the data source's own."""
+    bounds: PoolBounds = field(default_factory=PoolBounds)
+
+    @property
+    def kind(self) -> Kind:
+        """The format of the output."""
+        return "jsonl" if self.output.suffix == ".jsonl" else "parquet"
+
+    def source_of(self, fields: Row) -> str:
+        """The data source of a row; empty if it has none."""
+        return self.data_source or data_source_of(fields)
+
+    def compared(self) -> dict[str, Any]:
+        """What decides about the scores, so that a run which goes on must have it in common with the beginning."""
+        return {
+            "--reward_fn": self.function.choice,
+            "--name": self.function.name,
+            "--data_source": self.data_source,
+            "--sample_seconds": self.bounds.sample_seconds,
+        }
+
+
+def scores_request(
+    rollouts: Path,
+    output: Path | None,
+    *,
+    reward_fn: str,
+    path: str | None,
+    name: str | None,
+    sandbox_url: str | None,
+    num_processes: int | None,
+    sample_seconds: float | None,
+    **rest: float | str | None,
+) -> ScoresRequest:
+    """The request of the command's options; raises `ConfigurationError` where they contradict."""
+    wanted = output_beside(rollouts) if output is None else output
+    if wanted.suffix not in (".parquet", ".jsonl"):
+        raise ConfigurationError(f"--output {wanted}: the name must end in .parquet or .jsonl")
+    if wanted.resolve() == rollouts.resolve():
+        raise ConfigurationError(
+            f"{rollouts} would be replaced by its own scores: name the rollouts that were generated, or another file "
+            "with --output"
+        )
+    seconds = sample_seconds or (_SANDBOX_SECONDS if sandbox_url else _SAMPLE_SECONDS)
+    cores = min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
+    bounds = PoolBounds(
+        num_processes=num_processes or cores,
+        sample_seconds=seconds,
+        load_seconds=_LOAD_SECONDS,
+        # At least one sample of a batch gets its verdict, also where it is the first and loads its environment.
+        batch_seconds=2 * (_LOAD_SECONDS + seconds),
+    )
+    function = reward_function(reward_fn, path=path, name=name, sandbox_url=sandbox_url)
+    return ScoresRequest(rollouts=rollouts, output=wanted, function=function, bounds=bounds, **rest)  # type: ignore[arg-type]
+
+
+def output_beside(rollouts: Path) -> Path:
+    """Where the result goes: `rollouts.parquet` gives `rollouts_with_rewards.parquet`, JSONL gives JSONL.
+
+    Raises `ConfigurationError` for rollouts on the hub.
+    """
+    if is_hub_name(rollouts):
+        raise ConfigurationError(f"{rollouts} is on the hub, so nothing can lie beside it: name one with --output")
+    suffix = ".jsonl" if rollouts.suffix == ".jsonl" else ".parquet"
+    stem = rollouts.name if rollouts.is_dir() else rollouts.stem.removesuffix("_with_rewards")
+    return rollouts.with_name(f"{stem}_with_rewards{suffix}")

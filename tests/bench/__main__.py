@@ -1,0 +1,36 @@
+"""`python -m tests.bench NAME`: measure one part, mostly against the same work without rollstream."""
+
+import click
+
+from rollstream.cli.main import LazyGroup
+
+_BENCHES = {
+    "loop": "The whole loop against TRL's GRPOTrainer, which runs in an environment of its own.",
+    "generator": "The stage with Kafka against the same engine, which gets the same prompts directly.",
+    "bus": "Our publisher and consumer against the Kafka client alone.",
+    "scorer": "Rollouts per second of one scorer process.",
+    "trainer": "Training steps that publish weights against a plain PyTorch loop.",
+    "trainer-wait": "Share of the time that the trainer waits although its input is ready.",
+    "start": "Start of each stage after ten times the optimizer steps.",
+    "long-tail": "What lag drops of answers whose lengths vary widely, and whether long ones are trained less.",
+    "reload": "How long a weight update stops the tokens, under load.",
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    sections={"Benches": _BENCHES},
+    modules={name: f"tests.bench.{name.replace('-', '_')}" for name in _BENCHES},
+)
+def command() -> None:
+    """Measure one part, mostly against the same work done without rollstream.
+
+    Prints one JSON object with the figures and the settings. Absolute times differ from machine to machine;
+    compare the ratios. Run nothing else on the machine meanwhile.
+    """
+
+
+if __name__ == "__main__":
+    from rollstream.cli.main import run
+
+    run(command, "python -m tests.bench")

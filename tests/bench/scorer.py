@@ -1,0 +1,170 @@
+"""`python -m tests.bench scorer`: rollouts per second of one scorer process with Kafka and a rule-based reward."""
+
+import json
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import click
+import numpy as np
+import psutil
+
+from rollstream.bus.message import Message
+from rollstream.bus.run import Run
+from rollstream.environments.load import load_environment
+from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+from rollstream.local.supervisor import stage_process
+from rollstream.process.settings.base import KafkaSettings, StageSettings
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.errors import BrokenWorldError
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.topics import ROLLOUTS, SCORED
+from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of
+from tests.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
+
+_ENVIRONMENT: Final = "sort_digits"
+_TARGETS: Final = {1_000: 2_000.0, 130_000: 300.0}
+"""Rollouts a second, by the size of a record in bytes."""
+_GROUP_SIZE: Final = 8
+_DEADLINE_SECONDS: Final = 600.0
+
+
+@click.command("scorer")
+@click.option("--seconds", default=20.0, show_default=True, help="How long a run lasts at the target speed.")
+@click.option(
+    "--runs",
+    default=3,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Runs of each size, in turn; medians count.",
+)
+def command(seconds: float, runs: int) -> None:
+    """Rollouts per second of one process ÷ the targets: 2,000 at 1 kB and 300 at 130 kB. The smaller ratio counts."""
+    sizes: dict[int, list[dict[str, float]]] = {size: [] for size in _TARGETS}
+    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
+        directory = Path(name)
+        cluster = KafkaCluster(directory / "kafka", plan_cluster(1))
+        try:
+            cluster.start()
+            kafka = KafkaSettings(bootstrap_servers=cluster.bootstrap_servers)
+            for number in range(runs):
+                for size, target in _TARGETS.items():
+                    run = Run(StageSettings(run=f"bench-{size}-{number}", kafka=kafka))
+                    sizes[size].append(_measure(run, directory, size, int(target * seconds)))
+        finally:
+            cluster.stop()
+    click.echo(json.dumps(_report(sizes, {"seconds": seconds, "runs": runs}), indent=2))
+
+
+def _measure(run: Run, directory: Path, size: int, count: int) -> dict[str, float]:
+    run.admin().create_topics(run.name, partitions=4)
+    records = [run.out_record(ROLLOUTS, sample) for sample in _rollouts(run.name, size, 64)]
+    values = [record.value for record in records if record.value is not None]
+    publisher = run.publisher("bench")
+    for number in range(count):
+        publisher.publish_soon(records[number % len(records)])
+    publisher.close(120.0)
+    messages, cpu_seconds = _run_scorer(run, directory, count)
+    run.admin().delete_topics(run.name)
+    elapsed = (max(one.timestamp_ms for one in messages) - min(one.timestamp_ms for one in messages)) / 1000
+    return {
+        "rollouts_per_second": (count - 1) / elapsed,
+        "cpu_microseconds_per_rollout": cpu_seconds / count * 1e6,
+        "bare_rollouts_per_second": _bare(values),
+        "record_bytes": float(median(len(value) for value in values)),
+    }
+
+
+def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[Message], float]:
+    """Score all records of `rollouts`. Returns the scored messages without their values, and the CPU seconds used."""
+    config = directory / f"{run.name}.toml"
+    config.write_text(f'run = "{run.name}"\n[kafka]\nbootstrap_servers = "{run.kafka.bootstrap_servers}"\n')
+    log = directory / f"{run.name}.log"
+    with log.open("w") as output:
+        scorer = subprocess.Popen(stage_process("scorer", config).command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        while _committed(run) < count:
+            if scorer.poll() is not None or time.monotonic() > deadline:
+                raise BrokenWorldError(f"the scorer did not score {count} rollouts: {log.read_text()[-2000:]}")
+            time.sleep(1.0)
+        cpu_seconds = _cpu_seconds(scorer.pid)
+    finally:
+        scorer.kill()
+        scorer.wait(10)
+    found: list[Message] = []
+    with run.reader(SCORED) as reader:
+        while not reader.at_end() or not found:
+            found += [_bare_message(message) for message in reader.poll(500, 1.0)]
+    return found, cpu_seconds
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU seconds of a process and its children, including their start."""
+    process = psutil.Process(pid)
+    times = [one.cpu_times() for one in (process, *process.children(recursive=True))]
+    return float(sum(one.user + one.system for one in times))
+
+
+def _committed(run: Run) -> int:
+    return sum(run.admin().committed_offsets(run.group("scorers"), run.topic(ROLLOUTS)).values())
+
+
+def _bare_message(message: Message) -> Message:
+    return Message(
+        topic=message.topic,
+        partition=message.partition,
+        offset=message.offset,
+        key=None,
+        value=None,
+        timestamp_ms=message.timestamp_ms,
+    )
+
+
+def _rollouts(run: str, size: int, count: int) -> Iterator[RolloutGenerated]:
+    """Rollouts of about `size` bytes: 8 bytes a token for id and logprob, 2 for its text, 500 for the rest."""
+    num_tokens = max(1, (size - 500) // 10)
+    random = np.random.default_rng(0)
+    for prompt in synthetic_prompts(run, count // _GROUP_SIZE, group_size=_GROUP_SIZE, max_tokens=num_tokens):
+        scorable = prompt.model_copy(update={"environment": _ENVIRONMENT, "reference_answer": "01"})
+        for scored in synthetic_samples(scorable, num_tokens=num_tokens, vocab_size=150_000, random=random):
+            turn = scored.rollout.turns[0].model_copy(update={"text": "01" * num_tokens})
+            yield scored.rollout.model_copy(update={"turns": (turn,)})
+
+
+def _bare(values: list[bytes]) -> float:
+    """Rollouts a second that one thread decodes, scores and encodes, without Kafka and without other processes."""
+    read, write = AvroCodec(ROLLOUTS), AvroCodec(SCORED)
+    rubric, scorer = load_environment(_ENVIRONMENT).rubric, ScorerIdentity(scorer_id="bench", version="0")
+    done, began = 0, time.monotonic()
+    while time.monotonic() - began < 2.0:
+        rollout = read.decode(values[done % len(values)])
+        asked = sample_of(rollout)
+        assert isinstance(asked, Sample)
+        reward, components = rubric.score(asked.answer)
+        verdict = Verdict(status=Status.COMPLETED, reward=reward, components=components)
+        write.encode(annotated(rollout, verdict, scorer, utc_now()))
+        done += 1
+    return done / (time.monotonic() - began)
+
+
+def _report(sizes: dict[int, list[dict[str, float]]], settings: dict[str, float]) -> dict[str, Any]:
+    medians = {
+        size: {name: median(run[name] for run in measured) for name in measured[0]} for size, measured in sizes.items()
+    }
+    for size, figures in medians.items():
+        figures["target_rollouts_per_second"] = _TARGETS[size]
+        figures["ratio"] = figures["rollouts_per_second"] / _TARGETS[size]
+    return {
+        "bench": "scorer",
+        "ratio": min(figures["ratio"] for figures in medians.values()),
+        "by_record_size": {str(size): figures for size, figures in medians.items()},
+        "settings": {**settings, "environment": _ENVIRONMENT, "partitions": 4, "brokers": 1},
+    }

@@ -1,0 +1,141 @@
+"""`python -m tests.bench start`: what each stage's start costs after many optimizer steps, against after few."""
+
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import tomli_w
+
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+from rollstream.local.ports import free_ports
+from rollstream.local.private_file import write_private
+from rollstream.local.processes import ChildProcess, stop_all
+from rollstream.local.readiness import is_ready
+from rollstream.local.supervisor import stage_process
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.process.settings.base import STAGES, KafkaSettings, Stage
+from rollstream.schemas.errors import BrokenWorldError
+from tests.bench.long_history import HistoryShape, write_history
+
+_TARGET: Final = 1.2
+_TIMES: Final = 10
+_READY_SECONDS: Final = 1800.0
+_GRACE_SECONDS: Final = 60.0
+_LOOK_EVERY_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """What one start took until the stage was ready, and its largest memory until then."""
+
+    seconds: float
+    peak_mib: float
+
+
+@click.command("start")
+@click.option("--steps", default=2000, show_default=True, type=click.IntRange(min=1), help="Of the shorter history.")
+@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Starts of each, in turn.")
+@click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
+def command(steps: int, rounds: int, groups_per_step: int, group_size: int) -> None:
+    """Start time and peak memory of each stage after ten times the steps ÷ after the steps. The worst ratio counts.
+
+    Fills `prompts`, `producers`, `weights` and `ledger`, with a checkpoint at the end; no stage reads other topics from
+    their start.
+    Target: at most 1.2.
+    """
+    shape = HistoryShape(steps=steps, groups_per_step=groups_per_step, group_size=group_size)
+    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
+        directory = Path(name)
+        cluster = KafkaCluster(directory / "kafka", plan_cluster(1))
+        try:
+            cluster.start()
+            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), directory, shape, rounds)
+        finally:
+            cluster.stop()
+    click.echo(json.dumps(report, indent=2))
+
+
+def measure(kafka: KafkaSettings, directory: Path, shape: HistoryShape, rounds: int) -> dict[str, Any]:
+    """Write both histories, start each stage on both in turn, and divide the medians."""
+    write_tiny_model(directory / "model", seed=0)
+    sizes = (shape.steps, _TIMES * shape.steps)
+    configs = {size: _run_with_history(kafka, directory, shape.of_steps(size)) for size in sizes}
+    starts: dict[Stage, dict[int, list[Start]]] = {stage: defaultdict(list) for stage in STAGES}
+    for _ in range(rounds):
+        for stage in STAGES:
+            for size, config in configs.items():
+                starts[stage][size].append(_start(stage, config))
+    stages = {stage: dict(_compared(found, sizes)) for stage, found in starts.items()}
+    worst = max(max(stage["ratio_seconds"], stage["ratio_peak_mib"]) for stage in stages.values())
+    return {
+        "bench": "start",
+        "ratio": worst,
+        "target": _TARGET,
+        "stages": stages,
+        "settings": {
+            "steps": sizes, "rounds": rounds, "groups_per_step": shape.groups_per_step, "group_size": shape.group_size,
+        },
+    }  # fmt: skip
+
+
+def _compared(found: dict[int, list[Start]], sizes: tuple[int, int]) -> Iterator[tuple[str, Any]]:
+    for figure in ("seconds", "peak_mib"):
+        few, many = (statistics.median(getattr(start, figure) for start in found[size]) for size in sizes)
+        yield figure, {str(sizes[0]): round(few, 2), str(sizes[1]): round(many, 2)}
+        yield f"ratio_{figure}", round(many / few, 3)
+
+
+def _start(stage: Stage, config: Path) -> Start:
+    """Start a stage, wait until it is ready, and end it."""
+    port = free_ports(1)[0]
+    log = config.with_name(f"{config.stem}-{stage}.log")
+    command = stage_process(stage, config).command
+    began = time.monotonic()
+    process = ChildProcess.start(command, log, env={**os.environ, "ROLLSTREAM_HEALTH_PORT": str(port)})
+    try:
+        while not is_ready(port):
+            if not process.is_running() or time.monotonic() - began > _READY_SECONDS:
+                raise BrokenWorldError(f"the {stage} was not ready: {log.read_text()[-2000:]}")
+            time.sleep(_LOOK_EVERY_SECONDS)
+        return Start(seconds=time.monotonic() - began, peak_mib=_peak_mib(process.pid))
+    finally:
+        stop_all([process], _GRACE_SECONDS)
+
+
+def _peak_mib(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    kib = next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(kib) / 1024
+
+
+def _run_with_history(kafka: KafkaSettings, directory: Path, shape: HistoryShape) -> Path:
+    """A run's settings file, after its topics were filled."""
+    model = directory / "model"
+    own = directory / f"after-{shape.steps}"
+    own.mkdir()
+    document = {
+        "run": f"bench-start-{shape.steps}",
+        "weight_store": str(own / "weights"),
+        "groups_per_step": shape.groups_per_step,
+        "kafka": {"bootstrap_servers": kafka.bootstrap_servers},
+        "producer": {
+            "name": shape.producer, "environment": "sort_digits", "group_size": shape.group_size,
+            "sampling": {"temperature": 1.0, "max_tokens": 12},
+        },
+        "generator": {"engine": {"kind": "scripted", "model_path": str(model)}},
+        "trainer": {"model_path": str(model), "checkpoints": str(own / "checkpoints"), "learning": {"threads": 1}},
+    }  # fmt: skip
+    config = own / "rollstream.toml"
+    write_private(config, tomli_w.dumps(document))
+    write_history(config, shape)
+    return config

@@ -1,0 +1,128 @@
+"""`python -m tests.bench trainer`: the trainer with Kafka against a plain PyTorch loop on the same shapes."""
+
+import json
+import multiprocessing
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import click
+
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.kafka_properties import plan_cluster
+from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
+from rollstream.process.settings.base import KafkaSettings
+from tests.bench import trainer_wait
+
+_TARGET: Final = 0.95
+_PROMPT_TOKENS: Final = 16
+_MICROBATCH_TOKENS: Final = 1024
+"""Tokens of a forward pass, padding included: the trainer's default on a CPU."""
+_WARM_UP_STEPS: Final = 5
+Side = Callable[[KafkaSettings, Path, dict[str, int], str], float]
+
+
+@click.command("trainer")
+@click.option(
+    "--pairs",
+    default=5,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Runs of both sides, in turn; medians count.",
+)
+@click.option("--model", default="10m", show_default=True, type=click.Choice(sorted(MODEL_SIZES)), help="Which model.")
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(min=5), help="Steps of a run.")
+@click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
+@click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
+@click.option("--tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens of a completion.")
+def command(pairs: int, model: str, steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
+    """Trained tokens a second of the trainer, with Kafka and published weights, ÷ those of a plain PyTorch loop.
+
+    Target: 0.95.
+    """
+    shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
+    found = []
+    for number in range(pairs):
+        order = (_bare, _ours) if number % 2 else (_ours, _bare)
+        speed = {side: _beside_a_broker(shape, model, side) for side in order}
+        found.append((speed[_ours], speed[_bare]))
+        click.echo(f"pair {number + 1} of {pairs}: {found[-1][0] / found[-1][1]:.3f}", err=True)
+    report = {
+        "bench": "trainer",
+        "ratio": round(median(one / other for one, other in found), 3),
+        "target": _TARGET,
+        "ratios": [round(one / other, 3) for one, other in found],
+        "trainer_tokens_per_second": round(median(one for one, _ in found)),
+        "bare_tokens_per_second": round(median(other for _, other in found)),
+        "settings": {
+            **shape,
+            "model": model,
+            "pairs": pairs,
+            "dtype": "float32",
+            "microbatch_tokens": _MICROBATCH_TOKENS,
+        },
+    }
+    click.echo(json.dumps(report, indent=2))
+
+
+def _beside_a_broker(shape: dict[str, int], model: str, side: Side) -> float:
+    """The speed of `side` beside a broker. Both sides get one: even an idle broker takes a twentieth of two cores."""
+    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
+        cluster = KafkaCluster(Path(name) / "kafka", plan_cluster(1))
+        try:
+            cluster.start()
+            return side(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), Path(name), shape, model)
+        finally:
+            cluster.stop()
+
+
+def _ours(kafka: KafkaSettings, directory: Path, shape: dict[str, int], model: str) -> float:
+    """Tokens a second of `rollstream trainer` on topics that were filled before, with the time that it waits."""
+    return float(trainer_wait.measure(kafka, directory, shape, model=model)["trained_tokens_per_second"])
+
+
+def _bare(_kafka: KafkaSettings, _directory: Path, shape: dict[str, int], model: str) -> float:
+    """Tokens a second of the plain loop, in a process of its own, as the trainer is."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
+        return other.submit(bare_tokens_per_second, shape, model).result()
+
+
+def bare_tokens_per_second(shape: dict[str, int], model_size: str) -> float:
+    """Tokens a second of forward, clipped surrogate, backward, gradient clipping and AdamW on tokens in memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
+        write_tiny_model(Path(name), seed=0, **MODEL_SIZES[model_size])
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
+    num_samples = shape["groups_per_step"] * shape["group_size"]
+    length = _PROMPT_TOKENS + shape["tokens"]
+    samples = torch.randint(3, len(VOCABULARY), (num_samples, length), generator=torch.Generator().manual_seed(0))
+    microbatches = torch.split(samples, max(1, _MICROBATCH_TOKENS // length))
+    for _ in range(_WARM_UP_STEPS):
+        _step(model, optimizer, microbatches)
+    began = time.perf_counter()
+    for _ in range(shape["steps"]):
+        _step(model, optimizer, microbatches)
+    return num_samples * shape["tokens"] * shape["steps"] / (time.perf_counter() - began)
+
+
+def _step(model: Callable[..., Any], optimizer: Any, microbatches: Any) -> None:
+    import torch
+
+    num_tokens = sum(batch[:, _PROMPT_TOKENS:].numel() for batch in microbatches)
+    optimizer.zero_grad(set_to_none=True)
+    for batch in microbatches:
+        logits = model(input_ids=batch, use_cache=False).logits[:, _PROMPT_TOKENS - 1 : -1]
+        logprobs = logits.float().log_softmax(-1).gather(-1, batch[:, _PROMPT_TOKENS:, None]).squeeze(-1)
+        ratio = (logprobs - logprobs.detach()).exp()
+        advantages = torch.arange(len(batch), dtype=torch.float32)[:, None] % 2 - 0.5
+        surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
+        torch.autograd.backward(-surrogate.sum() / num_tokens)
+    torch.nn.utils.clip_grad_norm_([one for group in optimizer.param_groups for one in group["params"]], 1.0)
+    optimizer.step()

@@ -1,0 +1,215 @@
+"""A campaign: faults upon a run that lives, then the accounting of everything that was ever submitted to it."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RollstreamError
+from tests.chaos.accounting import Account
+from tests.chaos.faults import EVERY_KIND, Fault, FaultKind, faults
+from tests.chaos.leftovers import Leftovers
+from tests.chaos.strikes import Undo, World, strike
+
+PROGRESS_SECONDS: Final = 90.0
+"""A step must follow the last fault within this time, if engines start at once."""
+_START_SECONDS: Final = 300.0
+_DRAIN_SECONDS: Final = 300.0
+_REFUSED_SECONDS: Final = 240.0
+_REFUSED: Final = f"trainer {ConfigurationError.exit_code}"
+_LOOK_EVERY_SECONDS: Final = 0.1
+_ASK_EVERY_SECONDS: Final = 0.5
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What became of a campaign. It holds if `problems` is empty."""
+
+    seed: int
+    faults: Mapping[str, int]
+    seconds: float
+    recoveries_seconds: tuple[float, ...]
+    steps: int
+    groups: int
+    samples: Mapping[str, int]
+    """By the engine that generated them."""
+    trained: int
+    dropped: Mapping[str, int]
+    ends: Mapping[str, int]
+    leftovers: Mapping[str, Any]
+    problems: tuple[str, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class Campaign:
+    """One campaign. `faults_per_round`: so often the run is left alone until it goes on, for `progress_seconds`."""
+
+    world: World
+    seed: int
+    groups_per_step: int
+    leftovers: Leftovers
+    say: Say
+    kinds: Mapping[FaultKind, int] = field(default_factory=lambda: EVERY_KIND)
+    faults_per_round: int = 50
+    progress_seconds: float = PROGRESS_SECONDS
+    _undos: list[tuple[float, Undo]] = field(default_factory=list)
+    _recoveries: list[float] = field(default_factory=list)
+    _problems: list[str] = field(default_factory=list)
+
+    def run(self, num_faults: int) -> Report:
+        """Wait for a first step, make the faults, let the run recover and drain, and add up. Ends every process."""
+        began = time.monotonic()
+        made: Counter[str] = Counter()
+        account = Account(ledger=(), scored={}, rollouts=(), prompts={})
+        with self._ending():
+            self._until(lambda: self._num_steps() > 0, _START_SECONDS, "the first step")
+            self.say(f"the first step after {time.monotonic() - began:.0f} s")
+            for fault in self._struck(num_faults):
+                made[fault.kind.value] += 1
+                if made.total() % self.faults_per_round == 0 or made.total() == num_faults:
+                    self._recover()
+            account = self._drained()
+            self.say(f"drained after {time.monotonic() - began:.0f} s")
+            if made[FaultKind.MADE_ANEW.value]:
+                self._refused(account)
+        return self._report(account, made, time.monotonic() - began)
+
+    def _struck(self, num_faults: int) -> Iterator[Fault]:
+        """Make the first faults of the seed. One that there is nothing to do to waits for that: no kind is missed."""
+        undrawn, waiting = islice(faults(self.seed, self.kinds), num_faults), list[Fault]()
+        made, deadline = 0, time.monotonic() + self.progress_seconds
+        while made < num_faults:
+            waiting += islice(undrawn, 1)
+            fault = next((one for one in waiting if self._strike(one, made + 1)), None)
+            self._pass(self.world.pace.pause_seconds * (fault or waiting[0]).random.uniform(0.5, 1.5))
+            if fault is not None:
+                waiting.remove(fault)
+                made += 1
+                yield fault
+                deadline = time.monotonic() + self.progress_seconds
+            elif time.monotonic() > deadline:
+                kinds = ", ".join(sorted({one.kind.value for one in waiting}))
+                raise BrokenWorldError(
+                    f"waited {self.progress_seconds:g} s for something to do these faults to: {kinds}"
+                )
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Whatever happens, no process outlives the block; what went wrong is a problem of the report."""
+        try:
+            yield
+            self.world.fleet.stop()
+        except (AssertionError, RollstreamError) as error:
+            self._problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            self.world.fleet.kill_all()
+
+    def _strike(self, fault: Fault, number: int) -> bool:
+        """Make one fault; False if there is nothing to do it to now."""
+        struck = strike(self.world, fault)
+        if struck is None:
+            return False
+        self.say(f"{number}: {struck.what}")
+        if struck.undo is not None:
+            self._undos.append((time.monotonic() + struck.undo.seconds, struck.undo))
+        return True
+
+    def _recover(self) -> None:
+        """Wait until every fault is undone, then until a step follows."""
+        longest = max(self.world.pace.suspend_seconds, self.world.pace.outage_seconds)
+        self._until(lambda: not self._undos, longest + 30.0, "every fault to be undone")
+        self.world.cluster.start()
+        self._until(self._is_repaired, self.progress_seconds, "the ledger to be repaired")
+        began, before = time.monotonic(), self._num_steps()
+        self._until(lambda: self._num_steps() > before, self.progress_seconds, f"a step after {before}")
+        self._recoveries.append(round(time.monotonic() - began, 1))
+        self.say(f"goes on {self._recoveries[-1]} s after the last fault was undone")
+
+    def _drained(self) -> Account:
+        """Submit nothing more, and wait until only groups are open that wait for a full step; the account, checked."""
+        self.world.fleet.stop("producer")
+        accounts: list[Account] = []
+
+        def is_drained() -> bool:
+            accounts[:] = [self.world.outside.account()]
+            return not accounts[0].unfinished and len(accounts[0].open_groups) < self.groups_per_step
+
+        self._until(is_drained, _DRAIN_SECONDS, "every group to close, so that all credit is back")
+        accounts[0].check()
+        return accounts[0]
+
+    def _refused(self, account: Account) -> None:
+        """Make `scored` anew: the trainer must end, refuse to start, and train on nothing more.
+
+        It comes last, since a run whose checkpoint is of another topic is over.
+        """
+        fleet = self.world.fleet
+        fleet.expect_broken_world(_REFUSED_SECONDS)
+        fleet.expect_refusal(_REFUSED_SECONDS, "trainer")
+        before = fleet.ends[_REFUSED]
+        self.world.make_anew("scored")
+        self._until(lambda: fleet.ends[_REFUSED] > before, _REFUSED_SECONDS, "the trainer to refuse another `scored`")
+        trained = [rollout for entry in self.world.outside.ledger() for rollout in entry["trained"]]
+        known = [rollout for entry in account.ledger for rollout in entry["trained"]]
+        if trained != known:
+            raise BrokenWorldError(
+                f"{len(trained)} rollouts were trained on, {len(known)} before `scored` was made anew"
+            )
+        self.say("scored is made anew, and the trainer refuses to start")
+
+    def _num_steps(self) -> int:
+        """Optimizer steps ever committed, also those that were cut."""
+        return sum(entry["kind"] == "step" for entry in self.world.outside.ledger())
+
+    def _is_repaired(self) -> bool:
+        if self.world.is_damaged:
+            try:
+                self.world.repair()
+            except RollstreamError as error:
+                self.say(f"the repair failed: {error}")
+        return not self.world.is_damaged
+
+    def _pass(self, seconds: float) -> None:
+        """Let time pass: stages that ended are started again, faults whose time is over are undone."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self._tick()
+            time.sleep(_LOOK_EVERY_SECONDS)
+
+    def _tick(self) -> None:
+        self.world.fleet.tick()
+        now = time.monotonic()
+        due = [undo for at, undo in self._undos if at <= now]
+        self._undos = [(at, undo) for at, undo in self._undos if at > now]
+        for undo in due:
+            undo.action()
+            self.say(f"   {undo.what}")
+
+    def _until(self, look: Callable[[], bool], seconds: float, what: str) -> None:
+        deadline = time.monotonic() + seconds
+        while not look():
+            if time.monotonic() > deadline:
+                raise BrokenWorldError(f"waited {seconds:g} s for {what}; unexpected: {self.world.fleet.unexpected}")
+            self._pass(_ASK_EVERY_SECONDS)
+
+    def _report(self, account: Account, made: Counter[str], seconds: float) -> Report:
+        left = self.leftovers.found()
+        return Report(
+            seed=self.seed,
+            faults=dict(made),
+            seconds=round(seconds, 1),
+            recoveries_seconds=tuple(self._recoveries),
+            steps=account.steps,
+            groups=len(account.prompts),
+            samples=dict(account.samples_by_engine),
+            trained=account.num_trained,
+            dropped=dict(account.dropped),
+            ends=dict(self.world.fleet.ends),
+            leftovers=left.counts,
+            problems=(*self._problems, *self.world.fleet.unexpected, *left.problems),
+        )

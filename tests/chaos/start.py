@@ -1,0 +1,163 @@
+"""Starts what a campaign needs: brokers, Redis, a tiny model, a run with two of most stages, and ends it all."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.local.kafka import KafkaCluster
+from rollstream.local.processes import ChildProcess
+from rollstream.local.redis import RedisServer
+from rollstream.local.supervisor import stage_process
+from rollstream.process.settings.base import Stage, StageSettings
+from tests.chaos.accounting import OutsideClient
+from tests.chaos.campaign import PROGRESS_SECONDS, Campaign, Report, Say
+from tests.chaos.faults import EVERY_KIND, WITH_SERVERS
+from tests.chaos.fleet import Fleet, Launch, Process
+from tests.chaos.generators import EngineKind, Generators, generators_of, needs_vllm, settings_of
+from tests.chaos.leftovers import Leftovers
+from tests.chaos.small_run import ONE_THREAD, Servers, own_settings, servers_of, write_small_run
+from tests.chaos.strikes import Pace, World
+
+GROUPS_PER_STEP: Final = 4
+_MAX_POLICY_LAG: Final = 4
+_LOST_AFTER_SECONDS: Final = 15.0
+_KEEP_VERSIONS: Final = 10
+_KEEP_CHECKPOINTS: Final = 2
+# The incarnation that is written while an older one is not deleted yet.
+_MOST_DIRECTORIES: Final = _KEEP_VERSIONS + _KEEP_CHECKPOINTS + 2
+# Of a record of the campaign itself: while it is awaited no fault is undone.
+_DELIVERY_SECONDS: Final = 10.0
+# vLLM takes half a minute to start, and several times as long beside the other stages.
+_VLLM_PROGRESS_SECONDS: Final = 300.0
+_TWICE: Final[tuple[Stage, ...]] = ("scorer", "producer")
+Launching = Callable[[Stage, Path, Path, Mapping[str, str]], Process]
+"""(stage, the run's file, log, environment) → the process that was started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChaosOptions:
+    """One campaign. There are `num_each` scorers and producers from the start, and a generator for each engine."""
+
+    run_dir: Path
+    seed: int = 0
+    num_faults: int = 1000
+    brokers: Literal[1, 3] = 3
+    num_each: int = 2
+    generators: tuple[EngineKind, ...] = ("scripted", "scripted")
+    pace: Pace = field(default_factory=Pace)
+
+
+def run_chaos(options: ChaosOptions, say: Say) -> Report:
+    """A whole campaign on brokers and a Redis of its own; the run's directory keeps logs and settings.
+
+    Raises `ConfigurationError` if the directory is that of another run.
+    """
+    with servers_of(options.run_dir, options.brokers) as (cluster, redis):
+        return run_campaign(options, cluster, redis, say)
+
+
+def run_campaign(
+    options: ChaosOptions,
+    cluster: KafkaCluster,
+    redis: RedisServer,
+    say: Say,
+    *,
+    launching: Launching | None = None,
+    **campaign: Any,
+) -> Report:
+    """A campaign on servers that run. `launching` starts a stage (default: as people do); see `Campaign`."""
+    config = _write_run_file(options, (cluster, redis))
+    settings = StageSettings.load(config)
+    KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=4)
+    with generators_of(options.generators, config.parent) as generators, _leftovers(config.parent) as leftovers:
+        launch = _launch(config, leftovers.environment, generators, launching or _as_people_do)
+        world = World(
+            settings=settings,
+            fleet=Fleet(launch, config.parent / "logs"),
+            outside=OutsideClient(settings.kafka.bootstrap_servers, settings.run, delivery_seconds=_DELIVERY_SECONDS),
+            cluster=cluster,
+            redis=redis,
+            generators=generators,
+            pace=options.pace,
+        )
+        parts: dict[str, Any] = {
+            "kinds": WITH_SERVERS if generators.servers else EVERY_KIND,
+            "progress_seconds": _VLLM_PROGRESS_SECONDS if needs_vllm(options.generators) else PROGRESS_SECONDS,
+            "leftovers": leftovers,
+            "say": say,
+        }
+        made = Campaign(world=world, seed=options.seed, groups_per_step=GROUPS_PER_STEP, **{**parts, **campaign})
+        with _started(world.fleet, options, generators):
+            return made.run(options.num_faults)
+
+
+@contextmanager
+def _leftovers(run_dir: Path) -> Iterator[Leftovers]:
+    # In /tmp and with a short name: sockets of child processes are made in it, whose paths are bounded.
+    temporary = Path(tempfile.mkdtemp(prefix="chaos-"))
+    try:
+        yield Leftovers(
+            temporary=temporary,
+            weights=run_dir / "weights",
+            checkpoints=run_dir / "checkpoints",
+            most_directories=_MOST_DIRECTORIES,
+        )
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextmanager
+def _started(fleet: Fleet, options: ChaosOptions, generators: Generators) -> Iterator[None]:
+    """The stages that a campaign begins with; none of the fleet outlives the block."""
+    try:
+        fleet.start("trainer", "trainer")
+        for name in generators.environments:
+            fleet.start("generator", name)
+        for stage in _TWICE:
+            for number in range(options.num_each):
+                fleet.start(stage, f"{stage}-{number}")
+        yield
+    finally:
+        fleet.kill_all()
+
+
+def _launch(config: Path, shared: Mapping[str, str], generators: Generators, launching: Launching) -> Launch:
+    def launch(stage: Stage, name: str, log: Path) -> Process:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        own = {**own_settings(stage, name), **generators.environments.get(name, {})}
+        return launching(stage, config, log, {**ONE_THREAD, **shared, **own})
+
+    return launch
+
+
+def _as_people_do(stage: Stage, config: Path, log: Path, environment: Mapping[str, str]) -> Process:
+    return ChildProcess.start(stage_process(stage, config).command, log, env={**os.environ, **environment})
+
+
+def _write_run_file(options: ChaosOptions, servers: Servers) -> Path:
+    own = settings_of(options.generators)
+    return write_small_run(
+        options.run_dir,
+        servers,
+        token_seconds=0.05,
+        shared={"groups_per_step": GROUPS_PER_STEP, "max_policy_lag": _MAX_POLICY_LAG, **own["shared"]},
+        producer={
+            "group_size": 4,
+            "share": (_MAX_POLICY_LAG + 1) * GROUPS_PER_STEP // options.num_each,
+            **own["producer"],
+        },
+        trainer={
+            "checkpoint_every": 4,
+            # Groups whose rollouts were deleted hold their credit for so long.
+            "lost_after_seconds": _LOST_AFTER_SECONDS,
+            "keep_versions": _KEEP_VERSIONS,
+            "keep_checkpoints": _KEEP_CHECKPOINTS,
+            "learning": {"learning_rate": 0.001, "threads": 1, **own["learning"]},
+        },
+    )

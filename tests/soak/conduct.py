@@ -1,0 +1,226 @@
+"""Conducts a soak: keeps the stages alive, does what the schedule says, looks at them every few seconds."""
+
+import shutil
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.run import Run
+from rollstream.history.read import read
+from rollstream.history.rollback import roll_back
+from rollstream.process.settings.base import Stage, StageSettings
+from rollstream.process.stop import Stop
+from rollstream.schemas.errors import BrokenWorldError, BrokerError, DiskFullError, RollstreamError
+from rollstream.schemas.topics import PROMPTS, ROLLOUTS
+from tests.chaos.accounting import OutsideClient, surviving_entries
+from tests.chaos.fleet import Fleet
+from tests.chaos.leftovers import Leftovers
+from tests.soak.samples import Sample, Start, StartWatch, disk_mib, memory_and_handles
+from tests.soak.schedule import Event, Kind, schedule
+
+_TICK_SECONDS: Final = 0.1
+_FIRST_STEP_SECONDS: Final = 240.0
+_STANDS_STILL_SECONDS: Final = 240.0
+_LEAST_FREE_BYTES: Final = 2**27
+_VERSION: Final = "rollstream_trainer_weight_version "
+JOINER: Final = "generator-2"
+REPLACED: Final[dict[Stage, str]] = {
+    "generator": "generator-1",
+    "scorer": "scorer-1",
+    "producer": "producer-1",
+    "trainer": "trainer",
+}
+"""Of each stage the process that is restarted; the others run from the first step to the last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a soak saw, and what went wrong that no event explains.
+
+    `steps`: weight versions. `surviving_steps`: optimizer steps on the surviving branch at the end.
+    """
+
+    seconds: float
+    steps: int
+    surviving_steps: int
+    samples: tuple[Sample, ...]
+    starts: tuple[Start, ...]
+    events: Mapping[str, int]
+    dropped: Mapping[str, int]
+    leftovers: Mapping[str, int]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Account:
+    """The surviving branch at the end: its optimizer steps, and the groups dropped there, by reason."""
+
+    surviving_steps: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class Soak:
+    """One soak. Steps are counted by weight versions, which only grow; a restart or rollback makes one too."""
+
+    settings: StageSettings
+    admin: KafkaAdmin
+    fleet: Fleet
+    stages: Mapping[str, Stage]
+    watch: StartWatch
+    leftovers: Leftovers
+    directory: Path
+    num_steps: int
+    most_seconds: float
+    sample_seconds: float
+    say: Callable[[str], None]
+    _step: int = 0
+    _moved_at: float = field(default_factory=time.monotonic)
+    _samples: list[Sample] = field(default_factory=list)
+    _starts: list[Start] = field(default_factory=list)
+    _events: Counter[str] = field(default_factory=Counter)
+    _problems: list[str] = field(default_factory=list)
+
+    def run(self, stop: Stop) -> Found:
+        """Run to the last step or second, or until `stop` is asked; ends every process."""
+        began = time.monotonic()
+        account = _Account()
+        try:
+            for name, stage in self.stages.items():
+                self.fleet.start(stage, name)
+            self._conduct(began, stop)
+            self.say("ending every stage")
+            self.fleet.stop()
+            account = self._account()
+        except (AssertionError, RollstreamError) as error:
+            self._problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            self.fleet.kill_all()
+        left = self.leftovers.found()
+        return Found(
+            seconds=time.monotonic() - began, steps=self._step, samples=tuple(self._samples),
+            starts=tuple(self._starts), events=dict(self._events), surviving_steps=account.surviving_steps,
+            dropped=account.dropped, leftovers=left.counts,
+            problems=(*self._problems, *self.fleet.unexpected, *left.problems),
+        )  # fmt: skip
+
+    def _conduct(self, began: float, stop: Stop) -> None:
+        events, next_sample = schedule(), began
+        while self._step < self.num_steps and time.monotonic() - began < self.most_seconds:
+            if stop.is_asked:
+                self._problems.append(f"it was told to end, at step {self._step} of {self.num_steps}")
+                return
+            self._tick()
+            if time.monotonic() >= next_sample:
+                next_sample += self.sample_seconds
+                self._look(time.monotonic() - began)
+            while events and self._progress(began) >= events[0].at:
+                self._do(events.pop(0))
+
+    def _progress(self, began: float) -> float:
+        """Share of the soak that is over, by whichever of steps and time ends it first; 0 before the first step."""
+        if self._step == 0:
+            return 0.0
+        return max(self._step / self.num_steps, (time.monotonic() - began) / self.most_seconds)
+
+    def _tick(self) -> None:
+        time.sleep(_TICK_SECONDS)
+        self.fleet.tick()
+        self._starts += self.watch.look(self._step)
+
+    def _look(self, seconds: float) -> None:
+        self._note_step()
+        self._require_room()
+        pids, memory, handles = {}, {}, {}
+        for member in self.fleet.members():
+            if found := memory_and_handles(member.process.pid):
+                pids[member.name] = member.process.pid
+                memory[member.name], handles[member.name] = found
+        places = (self.directory / "weights", self.directory / "checkpoints")
+        disk = disk_mib(self.settings.run, self.directory / "kafka", places)
+        sample = Sample(
+            seconds=seconds, step=self._step, pids=pids, memory_mib=memory, handles=handles, disk_mib=disk,
+            lag=self._lag(),
+        )  # fmt: skip
+        self._samples.append(sample)
+        if len(self._samples) % 6 == 1:
+            self.say(f"step {self._step} after {seconds:.0f} s: {sum(memory.values()):.0f} MiB, lag {dict(sample.lag)}")
+
+    def _note_step(self) -> None:
+        step = max(self._step, _weight_version(self.watch.ports["trainer"]))
+        if step > self._step:
+            self._step, self._moved_at = step, time.monotonic()
+        patience = _STANDS_STILL_SECONDS if self._step else _FIRST_STEP_SECONDS
+        if time.monotonic() - self._moved_at > patience:
+            raise BrokenWorldError(f"no step for {patience:g} s, at {self._step}; unexpected: {self.fleet.unexpected}")
+
+    def _require_room(self) -> None:
+        """End the soak before its broker runs into a full disk, which it does not survive."""
+        free = shutil.disk_usage(self.directory).free
+        if free < _LEAST_FREE_BYTES:
+            raise DiskFullError(
+                f"{self.directory} has {free / 2**20:.0f} MiB free at step {self._step}, a soak needs at least "
+                f"{_LEAST_FREE_BYTES / 2**20:.0f} MiB: make room there, or choose another --run-dir"
+            )
+
+    def _lag(self) -> dict[str, int]:
+        """What the stages have not read yet. Without an answer the soak goes on, to show whether the stages do."""
+        groups = ((PROMPTS, "generators"), (ROLLOUTS, "scorers"))
+        run = self.settings.run
+        try:
+            lags = {topic.name: self.admin.lag(f"{run}.{members}", topic.of(run)) for topic, members in groups}
+        except BrokerError as error:
+            self._problems.append(f"at step {self._step}: {error}")
+            return {}
+        return {name: lag for name, lag in lags.items() if lag is not None}
+
+    def _do(self, event: Event) -> None:
+        self.say(f"step {self._step}: {event.kind.value} {event.stage}")
+        self._events[event.kind.value] += 1
+        if event.kind is Kind.JOIN:
+            self.fleet.start("generator", JOINER)
+            return
+        if event.kind is Kind.ROLL_BACK:
+            self._roll_back()
+            return
+        name = JOINER if event.kind is Kind.LEAVE else REPLACED[event.stage]
+        for member in self.fleet.free(event.stage):
+            if member.name == name and event.kind is Kind.KILL:
+                self.fleet.kill(member)
+            elif member.name == name:
+                self.fleet.terminate(member, leave=event.kind is Kind.LEAVE)
+
+    def _roll_back(self) -> None:
+        """End the trainer, go back to the checkpoint before the newest, and start a trainer."""
+        self.fleet.stop("trainer")
+        checkpoints = read(Run(self.settings)).fold.checkpoints
+        if checkpoints:
+            roll_back(self.settings, checkpoints[-2:][0].weight_version, force=True)
+        self.fleet.start("trainer", "trainer")
+
+    def _account(self) -> _Account:
+        """A group that is lost, or closed twice on the surviving branch, is a problem."""
+        chain = surviving_entries(OutsideClient(self.settings.kafka.bootstrap_servers, self.settings.run).ledger())
+        closed = [group for entry in chain for group in entry["closed"]]
+        times = Counter(group["group_id"] for group in closed)
+        dropped = Counter(group["reason"] for group in closed if group["outcome"] == "dropped")
+        twice = sum(count > 1 for count in times.values())
+        if dropped["lost"] or twice:
+            self._problems.append(f"{dropped['lost']} groups were lost, {twice} closed twice")
+        return _Account(surviving_steps=sum(entry["kind"] == "step" for entry in chain), dropped=dict(dropped))
+
+
+def _weight_version(port: int) -> int:
+    """The version that the trainer published last; 0 while none answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5.0) as answer:
+            lines = answer.read().decode().splitlines()
+    except (urllib.error.URLError, OSError):
+        return 0
+    return next((int(float(line.removeprefix(_VERSION))) for line in lines if line.startswith(_VERSION)), 0)
