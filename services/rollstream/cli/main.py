@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 # What shells report for a process that SIGINT ended: 128 + 2.
 _INTERRUPTED: Final = 130
 
-# The README shows the same groups.
+# A row of the README says what each is for.
 SECTIONS: Mapping[str, Mapping[str, str]] = {
     "The whole thing": {
         "demo": "Run the whole loop on this machine, with a tiny model that learns within minutes.",
