@@ -13,7 +13,7 @@ import click
 import numpy as np
 import psutil
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.verdicts import Sample, Verdict
@@ -82,7 +82,7 @@ def _measure(run: Run, directory: Path, size: int, count: int) -> dict[str, floa
     }
 
 
-def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[Message], float]:
+def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[KafkaMessage], float]:
     """Score all records of `rollouts`. Returns the scored messages without their values, and the CPU seconds used."""
     config = directory / f"{run.name}.toml"
     config.write_text(f'run = "{run.name}"\n[kafka]\nbootstrap_servers = "{run.kafka.bootstrap_servers}"\n')
@@ -99,7 +99,7 @@ def _run_scorer(run: Run, directory: Path, count: int) -> tuple[list[Message], f
     finally:
         scorer.kill()
         scorer.wait(10)
-    found: list[Message] = []
+    found: list[KafkaMessage] = []
     with run.reader(SCORED) as reader:
         while not reader.at_end() or not found:
             found += [_bare_message(message) for message in reader.poll(500, 1.0)]
@@ -117,8 +117,8 @@ def _committed(run: Run) -> int:
     return sum(run.admin().committed_offsets(run.group("scorers"), run.topic(ROLLOUTS)).values())
 
 
-def _bare_message(message: Message) -> Message:
-    return Message(
+def _bare_message(message: KafkaMessage) -> KafkaMessage:
+    return KafkaMessage(
         topic=message.topic,
         partition=message.partition,
         offset=message.offset,

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.process.entry import run_process
 from rollstream.scorer.loop import serve_stream
 from rollstream.scorer.settings import ScorerSettings
 
 
-async def break_world(how: str, messages: Sequence[Message], _must_end: Callable[[], bool]) -> None:
+async def break_world(how: str, messages: Sequence[KafkaMessage], _must_end: Callable[[], bool]) -> None:
     """Do in the middle of a batch what a bug may do there."""
     await asyncio.sleep(0.1)
     match how:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.entry import run_process
 from rollstream.process.stop import Stop
@@ -35,7 +35,7 @@ def main(config: Path, seen: Path, num_records: int) -> None:
             session_timeout_seconds=10.0,
         )
 
-        async def note(messages: Sequence[Message], _must_end: Callable[[], bool]) -> None:
+        async def note(messages: Sequence[KafkaMessage], _must_end: Callable[[], bool]) -> None:
             is_first = not seen.exists()
             with seen.open("a") as file:
                 file.writelines(f"{message.partition}/{message.offset}\n" for message in messages)

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from rollstream.bus import run as bus_run
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.history.directory_store import DirectoryWeightStore
@@ -118,7 +118,7 @@ class Run:
         codec = AvroCodec(topic)
         self.publish(topic.name, [(prompt.group_id, codec.encode(prompt)) for prompt in prompts])
 
-    def messages(self, topic: str) -> list[Message]:
+    def messages(self, topic: str) -> list[KafkaMessage]:
         """Everything that is on a topic now."""
         with TopicReader(self.kafka, [f"{self.name}.{topic}"]) as reader:
             return list(reader.to_end())

@@ -12,7 +12,7 @@ from typing import Any
 import confluent_kafka
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings.base import KafkaSettings
@@ -59,7 +59,7 @@ class Bus:
         codec: AvroCodec[RolloutGenerated] = AvroCodec(topic)
         return [codec.decode(message.value) for message in self.read(topic)]
 
-    def read(self, topic: Topic[Any]) -> list[Message]:
+    def read(self, topic: Topic[Any]) -> list[KafkaMessage]:
         with TopicReader(self.kafka, [topic.of(self.run)]) as reader:
             return list(reader.to_end())
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import psutil
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.reader import TopicReader
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.schemas.topics import (
@@ -182,7 +182,7 @@ class Living:
             self.buried |= {place for message in messages if (place := _original(message)) is not None}
 
 
-def _original(message: Message) -> tuple[str, int, int] | None:
+def _original(message: KafkaMessage) -> tuple[str, int, int] | None:
     headers = dict(message.headers)
     try:
         topic = headers["original.topic"].decode().rpartition(".")[2]

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from rollstream.cli.archive import command
 from rollstream.cli.replay import command as replay_command
 from rollstream.local.demo.facts import FactsReader
-from rollstream.local.demo.summary import Measured, Summary, summarize
+from rollstream.local.demo.summary import Measured, RunSummary, summarize
 from tests.chaos.accounting import Account, Fields, OutsideClient, decoded, surviving_entries
 from tests.harness.running import Run
 from tests.harness.trainer_runs import (
@@ -204,7 +204,7 @@ def test_the_bad_record_is_listed(run: Run) -> None:
 
 
 @pytest.fixture(scope="module")
-def summary(run: Run) -> Summary:
+def summary(run: Run) -> RunSummary:
     """What the demo's table would say of this run."""
     facts = FactsReader(run.on_bus)
     facts.read_on()
@@ -222,7 +222,7 @@ def queries_of_the_readme(language: str) -> str:
 
 
 def test_the_pandas_queries_of_the_readme_give_what_the_demos_summary_says(
-    run: Run, summary: Summary, monkeypatch: pytest.MonkeyPatch
+    run: Run, summary: RunSummary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.directory)
     found: dict[str, Any] = {}
@@ -242,7 +242,7 @@ def test_the_pandas_queries_of_the_readme_give_what_the_demos_summary_says(
 
 
 def test_the_sql_queries_of_the_readme_give_what_the_demos_summary_says(
-    run: Run, summary: Summary, monkeypatch: pytest.MonkeyPatch
+    run: Run, summary: RunSummary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.directory)
     statements = [one for one in queries_of_the_readme("sql").split(";") if one.strip()]

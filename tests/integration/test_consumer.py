@@ -15,7 +15,7 @@ from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.in_flight import InFlight
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import Publisher
 from rollstream.process.health import Health
@@ -223,7 +223,7 @@ def test_what_a_callback_raises_ends_the_member_and_nothing_is_committed(kafka: 
     KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
     put_records(settings, topic)
 
-    def fail(_: Message) -> int:
+    def fail(_: KafkaMessage) -> int:
         raise KeyboardInterrupt("in a callback of the event loop")
 
     async def scenario() -> None:

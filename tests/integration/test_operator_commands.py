@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.transaction import TransactionalPublisher
@@ -336,7 +336,7 @@ def _out(run: CommandRun, topic: Topic[Any], record: Record, key: str) -> OutRec
     return OutRecord(topic=topic.of(run.name), key=key.encode(), value=AvroCodec(topic).encode(record))
 
 
-def _read(run: CommandRun, topic: Topic[Any]) -> list[Message]:
+def _read(run: CommandRun, topic: Topic[Any]) -> list[KafkaMessage]:
     with TopicReader(run.kafka, [topic.of(run.name)]) as reader:
         return list(reader.to_end())
 

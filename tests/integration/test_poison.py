@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 import pytest
 import redis
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.schemas.errors import BrokerError, EncodeError, EngineDeadError
 from rollstream.stage.starts import GIVEN_UP_AFTER, PoisonGuard
 from tests.harness.strange_redis import STRANGE_COUNTS, write_strange
 
-RECORD = Message(topic="demo.prompts", partition=0, offset=7, key=b"g", value=b"")
+RECORD = KafkaMessage(topic="demo.prompts", partition=0, offset=7, key=b"g", value=b"")
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.process.settings.base import KafkaSettings
@@ -159,14 +159,14 @@ def test_replaying_what_is_not_there_names_the_command_that_lists(run: CommandRu
     assert "dead-letters list" in str(run.refusal("dead-letters", "replay", "group/topic/0/0"))
 
 
-def _put(run: CommandRun, value: bytes) -> Message:
+def _put(run: CommandRun, value: bytes) -> KafkaMessage:
     """A message on `prompts`, as the generators read it."""
     topic = PROMPTS.of(run.name)
     delivery = run.publisher.publish_soon(OutRecord(topic=topic, key=b"g", value=value)).result(30)
-    return Message(*delivery[:3], key=b"g", value=value)
+    return KafkaMessage(*delivery[:3], key=b"g", value=value)
 
 
-def _largest(run: CommandRun) -> Message:
+def _largest(run: CommandRun) -> KafkaMessage:
     """A message that just fits: with the counter of a replay it is larger than what the topic takes."""
     noise = random.Random(1).randbytes(TOPIC_BYTES)
     for headroom in range(60, 400, 10):
@@ -178,7 +178,7 @@ def _largest(run: CommandRun) -> Message:
 
 
 def _dead_letter(
-    run: CommandRun, original: Message, failed_at: datetime = datetime(2026, 3, 1, tzinfo=UTC)
+    run: CommandRun, original: KafkaMessage, failed_at: datetime = datetime(2026, 3, 1, tzinfo=UTC)
 ) -> OutRecord:
     return dead_letter(
         original,
@@ -190,6 +190,6 @@ def _dead_letter(
     )
 
 
-def _read(run: CommandRun, topic: Topic[Any]) -> list[Message]:
+def _read(run: CommandRun, topic: Topic[Any]) -> list[KafkaMessage]:
     with TopicReader(run.kafka, [topic.of(run.name)]) as reader:
         return list(reader.to_end())

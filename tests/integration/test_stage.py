@@ -354,11 +354,11 @@ def test_records_in_flight_stay_within_the_weight_bound(bus: Bus) -> None:
 
 DIE_ON_THREE_STARTS = """
 import asyncio, os, sys
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.stage.starts import PoisonGuard
 
 async def die(redis_url, run):
-    message = Message(topic=f"{run}.prompts", partition=0, offset=0, key=None, value=None)
+    message = KafkaMessage(topic=f"{run}.prompts", partition=0, offset=0, key=None, value=None)
     for _ in range(3):
         await PoisonGuard(redis_url, f"{run}.generators").start(message).__aenter__()
     os.kill(os.getpid(), 9)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.bus.message import Headers, Message, OutRecord
+from rollstream.bus.message import Headers, KafkaMessage, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.client.submit import Patience, submit
 from rollstream.schemas.codec import AvroCodec
@@ -40,7 +40,7 @@ def headers_on(run: Run, topic: str) -> list[Headers]:
     return [besides_the_event(message) for message in run.messages(topic)]
 
 
-def besides_the_event(message: Message) -> Headers:
+def besides_the_event(message: KafkaMessage) -> Headers:
     return tuple(header for header in message.headers if not header[0].startswith("ce_"))
 
 
@@ -65,7 +65,7 @@ def test_the_results_of_a_stage_carry_on_the_context_of_their_record_and_nothing
     assert headers_on(run, "prompts").count((*CONTEXT, ("rollstream.replays", b"1"))) == 1
 
 
-def rollouts(run: Run) -> list[tuple[RolloutGenerated, Message]]:
+def rollouts(run: Run) -> list[tuple[RolloutGenerated, KafkaMessage]]:
     codec = AvroCodec(ROLLOUTS)
     return [(codec.decode(message.value), message) for message in run.messages("rollouts")]
 

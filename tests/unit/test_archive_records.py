@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from rollstream.archive.records import entry_row, group_rows, prompt_row, sample_row, unreadable_row
 from rollstream.archive.tables import FILE, SAMPLE, SCHEMAS, step_directory
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
@@ -20,9 +20,9 @@ from tests.harness.builders import a_prompt, a_rollout, a_scoring, a_trained, a_
 APPENDED = datetime(2026, 11, 23, 10, 0, 0, 250_000, tzinfo=UTC)
 
 
-def a_message(offset: int = 7, *, timestamp_ms: int | None = None, value: bytes | None = b"bytes") -> Message:
+def a_message(offset: int = 7, *, timestamp_ms: int | None = None, value: bytes | None = b"bytes") -> KafkaMessage:
     milliseconds = int(APPENDED.timestamp() * 1000) if timestamp_ms is None else timestamp_ms
-    return Message(
+    return KafkaMessage(
         topic="demo.scored", partition=1, offset=offset, key=b"g", value=value, timestamp_ms=milliseconds
     )  # fmt: skip
 

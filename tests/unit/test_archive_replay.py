@@ -17,12 +17,11 @@ from rollstream.archive.rows import read_rollouts
 from rollstream.archive.segments import Identity, Segment
 from rollstream.archive.store import Store
 from rollstream.archive.tables import SAMPLE
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.cli.replay import command
 from rollstream.offline.convert.exchanges import RolloutExchanges
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
-from rollstream.schemas.prompt import Message as ChatMessage
-from rollstream.schemas.prompt import PromptSubmitted, ToolCall
+from rollstream.schemas.prompt import Message, PromptSubmitted, ToolCall
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from tests.harness.builders import a_prompt, a_rollout, a_text_turn, a_turn
@@ -33,7 +32,8 @@ IDENTITY = Identity(run="demo", cluster_id="one", topic_ids={})
 def tables(rollouts: list[RolloutScored], fates: Mapping[str, Fate], first: int = 0) -> dict[str, pa.Table]:
     rows = [
         sample_row(
-            Message(topic="demo.scored", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000), rollout
+            KafkaMessage(topic="demo.scored", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000),
+            rollout,
         )
         for offset, rollout in enumerate(rollouts, start=first)
     ]
@@ -184,9 +184,9 @@ CALL_IN_CHAT = {"id": "call-1", "type": "function", "function": {"name": "add", 
 def tool_prompt(row: int, tool: str = json.dumps(TOOL)) -> PromptSubmitted:
     """A conversation in which a tool was called and has answered."""
     messages = (
-        ChatMessage(role="user", content="5+2="),
-        ChatMessage(role="assistant", content="", tool_calls=(CALL,)),
-        ChatMessage(role="tool", content="7", tool_call_id="call-1"),
+        Message(role="user", content="5+2="),
+        Message(role="assistant", content="", tool_calls=(CALL,)),
+        Message(role="tool", content="7", tool_call_id="call-1"),
     )
     return a_prompt(row, group_size=1, messages=messages, tools=(tool,))
 
@@ -204,7 +204,7 @@ def test_demonstrations_have_the_tools_and_tool_calls_of_their_prompt(tmp_path: 
     assert plain.get("tools") is None
     [(prompt, answer, tools), (other, _, no_tools)] = RolloutExchanges(output, None)
     assert prompt == rollouts[0].rollout.prompt.messages
-    assert answer == (ChatMessage(role="assistant", content="01259"),)
+    assert answer == (Message(role="assistant", content="01259"),)
     assert [json.loads(tool) for tool in tools] == [TOOL]
     assert (other, no_tools) == (rollouts[1].rollout.prompt.messages, ())
 

@@ -15,7 +15,7 @@ from rollstream.archive.records import entry_row, sample_row
 from rollstream.archive.segments import Identity, Segment
 from rollstream.archive.store import Store
 from rollstream.archive.tables import SAMPLE, SCHEMAS
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.scored import RolloutScored
@@ -27,7 +27,9 @@ IDENTITY = Identity(run="demo", cluster_id="one", topic_ids={"demo.scored": "a"}
 def samples(rollouts: list[RolloutScored], first: int = 0) -> pa.Table:
     rows = [
         sample_row(
-            Message(topic="demo.scored", partition=0, offset=first + index, key=None, value=b"", timestamp_ms=1000),
+            KafkaMessage(
+                topic="demo.scored", partition=0, offset=first + index, key=None, value=b"", timestamp_ms=1000
+            ),
             rollout,
         )
         for index, rollout in enumerate(rollouts)
@@ -182,7 +184,9 @@ def an_archive_of_steps(directory: Path) -> Store:
         for offset in range(3):
             kind = EntryKind.STEP if offset else EntryKind.RESTART
             entry = an_entry(kind, step=offset, weight_version=offset, parent_version=offset - 1 if offset else None)
-            message = Message(topic="demo.ledger", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000)
+            message = KafkaMessage(
+                topic="demo.ledger", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000
+            )
             row = entry_row(message, entry) | {"survives": True}
             table = pa.Table.from_pylist([row], schema=SCHEMAS["steps"])
             store.commit(
@@ -272,7 +276,7 @@ def test_the_entries_of_a_segment_are_in_order_although_the_clock_of_a_broker_we
     times = [86_400_000, 86_399_000, 86_401_000]
     rows = [
         entry_row(
-            Message(topic="demo.ledger", partition=0, offset=n, key=None, value=b"", timestamp_ms=times[n]), entry
+            KafkaMessage(topic="demo.ledger", partition=0, offset=n, key=None, value=b"", timestamp_ms=times[n]), entry
         )
         | {"survives": True}
         for n, entry in enumerate(entries)

@@ -1,7 +1,7 @@
 """A backlog pauses its partitions only once it has been full for a while, and lets them go on before it is empty."""
 
 from rollstream.bus.backlog import FULL_SECONDS, HIGH, LOW, Backlog
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 
 LATER = FULL_SECONDS + 0.1
 
@@ -9,7 +9,7 @@ LATER = FULL_SECONDS + 0.1
 def filled(count: int, partition: int = 0) -> Backlog:
     backlog = Backlog()
     for offset in range(count):
-        backlog.put(Message(topic="demo.prompts", partition=partition, offset=offset, key=None, value=b""))
+        backlog.put(KafkaMessage(topic="demo.prompts", partition=partition, offset=offset, key=None, value=b""))
     return backlog
 
 
@@ -43,6 +43,6 @@ def test_a_full_backlog_is_not_filled_further_unless_its_partitions_are_paused()
 
 def test_what_was_polled_of_a_partition_that_is_gone_is_forgotten() -> None:
     backlog = filled(3, partition=1)
-    backlog.put(Message(topic="demo.prompts", partition=0, offset=7, key=None, value=b""))
+    backlog.put(KafkaMessage(topic="demo.prompts", partition=0, offset=7, key=None, value=b""))
     backlog.forget([("demo.prompts", 1)])
     assert [backlog.take().offset for _ in range(len(backlog))] == [7]

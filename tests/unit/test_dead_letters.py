@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.topics import TOPIC_BYTES
@@ -16,7 +16,7 @@ from rollstream.stage.dead_letters import (
     KEPT_BYTES,
     REPLAYS,
     DeadLetter,
-    Identity,
+    LetterIdentity,
     Replay,
     dead_letter,
     distinct,
@@ -27,7 +27,7 @@ from rollstream.stage.dead_letters import (
 from rollstream.stage.replay import MAX_REPLAYS, READ_BY, doubt_of, replay_record, why_not_replayable
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-MESSAGE = Message(
+MESSAGE = KafkaMessage(
     topic="demo.prompts",
     partition=3,
     offset=77,
@@ -38,7 +38,9 @@ MESSAGE = Message(
 )
 
 
-def a_letter(message: Message = MESSAGE, *, failed_at: datetime = NOON, error: Exception | None = None) -> OutRecord:
+def a_letter(
+    message: KafkaMessage = MESSAGE, *, failed_at: datetime = NOON, error: Exception | None = None
+) -> OutRecord:
     return dead_letter(
         message,
         topic="demo.dead-letters",
@@ -49,8 +51,8 @@ def a_letter(message: Message = MESSAGE, *, failed_at: datetime = NOON, error: E
     )
 
 
-def consumed(record: OutRecord, offset: int = 0) -> Message:
-    return Message(
+def consumed(record: OutRecord, offset: int = 0) -> KafkaMessage:
+    return KafkaMessage(
         topic=record.topic, partition=0, offset=offset, key=record.key, value=record.value, headers=record.headers
     )
 
@@ -96,9 +98,9 @@ def test_any_message_is_known_again_and_comes_back_as_it_was(
     assert back.headers == (("mine", header), (REPLAYS, b"1"))
 
 
-def doubted(message: Message, *, bounds: tuple[int, int] | None = (0, 100), group: str = "demo.generators") -> str:
+def doubted(message: KafkaMessage, *, bounds: tuple[int, int] | None = (0, 100), group: str = "demo.generators") -> str:
     """The kind of doubt about a letter that says `message`, where MESSAGE lies; "" for none."""
-    letter = replace(parsed(a_letter(message)), identity=Identity(group, *message[:3]))
+    letter = replace(parsed(a_letter(message)), identity=LetterIdentity(group, *message[:3]))
     doubt = doubt_of(letter, run="demo", bounds=bounds, lying=lambda: MESSAGE)
     return doubt.kind if doubt else ""
 
@@ -152,7 +154,7 @@ def test_a_forged_letter_does_not_hide_the_true_one_of_the_same_place() -> None:
 def test_the_same_message_dead_lettered_twice_is_listed_once() -> None:
     again = a_letter(failed_at=NOON + timedelta(minutes=1))
     (letter,) = distinct([consumed(again, 1), consumed(a_letter(), 0)])
-    assert letter.identity == Identity("demo.generators", "demo.prompts", 3, 77)
+    assert letter.identity == LetterIdentity("demo.generators", "demo.prompts", 3, 77)
     assert letter.failed_at == NOON.isoformat()
 
 
@@ -233,7 +235,7 @@ def size(record: OutRecord) -> int:
     ],
     ids=["value", "key", "header", "headers"],
 )
-def test_of_a_message_too_large_for_dead_letters_the_beginning_is_kept(message: Message) -> None:
+def test_of_a_message_too_large_for_dead_letters_the_beginning_is_kept(message: KafkaMessage) -> None:
     record = a_letter(message)
     assert size(record) < 4 * KEPT_BYTES
     assert message.value is not None

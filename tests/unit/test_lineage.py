@@ -1,7 +1,7 @@
 """What became of a rollout, and what went into a step, put together from records."""
 
 from rollstream.history.ledger import surviving
-from rollstream.history.lineage import Found, RolloutStory, surviving_step, trace_rollout, trace_step
+from rollstream.history.lineage import FoundRecord, RolloutStory, surviving_step, trace_rollout, trace_step
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import Status
@@ -142,8 +142,8 @@ def _step(number: int, rollouts: list[RolloutScored], *, close: str = PROMPT.gro
     )
 
 
-def _found(topic: str, offset: int, record: Record) -> Found[Record]:
-    return Found(topic=topic, partition=0, offset=offset, record=record)
+def _found(topic: str, offset: int, record: Record) -> FoundRecord[Record]:
+    return FoundRecord(topic=topic, partition=0, offset=offset, record=record)
 
 
 def _story(scored: RolloutScored, entries: list[LedgerEntry]) -> RolloutStory:
@@ -155,7 +155,7 @@ def _story(scored: RolloutScored, entries: list[LedgerEntry]) -> RolloutStory:
     return _trace(scored.rollout.rollout_id, found, entries)
 
 
-def _trace(rollout_id: str, found: list[Found[Record]], entries: list[LedgerEntry]) -> RolloutStory:
+def _trace(rollout_id: str, found: list[FoundRecord[Record]], entries: list[LedgerEntry]) -> RolloutStory:
     return trace_rollout(
         rollout_id,
         found=found,

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from rollstream.agents.samples import SampleBounds
 from rollstream.bus.clients import made
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import Sample
 from rollstream.environments.rubric import RewardInput
@@ -238,7 +238,7 @@ def test_an_error_of_a_handler_goes_without_secrets_into_records_and_probes() ->
     bounds = SampleBounds(deadline_seconds=1.0, max_tries=1)
     handler = GeneratorHandler(None, identity=a_generator(), bounds=bounds, current=CurrentVersion())  # type: ignore[arg-type]
     given_up = list(handler.give_up(a_prompt(group_size=2), error))
-    message = Message(topic="t", partition=0, offset=0, key=b"", value=b"", headers=(), timestamp_ms=0)
+    message = KafkaMessage(topic="t", partition=0, offset=0, key=b"", value=b"", headers=(), timestamp_ms=0)
     letter = dead_letter(message, topic="d", group="g", error=error, attempts=1, failed_at=NOON)
     health = Health()
     health.check("partitions", False, str(error))

@@ -4,7 +4,7 @@ import asyncio
 import threading
 
 from rollstream.bus.group_config import ConsumerSettings
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.offsets import Assignment
 from rollstream.bus.room import Room
 from tests.harness.waits import DEADLINE_SECONDS
@@ -17,7 +17,7 @@ class Taken:
 
     def __init__(self, assignment: Assignment, offset: int, weight: int) -> None:
         self.partition = PARTITION
-        self.message = Message(*PARTITION, offset, None, b"", (), 0)
+        self.message = KafkaMessage(*PARTITION, offset, None, b"", (), 0)
         epoch = assignment.start(PARTITION, offset, weight=weight)
         assert epoch is not None
         self.epoch = epoch

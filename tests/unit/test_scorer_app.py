@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.scorer.app import StreamSettings, build_app
 from rollstream.scorer.buffer import BoundedBuffer
 
 
-async def handle(messages: Sequence[Message]) -> None:
+async def handle(messages: Sequence[KafkaMessage]) -> None:
     raise AssertionError(f"nothing is read here, got {messages}")
 
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from rollstream.bus.clients import admin_client
-from rollstream.local.doctor import Verdict, check_certificates, examine
+from rollstream.local.doctor import CheckVerdict, check_certificates, examine
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.process.settings.security_files import unreadable_files
 from rollstream.schemas.errors import ConfigurationError
@@ -91,7 +91,7 @@ def test_doctor_looks_at_the_certificates_of_a_run(tmp_path: Path) -> None:
         '"ssl.certificate.location" = "/no/such/client.crt"\n'
     )
     found = {check.name: check for check in examine(tmp_path, config)}["certificates"]
-    assert found.verdict is Verdict.FAILED
+    assert found.verdict is CheckVerdict.FAILED
     assert "ssl.certificate.location: /no/such/client.crt can't be read" in found.found
     ca = Authority(tmp_path).ca
-    assert check_certificates(kafka(ssl_ca_location=ca)).verdict is Verdict.OK
+    assert check_certificates(kafka(ssl_ca_location=ca)).verdict is CheckVerdict.OK

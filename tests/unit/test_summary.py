@@ -4,7 +4,7 @@ import math
 from datetime import timedelta
 
 from rollstream.local.demo.facts import RunFacts, SampleFact
-from rollstream.local.demo.summary import Measured, Summary, summarize
+from rollstream.local.demo.summary import Measured, RunSummary, summarize
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
 from tests.harness.builders import NOON, an_entry
 
@@ -41,7 +41,7 @@ def dropped(step: int, group: str, reason: str) -> LedgerEntry:
     return an_entry(EntryKind.DROPS, step=step, weight_version=step, closed=closed)
 
 
-def a_summary() -> Summary:
+def a_summary() -> RunSummary:
     """Two steps, two drops, one group in flight without its second sample."""
     start = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
     samples = (

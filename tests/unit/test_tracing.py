@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.tracing import processing, sending
 from rollstream.local.ports import free_ports
 from rollstream.process.settings.base import Stage, settings_class
@@ -33,7 +33,7 @@ from tests.harness.otlp_receiver import OtlpReceiver, a_receiver, stop
 from tests.harness.waits import wait_until
 
 PARENT = TraceContext(trace_id=0xABC << 100 | 1, span_id=0xDEF, flags=0, tracestate="vendor=x")
-MESSAGE = Message("demo.prompts", 3, 17, b"group-1", b"value", (*PARENT.headers, ("baggage", b"a=1")))
+MESSAGE = KafkaMessage("demo.prompts", 3, 17, b"group-1", b"value", (*PARENT.headers, ("baggage", b"a=1")))
 MAINS = {
     "producer": "rollstream.producers.loop:run_producer",
     "generator": "rollstream.generator.loop:run_generator",

@@ -36,7 +36,7 @@ from itertools import islice
 from typing import Any
 
 from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS, Deliveries
-from rollstream.bus.message import Message, OutRecord, Partition
+from rollstream.bus.message import KafkaMessage, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
@@ -228,7 +228,7 @@ class Producer:
         bounds = self._run.bounds(topic).items()
         return {place: min(max(offsets.get(place[1], 0), first), end) for place, (first, end) in bounds}
 
-    def _take_in(self, message: Message) -> LedgerEntry | None:
+    def _take_in(self, message: KafkaMessage) -> LedgerEntry | None:
         """Note a record of `producers`, or fold an entry of the ledger into the credit and return it."""
         if message.topic == self._run.topic(PRODUCERS):
             record = self._run.decoded(PRODUCERS, message) if message.value is not None else None
@@ -240,7 +240,7 @@ class Producer:
         entry = None if message.offset in self._skipped else self._run.decoded(LEDGER, message)
         return entry if entry is not None and self._is_folded_in(entry, message) else None
 
-    def _is_folded_in(self, entry: LedgerEntry, message: Message) -> bool:
+    def _is_folded_in(self, entry: LedgerEntry, message: KafkaMessage) -> bool:
         """Fold the entry into the credit, if it counts; raises `InconsistentLedgerError` if all must be read again."""
         named = {place.offset for place in skipped_by(entry) if place.topic == LEDGER.name}
         if not named <= self._skipped:

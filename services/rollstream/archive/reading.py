@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rollstream.archive.segments import Identity, Segment
 from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import ConfigurationError, DecodeError
 from rollstream.schemas.record import Record
@@ -33,8 +33,8 @@ class Piece:
     next_offsets: dict[int, int]
     num_before: int = 0
     num_bytes: int = 0
-    records: list[tuple[Message, Any]] = field(default_factory=list)
-    unreadable: list[tuple[Message, DecodeError]] = field(default_factory=list)
+    records: list[tuple[KafkaMessage, Any]] = field(default_factory=list)
+    unreadable: list[tuple[KafkaMessage, DecodeError]] = field(default_factory=list)
 
     def is_full(self, most_records: int, most_bytes: int) -> bool:
         """Whether no more records fit."""

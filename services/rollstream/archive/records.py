@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.ids import group_of
 from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
@@ -38,13 +38,13 @@ _OF_ENTRY: Final = frozenset(
 _LAST_MS: Final = 253_402_300_799_000  # the end of the year 9999
 
 
-def appended_at(message: Message) -> datetime:
+def appended_at(message: KafkaMessage) -> datetime:
     """The broker's append time; 1970 if a topic has times of clients instead, beyond what a date holds."""
     milliseconds = message.timestamp_ms if 0 <= message.timestamp_ms <= _LAST_MS else 0
     return datetime.fromtimestamp(milliseconds / 1000, UTC)
 
 
-def sample_row(message: Message, scored: RolloutScored) -> Row:
+def sample_row(message: KafkaMessage, scored: RolloutScored) -> Row:
     """The row of a record of `scored`, without the fate of its group."""
     rollout, scoring = scored.rollout, scored.scoring
     failure = scoring.failure
@@ -86,13 +86,13 @@ def sample_row(message: Message, scored: RolloutScored) -> Row:
     }
 
 
-def prompt_row(message: Message, prompt: PromptSubmitted) -> Row:
+def prompt_row(message: KafkaMessage, prompt: PromptSubmitted) -> Row:
     """The row of a record of `prompts`."""
     rest = prompt.model_dump(mode="json", exclude=set(_OF_PROMPT))
     return {**_place(message), **_asked(prompt), "details": _json(rest)}
 
 
-def entry_row(message: Message, entry: LedgerEntry) -> Row:
+def entry_row(message: KafkaMessage, entry: LedgerEntry) -> Row:
     """The row of a ledger entry, without whether it survives."""
     return {
         "ledger_offset": message.offset,
@@ -113,7 +113,7 @@ def entry_row(message: Message, entry: LedgerEntry) -> Row:
     }
 
 
-def group_rows(message: Message, entry: LedgerEntry) -> Iterator[Row]:
+def group_rows(message: KafkaMessage, entry: LedgerEntry) -> Iterator[Row]:
     """A row for each group that the entry closes, with those of its rollouts that the step used."""
     trained: dict[str, list[Row]] = {}
     for rollout in entry.trained:
@@ -132,14 +132,14 @@ def group_rows(message: Message, entry: LedgerEntry) -> Iterator[Row]:
         }
 
 
-def unreadable_row(message: Message, error: Exception) -> Row:
+def unreadable_row(message: KafkaMessage, error: Exception) -> Row:
     """The row of a record that can't be decoded: where it lies, and why. Its bytes stay on the topic."""
     num_bytes = None if message.value is None else len(message.value)
     topic = message.topic.rpartition(".")[2]
     return {**_place(message), "topic": topic, "num_bytes": num_bytes, "why": str(error)}
 
 
-def _place(message: Message) -> Row:
+def _place(message: KafkaMessage) -> Row:
     return {"partition": message.partition, "offset": message.offset, "appended_at": appended_at(message)}
 
 

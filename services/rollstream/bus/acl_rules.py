@@ -44,7 +44,7 @@ class AclRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class _RoleWork:
     """What a role does. Groups and ids are named within the run. `watches`: groups whose offsets it looks at."""
 
     writes: tuple[Topic[Any], ...] = ()
@@ -56,16 +56,18 @@ class _Work:
     transactional_ids: tuple[str, ...] = ()
 
 
-_WORK: Final[dict[str, _Work]] = {
+_WORK: Final[dict[str, _RoleWork]] = {
     # Who writes `prompts` influences training: only what says train is trained on, and anybody there may say so.
-    "producer": _Work(writes=(PROMPTS, PRODUCERS), reads=(PROMPTS, PRODUCERS, LEDGER)),
-    "generator": _Work(
+    "producer": _RoleWork(writes=(PROMPTS, PRODUCERS), reads=(PROMPTS, PRODUCERS, LEDGER)),
+    "generator": _RoleWork(
         writes=(ROLLOUTS, EVAL_ROLLOUTS, WEIGHTS_APPLIED, DEAD_LETTERS),
         reads=(PROMPTS, EVAL_PROMPTS, WEIGHTS),
         joins=("generators",),
     ),
-    "scorer": _Work(writes=(SCORED, EVAL_SCORED, DEAD_LETTERS), reads=(ROLLOUTS, EVAL_ROLLOUTS), joins=("scorers",)),
-    "trainer": _Work(
+    "scorer": _RoleWork(
+        writes=(SCORED, EVAL_SCORED, DEAD_LETTERS), reads=(ROLLOUTS, EVAL_ROLLOUTS), joins=("scorers",)
+    ),
+    "trainer": _RoleWork(
         writes=(WEIGHTS, LEDGER, DEAD_LETTERS),
         reads=(PROMPTS, SCORED, WEIGHTS, LEDGER, PRODUCERS),
         asks_ends_of=(ROLLOUTS,),
@@ -74,8 +76,8 @@ _WORK: Final[dict[str, _Work]] = {
         watches=("generators", "scorers"),
         transactional_ids=("trainer",),
     ),
-    "client": _Work(writes=(PROMPTS, EVAL_PROMPTS), reads=(SCORED, EVAL_SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER)),
-    "viewer": _Work(reads=TOPICS, watches=("generators", "scorers", "trainer", "trainer-presence")),
+    "client": _RoleWork(writes=(PROMPTS, EVAL_PROMPTS), reads=(SCORED, EVAL_SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER)),
+    "viewer": _RoleWork(reads=TOPICS, watches=("generators", "scorers", "trainer", "trainer-presence")),
 }
 ROLES: Final = (*_WORK, "operator")
 """The stages; client: `prompt` and `evaluate`; viewer: `status`, `tail`, `lineage`; operator: every command."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final
 
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 
 # The difference keeps the backlog filled while a resumed partition needs its second.
 HIGH: Final = 128
@@ -22,7 +22,7 @@ class Backlog:
     """Who polls puts records in, without a lock. The consumer's lock guards `take` and `forget`."""
 
     def __init__(self) -> None:
-        self._records: deque[Message] = deque()
+        self._records: deque[KafkaMessage] = deque()
         self._is_low = threading.Event()
         self._full_since: float | None = None
         self.is_paused = False
@@ -31,11 +31,11 @@ class Backlog:
     def __len__(self) -> int:
         return len(self._records)
 
-    def put(self, message: Message) -> None:
+    def put(self, message: KafkaMessage) -> None:
         """Append a record that was polled."""
         self._records.append(message)
 
-    def take(self) -> Message:
+    def take(self) -> KafkaMessage:
         """The oldest record, which is committed once it is finished from now on."""
         return self._records.popleft()
 

@@ -34,7 +34,7 @@ from rollstream.bus.clients import made
 from rollstream.bus.commits import as_commits, beginnings, confirmed
 from rollstream.bus.group_config import ConsumerSettings, check_topics, group_config, note_error
 from rollstream.bus.in_flight import InFlight
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.offsets import Assignment
 from rollstream.bus.receiving import Receiver
 from rollstream.bus.room import Room
@@ -94,7 +94,7 @@ class GroupConsumer:
 
     # From here on: called by the event loop.
 
-    async def start(self, *, weigh: Callable[[Message], int], on_dropped: Callable[[], None]) -> None:
+    async def start(self, *, weigh: Callable[[KafkaMessage], int], on_dropped: Callable[[], None]) -> None:
         """Subscribe. `weigh` gives a record's share of max_weight, 1 where it raises. `on_dropped` is called after
         partitions were revoked or lost, to cancel records that are not current any more. Both are called in the event
         loop."""
@@ -193,7 +193,7 @@ class GroupConsumer:
             self._has_news.set()
         self._backlog.say_if_low()
 
-    def _weight_of(self, message: Message) -> int:
+    def _weight_of(self, message: KafkaMessage) -> int:
         try:
             return self._weigh(message)
         except Exception:  # noqa: BLE001 (raised here, it would lose the record; its handling meets it again)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 
 if TYPE_CHECKING:
     from rollstream.bus.consumer import GroupConsumer
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 class InFlight:
     """One record taken and not finished; `epoch` is the epoch of its partition in which it was taken."""
 
-    message: Message
+    message: KafkaMessage
     partition: Partition
     epoch: int
     consumer: GroupConsumer

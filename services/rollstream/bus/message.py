@@ -10,7 +10,7 @@ Partition = tuple[str, int]
 """(topic, partition)"""
 
 
-class Message(NamedTuple):
+class KafkaMessage(NamedTuple):
     """One consumed message; `timestamp_ms` is the broker's append time.
 
     `undecoded`: why the client could not decompress it; it has no value then.

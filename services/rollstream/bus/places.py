@@ -10,7 +10,7 @@ from confluent_kafka import KafkaError, TopicPartition
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.clients import made
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.reader import TRANSIENT, reader_config
 from rollstream.bus.receiving import Receiver
 from rollstream.process.settings.base import KafkaSettings
@@ -21,7 +21,7 @@ _SILENCE_SECONDS: Final = 60.0
 _NEAR: Final = 100
 
 
-class Place(NamedTuple):
+class MessagePlace(NamedTuple):
     """Where a message lies; `topic` is the full name on the cluster."""
 
     topic: str
@@ -57,7 +57,7 @@ class PlaceReader:
                 continue
         return found
 
-    def message_at(self, place: Place) -> Message | None:
+    def message_at(self, place: MessagePlace) -> KafkaMessage | None:
         """The message there, if a committed one lies there. The offset must be within the partition's bounds.
 
         Raises `BrokerError` if nothing is read for a minute.
@@ -77,7 +77,7 @@ class PlaceReader:
                 return message if message.offset == place.offset else None
         raise BrokerError(f"nothing was read for {_SILENCE_SECONDS:.0f} s at {place}; is Kafka up?")
 
-    def _go_to(self, place: Place) -> None:
+    def _go_to(self, place: MessagePlace) -> None:
         partition = (place.topic, place.partition)
         if partition == self._assigned and 0 <= place.offset - self._position < _NEAR:
             return

@@ -19,7 +19,7 @@ from confluent_kafka import KafkaError, TopicPartition
 from rollstream.bus.admin import KafkaAdmin, what_it_says
 from rollstream.bus.clients import CLIENT_LOG, know_brokers, made
 from rollstream.bus.commit_notes import ids_note, metadata_of
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.receiving import Receiver
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.settings.base import KafkaSettings
@@ -82,7 +82,7 @@ class TopicReader:
         """The ids of the topics that are read."""
         return {topic: self._watch.topic_id(topic) for topic, _ in self._watch.partitions}
 
-    def poll(self, max_messages: int = 500, timeout_seconds: float = 0.5) -> list[Message]:
+    def poll(self, max_messages: int = 500, timeout_seconds: float = 0.5) -> list[KafkaMessage]:
         """The messages that have arrived; waits at most `timeout_seconds` for the first.
 
         Raises `TopicChangedError` if a topic was deleted or made anew, `BrokerError` and `ConfigurationError`.
@@ -94,7 +94,7 @@ class TopicReader:
         # With a timeout above 0 the client waits until it has all of `max_messages`.
         return self._taken([first, *self._consumer.consume(max_messages - 1, 0.0)])
 
-    def to_end(self, ends: Mapping[Partition, int] | None = None) -> Iterator[Message]:
+    def to_end(self, ends: Mapping[Partition, int] | None = None) -> Iterator[KafkaMessage]:
         """All messages up to the end of every partition; raises `BrokerError` if none comes for a minute before.
 
         `ends`: offsets that must be reached, by default the ends of this moment. The client alone does not know the
@@ -149,7 +149,7 @@ class TopicReader:
             self._consumer.incremental_assign([self._next(partition) for partition in added])
             _LOG.info("partitions were added and are read too: %s", ", ".join(f"{name}/{n}" for name, n in added))
 
-    def _taken(self, polled: Iterable[confluent_kafka.Message]) -> list[Message]:
+    def _taken(self, polled: Iterable[confluent_kafka.Message]) -> list[KafkaMessage]:
         messages = []
         for each in polled:
             message = self._receiver.message(each)

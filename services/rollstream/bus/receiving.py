@@ -14,7 +14,7 @@ from typing import Any
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-from rollstream.bus.message import Headers, Message, Partition
+from rollstream.bus.message import Headers, KafkaMessage, Partition
 
 _LOG = logging.getLogger(__name__)
 # The client gives a broken result for such names and leaves an error behind, which becomes a SystemError. A plain
@@ -29,14 +29,14 @@ class Receiver:
         self._client = client
         self._next: dict[Partition, int] = {}
 
-    def message(self, polled: confluent_kafka.Message) -> Message | None:
+    def message(self, polled: confluent_kafka.Message) -> KafkaMessage | None:
         """The message; one without a value if it can't be decompressed; None if `polled` is another error."""
         error = polled.error()
         if error is None:
             return _plain(polled)
         return self._passed_over(polled, error) if error.code() == KafkaError._BAD_COMPRESSION else None
 
-    def _passed_over(self, polled: confluent_kafka.Message, error: KafkaError) -> Message | None:
+    def _passed_over(self, polled: confluent_kafka.Message, error: KafkaError) -> KafkaMessage | None:
         partition = (polled.topic(), polled.partition())
         offset = max(polled.offset(), self._next.get(partition, 0))
         try:
@@ -45,12 +45,12 @@ class Receiver:
             return None
         self._next[partition] = offset + 1
         _LOG.warning("%s/%d: offset %d is passed over: %s", *partition, offset, error.str())
-        return Message(*partition, offset, key=None, value=None, undecoded=error.str())
+        return KafkaMessage(*partition, offset, key=None, value=None, undecoded=error.str())
 
 
-def _plain(polled: confluent_kafka.Message) -> Message:
+def _plain(polled: confluent_kafka.Message) -> KafkaMessage:
     # In the order of the fields: with names it takes three times as long.
-    return Message(
+    return KafkaMessage(
         polled.topic(),
         polled.partition(),
         polled.offset(),

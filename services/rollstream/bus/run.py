@@ -18,7 +18,7 @@ from typing import Any, Final, Self, TypeVar
 from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.clients import BROKER_ANSWERS_SECONDS, cluster_topics
 from rollstream.bus.cloud_events import attributes
-from rollstream.bus.message import Headers, Message, OutRecord, Partition
+from rollstream.bus.message import Headers, KafkaMessage, OutRecord, Partition
 from rollstream.bus.places import PlaceReader
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
@@ -100,7 +100,7 @@ class Run:
         """A reader of single messages; use it as a context manager."""
         return PlaceReader(self.kafka, self.group("readers"))
 
-    def read_with_messages(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
+    def read_with_messages(self, topic: Topic[R]) -> Iterator[tuple[KafkaMessage, R]]:
         """Every readable record up to the topic's end, each with the message that it came in.
 
         An unreadable record is logged and skipped: the stages put it into dead-letters. `history/passing.py` reads the
@@ -116,7 +116,7 @@ class Run:
         """The same records without their messages, see `read_with_messages`."""
         return (record for _, record in self.read_with_messages(topic))
 
-    def decoded(self, topic: Topic[R], message: Message) -> R | None:
+    def decoded(self, topic: Topic[R], message: KafkaMessage) -> R | None:
         """The record in `message`; None if it can't be read, see `read_with_messages`."""
         try:
             return self.codec(topic).decode(message.checked_value())

@@ -5,14 +5,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.process.tracing.context import context_in
 from rollstream.process.tracing.spans import GROUP_ID, Attributes, Span, Tracing
 
 _KEY_BYTES: Final = 128
 
 
-def processing(tracing: Tracing, message: Message, *, operation: str, group: str) -> Span:
+def processing(tracing: Tracing, message: KafkaMessage, *, operation: str, group: str) -> Span:
     """The span of the work on one message, which a member of a consumer group does; a child of the message's context.
 
     `operation` is one word for the work, e.g. score.

@@ -30,10 +30,10 @@ from rollstream.process.settings.base import RUN_FILE
 @json_option
 def command(run_dir: Path, config: Path | None, as_json: bool) -> None:
     """Check cores, memory, disk, Java, Kafka's jars, ports and GPU. Exits with 1 if a run could not start."""
-    from rollstream.local.doctor import Verdict, examine
+    from rollstream.local.doctor import CheckVerdict, examine
     from rollstream.views.rendering import json_text
 
-    colors = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.FAILED: "red"}
+    colors = {CheckVerdict.OK: "green", CheckVerdict.WARNING: "yellow", CheckVerdict.FAILED: "red"}
     results = examine(run_dir, config)
     if as_json:
         click.echo(json_text([asdict(result) for result in results]))
@@ -41,5 +41,5 @@ def command(run_dir: Path, config: Path | None, as_json: bool) -> None:
         click.echo(f"{click.style(f'{result.verdict:8}', colors[result.verdict])}{result.name:14}{result.found}")
         if result.advice:
             click.echo(f"{'':22}{result.advice}")
-    if any(result.verdict is Verdict.FAILED for result in results):
+    if any(result.verdict is CheckVerdict.FAILED for result in results):
         raise SystemExit(1)

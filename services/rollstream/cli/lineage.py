@@ -6,7 +6,7 @@ from typing import Any, Final
 import click
 
 from rollstream.cli.options import connected, json_option, settings_option
-from rollstream.history.lineage import Found, RolloutStory, StepStory
+from rollstream.history.lineage import FoundRecord, RolloutStory, StepStory
 from rollstream.process.settings.base import StageSettings
 from rollstream.views.lineage import read_rollout, read_step, rollout_lines, step_lines
 from rollstream.views.rendering import json_text, plain, say
@@ -35,7 +35,7 @@ def command(what: str, as_json: bool, settings: StageSettings) -> None:
 
 
 def _plain_story(value: Any) -> Any:
-    if isinstance(value, RolloutStory | StepStory | Found):
+    if isinstance(value, RolloutStory | StepStory | FoundRecord):
         return {field.name: _plain_story(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):
         return [_plain_story(part) for part in value]

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from itertools import takewhile
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.run import Run
 from rollstream.schemas.topics import WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
@@ -43,6 +43,6 @@ class PublishedVersions:
         with self._run.reader(WEIGHTS, start={self._partition: self._oldest}) as reader:
             return self._readable(takewhile(lambda message: message.offset < end, reader.to_end()))
 
-    def _readable(self, messages: Iterable[Message]) -> list[WeightsPublished]:
+    def _readable(self, messages: Iterable[KafkaMessage]) -> list[WeightsPublished]:
         records = [self._run.decoded(WEIGHTS, message) for message in messages]
         return [record for record in records if record is not None and record.model == self._run.model]

@@ -29,7 +29,7 @@ from obstore.exceptions import (
 from obstore.store import ObjectStore, from_url
 
 from rollstream.history.directory_store import writing
-from rollstream.history.manifest import MANIFEST, Manifest, check_content
+from rollstream.history.manifest import MANIFEST, VersionManifest, check_content
 from rollstream.history.weight_cache import WeightCache
 from rollstream.history.weight_files import FileMarks, StoredWeights, check_names, check_sum, files_below, shown
 from rollstream.process.crash_points import crash_point
@@ -97,7 +97,7 @@ class BucketWeightStore:
         with writing(self._cache.root, name) as directory:
             save(directory)
             files = tuple(self._upload(name, directory, path) for path in files_below(directory))
-        manifest = Manifest(files=files).model_dump_json().encode()
+        manifest = VersionManifest(files=files).model_dump_json().encode()
         self._ask("write to", lambda: put(self._store, f"{name}/{MANIFEST}", manifest, mode="create"), name)
         return StoredWeights(uri=f"{self._url}/{name}", files=files)
 
@@ -176,7 +176,7 @@ class BucketWeightStore:
         return name
 
     def _files(self, name: str) -> tuple[WeightFile, ...]:
-        return Manifest.parse(f"{self._url}/{name}/{MANIFEST}", self._content(name, MANIFEST)).files
+        return VersionManifest.parse(f"{self._url}/{name}/{MANIFEST}", self._content(name, MANIFEST)).files
 
     def _upload(self, name: str, directory: Path, path: Path) -> WeightFile:
         relative = path.relative_to(directory).as_posix()

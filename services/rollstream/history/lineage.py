@@ -21,7 +21,7 @@ R_co = TypeVar("R_co", bound=Record, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found(Generic[R_co]):
+class FoundRecord(Generic[R_co]):
     """A record and its place on Kafka."""
 
     topic: str
@@ -40,9 +40,9 @@ class RolloutStory:
     """
 
     rollout_id: str
-    prompt: Found[PromptSubmitted] | None
-    attempts: tuple[Found[RolloutGenerated], ...]
-    scored: tuple[Found[RolloutScored], ...]
+    prompt: FoundRecord[PromptSubmitted] | None
+    attempts: tuple[FoundRecord[RolloutGenerated], ...]
+    scored: tuple[FoundRecord[RolloutScored], ...]
     closed: ClosedGroup | None
     closing_entry: LedgerEntry | None
     trained: TrainedRollout | None
@@ -65,7 +65,7 @@ class StepStory:
 def trace_rollout(
     rollout_id: str,
     *,
-    found: Iterable[Found[Record]],
+    found: Iterable[FoundRecord[Record]],
     entries: Sequence[LedgerEntry],
     survivors: Survivors,
     versions: Iterable[WeightsPublished],
@@ -106,7 +106,7 @@ def surviving_step(number: int, survivors: Survivors) -> LedgerEntry | None:
 def trace_step(
     step: LedgerEntry,
     *,
-    found: Iterable[Found[Record]],
+    found: Iterable[FoundRecord[Record]],
     entries: Sequence[LedgerEntry],
     survivors: Survivors,
     versions: Iterable[WeightsPublished],
@@ -127,10 +127,10 @@ def trace_step(
     )
 
 
-def _typed(one: Found[Record], kind: type[R_co]) -> Found[R_co]:
+def _typed(one: FoundRecord[Record], kind: type[R_co]) -> FoundRecord[R_co]:
     if not isinstance(one.record, kind):
         raise TypeError(f"{one.topic}/{one.partition}/{one.offset} is no {kind.__name__}")
-    return Found(topic=one.topic, partition=one.partition, offset=one.offset, record=one.record)
+    return FoundRecord(topic=one.topic, partition=one.partition, offset=one.offset, record=one.record)
 
 
 def _closing(survivors: Survivors, group: str) -> LedgerEntry | None:
@@ -150,7 +150,7 @@ def _version_of(step: LedgerEntry | None, versions: Iterable[WeightsPublished]) 
 
 
 def _trained_lag(
-    scored: tuple[Found[RolloutScored], ...],
+    scored: tuple[FoundRecord[RolloutScored], ...],
     trained: TrainedRollout | None,
     step: LedgerEntry | None,
     survivors: Survivors,

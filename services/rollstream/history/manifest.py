@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 MANIFEST: Final = "manifest.json"
 
 
-class Manifest(BaseModel):
+class VersionManifest(BaseModel):
     """The files of a version, and that they are all there."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -24,7 +24,7 @@ class Manifest(BaseModel):
     files: tuple[WeightFile, ...]
 
     @classmethod
-    def parse(cls, place: str, content: bytes) -> "Manifest":
+    def parse(cls, place: str, content: bytes) -> "VersionManifest":
         """Read one; `place` names it in the `CorruptWeightsError` that is raised if it is none."""
         try:
             return cls.model_validate_json(content)
@@ -35,7 +35,7 @@ class Manifest(BaseModel):
 def write_manifest(directory: Path) -> tuple[WeightFile, ...]:
     """Describe what was written into `directory`, there and to the caller. Every file is read once more."""
     files = tuple(described(directory, path) for path in files_below(directory))
-    (directory / MANIFEST).write_text(Manifest(files=files).model_dump_json())
+    (directory / MANIFEST).write_text(VersionManifest(files=files).model_dump_json())
     return files
 
 
@@ -51,7 +51,7 @@ def read_manifest(directory: Path) -> tuple[WeightFile, ...] | None:
     """The files that a directory should have; None for one that was written before there were manifests."""
     path = directory / MANIFEST
     try:
-        return Manifest.parse(str(path), path.read_bytes()).files
+        return VersionManifest.parse(str(path), path.read_bytes()).files
     except FileNotFoundError:
         if not directory.is_dir():
             raise CorruptWeightsError(f"{directory} is not there") from None

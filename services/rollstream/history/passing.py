@@ -1,7 +1,8 @@
 """Reads `weights` and `ledger` past the records that do not count.
 
-A record that can't be read, or that contradicts earlier ones, changes nothing. It is a `Problem`, unless an entry of
-kind skip says to pass over it: `rollstream ledger check` shows problems, `repair` writes such an entry (`repair.py`).
+A record that can't be read, or that contradicts earlier ones, changes nothing. It is a `LedgerProblem`, unless an entry
+of kind skip says to pass over it: `rollstream ledger check` shows problems, `repair` writes such an entry
+(`repair.py`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeVar
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import DecodeError, InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
@@ -31,7 +32,7 @@ class RecordPlace(NamedTuple):
         return f"{self.topic}@{self.offset}"
 
 
-class Problem(NamedTuple):
+class LedgerProblem(NamedTuple):
     """A record that changes nothing although it lies on a topic where every record counts."""
 
     place: RecordPlace
@@ -50,13 +51,15 @@ class Passing:
     starts: Mapping[str, int] = field(default_factory=dict)
     ends: dict[str, int] = field(default_factory=dict)
     named: set[RecordPlace] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[LedgerProblem] = field(default_factory=list)
 
-    def weights(self) -> Iterator[tuple[Message, WeightsPublished]]:
+    def weights(self) -> Iterator[tuple[KafkaMessage, WeightsPublished]]:
         """Every version that can be read, to the end."""
         return self._records(WEIGHTS)
 
-    def entries(self, add: Callable[[LedgerEntry, datetime | None], object]) -> Iterator[tuple[Message, LedgerEntry]]:
+    def entries(
+        self, add: Callable[[LedgerEntry, datetime | None], object]
+    ) -> Iterator[tuple[KafkaMessage, LedgerEntry]]:
         """Every entry that `add` takes, to the end. It raises `InconsistentLedgerError` for one that contradicts.
 
         It also gets the broker's time at which the entry was appended.
@@ -70,7 +73,7 @@ class Passing:
                 self.named |= skipped_by(entry)
                 yield message, entry
 
-    def _records(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
+    def _records(self, topic: Topic[R]) -> Iterator[tuple[KafkaMessage, R]]:
         codec, partition = self.run.codec(topic), (self.run.topic(topic), 0)
         start = {partition: self.starts[topic.name]} if topic.name in self.starts else None
         with self.run.reader(topic, start=start) as reader:
@@ -85,8 +88,8 @@ class Passing:
                     yield message, record
             self.ends[topic.name] = reader.positions()[partition]
 
-    def _note(self, topic: Topic[Any], message: Message, error: DecodeError | InconsistentLedgerError) -> None:
-        self.problems.append(Problem(RecordPlace(topic.name, message.offset), error))
+    def _note(self, topic: Topic[Any], message: KafkaMessage, error: DecodeError | InconsistentLedgerError) -> None:
+        self.problems.append(LedgerProblem(RecordPlace(topic.name, message.offset), error))
 
 
 def append_time(timestamp_ms: int) -> datetime | None:
@@ -116,7 +119,7 @@ def passed_over(
         skipped |= passing.named
 
 
-def refused(run: Run, problem: Problem, num_problems: int) -> InconsistentLedgerError:
+def refused(run: Run, problem: LedgerProblem, num_problems: int) -> InconsistentLedgerError:
     """The error that ends who cannot pass over a record that nobody said to pass over."""
     return InconsistentLedgerError(
         f"run {run.name}, {problem.place}: {problem.error}. Every record there counts, and {num_problems} can't be "

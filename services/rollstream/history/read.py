@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rollstream.bus.run import Run
 from rollstream.history.ledger import LedgerFold, NamedCheckpoint
-from rollstream.history.passing import Passing, Problem, RecordPlace, passed_over, refused
+from rollstream.history.passing import LedgerProblem, Passing, RecordPlace, passed_over, refused
 from rollstream.history.versions import LARGEST_VERSION
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
@@ -28,7 +28,7 @@ class History:
     entries: Mapping[int, LedgerEntry]
     fold: LedgerFold
     newest_version: int
-    problems: tuple[Problem, ...]
+    problems: tuple[LedgerProblem, ...]
     skipped: frozenset[RecordPlace]
 
     @property

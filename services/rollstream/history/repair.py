@@ -7,7 +7,7 @@ from typing import Final
 from rollstream.bus.presence import require_no_trainer
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
-from rollstream.history.passing import Passing, Problem, RecordPlace
+from rollstream.history.passing import LedgerProblem, Passing, RecordPlace
 from rollstream.history.read import History, examine
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
@@ -21,7 +21,7 @@ _MOST_PLACES_PER_ENTRY: Final = 10_000
 _MAX_REASON_CHARACTERS: Final = 200
 
 
-def check(run: Run) -> list[Problem]:
+def check(run: Run) -> list[LedgerProblem]:
     """Every record that can't be read, or that contradicts earlier ones. Raises `BrokerError`.
 
     A version on `weights` that no entry of the ledger made, or that is there twice, contradicts too: trainers publish
@@ -34,7 +34,7 @@ def check(run: Run) -> list[Problem]:
     return [*history.problems, *of_strangers(published, history)]
 
 
-def of_strangers(published: Mapping[RecordPlace, WeightsPublished], history: History) -> Iterator[Problem]:
+def of_strangers(published: Mapping[RecordPlace, WeightsPublished], history: History) -> Iterator[LedgerProblem]:
     """The versions on `weights` that no trainer published. Of several with one number, one is the trainer's. Pure."""
     by_version: dict[int, dict[RecordPlace, WeightsPublished]] = {}
     for place, weights in published.items():
@@ -46,9 +46,9 @@ def of_strangers(published: Mapping[RecordPlace, WeightsPublished], history: His
         own = next((place for place, weights in found.items() if entry and _is_of(weights, entry)), next(iter(found)))
         for place in found:
             if entry is None:
-                yield Problem(place, InconsistentLedgerError(f"no entry of the ledger made version {version}"))
+                yield LedgerProblem(place, InconsistentLedgerError(f"no entry of the ledger made version {version}"))
             elif place != own:
-                yield Problem(place, InconsistentLedgerError(f"version {version} is published at {own}"))
+                yield LedgerProblem(place, InconsistentLedgerError(f"version {version} is published at {own}"))
 
 
 def _is_of(weights: WeightsPublished, entry: LedgerEntry) -> bool:

@@ -31,7 +31,7 @@ from typing import Any, Final, NoReturn
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as AiokafkaConsumer
 
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.ending import end_process, leave
@@ -44,7 +44,7 @@ from rollstream.scorer.security import faust_credentials
 
 _LOG = logging.getLogger(__name__)
 
-Handle = Callable[[Sequence[Message], Callable[[], bool]], Awaitable[None]]
+Handle = Callable[[Sequence[KafkaMessage], Callable[[], bool]], Awaitable[None]]
 """Handles one batch. It returns when the broker has confirmed every record that the batch caused.
 
 The function that it gets says whether somebody waits for the end of the batch: a rebalance, or the end of the process.
@@ -212,10 +212,10 @@ def _follow_assignment(app: Any, on_assigned: Callable[[int], None]) -> None:
         on_assigned(0)
 
 
-def _message(message: Any) -> Message:
+def _message(message: Any) -> KafkaMessage:
     headers = message.headers or ()
     pairs = headers.items() if hasattr(headers, "items") else headers
-    return Message(
+    return KafkaMessage(
         topic=message.topic,
         partition=message.partition,
         offset=message.offset,

@@ -16,7 +16,7 @@ from typing import Final
 
 from rollstream.bus import metrics as bus_metrics
 from rollstream.bus.deliveries import Deliveries
-from rollstream.bus.message import Message, OutRecord
+from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import processing
@@ -79,7 +79,7 @@ class BatchScorer:
             parts.run.make_codecs(source, output)
         self._routes = {parts.run.topic(source): (source, output) for source, output in parts.routes}
 
-    async def score(self, messages: Sequence[Message], must_end: Callable[[], bool]) -> None:
+    async def score(self, messages: Sequence[KafkaMessage], must_end: Callable[[], bool]) -> None:
         """Handle a batch; returns when the broker has confirmed everything that it causes.
 
         `must_end` says whether somebody waits for the end of the batch.
@@ -99,7 +99,7 @@ class BatchScorer:
         metrics.BATCH.observe(time.monotonic() - began)
         metrics.BATCH_SIZE.observe(len(messages))
 
-    async def _settle(self, messages: Sequence[Message], must_end: Callable[[], bool], attempts: int = 1) -> None:
+    async def _settle(self, messages: Sequence[KafkaMessage], must_end: Callable[[], bool], attempts: int = 1) -> None:
         async with self._parts.starts.counted(messages):
             letters, rollouts = self._decoded(messages, attempts)
             await self._publish(letters)
@@ -123,7 +123,7 @@ class BatchScorer:
             taken.span.end()
         return left
 
-    def _decoded(self, messages: Sequence[Message], attempts: int) -> tuple[list[OutRecord], list[_Taken]]:
+    def _decoded(self, messages: Sequence[KafkaMessage], attempts: int) -> tuple[list[OutRecord], list[_Taken]]:
         """Dead letters of the messages that can't be read, and the rollouts of the others."""
         letters: list[OutRecord] = []
         rollouts: list[_Taken] = []
@@ -160,14 +160,14 @@ class BatchScorer:
         span.set({ROLLOUT_ID: rollout.rollout_id})
         return result
 
-    async def _give_up(self, message: Message, starts: int) -> None:
+    async def _give_up(self, message: KafkaMessage, starts: int) -> None:
         error = PoisonError(f"the process died on this record {starts} times")
         await self._publish([self._letter(message, error, self._span(message), attempts=starts, reason="poison")])
 
-    def _span(self, message: Message) -> Span:
+    def _span(self, message: KafkaMessage) -> Span:
         return processing(self._parts.tracing, message, operation="score", group=self._parts.group)
 
-    def _letter(self, message: Message, error: Exception, span: Span, *, attempts: int, reason: str) -> OutRecord:
+    def _letter(self, message: KafkaMessage, error: Exception, span: Span, *, attempts: int, reason: str) -> OutRecord:
         parts = self._parts
         bus_metrics.DEAD_LETTERS.labels(message.topic, reason).inc()
         _LOG.warning("dead letter (%s): %s", reason, error, extra={**message.place(), **span.log_keys})

@@ -16,7 +16,7 @@ from datetime import datetime
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple
 
-from rollstream.bus.message import Headers, Message, OutRecord
+from rollstream.bus.message import Headers, KafkaMessage, OutRecord
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.codec import schema_id_of
 from rollstream.schemas.record import writable
@@ -41,7 +41,7 @@ _OWN: Final = (
 )  # fmt: skip
 
 
-class Identity(NamedTuple):
+class LetterIdentity(NamedTuple):
     """Identifies a dead letter: the consumer group that could not handle it, and the message's place."""
 
     group: str
@@ -85,7 +85,7 @@ class DeadLetter:
     and `num_bytes` is what the letter has of it: less than `cut_from_bytes`, if that is given.
     """
 
-    identity: Identity
+    identity: LetterIdentity
     key: bytes | None
     value: bytes | None
     num_bytes: int | None
@@ -104,7 +104,7 @@ class DeadLetter:
 
 
 def dead_letter(
-    message: Message, *, topic: str, group: str, error: Exception, attempts: int, failed_at: datetime
+    message: KafkaMessage, *, topic: str, group: str, error: Exception, attempts: int, failed_at: datetime
 ) -> OutRecord:
     """`message`, or what fits of it, as a record for the dead-letters topic `topic`, with why in headers. Pure."""
     schema_id = schema_id_of(message.value)
@@ -124,13 +124,13 @@ def dead_letter(
     return OutRecord(topic=topic, key=kept.key, value=kept.value, headers=kept.headers + _encoded(why | cut))
 
 
-def parse(message: Message) -> DeadLetter | None:
+def parse(message: KafkaMessage) -> DeadLetter | None:
     """A message of a dead-letters topic as a dead letter; None if it does not have our headers."""
     texts = {name: value.decode("utf-8", "replace") for name, value in message.headers if value is not None}
     try:
         cut_from = int(texts[_CUT_FROM]) if _CUT_FROM in texts else None
         return DeadLetter(
-            identity=Identity(
+            identity=LetterIdentity(
                 texts["consumer.group"],
                 texts["original.topic"],
                 int(texts["original.partition"]),
@@ -159,13 +159,13 @@ def fingerprint(value: bytes | None) -> Fingerprint:
     return None if value is None else (len(value), hashlib.sha256(value).hexdigest())
 
 
-def distinct(messages: Iterable[Message]) -> list[DeadLetter]:
+def distinct(messages: Iterable[KafkaMessage]) -> list[DeadLetter]:
     """The dead letters among `messages`, each once, oldest first, with what their markers say.
 
     Letters of one identity with different bytes stay apart: at most one of them tells the truth.
     """
-    replays: dict[Identity, set[Replay]] = {}
-    oldest: dict[tuple[Identity, Fingerprint], DeadLetter] = {}
+    replays: dict[LetterIdentity, set[Replay]] = {}
+    oldest: dict[tuple[LetterIdentity, Fingerprint], DeadLetter] = {}
     for letter in (found for message in messages if (found := parse(message)) is not None):
         known = oldest.get((letter.identity, letter.fingerprint))
         if letter.said_replays:
@@ -218,7 +218,7 @@ def _rank(letter: DeadLetter) -> tuple[bool, str]:
     return letter.cut_from_bytes is not None, letter.failed_at
 
 
-def _fitting(message: Message) -> tuple[Message, dict[str, str]]:
+def _fitting(message: KafkaMessage) -> tuple[KafkaMessage, dict[str, str]]:
     """The message without headers of ours, cut if it is too large for dead-letters, and the headers that say so."""
     headers = original_headers(message.headers)
     key, value = message.key or b"", message.value or b""

@@ -45,7 +45,7 @@ from rollstream.bus import metrics
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.in_flight import InFlight
-from rollstream.bus.message import Headers, Message
+from rollstream.bus.message import Headers, KafkaMessage
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import processing
@@ -190,7 +190,7 @@ class _Work:
             if not taken.is_current:
                 task.cancel()
 
-    def weigh(self, message: Message) -> int:
+    def weigh(self, message: KafkaMessage) -> int:
         """The message's share of the consumer's `max_weight`; raises what decoding raises."""
         route = self._routes[message.topic]
         if route.weight is None:

@@ -13,8 +13,8 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
-from rollstream.bus.message import Message, OutRecord, Partition
-from rollstream.bus.places import Place, PlaceReader
+from rollstream.bus.message import KafkaMessage, OutRecord, Partition
+from rollstream.bus.places import MessagePlace, PlaceReader
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import BrokerError
@@ -103,7 +103,7 @@ def why_not_replayable(letter: DeadLetter) -> str | None:
     return None
 
 
-def replay_record(original: Message) -> OutRecord:
+def replay_record(original: KafkaMessage) -> OutRecord:
     """The message to publish on its topic again: the same, with one replay more in its counter. Pure."""
     headers = original_headers(original.headers)
     counter = ((REPLAYS, str(num_replays(original.headers) + 1).encode()),)
@@ -112,7 +112,7 @@ def replay_record(original: Message) -> OutRecord:
 
 
 def doubt_of(
-    letter: DeadLetter, *, run: str, bounds: tuple[int, int] | None, lying: Callable[[], Message | None]
+    letter: DeadLetter, *, run: str, bounds: tuple[int, int] | None, lying: Callable[[], KafkaMessage | None]
 ) -> Doubt | None:
     """Why the letter's word does not hold; None if it does. Pure.
 
@@ -148,13 +148,13 @@ class _Originals:
     def bounds(self, partition: Partition) -> tuple[int, int] | None:
         return self._bounds.get(partition)
 
-    def at(self, place: Place) -> Message | None:
+    def at(self, place: MessagePlace) -> KafkaMessage | None:
         return self._places.message_at(place)
 
 
 def _judged(letter: DeadLetter, originals: _Originals) -> DeadLetter:
     """The letter with what its message and its markers' copies show: its own word counts for neither."""
-    place = Place(*letter.identity[1:])
+    place = MessagePlace(*letter.identity[1:])
     lying = cache(lambda: originals.at(place))
     doubt = doubt_of(letter, run=originals.run, bounds=originals.bounds((place.topic, place.partition)), lying=lying)
     original = lying() if doubt is None else None
@@ -167,7 +167,7 @@ def _judged(letter: DeadLetter, originals: _Originals) -> DeadLetter:
 
 def _holds_copy(letter: DeadLetter, replay: Replay, originals: _Originals) -> bool:
     """Whether what a replay of the letter publishes lies where a marker says."""
-    place = Place(letter.identity.topic, replay.partition, replay.offset)
+    place = MessagePlace(letter.identity.topic, replay.partition, replay.offset)
     first, end = originals.bounds((place.topic, place.partition)) or (0, 0)
     copy = originals.at(place) if first <= place.offset < end else None
     is_same = copy is not None and fingerprint(copy.value) == letter.fingerprint
@@ -179,7 +179,7 @@ def _replay(publisher: Publisher, run: Run, letter: DeadLetter, originals: _Orig
     if refusal := why_not_replayable(letter):
         return refusal
     # It is looked at again: since it was listed, its message may have expired.
-    original = originals.at(Place(*letter.identity[1:]))
+    original = originals.at(MessagePlace(*letter.identity[1:]))
     if original is None or fingerprint(original.value) != letter.fingerprint:
         return f"{letter.identity} is not there any more; nothing else proves it"
     copy = publisher.publish_soon(replay_record(original)).result(_PUBLISH_SECONDS)

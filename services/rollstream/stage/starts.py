@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.schemas.errors import BadMessageError, EngineDeadError, RollstreamError
 
 if TYPE_CHECKING:
@@ -70,14 +70,14 @@ class StartCounter:
         """How Redis was when it was last asked, for people."""
         self._redis = _connection(redis_url) if redis_url else None
 
-    async def previous(self, messages: Sequence[Message]) -> list[int]:
+    async def previous(self, messages: Sequence[KafkaMessage]) -> list[int]:
         """How often each record was started without an end; 0 while Redis is gone."""
         found = await self._ask("MGET", *self._keys(messages))
         return [_count(count) for count in found] if found else [0] * len(messages)
 
     @asynccontextmanager
     async def counted(
-        self, messages: Sequence[Message], *, is_outside: Callable[[BaseException], bool] = _is_from_outside
+        self, messages: Sequence[KafkaMessage], *, is_outside: Callable[[BaseException], bool] = _is_from_outside
     ) -> AsyncIterator[list[int]]:
         """Count a start of each record while the block runs. Gives the number of each, from 1; 0 while Redis is gone.
 
@@ -98,7 +98,7 @@ class StartCounter:
         if self._redis is not None:
             await self._redis.aclose()
 
-    def _keys(self, messages: Sequence[Message]) -> list[str]:
+    def _keys(self, messages: Sequence[KafkaMessage]) -> list[str]:
         return [f"{self._prefix}:{message.topic}:{message.partition}:{message.offset}" for message in messages]
 
     async def _ask(self, command: str, *arguments: str | int) -> Any:
@@ -169,7 +169,7 @@ class PoisonGuard:
     def __init__(self, redis_url: str | None, group_id: str) -> None:
         self._counter = StartCounter(redis_url, group_id)
         self._gate = _Gate()
-        self._blamed: set[Message] = set()
+        self._blamed: set[KafkaMessage] = set()
 
     @property
     def redis_state(self) -> str:
@@ -177,7 +177,7 @@ class PoisonGuard:
         return self._counter.redis_state
 
     @asynccontextmanager
-    async def start(self, message: Message) -> AsyncIterator[Start]:
+    async def start(self, message: KafkaMessage) -> AsyncIterator[Start]:
         """Wait until `message` may run, then count a start of it while the block runs."""
         (previous,) = await self._counter.previous([message])
         async with (
@@ -186,7 +186,7 @@ class PoisonGuard:
         ):
             yield Start(number=counted or previous + 1)
 
-    def blame(self, message: Message) -> None:
+    def blame(self, message: KafkaMessage) -> None:
         """Note that the handling of `message` ends the process: its start stays counted, though it is cancelled."""
         self._blamed.add(message)
 
@@ -194,7 +194,7 @@ class PoisonGuard:
         """Close the connection."""
         await self._counter.close()
 
-    def _is_outside(self, message: Message, error: BaseException) -> bool:
+    def _is_outside(self, message: KafkaMessage, error: BaseException) -> bool:
         return message not in self._blamed and _is_from_outside(error)
 
 

@@ -4,11 +4,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.run import Run
 from rollstream.history.ledger import surviving
 from rollstream.history.lineage import (
-    Found,
+    FoundRecord,
     RolloutStory,
     StepStory,
     surviving_step,
@@ -69,12 +69,12 @@ def read_step(run: Run, number: int) -> StepStory:
     return trace_step(step, found=found, entries=entries, survivors=survivors, versions=read_versions(run, entries))
 
 
-def _found(run: Run, messages: Iterable[Message]) -> Iterator[Found[Record]]:
+def _found(run: Run, messages: Iterable[KafkaMessage]) -> Iterator[FoundRecord[Record]]:
     decoder = Decoder(run)
     for message in messages:
         record = decoder.decode(message).record
         if record is not None:
-            yield Found(topic=message.topic, partition=message.partition, offset=message.offset, record=record)
+            yield FoundRecord(topic=message.topic, partition=message.partition, offset=message.offset, record=record)
 
 
 def rollout_lines(story: RolloutStory) -> Iterator[str]:
@@ -108,7 +108,7 @@ def step_lines(story: StepStory) -> Iterator[str]:
             yield f"rollout    {one_line(record)}, {late}, at scored {place}"
 
 
-def _prompt_lines(prompt: Found[PromptSubmitted] | None) -> Iterator[str]:
+def _prompt_lines(prompt: FoundRecord[PromptSubmitted] | None) -> Iterator[str]:
     if prompt is None:
         yield "prompt     not in the topics (older than their retention?)"
         return
@@ -119,7 +119,7 @@ def _prompt_lines(prompt: Found[PromptSubmitted] | None) -> Iterator[str]:
     yield _place(prompt)
 
 
-def _attempt_lines(attempt: Found[RolloutGenerated]) -> Iterator[str]:
+def _attempt_lines(attempt: FoundRecord[RolloutGenerated]) -> Iterator[str]:
     record = attempt.record
     generator = record.generator
     seconds = (record.finished_at - record.started_at).total_seconds()
@@ -132,7 +132,7 @@ def _attempt_lines(attempt: Found[RolloutGenerated]) -> Iterator[str]:
     yield _place(attempt)
 
 
-def _scored_lines(scored: Found[RolloutScored]) -> Iterator[str]:
+def _scored_lines(scored: FoundRecord[RolloutScored]) -> Iterator[str]:
     scoring = scored.record.scoring
     reward = "no reward" if scoring.reward is None else f"reward {scoring.reward:g}"
     parts = ", ".join(f"{name} {value:g}" for name, value in scoring.components.items())
@@ -157,5 +157,5 @@ def _outcome_lines(story: RolloutStory) -> Iterator[str]:
         yield f"group      {story.closed.outcome.value}{reason}, after step {story.closing_entry.step}"
 
 
-def _place(found: Found[Record]) -> str:
+def _place(found: FoundRecord[Record]) -> str:
     return f"           at {found.topic} {found.partition}/{found.offset}"

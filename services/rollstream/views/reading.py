@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rollstream.bus.message import Message
+from rollstream.bus.message import KafkaMessage
 from rollstream.bus.run import Run
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import DecodeError
@@ -16,7 +16,7 @@ from rollstream.schemas.topics import TOPICS, Topic
 class Decoded:
     """A message and its record. If the bytes are no record, `record` is None and `error` says why."""
 
-    message: Message
+    message: KafkaMessage
     record: Record | None
     error: str | None = None
 
@@ -29,7 +29,7 @@ class Decoder:
             run.topic(topic): run.codec(topic) for topic in TOPICS if topic.record is not None
         }
 
-    def decode(self, message: Message) -> Decoded:
+    def decode(self, message: KafkaMessage) -> Decoded:
         """The message with its record, or with the reason why it has none."""
         codec = self._codecs.get(message.topic)
         if codec is None:
@@ -40,7 +40,7 @@ class Decoder:
             return Decoded(message=message, record=None, error=str(error))
 
 
-def last_messages(run: Run, topic: Topic[Any], count: int) -> list[Message]:
+def last_messages(run: Run, topic: Topic[Any], count: int) -> list[KafkaMessage]:
     """The last `count` messages of `topic` over all partitions, ordered by time."""
     # 2 * count, because each transaction also ends with a marker that takes an offset, at most one for each message.
     places = {partition: max(start, end - 2 * count) for partition, (start, end) in run.bounds(topic).items()}
@@ -49,7 +49,7 @@ def last_messages(run: Run, topic: Topic[Any], count: int) -> list[Message]:
     return found[-count:]
 
 
-def at_places(run: Run, topic: Topic[Any], places: Mapping[int, set[int]]) -> list[Message]:
+def at_places(run: Run, topic: Topic[Any], places: Mapping[int, set[int]]) -> list[KafkaMessage]:
     """The messages of `topic` at these offsets, by partition. Messages older than the topic's retention are missing."""
     wanted = {(number, offset) for number, offsets in places.items() for offset in offsets}
     starts = {

@@ -26,7 +26,7 @@ from rollstream.local.demo import options, prepare
 from rollstream.local.demo.facts import FactsReader, RunFacts
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.demo.picture import draw
-from rollstream.local.demo.summary import Measured, Summary, num_incomplete, summarize
+from rollstream.local.demo.summary import Measured, RunSummary, num_incomplete, summarize
 from rollstream.local.demo.view import View, plain_line
 from rollstream.local.demo.watch import LoopState, LoopWatch
 from rollstream.local.stack import LocalStack
@@ -46,7 +46,7 @@ _READ_EVERY_SECONDS = 20.0
 class DemoResult:
     """The result of a demo."""
 
-    summary: Summary
+    summary: RunSummary
     config: Path
     a_rollout: str
     """Id of a rollout that the last step trained on."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.run import Run
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
@@ -82,19 +82,19 @@ class FactsReader:
             dead_letters=self._dead_letters,
         )
 
-    def _records(self, topic: Topic[R]) -> Iterator[tuple[Message, R]]:
+    def _records(self, topic: Topic[R]) -> Iterator[tuple[KafkaMessage, R]]:
         for message in self._messages(topic):
             record = self._run.decoded(topic, message)
             if record is not None:
                 yield message, record
 
-    def _messages(self, topic: Topic[Any]) -> Iterator[Message]:
+    def _messages(self, topic: Topic[Any]) -> Iterator[KafkaMessage]:
         with self._run.reader(topic, start=self._next) as reader:
             yield from reader.to_end()
             self._next |= reader.positions()
 
 
-def _sample(message: Message, scored: RolloutScored) -> SampleFact:
+def _sample(message: KafkaMessage, scored: RolloutScored) -> SampleFact:
     rollout = scored.rollout
     return SampleFact(
         rollout_id=rollout.rollout_id,

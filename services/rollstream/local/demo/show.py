@@ -9,7 +9,7 @@ from rich.table import Table
 from rollstream.environments import sort_digits
 from rollstream.local.demo.conduct import DemoResult, run_demo
 from rollstream.local.demo.options import DemoOptions
-from rollstream.local.demo.summary import Summary
+from rollstream.local.demo.summary import RunSummary
 from rollstream.local.doctor import list_gpus
 from rollstream.local.run_file import refuse_used
 from rollstream.process.heap import expect_many_objects
@@ -44,7 +44,7 @@ def show_demo(demo: DemoOptions) -> None:
     _say_what_next(demo, result, console)
 
 
-def _final_table(summary: Summary) -> Table:
+def _final_table(summary: RunSummary) -> Table:
     """What the run did."""
     table = Table(title="What happened", show_header=False, title_justify="left")
     rows = {

@@ -14,7 +14,7 @@ from rollstream.local.demo.facts import RunFacts, SampleFact
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 
 
-class Summary(BaseModel):
+class RunSummary(BaseModel):
     """The content of `summary.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +64,7 @@ class Measured(BaseModel):
     killed: str | None = None
 
 
-def summarize(facts: RunFacts, measured: Measured) -> Summary:
+def summarize(facts: RunFacts, measured: Measured) -> RunSummary:
     """Compute every figure."""
     survivors = surviving(facts.ledger)
     steps = [entry for entry in survivors.chain if entry.kind is EntryKind.STEP]
@@ -74,7 +74,7 @@ def summarize(facts: RunFacts, measured: Measured) -> Summary:
     seconds = _loop_seconds(facts.started_at, steps)
     trained = Counter(rollout.rollout_id for entry in steps for rollout in entry.trained)
     open_groups = facts.submitted - set(survivors.closed)
-    return Summary(
+    return RunSummary(
         **measured.model_dump(),
         reward_first=_mean_reward(facts.samples, first),
         reward_last=_mean_reward(facts.samples, last),

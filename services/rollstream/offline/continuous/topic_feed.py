@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.clients import cluster_topics
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.reader import TopicReader
 from rollstream.offline.continuous.feeds import Found
 from rollstream.offline.continuous.state import State
@@ -102,7 +102,7 @@ def require_topic(kafka: KafkaSettings, topic: str) -> None:
         )
 
 
-def _row(message: Message) -> ReadRow | BadRow:
+def _row(message: KafkaMessage) -> ReadRow | BadRow:
     where = f"{message.topic}/{message.partition}@{message.offset}"
     try:
         value = message.checked_value()

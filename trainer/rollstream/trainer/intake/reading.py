@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
-from rollstream.bus.message import Message, Partition
+from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.metrics import DEAD_LETTERS as NUM_DEAD_LETTERS
 from rollstream.bus.run import Run
 from rollstream.process.tracing.context import context_in, log_keys
@@ -56,7 +56,7 @@ class RolloutReader:
         """The ids of both topics."""
         return self._reader.topic_ids
 
-    def poll(self, timeout_seconds: float) -> list[Message]:
+    def poll(self, timeout_seconds: float) -> list[KafkaMessage]:
         """The next messages, at most 64; waits at most `timeout_seconds` for the first, empty if none came."""
         return self._reader.poll(_MOST_AT_ONCE, timeout_seconds)
 
@@ -68,7 +68,7 @@ class RolloutReader:
             scored={number: offset for (topic, number), offset in positions.items() if topic != self._prompts_topic},
         )
 
-    def assemble(self, messages: list[Message], assembler: Assembler) -> None:
+    def assemble(self, messages: list[KafkaMessage], assembler: Assembler) -> None:
         """Decode and assemble; a sample that can't be read goes to dead-letters, and its group lacks it."""
         for message in messages:
             place = Place(message.topic_partition, message.offset)
@@ -88,7 +88,7 @@ class RolloutReader:
         self._reader.commit_for_monitoring(offsets)
         self.committed = dict(offsets)
 
-    def _pass_over(self, message: Message, error: DecodeError) -> None:
+    def _pass_over(self, message: KafkaMessage, error: DecodeError) -> None:
         if message.topic == self._prompts_topic:
             # The generators put it into dead-letters too. A second dead letter would be replayed as a second prompt.
             metrics.UNREADABLE_PROMPTS.inc()
