@@ -11,10 +11,10 @@ import tomli_w
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
-from rollstream.local.private_file import write_private
 from rollstream.local.redis import RedisServer
 from rollstream.local.run_file import refuse_used, run_name
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.process.files import write_private
 from rollstream.process.settings.base import RUN_FILE, Stage
 from rollstream.schemas.errors import ConfigurationError
 

@@ -174,7 +174,7 @@ def test_two_processes_on_one_directory_are_refused(tmp_path, kafka, topics):
     first = started(tmp_path, given)
     wait_until(lambda: records(kafka, topics[1]) or first.has_ended, first.said)
     second = CliRunner().invoke(command, given)
-    assert "another process collects into" in str(second.exception)
+    assert "another process writes" in str(second.exception)
     assert first.terminate() == 0
 
 

@@ -21,9 +21,9 @@ from rollstream.local.java import find_java
 from rollstream.local.kafka import KafkaCluster, finish_formats
 from rollstream.local.kafka_properties import kafka_id, plan_cluster, server_properties
 from rollstream.local.ports import HOST, free_ports, is_free, require_free
-from rollstream.local.private_file import write_private
 from rollstream.local.processes import ChildProcess, Placement, ProcessRecord, failed_start
 from rollstream.local.run_file import run_name
+from rollstream.process.files import write_private
 from rollstream.schemas.errors import DiskFullError, PortTakenError, StartFailedError
 from rollstream.schemas.ids import checked_run
 

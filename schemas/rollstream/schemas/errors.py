@@ -39,7 +39,7 @@
             ├── JavaMissingError          78  no Java 17 or newer anywhere
             ├── JarsUnusableError         78  a jar of Kafka is not the committed one and can't be fetched
             ├── PortTakenError            78  a port that the stack needs belongs to another process
-            ├── DiskFullError             78  too little room where the broker writes
+            ├── DiskFullError             70  too little room where the broker writes
             └── StartFailedError          70  a process of the stack ended, or did not answer in time
 
 When a trainer starts, an unreadable record of `weights` or `ledger` is a broken world, since every record there counts.
@@ -221,6 +221,8 @@ class PortTakenError(LocalStackError):
 
 class DiskFullError(LocalStackError):
     """The directory has less room than the broker needs."""
+
+    exit_code = 70
 
 
 class StartFailedError(LocalStackError):

@@ -1,7 +1,5 @@
 """A weight store in a directory. Readers never see half a version, and check every file."""
 
-import errno
-import fcntl
 import logging
 import os
 import re
@@ -21,11 +19,11 @@ from rollstream.history.weight_files import (
     shown,
     verify,
 )
+from rollstream.process.files import DirectoryLock, is_full, move, sync_all
 from rollstream.schemas.errors import CorruptWeightsError, RollstreamError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 
 _LOG = logging.getLogger(__name__)
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LONGEST_PATH = 4096  # Linux's bound
 _FILE = "file://"
 
@@ -138,12 +136,10 @@ def write_durably(final: Path, save: Callable[[Path], None]) -> None:
     with writing(final.parent, final.name) as hidden:
         save(hidden)
         # Before the rename: after a power failure a version with its final name must be complete.
-        for path in (hidden, *hidden.rglob("*")):
-            _fsync(path)
+        sync_all(hidden)
         if final.exists():
             raise WeightStoreError(f"{final} exists already: a version is written once by an incarnation")
-        hidden.rename(final)
-        _fsync(final.parent)  # the rename itself is a change of the parent directory
+        move(hidden, final)
 
 
 @contextmanager
@@ -172,7 +168,7 @@ def delete_atomically(directory: Path) -> None:
     """Delete `directory`, if it exists. A reader sees all of it or nothing, even if this process dies meanwhile."""
     hidden = directory.parent / f".deleted-{directory.name}-{uuid.uuid4().hex[:8]}"
     with suppress(FileNotFoundError):  # a trainer that took over deletes what this process wrote
-        directory.rename(hidden)
+        move(directory, hidden)
     shutil.rmtree(hidden, ignore_errors=True)  # `sweep` removes what cannot be deleted now
 
 
@@ -184,25 +180,26 @@ def sweep(root: Path) -> None:
     """
     for hidden in (*root.glob(".writing-*"), *root.glob(".deleted-*")):
         with suppress(OSError):  # locked, removed meanwhile, or the file system has no locks
-            descriptor = os.open(hidden, os.O_RDONLY)
+            if (lock := DirectoryLock.tried(hidden)) is None:
+                continue
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(hidden)
                 _LOG.info("removed %s, which a process that died had left", hidden)
             finally:
-                os.close(descriptor)
+                lock.release()
 
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
     """Lock `directory` while the block runs; the kernel releases the lock when this process dies."""
-    descriptor = os.open(directory, os.O_RDONLY)
+    lock = None
+    with suppress(OSError):  # without locks `sweep` cannot lock either, and removes nothing
+        lock = DirectoryLock.tried(directory)
     try:
-        with suppress(OSError):  # without locks `sweep` cannot lock either, and removes nothing
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     finally:
-        os.close(descriptor)
+        if lock is not None:
+            lock.release()
 
 
 @contextmanager
@@ -216,7 +213,7 @@ def _raising_weight_store_error(root: Path) -> Iterator[None]:
     except RollstreamError:
         raise
     except OSError as error:
-        fix = "free space or move it" if error.errno in _FULL else "check the directory and its permissions"
+        fix = "free space or move it" if is_full(error) else "check the directory and its permissions"
         raise WeightStoreError(f"cannot write below {root}: {error.strerror}; {_room(root)}; {fix}") from error
     except Exception as error:
         said = str(error).partition("\n")[0]  # torch adds a stack of its own
@@ -229,11 +226,3 @@ def _raising_weight_store_error(root: Path) -> Iterator[None]:
 def _room(root: Path) -> str:
     existing = next((path for path in (root, *root.parents) if path.exists()), Path("/"))
     return f"{shutil.disk_usage(existing).free / 2**20:.0f} MiB are free"
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

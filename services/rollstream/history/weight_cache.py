@@ -7,7 +7,6 @@ Processes may share the directory. Each locks the copies that it writes (exclusi
 nobody has locked may be deleted. The kernel releases the locks of a process that dies.
 """
 
-import fcntl
 import logging
 import os
 import time
@@ -18,6 +17,7 @@ from typing import Final
 
 from rollstream.history.directory_store import delete_atomically, sweep
 from rollstream.history.weight_files import num_bytes, path_of, refuse_unnamed, verify
+from rollstream.process.files import DirectoryLock
 from rollstream.schemas.errors import CorruptWeightsError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 
@@ -36,8 +36,8 @@ class WeightCache:
         self.root = root
         self._max_bytes = max_bytes
         sweep(root)  # what killed processes left half-written or half-deleted
-        self._fetched: _Lock | None = None
-        self._serving: _Lock | None = None
+        self._fetched: DirectoryLock | None = None
+        self._serving: DirectoryLock | None = None
 
     def fetch(self, name: str, files: Sequence[WeightFile], download: Download) -> Path:
         """The directory with a copy of the version; what is missing in it is downloaded.
@@ -74,7 +74,7 @@ class WeightCache:
         if before is not None:
             before.release()
 
-    def _locked(self, directory: Path, files: Sequence[WeightFile]) -> tuple["_Lock", bool]:
+    def _locked(self, directory: Path, files: Sequence[WeightFile]) -> tuple[DirectoryLock, bool]:
         """The copy, locked, and whether it is whole: shared then, else for this process alone, to complete it.
 
         Another process may complete it meanwhile and share it for as long as it runs, so it is looked at again and
@@ -82,12 +82,12 @@ class WeightCache:
         """
         give_up = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < give_up:
-            lock = _Lock.of(directory, fcntl.LOCK_SH)
+            lock = _shared(directory)
             if not _missing(directory, files):
                 return lock, True
             lock.release()
             self._let_go_of(directory)
-            if (own := _Lock.tried(directory, fcntl.LOCK_EX)) is not None:
+            if (own := _tried(directory)) is not None:
                 return own, False
             time.sleep(_POLL_SECONDS)
         raise _in_use(directory)
@@ -101,7 +101,7 @@ class WeightCache:
             self._serving.release()
             self._serving = None
 
-    def _hold(self, lock: "_Lock") -> None:
+    def _hold(self, lock: DirectoryLock) -> None:
         before, self._fetched = self._fetched, lock
         if before is not None:
             before.release()
@@ -123,63 +123,29 @@ class WeightCache:
             )
 
 
-class _Lock:
-    """An open, locked directory."""
+def _shared(directory: Path) -> DirectoryLock:
+    """Make the directory if need be, and hold it as one of many."""
+    give_up = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < give_up:
+        if (lock := _tried(directory, is_shared=True)) is not None:
+            return lock
+        time.sleep(_POLL_SECONDS)
+    raise _in_use(directory)
 
-    def __init__(self, directory: Path, descriptor: int) -> None:
-        self.directory = directory
-        self._descriptor = descriptor
 
-    @classmethod
-    def of(cls, directory: Path, kind: int) -> "_Lock":
-        """Make the directory if need be, and lock it: for this process alone (LOCK_EX), or as one of many (LOCK_SH)."""
-        give_up = time.monotonic() + _PATIENCE_SECONDS
-        while time.monotonic() < give_up:
-            if (lock := cls.tried(directory, kind)) is not None:
-                return lock
-            time.sleep(_POLL_SECONDS)
-        raise _in_use(directory)
-
-    @classmethod
-    def tried(cls, directory: Path, kind: int) -> "_Lock | None":
-        """The same, tried once."""
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(directory, os.O_RDONLY)
-        except OSError as error:
-            raise WeightStoreError(
-                f"cannot make {directory}: {error.strerror}; check [storage] cache and its permissions"
-            ) from error
-        if _try_lock(descriptor, kind) and _is_still(directory, descriptor):
-            return cls(directory, descriptor)
-        os.close(descriptor)
-        return None
-
-    def share(self) -> None:
-        """From now on others may read it too."""
-        fcntl.flock(self._descriptor, fcntl.LOCK_SH)
-
-    def release(self) -> None:
-        os.close(self._descriptor)
+def _tried(directory: Path, *, is_shared: bool = False) -> DirectoryLock | None:
+    """Make the directory if need be, and hold it; None if others do."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        return DirectoryLock.tried(directory, is_shared=is_shared)
+    except OSError as error:
+        raise WeightStoreError(
+            f"cannot make {directory}: {error.strerror}; check [storage] cache and its permissions"
+        ) from error
 
 
 def _in_use(directory: Path) -> WeightStoreError:
     return WeightStoreError(f"another process has used {directory} for {_PATIENCE_SECONDS:.0f} s: trying again later")
-
-
-def _try_lock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _is_still(directory: Path, descriptor: int) -> bool:
-    """Whether the open directory is the one at this path: it may have been deleted before it was locked."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(directory.stat(), os.fstat(descriptor))
-    return False
 
 
 def _missing(directory: Path, files: Sequence[WeightFile]) -> list[WeightFile]:
@@ -203,13 +169,12 @@ def _complete(directory: Path, files: Sequence[WeightFile], download: Download) 
 
 def _delete_if_unused(directory: Path) -> bool:
     with suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            if _try_lock(descriptor, fcntl.LOCK_EX):
+        if (lock := DirectoryLock.tried(directory)) is not None:
+            try:
                 delete_atomically(directory)
-                return True
-        finally:
-            os.close(descriptor)
+            finally:
+                lock.release()
+            return True
     return False
 
 

@@ -25,8 +25,8 @@ from rollstream.local.kafka_properties import (
     server_properties,
 )
 from rollstream.local.ports import require_free
-from rollstream.local.private_file import write_private
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start, stop_all
+from rollstream.process.files import write_private
 from rollstream.schemas.errors import DiskFullError, StartFailedError
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollstream.process.files import move, waited_for
 from rollstream.schemas.errors import JarsUnusableError
 
 LOCK = Path(__file__).with_name("jgo.lock.toml")
@@ -85,17 +84,10 @@ def kafka_class_path(cache: Path | None = None, lock: Path = LOCK) -> str:
     libs = kafka_libraries(cache, lock)
     if unusable_jars(libs, jars):
         libs.mkdir(parents=True, exist_ok=True)
-        with _exclusive(libs.with_suffix(".lock")):
+        # Only one process at a time downloads. The others wait and find its result.
+        with waited_for(libs.with_suffix(".lock")):
             _repair(libs, jars)
     return os.pathsep.join(str(libs / jar.file_name) for jar in jars)
-
-
-@contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
-    """Only one process at a time downloads. The others wait and find its result."""
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _repair(libs: Path, jars: Sequence[LockedJar]) -> None:
@@ -130,7 +122,7 @@ def _fetch(libs: Path, jars: Sequence[LockedJar]) -> None:
         component = context.project(jar.group, jar.artifact).at_version(jar.version)
         try:
             downloaded: Path = component.artifact().resolve()
-            downloaded.replace(libs / jar.file_name)
+            move(downloaded, libs / jar.file_name)
         except (OSError, RuntimeError) as error:
             raise JarsUnusableError(
                 f"could not fetch {jar} into {libs}: {error}. It needs {', '.join(context.remote_repos.values())} "

@@ -12,8 +12,8 @@ from urllib.parse import quote
 from pydantic import SecretStr
 
 from rollstream.local.ports import HOST, require_free
-from rollstream.local.private_file import write_private
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start
+from rollstream.process.files import write_private
 from rollstream.schemas.errors import StartFailedError
 
 START_SECONDS = 60.0

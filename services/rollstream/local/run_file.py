@@ -10,8 +10,8 @@ from typing import Any
 
 import tomli_w
 
-from rollstream.local.private_file import write_private
 from rollstream.local.stack import LocalStack
+from rollstream.process.files import write_private
 from rollstream.process.settings.base import RUN_FILE
 from rollstream.schemas.errors import ConfigurationError
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,6 +15,7 @@ from rollstream.local.kafka_properties import ClusterPlan, log_dir_of, plan_clus
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, ProcessRecord
 from rollstream.local.redis import RedisServer
+from rollstream.process.files import replace_text, waited_for
 from rollstream.schemas.errors import LocalStackError
 
 STATE_FILE = "stack.json"
@@ -178,10 +178,7 @@ class LocalStack:
         if (redis := self.redis.process) is not None:
             processes["redis"] = redis.record
         self._state = self._state.model_copy(update={"processes": processes})
-        # Written beside the file and then renamed: a process that is killed must not leave half a file.
-        scratch = self._run_dir / f"{STATE_FILE}.new"
-        scratch.write_text(self._state.model_dump_json(indent=2))
-        scratch.replace(self._run_dir / STATE_FILE)
+        replace_text(self._run_dir / STATE_FILE, self._state.model_dump_json(indent=2))
 
     def _stop(self, *, keep_brokers: Collection[int] = (), keep_redis: bool = False) -> None:
         self.kafka.stop(keep=keep_brokers)
@@ -189,9 +186,6 @@ class LocalStack:
             self.redis.stop()
         self._save()
 
-    @contextmanager
-    def _exclusive(self) -> Iterator[None]:
+    def _exclusive(self) -> AbstractContextManager[None]:
         """Only one `up` or `down` of a run directory at a time."""
-        with (self._run_dir / "stack.lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+        return waited_for(self._run_dir / "stack.lock")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rollstream.rows.write import replace_text
+from rollstream.process.files import replace_text
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.record import utc_now
 

@@ -1,14 +1,12 @@
 """The files of a collection, all beside its output and named after it; and the lock that only one process can hold."""
 
-import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollstream.process.files import held
 from rollstream.rows.write import restore_replaced
-from rollstream.schemas.errors import ConfigurationError
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,34 +47,9 @@ class Places:
         The kernel frees it when the process ends, however that happens. What one left that was killed while it replaced
         the output is put right first.
         """
-        path = self.output.with_name(f".{self.output.name}.lock")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise ConfigurationError(f"cannot write {self.output}: {error.strerror}; choose another place") from error
-        try:
-            _lock(descriptor, path, self.output)
-            try:
-                restore_replaced(self.output)
-                yield
-            finally:
-                path.unlink(missing_ok=True)
-        finally:
-            os.close(descriptor)
+        with held(self.output):
+            restore_replaced(self.output)
+            yield
 
     def _named(self, ending: str) -> Path:
         return self.output.with_name(self.output.name + ending)
-
-
-def _lock(descriptor: int, path: Path, output: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # The holder before may have removed the file after it was opened here: that lock would hold nobody off.
-        is_mine = path.exists() and os.fstat(descriptor).st_ino == path.stat().st_ino
-    except BlockingIOError:
-        is_mine = False
-    if not is_mine:
-        raise ConfigurationError(
-            f"another process collects into {output} right now: wait for its end, or name another output"
-        )

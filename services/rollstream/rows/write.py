@@ -7,21 +7,20 @@ No system call replaces a directory that has files. So the former one is moved a
 between the two moves leaves it there whole: `restore_replaced` brings it back.
 """
 
-import errno
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from rollstream.process.crash_points import crash_point
+from rollstream.process.files import hidden_beside, move, opened, sync_all, writable
 from rollstream.rows.plain import plain
 from rollstream.rows.row import num_characters
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, UnfitColumnError
+from rollstream.schemas.errors import ConfigurationError, UnfitColumnError
 
 if TYPE_CHECKING:
     from rollstream.rows.columns import Columns
@@ -35,7 +34,6 @@ _ROW_GROUP_BYTES: Final = 2**23
 _SAVED: Final = ("state.json", "dataset_info.json")
 """What `Dataset.save_to_disk` writes beside the rows."""
 _SHARD_BYTES: Final = 2**29
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 class RowWriter(Protocol):
@@ -50,7 +48,7 @@ def write_rows(path: Path, kind: Kind) -> AbstractContextManager[RowWriter]:
     """A writer of `path`, which is replaced when the block ends without an error.
 
     parquet and hf: the columns are those of all rows, null where a row lacks one; one whose types do not agree over the
-    rows becomes JSON text. Raises `ConfigurationError` if nothing can be written there, and `BrokenWorldError` if the
+    rows becomes JSON text. Raises `ConfigurationError` if nothing can be written there, and `MachineError` if the
     disk is full.
     """
     return _jsonl(path) if kind == "jsonl" else _spooled(path, kind)
@@ -65,14 +63,8 @@ def rewrite_rows(path: Path, kind: Kind, rows: Callable[[], Iterable[Row]]) -> i
                 writer.write(fields)
                 num_rows += 1
         return num_rows
-    with _replacing(path) as part, _writable(path):
+    with _replacing(path) as part, writable(path):
         return _write_columns(part, kind, rows)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Replace a small file as a whole; raises `ConfigurationError` if it can't be written."""
-    with _replacing(path) as part, _opened(path, part) as stream:
-        stream.write(text.encode())
 
 
 def refuse_irreplaceable(path: Path) -> None:
@@ -88,18 +80,18 @@ def refuse_irreplaceable(path: Path) -> None:
 
 def restore_replaced(path: Path) -> None:
     """Bring back the directory that a process which was killed had moved aside; called by whoever holds `path`."""
-    former = _beside(path, "former")
+    former = hidden_beside(path, "former")
     if former.is_dir():
-        with _writable(path):
+        with writable(path):
             if path.exists():
                 _remove(former)
             else:
-                former.replace(path)
+                move(former, path)
 
 
 def remove_output(path: Path) -> None:
     """Remove a file, or a directory with a data set; raises `ConfigurationError` for any other directory."""
-    with _writable(path):
+    with writable(path):
         refuse_irreplaceable(path)
         _remove(path)
 
@@ -122,21 +114,21 @@ class _Lines:
     def write(self, fields: Row) -> None:
         """See `RowWriter.write`."""
         line = json_line(fields)
-        with _writable(self._path):
+        with writable(self._path):
             self._stream.write(line)
 
 
 @contextmanager
 def _jsonl(path: Path) -> Iterator[RowWriter]:
-    with _replacing(path) as part, _opened(path, part) as stream:
+    with _replacing(path) as part, opened(path, part) as stream:
         yield _Lines(path, stream)
 
 
 @contextmanager
 def _spooled(path: Path, kind: Kind) -> Iterator[RowWriter]:
-    spool = _beside(path, "rows")
+    spool = hidden_beside(path, "rows")
     try:
-        with _opened(path, spool) as stream:
+        with opened(path, spool) as stream:
             yield _Lines(path, stream)
         rewrite_rows(path, kind, lambda: _read(spool))
     finally:
@@ -151,61 +143,29 @@ def _read(spool: Path) -> Iterator[Row]:
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """A place beside `path` to write to, which takes its name at the end of the block; removed after an error."""
-    part = _beside(path, "part")
-    with _writable(path):
+    part = hidden_beside(path, "part")
+    with writable(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove(part)
     restore_replaced(path)
     try:
         yield part
-        with _writable(path):
+        with writable(path):
+            sync_all(part)
             if path.is_dir() and not path.is_symlink():
                 _replace_directory(path, part)
             else:
-                part.replace(path)
+                move(part, path)
     finally:
         _remove(part)
 
 
 def _replace_directory(path: Path, part: Path) -> None:
     refuse_irreplaceable(path)
-    path.replace(_beside(path, "former"))
+    move(path, hidden_beside(path, "former"))
     crash_point("output_moved_aside")
-    part.replace(path)
-    _remove(_beside(path, "former"))
-
-
-@contextmanager
-def _opened(path: Path, place: Path) -> Iterator[IO[bytes]]:
-    """`place` to write to, on the disk when the block ends; an error names `path`."""
-    with _writable(path):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        stream = place.open("wb")
-    try:
-        yield stream
-        with _writable(path):
-            stream.flush()
-            os.fsync(stream.fileno())
-    finally:
-        # On a full disk it fails once more with what waits in its buffer; that was told above.
-        with suppress(OSError):
-            stream.close()
-
-
-@contextmanager
-def _writable(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = error.strerror or error
-        if error.errno in _FULL:
-            # Not by a setting: whoever restarts this process later may find room.
-            raise BrokenWorldError(f"cannot write {path}: {why}; make room, and run the same command again") from error
-        raise ConfigurationError(f"cannot write {path}: {why}; choose another place") from error
-
-
-def _beside(path: Path, what: str) -> Path:
-    return path.with_name(f".{path.name}.{what}")
+    move(part, path)
+    _remove(hidden_beside(path, "former"))
 
 
 def _remove(path: Path) -> None:
@@ -307,6 +267,6 @@ def _name_shards(part: Path, shards: list[Path]) -> None:
     state["_fingerprint"] = uuid.uuid4().hex[:16]
     for number, shard in enumerate(shards):
         name = f"data-{number:05d}-of-{len(shards):05d}.arrow"
-        shard.rename(part / name)
+        move(shard, part / name)
         state["_data_files"].append({"filename": name})
     (part / "state.json").write_text(json.dumps(state, indent=2, sort_keys=True))

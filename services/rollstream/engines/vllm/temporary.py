@@ -4,7 +4,6 @@ Who ends in order deletes its directory. What a killed process left is deleted b
 each holds a lock on its own as long as it or one of its forks lives.
 """
 
-import fcntl
 import getpass
 import os
 import shutil
@@ -12,6 +11,8 @@ import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
+
+from rollstream.process.files import DirectoryLock
 
 # With vLLM's own 37 characters after it: the kernel takes 107 for a socket's path.
 _PREFIX: Final = "rollstream-vllm-"
@@ -22,35 +23,31 @@ COMPILED: Final = "torchinductor"
 class VllmDirectory:
     """One directory, locked by this process, where all temporary files of it and its forks are made."""
 
-    def __init__(self, path: Path, descriptor: int) -> None:
-        self.path = path
-        self._descriptor = descriptor
+    def __init__(self, lock: DirectoryLock) -> None:
+        self.path = lock.directory
+        self._lock: DirectoryLock | None = lock
         self._before = tempfile.gettempdir()
         # The compiler's cache is for later processes too; by default it would be among the temporary files.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{self._before}/{COMPILED}_{getpass.getuser()}")
         # For processes that are spawned, in which the second line does nothing.
-        os.environ["VLLM_RPC_BASE_PATH"] = str(path)
-        tempfile.tempdir = str(path)
+        os.environ["VLLM_RPC_BASE_PATH"] = tempfile.tempdir = str(self.path)
 
     @classmethod
     def make(cls) -> Self:
         """Delete what others left, and make one for this process."""
         delete_left(Path(tempfile.gettempdir()))
         while True:
-            path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if path.exists():  # before it was locked another process may have taken it for one that was left
-                return cls(path, descriptor)
-            os.close(descriptor)
+            # Before it is locked another process may take it for one that was left.
+            if (lock := DirectoryLock.tried(Path(tempfile.mkdtemp(prefix=_PREFIX)))) is not None:
+                return cls(lock)
 
     def delete(self) -> None:
         """Delete it with all that is in it; a second time does nothing."""
-        if self._descriptor >= 0:
+        if self._lock is not None:
             tempfile.tempdir = self._before
             shutil.rmtree(self.path, ignore_errors=True)
-            os.close(self._descriptor)
-            self._descriptor = -1
+            self._lock.release()
+            self._lock = None
 
 
 def delete_left(base: Path) -> None:
@@ -58,9 +55,9 @@ def delete_left(base: Path) -> None:
     for path in base.glob(f"{_PREFIX}*"):
         # Another may be deleting it, or it is of another user.
         with suppress(OSError):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
+            if (lock := DirectoryLock.tried(path)) is None:
+                continue
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path)
             finally:
-                os.close(descriptor)
+                lock.release()

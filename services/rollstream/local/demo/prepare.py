@@ -18,9 +18,9 @@ from rollstream.local import tiny_model
 from rollstream.local.demo import options
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.kafka_jars import user_cache
-from rollstream.local.private_file import write_private
 from rollstream.local.run_file import run_name, shared_settings
 from rollstream.local.stack import LocalStack
+from rollstream.process.files import move, write_private
 from rollstream.process.settings.base import RUN_FILE, KafkaSettings
 from rollstream.schemas.errors import BrokenWorldError
 
@@ -48,7 +48,7 @@ def untrained_model() -> Path:
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as other:
             other.submit(tiny_model.write_tiny_model, scratch, seed=0).result()
         try:
-            scratch.rename(path)
+            move(scratch, path)
         except OSError:  # another demo has made it meanwhile
             shutil.rmtree(scratch)
     return path

@@ -26,9 +26,10 @@ from rollstream.offline.difficulty.judged_row import JudgedRow, RowJudge
 from rollstream.offline.difficulty.metrics import BucketTotals, write_metrics
 from rollstream.offline.difficulty.problems import Problems
 from rollstream.offline.difficulty.report import ALL_BUCKETS, FilterReport, summary_of
+from rollstream.process.files import replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
-from rollstream.rows.write import Kind, RowWriter, remove_output, replace_text, write_rows
+from rollstream.rows.write import Kind, RowWriter, remove_output, write_rows
 from rollstream.schemas.errors import ConfigurationError, DecodeError
 
 OnRows = Callable[[int], None]

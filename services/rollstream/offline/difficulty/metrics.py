@@ -13,8 +13,8 @@ from rollstream.offline.difficulty.buckets import Strategy
 from rollstream.offline.difficulty.intervals import wilson
 from rollstream.offline.difficulty.problems import Problem
 from rollstream.offline.moments import Moments
+from rollstream.process.files import replacing, writable
 from rollstream.rows.write import write_rows
-from rollstream.schemas.errors import ConfigurationError
 
 
 class BucketTotals:
@@ -75,20 +75,12 @@ def metrics_of(problem: Problem) -> dict[str, Any]:
 def write_metrics(folder: Path, strategy: Strategy, problems: Iterable[Problem], totals: BucketTotals) -> list[Path]:
     """Write both files, and count the problems into `totals`. Returns the paths."""
     as_json, as_parquet = (folder / f"difficulty_metrics_{strategy}.{kind}" for kind in ("json", "parquet"))
-    hidden = as_json.with_name(f".{as_json.name}.part")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with write_rows(as_parquet, "parquet") as writer, hidden.open("w", encoding="utf-8") as stream:
-            stream.write("[")
-            for number, problem in enumerate(problems):
-                totals.add(problem)
-                line = metrics_of(problem)
-                stream.write(f"{',' if number else ''}\n  {json.dumps(line, ensure_ascii=False)}")
-                writer.write(line)
-            stream.write("\n]\n")
-        hidden.replace(as_json)
-    except OSError as error:
-        raise ConfigurationError(f"cannot write {as_json}: {error.strerror}; choose another place") from error
-    finally:
-        hidden.unlink(missing_ok=True)
+    with write_rows(as_parquet, "parquet") as writer, replacing(as_json) as stream, writable(as_json):
+        stream.write(b"[")
+        for number, problem in enumerate(problems):
+            totals.add(problem)
+            line = metrics_of(problem)
+            stream.write(f"{',' if number else ''}\n  {json.dumps(line, ensure_ascii=False)}".encode())
+            writer.write(line)
+        stream.write(b"\n]\n")
     return [as_json, as_parquet]

@@ -1,0 +1,38 @@
+"""What one module alone may do: replace files, lock them, open databases."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = [ROOT / name / "rollstream" for name in ("schemas", "services", "producers", "trainer")]
+
+
+@pytest.mark.parametrize(
+    ("name", "module"), [("fcntl", "process/files.py"), ("replace", "process/files.py"), ("rename", None)]
+)
+def test_what_needs_care_is_done_in_one_module(name: str, module: str | None) -> None:
+    users = {path for path in _modules() if name in _used(ast.parse((ROOT / path).read_text()))}
+    assert users == ({f"services/rollstream/{module}"} if module else set())
+
+
+def _modules() -> Iterator[str]:
+    for source in SOURCES:
+        yield from (str(path.relative_to(ROOT)) for path in source.rglob("*.py") if "archive" not in path.parts)
+
+
+def _used(tree: ast.Module) -> Iterator[str]:
+    """The modules that are imported, and the methods by which a file gets another name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module)
+        # Texts take two arguments, dates and data classes named ones.
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            is_of_path = len(node.args) == 1 and not node.keywords
+            is_of_os = isinstance(node.func.value, ast.Name) and node.func.value.id == "os"
+            if is_of_path or is_of_os:
+                yield node.func.attr
