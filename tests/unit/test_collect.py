@@ -8,7 +8,7 @@ import pytest
 from rollstream.offline.journal import EndedSample, Journal, read_journal
 from rollstream.offline.paths import Places
 from rollstream.offline.states import SampleStates
-from rollstream.offline.summary import Summary
+from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import task_of
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
@@ -378,16 +378,16 @@ def test_a_sample_whose_reward_function_raises_has_a_response_no_reward_and_is_l
     [listed] = lines_of(tmp_path / "out.jsonl_failures.jsonl")
     assert (listed["data_idx"], listed["stage"], listed["failure"]) == (0, "scoring", "bad_reward")
     assert report.summary is not None
-    assert (report.summary.mean, report.summary.num_unscored) == (0.5, 1)
+    assert (report.summary.statistics.mean, report.summary.num_unscored) == (0.5, 1)
 
 
 def test_the_summary_is_right_for_rewards_worked_by_hand():
-    summary = Summary()
+    summary = CollectSummary()
     summary.see([an_ended(0, 0, reward=1.0), an_ended(0, 1, reward=0.0)])
     summary.see([an_ended(1, 0, reward=1.0, finish_reason="length"), an_ended(1, 1, reward=1.0)])
     summary.see([a_failed(2, 0), an_ended(2, 1, reward=None, scoring_failure="timeout")])
-    assert (summary.num_rewards, summary.mean, summary.lowest, summary.highest) == (4, 0.75, 0.0, 1.0)
-    assert summary.standard_deviation == pytest.approx(0.4330127)  # of 1, 0, 1, 1, divided by 4
+    # Of 1, 0, 1, 1; the standard deviation is divided by 4.
+    assert summary.statistics.plain() == {"mean": 0.75, "std": pytest.approx(0.4330127), "min": 0.0, "max": 1.0}
     assert (summary.num_groups, summary.num_groups_without_spread) == (2, 1)
     assert summary.counts() == {
         "tasks": 3, "bad_rows": 0, "samples": 6, "completed": 5, "failed": 1, "truncated": 1, "scored": 4,

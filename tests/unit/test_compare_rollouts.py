@@ -166,7 +166,7 @@ def test_a_prompt_that_is_nested_too_deeply_is_a_bad_row(tmp_path: Path) -> None
     with before.open("a") as stream:
         stream.write(f'{{"prompt": {DEEP}, "reward": 1.0}}\n')
     found = compare(before, after)
-    assert found.before.bad == ("before.jsonl line 6: its JSON is nested too deeply",)
+    assert found.before.bad == ["before.jsonl line 6: its JSON is nested too deeply"]
     assert found.num_matched == 3
 
 

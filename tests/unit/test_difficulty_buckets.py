@@ -18,7 +18,7 @@ from rollstream.offline.difficulty.buckets import (
     percentile_cuts,
 )
 from rollstream.offline.difficulty.clusters import MAX_POINTS, cluster_ends
-from rollstream.offline.difficulty.intervals import wilson
+from rollstream.offline.statistics import wilson
 from rollstream.schemas.errors import ConfigurationError
 
 

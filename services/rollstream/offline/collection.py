@@ -35,7 +35,7 @@ from rollstream.offline.paths import Places
 from rollstream.offline.scoring import Scoring
 from rollstream.offline.settings import DEFAULT_FAIL_OVER, CollectSettings
 from rollstream.offline.states import SampleStates
-from rollstream.offline.summary import Summary
+from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import TaskSource
 from rollstream.process.stop import Stop, first_to_end
 from rollstream.rows.open import open_rows
@@ -55,7 +55,7 @@ class CollectReport:
 
     places: Places
     figures: Figures
-    summary: Summary | None = None
+    summary: CollectSummary | None = None
     was_complete: bool = False
     fail_over: float = DEFAULT_FAIL_OVER
 
@@ -201,7 +201,7 @@ class _Collection:
             await first_to_end(_ask_and_score(asking, self._tasks, states, scoring), show_while_it_runs(figures, look))
             figures.finish()
 
-    def _finish(self, manifest: Manifest) -> Summary:
+    def _finish(self, manifest: Manifest) -> CollectSummary:
         """Write the output and what belongs to it; the journal stays as long as something is missing in the output."""
         settings, places = self._settings, self._places
         with JournalIndex(places.journal, places.index, settings.num_samples) as index:
@@ -228,9 +228,9 @@ class _Collection:
         if copy is not None:
             rewrite_rows(copy, "jsonl", lambda: good_rows(open_rows(self._settings.output)))
 
-    def _summarize(self, index: JournalIndex) -> Summary:
+    def _summarize(self, index: JournalIndex) -> CollectSummary:
         """Count everything, and list what failed."""
-        summary, places = Summary(max_attempts=self._settings.max_attempts), self._places
+        summary, places = CollectSummary(max_attempts=self._settings.max_attempts), self._places
         first_bad: BadRow | None = None
         with write_rows(places.failures, "jsonl") as writer:
             for task in self._tasks:

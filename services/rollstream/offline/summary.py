@@ -1,6 +1,5 @@
 """What is worth knowing at the end of a collection, over all its samples, those of earlier processes too."""
 
-import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -8,7 +7,7 @@ from typing import Final
 
 from rollstream.offline.figures import Figures
 from rollstream.offline.journal import EndedSample
-from rollstream.offline.statistics import shown_text
+from rollstream.offline.statistics import RewardStatistics, shown_text
 from rollstream.schemas.rollout import FinishReason
 
 KEPT_REWARDS: Final = 100_000
@@ -17,7 +16,7 @@ _SHOWN_CHARACTERS: Final = 300
 
 
 @dataclass(slots=True, kw_only=True)
-class Summary:
+class CollectSummary:
     """Counts, and rewards as a sample of at most `KEPT_REWARDS` that each reward is in with the same probability."""
 
     max_attempts: int = 3
@@ -31,11 +30,8 @@ class Summary:
     num_tokens: int = 0
     num_groups: int = 0
     num_groups_without_spread: int = 0
-    num_rewards: int = 0
-    mean: float = 0.0
-    squares: float = 0.0
-    lowest: float = math.inf
-    highest: float = -math.inf
+    statistics: RewardStatistics = field(default_factory=RewardStatistics)
+    """Of all rewards."""
     failures: Counter[str] = field(default_factory=Counter)
     first_messages: dict[str, str] = field(default_factory=dict)
     rewards: list[float] = field(default_factory=list)
@@ -66,9 +62,9 @@ class Summary:
         return (self.num_samples - self.num_completed) / self.num_samples if self.num_samples else 0.0
 
     @property
-    def standard_deviation(self) -> float:
-        """Of the rewards, divided by their number as numpy does."""
-        return math.sqrt(self.squares / self.num_rewards) if self.num_rewards else 0.0
+    def num_rewards(self) -> int:
+        """Samples with a reward."""
+        return self.statistics.num
 
     def counts(self) -> dict[str, int]:
         """For the manifest."""
@@ -109,9 +105,10 @@ class Summary:
         return lines
 
     def _reward_line(self) -> str:
+        found = self.statistics
         line = (
-            f"reward of {self.num_rewards}: mean {self.mean:.4f}, population standard deviation "
-            f"{self.standard_deviation:.4f}, from {self.lowest:g} to {self.highest:g}"
+            f"reward of {found.num}: mean {found.mean:.4f}, population standard deviation {found.std:.4f}, "
+            f"from {found.lowest:g} to {found.highest:g}"
         )
         if self.num_groups:
             line += (
@@ -126,12 +123,7 @@ class Summary:
             self.first_messages.setdefault(code, shown_text(message, _SHOWN_CHARACTERS))
 
     def _see_reward(self, reward: float) -> None:
-        # Welford: a plain sum of squares loses digits.
-        self.num_rewards += 1
-        before = self.mean
-        self.mean += (reward - before) / self.num_rewards
-        self.squares += (reward - before) * (reward - self.mean)
-        self.lowest, self.highest = min(self.lowest, reward), max(self.highest, reward)
+        self.statistics.add(reward)
         if len(self.rewards) < KEPT_REWARDS:
             self.rewards.append(reward)
         elif (place := self._chance.randrange(self.num_rewards)) < KEPT_REWARDS:

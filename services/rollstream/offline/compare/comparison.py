@@ -28,7 +28,7 @@ _NUM_LISTED: Final = 10
 _LOOKED_AT: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Side:
     """One file. `rewards`: of the rows that name an example.
 
@@ -37,22 +37,14 @@ class Side:
     """
 
     name: str
-    rewards: RewardStatistics
-    num_bad: int
-    bad: tuple[str, ...]
-    num_missing: int
-    missing: tuple[Example, ...]
-
-
-@dataclass(slots=True)
-class _Counted:
-    """What was read of one file."""
-
     rewards: RewardStatistics = field(default_factory=RewardStatistics)
     num_bad: int = 0
     bad: list[str] = field(default_factory=list)
+    num_missing: int = 0
+    missing: list[Example] = field(default_factory=list)
 
     def add_bad(self, where: str, why: str) -> None:
+        """Count a row that is part of no example."""
         self.num_bad += 1
         if len(self.bad) < _NUM_LISTED:
             self.bad.append(f"{where}: {why}")
@@ -87,7 +79,7 @@ def compare(
     kind = None if output is None else _kind(output)
     by_id = _is_by_id(match_by, sources)
     with closing(ExampleTable()) as table:
-        counted = [_read(source, table, by_id=by_id, is_after=bool(at)) for at, source in enumerate(sources)]
+        sides = [_read(source, table, by_id=by_id, is_after=bool(at)) for at, source in enumerate(sources)]
         table.settle()
         num_matched, mean_before, mean_after = table.means()
         if not num_matched:
@@ -98,7 +90,8 @@ def compare(
             )
         if output is not None and kind is not None:
             _write(table, output, kind)
-        sides = [_side(table, source, counted[at], is_after=bool(at)) for at, source in enumerate(sources)]
+        for at, side in enumerate(sides):
+            side.num_missing, side.missing = table.missing(is_after=bool(at), limit=_NUM_LISTED)
         matched_by: Literal["example_id", "prompt"] = "example_id" if by_id else "prompt"
         deltas = tuple(table.deltas(limit))
         return Comparison(matched_by, num_matched, mean_before, mean_after, sides[0], sides[1], deltas)
@@ -114,41 +107,34 @@ def _is_by_id(match_by: MatchBy, sources: tuple[RowSource, RowSource]) -> bool:
     )
 
 
-def _read(source: RowSource, table: ExampleTable, *, by_id: bool, is_after: bool) -> _Counted:
+def _read(source: RowSource, table: ExampleTable, *, by_id: bool, is_after: bool) -> Side:
     """Add a file to the table."""
-    counted = _Counted()
+    side = Side(source.name)
 
     def keyed() -> Iterator[ExampleRow]:
         for row in source:
             if isinstance(row, BadRow):
-                counted.add_bad(row.where, row.why)
+                side.add_bad(row.where, row.why)
                 continue
             try:
                 key = example_key(row.fields, by_id=by_id)
             except UnusableRowError as error:
-                counted.add_bad(row.where, str(error))
+                side.add_bad(row.where, str(error))
                 continue
-            num_before = counted.rewards.num
-            counted.rewards.add(row.fields.get("reward"))
-            has_reward = counted.rewards.num > num_before
+            reward = row.fields.get("reward")
             yield ExampleRow(
                 key=key,
                 label=_label(row.fields, by_id=by_id),
                 sample=None if by_id else sample_of(row.fields),
-                reward=row.fields["reward"] if has_reward else None,
+                reward=reward if side.rewards.add(reward) else None,
             )
 
     table.add_all(keyed(), is_after=is_after)
-    return counted
+    return side
 
 
 def _label(fields: dict[str, Any], *, by_id: bool) -> str:
     return shown_text(str(fields["example_id"]) if by_id else asked_of(fields)[1])
-
-
-def _side(table: ExampleTable, source: RowSource, counted: _Counted, *, is_after: bool) -> Side:
-    num_missing, missing = table.missing(is_after=is_after, limit=_NUM_LISTED)
-    return Side(source.name, counted.rewards, counted.num_bad, tuple(counted.bad), num_missing, tuple(missing))
 
 
 def _kind(output: Path) -> Kind:

@@ -70,7 +70,7 @@ def _side(side: Side) -> dict[str, Any]:
         "num_rows_with_reward": side.rewards.num,
         "num_rows_without_reward": side.rewards.num_without,
         "num_bad_rows": side.num_bad,
-        "first_bad_rows": list(side.bad),
+        "first_bad_rows": side.bad,
         "num_missing": side.num_missing,
         "first_missing": [asdict(one) for one in side.missing],
     }

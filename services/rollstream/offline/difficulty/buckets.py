@@ -1,7 +1,7 @@
 """Where the buckets of difficulty end. Pure.
 
-The four strategies, their bucket names and their thresholds are those of the difficulty filter that source document 001
-names (manncodes/verl, `filter_difficulty.py`), with two differences, both for ties:
+The four strategies, their bucket names and their thresholds are those of a known difficulty filter (manncodes/verl,
+`filter_difficulty.py`), with two differences, both for ties:
 
 - percentile: problems with the same score share a bucket, that of the middle of their ranks. The original compares with
   quantiles, so that where many problems are never solved, these end as `hard`, and `very_hard` is empty.

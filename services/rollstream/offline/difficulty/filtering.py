@@ -23,9 +23,8 @@ from rollstream.offline.difficulty.buckets import (
     percentile_cuts,
 )
 from rollstream.offline.difficulty.judged_row import JudgedRow, RowJudge
-from rollstream.offline.difficulty.metrics import BucketTotals, write_metrics
 from rollstream.offline.difficulty.problems import Problems
-from rollstream.offline.difficulty.report import ALL_BUCKETS, FilterReport, summary_of
+from rollstream.offline.difficulty.report import ALL_BUCKETS, BucketTotals, FilterReport, summary_of, write_metrics
 from rollstream.process.files import replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource

@@ -4,8 +4,8 @@ A problem is known by a stable id: a hash of its data source, prompt and ground 
 So its bucket does not depend on the order of the file. `data_idx` is only kept for tracing.
 
 Whether a row passes, and its reward as a number from 0 to 1, come from the columns `passed` and `reward_normalized`
-that `analyze-rewards` wrote: it knows which function gave the reward. A file without them, as the document's snippet
-writes it, is judged by the range and the threshold of its data source.
+that `analyze-rewards` wrote: it knows which function gave the reward. A file without them is judged by the range and
+the threshold of its data source.
 """
 
 import hashlib

@@ -1,17 +1,91 @@
-"""What `filter-difficulty` found: as lines of text, and as JSON values, which are its summary."""
+"""What `filter-difficulty` found: one line a problem, and a summary, as lines of text and as JSON values.
 
+`difficulty_metrics_<strategy>.json` and `.parquet` have the lines. Field names are those of verl's filter. `pass_rate`
+and its 95 % interval are percent. `problem_id` is also in the rows of the bucket files.
+"""
+
+import json
 import math
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from rollstream.offline.difficulty.buckets import BUCKETS, UNKNOWN, Cuts, Strategy
-from rollstream.offline.difficulty.metrics import BucketTotals
-from rollstream.offline.scores.statistics import Reasons
+from rollstream.offline.difficulty.problems import Problem
+from rollstream.offline.statistics import Reasons, RewardStatistics, wilson
+from rollstream.process.files import replacing, writable
+from rollstream.rows.write import write_rows
 
 ALL_BUCKETS: Final = (*BUCKETS, UNKNOWN)
+
+
+class BucketTotals:
+    """How many problems each bucket has, and the means of their measures."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._measures: defaultdict[tuple[str, str], RewardStatistics] = defaultdict(RewardStatistics)
+
+    def add(self, problem: Problem) -> None:
+        """Count one problem."""
+        self.counts[problem.bucket] += 1
+        self._measures[problem.bucket, "reward"].add(problem.mean)
+        self._measures[problem.bucket, "pass_rate"].add(problem.pass_rate)
+        self._measures[problem.bucket, "score"].add(problem.difficulty_score)
+
+    def mean(self, bucket: str, name: str) -> float | None:
+        """The mean of `reward`, `pass_rate` or `score` over the problems that have one; None if none has."""
+        found = self._measures[bucket, name]
+        return found.mean if found.num else None
+
+    def statistics(self, bucket: str) -> dict[str, Any]:
+        """Of one bucket, as JSON values."""
+        return {
+            "count": self.counts[bucket],
+            "mean_reward": self.mean(bucket, "reward"),
+            "mean_pass_rate": self.mean(bucket, "pass_rate"),
+            "mean_difficulty_score": self.mean(bucket, "score"),
+        }
+
+
+def metrics_of(problem: Problem) -> dict[str, Any]:
+    """The line of one problem, as JSON values."""
+    low, high = wilson(problem.num_passed, problem.num_judged)
+    is_judged = problem.num_judged > 0
+    return {
+        "problem_id": problem.problem.hex(),
+        "data_idx": problem.data_idx,
+        "data_source": problem.source or None,
+        "num_samples": problem.num_samples,
+        "num_unscored": problem.num_rows - problem.num_samples,
+        "mean_reward": problem.mean,
+        "std_reward": problem.std,
+        "min_reward": problem.lowest,
+        "max_reward": problem.highest,
+        "mean_normalized": problem.mean_normalized,
+        "num_passed": problem.num_passed if is_judged else None,
+        "pass_rate": problem.pass_rate,
+        "pass_rate_low": 100 * low if is_judged else None,
+        "pass_rate_high": 100 * high if is_judged else None,
+        "difficulty_score": problem.difficulty_score,
+        "difficulty_bucket": problem.bucket,
+    }
+
+
+def write_metrics(folder: Path, strategy: Strategy, problems: Iterable[Problem], totals: BucketTotals) -> list[Path]:
+    """Write both files, and count the problems into `totals`. Returns the paths."""
+    as_json, as_parquet = (folder / f"difficulty_metrics_{strategy}.{kind}" for kind in ("json", "parquet"))
+    with write_rows(as_parquet, "parquet") as writer, replacing(as_json) as stream, writable(as_json):
+        stream.write(b"[")
+        for number, problem in enumerate(problems):
+            totals.add(problem)
+            line = metrics_of(problem)
+            stream.write(f"{',' if number else ''}\n  {json.dumps(line, ensure_ascii=False)}".encode())
+            writer.write(line)
+        stream.write(b"\n]\n")
+    return [as_json, as_parquet]
 
 
 @dataclass(slots=True)

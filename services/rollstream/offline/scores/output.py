@@ -8,7 +8,7 @@ from typing import Any
 from rollstream.offline.scores.earlier import EarlierColumns
 from rollstream.offline.scores.journal import Score, ScoresJournal
 from rollstream.offline.scores.request import ScoresRequest
-from rollstream.offline.scores.statistics import Reasons, StatisticsBySource
+from rollstream.offline.statistics import Reasons, StatisticsBySource
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
 from rollstream.schemas.errors import ConfigurationError

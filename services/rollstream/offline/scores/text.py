@@ -9,7 +9,7 @@ import click
 
 from rollstream.offline.paths import Places
 from rollstream.offline.scores.output import ScoresReport
-from rollstream.offline.scores.statistics import SourceStatistics
+from rollstream.offline.statistics import SourceStatistics
 from rollstream.process.terminal import escaped
 
 
@@ -54,13 +54,13 @@ def stopped_line(output: Path) -> str:
 
 def _of_source(statistics: SourceStatistics) -> str:
     rewards = statistics.rewards
-    if not rewards.count:
-        return f"none of {statistics.num_unscored} scored"
+    if not rewards.num:
+        return f"none of {rewards.num_without} scored"
     rate = statistics.pass_rate
     passing = "pass rate not known" if rate is None else f"{rate:.1%} pass"
     return (
         f"mean {rewards.mean:.4g}, std {rewards.std:.4g}, min {rewards.lowest:.4g}, max {rewards.highest:.4g}, "
-        f"{passing}, {rewards.count} scored, {statistics.num_unscored} not scored"
+        f"{passing}, {rewards.num} scored, {rewards.num_without} not scored"
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rollstream.offline.statistics import Summary, shown_text
+from rollstream.offline.statistics import RolloutsSummary, shown_text
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 
 LOW_REWARD: Final = 0.65
@@ -32,7 +32,7 @@ def silent_server(url: str, why: str) -> list[str]:
     ]
 
 
-def low_reward(summary: Summary, mean_format: float) -> list[str]:
+def low_reward(summary: RolloutsSummary, mean_format: float) -> list[str]:
     """Advice if the mean reward of `word_count` is low; else nothing. `mean_format`: share of answers with tags."""
     rewards = summary.rewards
     if not rewards.num or rewards.mean >= LOW_REWARD:

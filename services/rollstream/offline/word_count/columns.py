@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rollstream.offline.journal import EndedSample
 from rollstream.offline.settings import CollectSettings
-from rollstream.offline.statistics import Summary, example_lines
+from rollstream.offline.statistics import RolloutsSummary, example_lines
 from rollstream.offline.tasks import CollectTask
 from rollstream.schemas.ids import group_id, rollout_id
 
@@ -52,7 +52,7 @@ def opening_lines(num_examples: int, where: str, model: str) -> list[str]:
     return [f"Generating {num_examples} rollouts via {where}", f"Calling model {model}..."]
 
 
-def closing_lines(summary: Summary, outputs: Sequence[Path]) -> list[str]:
+def closing_lines(summary: RolloutsSummary, outputs: Sequence[Path]) -> list[str]:
     """What is printed at the end: where the rollouts are, the statistics, and one example."""
     places = " and ".join(str(path) for path in outputs)
     lines = [f"{summary.rewards.num} rollouts saved in: {places}", "", "Statistics:", *summary.rewards.lines()]
