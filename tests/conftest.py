@@ -1,6 +1,8 @@
 """Fixtures every test may ask for, and how the suite is divided between processes."""
 
+import os
 import signal
+import sys
 
 from hypothesis import HealthCheck, settings
 
@@ -16,6 +18,10 @@ from tests.harness.lane_hooks import (
 
 # A shell that starts the suite in the background has SIGINT ignored, and every process that tests start inherits that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Where bytecode is not kept, each of the many processes of a run compiles torch and all other libraries for itself.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # What an example takes depends on what runs beside it.
 settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import TemplateError
-from transformers import AutoTokenizer
 
 from rollstream.engines.http.requests import refuse_unfit
 from rollstream.engines.http.settings import HttpSettings
@@ -36,6 +35,9 @@ class Both:
     """Our tokenizer of a directory, and transformers' own."""
 
     def __init__(self, directory: Path) -> None:
+        # Here, as it imports torch, which takes longer than all other files of tests together.
+        from transformers import AutoTokenizer
+
         self.ours = ChatTokenizer(directory)
         self.plain = AutoTokenizer.from_pretrained(directory)
         self.controls = {self.plain.convert_tokens_to_ids(text) for text in CONTROL} - {self.plain.unk_token_id}
