@@ -52,12 +52,9 @@ def test_a_group_with_spread_is_admitted_with_the_group_mean_as_baseline() -> No
     assert [sample.policy_lag for sample in group.training] == [1, 1, 1, 1]
 
 
-def test_a_group_without_spread_is_dropped() -> None:
-    assert verdict(a_rollout(1.0, 0), a_rollout(1.0, 1)) is DropReason.NO_SPREAD
-
-
 def test_a_group_without_spread_trains_with_advantages_of_zero_if_that_is_wanted() -> None:
     group = admitted(a_rollout(1.0, 0), a_rollout(1.0, 1), rules=replace(RULES, train_without_spread=True))
+    assert not group.has_spread
     assert [sample.advantage for sample in group.training] == [0.0, 0.0]
 
 
@@ -111,20 +108,6 @@ def test_equal_rewards_of_finished_samples_train_if_those_cut_off_make_their_adv
     assert [sample.num_trained_tokens for sample in group.training] == [6] * num_right + [0] * num_cut_off
 
 
-def test_a_group_is_dropped_if_the_advantage_is_0_on_all_that_trains() -> None:
-    assert verdict(*a_group_with_some_cut_off(7, 1, reward=1.0)) is DropReason.NO_SPREAD
-    assert verdict(a_rollout(0.3, 0), a_truncated(0.2, 1), a_truncated(0.4, 2)) is DropReason.NO_SPREAD
-    assert verdict(a_truncated(1.0, 0), a_truncated(0.0, 1)) is DropReason.ALL_TRUNCATED
-    rules = replace(RULES, train_without_spread=True)
-    assert not admitted(a_rollout(1.0, 0), a_rollout(1.0, 1), rules=rules).has_spread
-
-
-def test_tokens_that_are_masked_for_their_lag_do_not_make_spread() -> None:
-    rules = AdmissionRules(max_policy_lag=2, lag_scope="token")
-    old = [from_version(1, reward, index) for index, reward in ((0, 1.0), (1, 0.0))]
-    assert verdict(*old, from_version(3, 0.5, 2), rules=rules) is DropReason.NO_SPREAD
-
-
 def test_a_group_is_as_old_as_its_oldest_span() -> None:
     straddling = a_rollout(0.0, 1, turns=(a_turn(spans=[(1, 0, 2), (3, 2, 6)]),))
     assert verdict(from_version(3, 1.0, 0), straddling) is DropReason.TOO_OLD
@@ -138,10 +121,6 @@ def test_with_lag_scope_token_only_the_tokens_that_are_too_old_are_masked() -> N
     group = admitted(from_version(3, 1.0, 0), straddling, rules=rules)
     np.testing.assert_array_equal(group.training[1].loss_mask, [False, False, True, True, True, True])
     assert verdict(from_version(1, 1.0, 0), from_version(1, 0.0, 1), rules=rules) is DropReason.TOO_OLD
-
-
-def test_a_version_that_was_never_published_is_refused() -> None:
-    assert verdict(from_version(9, 1.0, 0), from_version(3, 0.0, 1)) is DropReason.UNKNOWN_VERSION
 
 
 def test_another_tokenizer_is_refused() -> None:
@@ -168,59 +147,6 @@ def asked(*prompt_token_ids: int) -> list[RolloutScored]:
     return [a_rollout(0.0, 0), a_rollout(1.0, 1, turns=(turn,))]
 
 
-@pytest.mark.parametrize(
-    "samples",
-    [
-        answered(63),
-        asked(63),
-        answered(*[4] * 14),  # 20 tokens with the prompt's 6
-        sampled_at(0.01),
-        sampled_at(100.0),
-        [a_rollout(1e9, 0), a_rollout(-1e9, 1)],
-    ],
-)
-def test_numbers_at_their_bounds_are_trained_on(samples: list[RolloutScored]) -> None:
-    assert isinstance(verdict(*samples, rules=BOUNDED), Admitted)
-
-
-@pytest.mark.parametrize(
-    "samples",
-    [
-        answered(64),
-        answered(2**31 - 1),
-        asked(64, 3),
-        answered(*[4] * 15),
-        asked(*[4] * 200_000),
-        sampled_at(0.0),
-        sampled_at(1e-300),
-        sampled_at(0.009),
-        sampled_at(1e308),
-    ],
-)
-def test_a_group_with_a_number_that_would_break_a_step_is_dropped(samples: list[RolloutScored]) -> None:
-    assert verdict(*samples, rules=BOUNDED) is DropReason.OUT_OF_BOUNDS
-
-
-def test_an_unfinished_sample_is_never_out_of_bounds() -> None:
-    broken = a_rollout(None, 2, turns=(a_turn((64,)),))
-    assert isinstance(verdict(a_rollout(1.0, 0), a_rollout(0.0, 1), broken, rules=BOUNDED), Admitted)
-
-
-def test_a_group_without_turns_cannot_be_trained_on() -> None:
-    empty = [a_rollout(float(index), index, turns=()) for index in range(2)]
-    assert verdict(*empty) is DropReason.UNTRAINABLE
-
-
-def test_a_turn_of_a_server_that_speaks_only_text_never_trains() -> None:
-    text = a_text_turn()
-    of_a_server = a_generator(tokenizer_sha256="", chat_template_sha256="")
-    rules = replace(RULES, tokenizer_sha256="ab" * 32)
-    silent = [a_rollout(float(index), index, turns=(text,), generator=of_a_server) for index in range(2)]
-    assert verdict(*silent, rules=rules) is DropReason.NO_TOKENS
-    mixed = a_rollout(0.0, 1, turns=(a_turn(), text))
-    assert verdict(a_rollout(1.0, 0), mixed, rules=rules) is DropReason.NO_TOKENS
-
-
 def test_tokens_of_a_generator_that_does_not_know_its_tokenizer_are_refused() -> None:
     unknown = a_rollout(0.0, 1, generator=a_generator(tokenizer_sha256=""))
     rules = replace(RULES, tokenizer_sha256="ab" * 32)
@@ -241,3 +167,51 @@ def test_tokens_of_later_turns_are_counted_by_lag_where_they_lie_behind_what_the
     later = a_turn((7, 8, 9), prefix_turn=0, prefix_tokens=12, prompt_token_ids=given, spans=[(2, 0, 1), (3, 1, 3)])
     group = admitted(a_rollout(1.0, 0, turns=(a_turn(spans=[(2, 0, 6)]), later)), from_version(3, 0.0, 1))
     assert tokens_by_lag([group], LAGS.get) == {"trained_tokens_at_lag/1": 8.0, "trained_tokens_at_lag/2": 7.0}
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        answered(63),
+        asked(63),
+        answered(*[4] * 14),  # 20 tokens with the prompt's 6
+        sampled_at(0.01),
+        sampled_at(100.0),
+        [a_rollout(1e9, 0), a_rollout(-1e9, 1)],
+        [a_rollout(1.0, 0), a_rollout(0.0, 1), a_rollout(None, 2, turns=(a_turn((64,)),))],  # the third is unfinished
+    ],
+)
+def test_numbers_at_their_bounds_are_trained_on(samples: list[RolloutScored]) -> None:
+    assert isinstance(verdict(*samples, rules=BOUNDED), Admitted)
+
+
+OF_TOKENS = AdmissionRules(max_policy_lag=2, lag_scope="token")
+OF_A_SERVER = {"generator": a_generator(tokenizer_sha256="", chat_template_sha256="")}
+KNOWN = replace(RULES, tokenizer_sha256="ab" * 32)
+REFUSED: list[tuple[DropReason, AdmissionRules, list[RolloutScored]]] = [
+    *(
+        (DropReason.OUT_OF_BOUNDS, BOUNDED, samples)
+        for samples in (
+            answered(64), answered(2**31 - 1), asked(64, 3), answered(*[4] * 15), asked(*[4] * 200_000),
+            sampled_at(0.0), sampled_at(1e-300), sampled_at(0.009), sampled_at(1e308),
+        )
+    ),
+    (DropReason.NO_SPREAD, RULES, [a_rollout(1.0, 0), a_rollout(1.0, 1)]),
+    (DropReason.NO_SPREAD, RULES, a_group_with_some_cut_off(7, 1, reward=1.0)),
+    (DropReason.NO_SPREAD, RULES, [a_rollout(0.3, 0), a_truncated(0.2, 1), a_truncated(0.4, 2)]),
+    # What is masked for its lag makes no spread.
+    (DropReason.NO_SPREAD, OF_TOKENS, [from_version(1, 1.0, 0), from_version(1, 0.0, 1), from_version(3, 0.5, 2)]),
+    (DropReason.ALL_TRUNCATED, RULES, [a_truncated(1.0, 0), a_truncated(0.0, 1)]),
+    (DropReason.UNKNOWN_VERSION, RULES, [from_version(9, 1.0, 0), from_version(3, 0.0, 1)]),
+    (DropReason.UNTRAINABLE, RULES, [a_rollout(float(index), index, turns=()) for index in range(2)]),
+    # A server that speaks only text.
+    (DropReason.NO_TOKENS, KNOWN, [a_rollout(float(n), n, turns=(a_text_turn(),), **OF_A_SERVER) for n in range(2)]),
+    (DropReason.NO_TOKENS, KNOWN, [a_rollout(1.0, 0), a_rollout(0.0, 1, turns=(a_turn(), a_text_turn()))]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reason", "rules", "samples"), REFUSED)
+def test_a_group_that_teaches_nothing_or_would_break_a_step_is_dropped_with_its_reason(
+    reason: DropReason, rules: AdmissionRules, samples: list[RolloutScored]
+) -> None:
+    assert verdict(*samples, rules=rules) is reason

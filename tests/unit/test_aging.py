@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,12 +58,17 @@ def test_a_group_is_lost_under_traffic_that_never_lets_the_trainer_see_an_end() 
     assert [drop.reason.value for drop in intake.assembler.take_drops(100)] == ["lost"]
 
 
-def test_a_group_is_not_lost_while_the_generators_have_not_committed_its_prompt() -> None:
-    assert aged(an_intake_that_lacks_a_sample(), replace(ALL_DONE, prompts_done={0: 7}), 600) == []
-
-
-def test_a_group_is_not_lost_while_the_scorers_are_behind() -> None:
-    assert aged(an_intake_that_lacks_a_sample(), replace(ALL_DONE, rollouts_done={0: 4}), 600) == []
+@pytest.mark.parametrize(
+    ("upstream", "is_fresh"),
+    [
+        (replace(ALL_DONE, prompts_done={0: 7}), True),
+        (replace(ALL_DONE, rollouts_done={0: 4}), True),
+        (ALL_DONE, False),
+    ],
+    ids=["its prompt is not committed", "scorers are behind", "no broker answers"],
+)
+def test_a_group_is_not_lost_while_a_stage_may_still_bring_it(upstream: Upstream, is_fresh: bool) -> None:
+    assert aged(an_intake_that_lacks_a_sample(), upstream, 600, is_fresh=is_fresh) == []
 
 
 def test_ends_of_rollouts_that_were_made_anew_meanwhile_hold_no_group_back() -> None:
@@ -86,10 +92,6 @@ def test_a_group_is_not_lost_while_the_trainer_has_not_read_what_was_noted() -> 
     assert aged(intake, ALL_DONE, 600, read=behind) == []
     intake.give_up_lost(replace(ALL_DONE, scored_end={0: 1000}), ALL_READ)
     assert len(intake.assembler.take_drops(100)) == 1, "what came after the noted end need not be read"
-
-
-def test_a_group_is_not_lost_while_no_broker_answers() -> None:
-    assert aged(an_intake_that_lacks_a_sample(), ALL_DONE, 600, is_fresh=False) == []
 
 
 def test_a_trainer_that_was_stopped_for_an_hour_drops_nothing() -> None:

@@ -65,18 +65,15 @@ def test_until_the_group_closes_a_completed_attempt_beats_others_and_else_the_fi
     assert assembler.incomplete_bytes == 0
 
 
-def test_samples_that_disagree_on_the_prompt_drop_the_group_as_conflict() -> None:
-    prompt = a_prompt(group_size=2)
-    other = prompt.model_copy(update={"reference_answer": "something else"})
-    assembler = an_assembler()
-    feed(assembler, prompt, a_rollout(1.0, 0, prompt=prompt), a_rollout(1.0, 1, prompt=other))
-    assert dropped(assembler) == {prompt.group_id: DropReason.CONFLICT}
-
-
-def test_a_sample_that_disagrees_on_the_group_size_drops_the_group_as_conflict() -> None:
+@pytest.mark.parametrize(
+    "differing", [{"prompt": a_prompt(group_size=2, reference_answer="another")}, {"group_size": 3}]
+)
+def test_samples_that_disagree_on_the_prompt_or_group_size_drop_the_group_as_conflict(
+    differing: dict[str, Any],
+) -> None:
     prompt = a_prompt(group_size=2)
     assembler = an_assembler()
-    feed(assembler, a_rollout(1.0, 0, prompt=prompt), a_rollout(1.0, 1, prompt=prompt, group_size=3))
+    feed(assembler, a_rollout(1.0, 0, prompt=prompt), a_rollout(1.0, 1, **{"prompt": prompt, **differing}))
     assert dropped(assembler) == {prompt.group_id: DropReason.CONFLICT}
 
 

@@ -75,16 +75,6 @@ def test_a_model_that_keeps_a_sliding_window_of_its_tokens_shares_no_prompts(mod
     assert not hidden_states.can_share_prompts(transformers.AutoModelForCausalLM.from_config(config), device)
 
 
-def test_the_loss_of_one_minibatch_is_the_weighted_policy_gradient_at_ratio_one(model_path):
-    sample = a_sample(1, advantage=2.0, temperature=0.7)
-    logprobs = teacher_forced(model_path, sample)
-    weights = np.minimum(np.exp(logprobs - sample.behavior_logprobs), 2.0)
-    report = a_backend(model_path).train_step([sample], step=0)
-    assert report.loss == pytest.approx(-2.0 * weights.mean(), rel=1e-4)
-    assert report.metrics["importance_weight_max"] == pytest.approx(weights.max(), rel=1e-4)
-    assert report.metrics["clip_fraction_high"] == report.metrics["clip_fraction_low"] == 0.0
-
-
 @pytest.mark.parametrize("share", [True, False])
 def test_samples_that_begin_alike_give_the_loss_and_the_gradient_that_they_give_one_by_one(model_path, share):
     prompt, answer = np.arange(3, 9, dtype=np.int32), np.array([11, 7, 5, 9], dtype=np.int32)
@@ -145,14 +135,6 @@ def test_a_large_vocabulary_goes_through_the_head_in_chunks_with_the_same_result
     )
 
 
-def test_old_behavior_divides_by_the_behavior_logprobs_without_a_weight(model_path):
-    sample = a_sample(1, advantage=-1.0)
-    ratio = np.exp(teacher_forced(model_path, sample) - sample.behavior_logprobs)
-    report = a_backend(model_path, old="behavior").train_step([sample], step=0)
-    assert report.loss == pytest.approx(np.maximum(ratio, 0.8).mean(), rel=1e-4)
-    assert report.metrics["importance_weight_mean"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("loss", "highest"),
     [("ppo", 1.2), ("grpo", 1.2), ("dr_grpo", 1.2), ("dapo", 1.28), ("gspo", 1.0004), ("cispo", 5.0)],
@@ -178,25 +160,6 @@ def test_masked_tokens_change_nothing(model_path, tmp_path):
     assert masked.loss == plain.loss
     assert masked.metrics["trained_tokens"] == 6
     assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(again, tmp_path / "b"))
-
-
-@pytest.mark.parametrize(
-    ("loss", "share"),
-    [("grpo", 3 / 4), ("gspo", 3 / 4), ("dr_grpo", 3 / 4), ("dapo", 1.0), ("cispo", 1.0), ("ppo", 1.0)],
-)
-def test_a_truncated_sample_counts_in_the_means_over_samples_and_in_no_mean_over_tokens(model_path, loss, share):
-    """As in TRL: with one of four truncated, a mean over samples has 3/4 of the gradient that it has without it."""
-    trained = [a_sample(index) for index in (1, 2, 3)]
-    truncated = a_sample(4, loss_mask=np.zeros(4, dtype=np.bool_))
-    without = a_backend(model_path, loss=loss).train_step(trained, step=0)
-    with_it = a_backend(model_path, loss=loss).train_step([*trained, truncated], step=0)
-    assert with_it.loss == pytest.approx(share * without.loss, rel=1e-6)
-    assert with_it.grad_norm == pytest.approx(share * without.grad_norm, rel=1e-5)
-
-
-def test_a_step_in_which_nothing_trains_is_refused(model_path):
-    with pytest.raises(ValueError, match="none of 1 samples"):
-        a_backend(model_path).train_step([a_sample(1, loss_mask=np.zeros(4, dtype=np.bool_))], step=0)
 
 
 def test_a_non_finite_gradient_skips_the_step_and_leaves_the_weights(model_path, tmp_path):

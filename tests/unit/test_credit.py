@@ -60,22 +60,13 @@ def credit_of(share: int, *groups: str) -> Credit:
     return credit
 
 
-def test_what_is_submitted_uses_credit_until_it_closes() -> None:
-    ledger, credit = Ledger(), credit_of(2, "a", "b")
-    assert credit.free == 0
+def test_what_is_submitted_uses_credit_once_until_it_closes() -> None:
+    ledger, credit = Ledger(), credit_of(2, "a", "b", "a")
+    assert (credit.free, credit.num_outstanding) == (0, 2)
     ledger.step("a", "of-another-producer")
-    ledger.fold_into(credit)
-    assert (credit.free, credit.num_outstanding) == (1, 1)
-
-
-def test_a_dropped_group_gives_its_credit_back() -> None:
-    ledger, credit = Ledger(), credit_of(1, "a")
-    ledger.drops("a")
     assert ledger.fold_into(credit).free == 1
-
-
-def test_submitting_again_counts_once() -> None:
-    assert credit_of(3, "a", "a", "a").num_outstanding == 1
+    ledger.drops("b")
+    assert ledger.fold_into(credit, 2).free == 2
 
 
 def test_a_cut_makes_groups_outstanding_again_even_beyond_the_share() -> None:

@@ -105,28 +105,17 @@ def doubted(message: KafkaMessage, *, bounds: tuple[int, int] | None = (0, 100),
     return doubt.kind if doubt else ""
 
 
-@pytest.mark.parametrize("topic", ["demo.scored", "demo.weights", "demo.ledger", "other.prompts", "payments", ""])
-def test_a_letter_that_names_a_topic_which_its_group_does_not_read_is_foreign(topic: str) -> None:
-    assert doubted(MESSAGE._replace(topic=topic)) == "foreign"
-
-
-@pytest.mark.parametrize("group", ["demo.scorers", "demo.trainer", "demo.readers", "demo.", "other.generators", ""])
-def test_a_letter_of_a_group_that_does_not_read_its_topic_is_foreign(group: str) -> None:
-    assert doubted(MESSAGE, group=group) == "foreign"
-
-
-@pytest.mark.parametrize("value", [b"", None, b"\0\0\0\0\5bodY", b"\0\0\0\0\5body\0", bytes(20_000_000)])
-def test_a_letter_with_other_bytes_than_its_place_holds_is_forged(value: bytes | None) -> None:
-    assert doubted(MESSAGE._replace(value=value)) == "forged"
-
-
-def test_a_letter_of_a_place_where_nothing_was_ever_written_is_forged() -> None:
+def test_a_letter_of_another_topic_group_or_content_than_its_place_has_is_doubted() -> None:
+    for topic in ("demo.scored", "demo.weights", "demo.ledger", "other.prompts", "payments", ""):
+        assert doubted(MESSAGE._replace(topic=topic)) == "foreign", topic
+    for group in ("demo.scorers", "demo.trainer", "demo.readers", "demo.", "other.generators", ""):
+        assert doubted(MESSAGE, group=group) == "foreign", group
+    for value in (b"", None, b"\0\0\0\0\5bodY", b"\0\0\0\0\5body\0", bytes(20_000_000)):
+        assert doubted(MESSAGE._replace(value=value)) == "forged"
+    # Where nothing was ever written.
     assert doubted(MESSAGE, bounds=None) == doubted(MESSAGE, bounds=(0, 77)) == "forged"
-    assert doubted(MESSAGE._replace(offset=2**63), bounds=(0, 100)) == "forged"
-    assert doubted(MESSAGE._replace(offset=-5), bounds=(0, 100)) == "forged"
-
-
-def test_a_letter_whose_message_is_gone_is_told_from_a_forged_one_and_is_not_replayed_either() -> None:
+    assert doubted(MESSAGE._replace(offset=2**63)) == doubted(MESSAGE._replace(offset=-5)) == "forged"
+    # Its message is gone: nobody forged it, and nobody can replay it.
     assert doubted(MESSAGE, bounds=(78, 100)) == "expired"
 
 
@@ -205,11 +194,8 @@ def test_a_message_without_our_headers_is_no_dead_letter() -> None:
     assert parse(MESSAGE._replace(headers=(("original.partition", b"x"),))) is None
 
 
-def test_a_long_error_is_cut() -> None:
+def test_an_error_that_is_long_or_that_utf_8_cannot_hold_is_still_said() -> None:
     assert len(parsed(a_letter(error=ValueError("x" * 100_000))).error_message) == 4000
-
-
-def test_an_error_that_utf_8_cannot_hold_is_still_said() -> None:
     assert parsed(a_letter(error=ValueError("lone \udc80 surrogate"))).error_message == "lone ? surrogate"
 
 

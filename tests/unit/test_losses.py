@@ -1,4 +1,4 @@
-"""Surrogates and normalizations against numbers worked by hand, gradients against finite differences."""
+"""Surrogates and normalizations against numbers worked by hand; `test_losses_reference.py` has whole steps."""
 
 import math
 from functools import cache
@@ -55,11 +55,6 @@ def test_the_clipped_loss_is_the_pessimistic_one_of_two(ratio, advantage, loss):
     assert losses.clipped(a_batch([ratio], [advantage]), clip()).loss.item() == pytest.approx(loss)
 
 
-def test_the_importance_weight_multiplies_the_loss_and_nothing_else():
-    token_loss = losses.clipped(a_batch([1.1, 1.5], [2.0, 2.0], weights=[0.5, 2.0]), clip())
-    torch.testing.assert_close(token_loss.loss.detach(), torch.tensor([-1.1, -5.12], dtype=torch.float64))
-
-
 def test_clip_fractions_count_the_tokens_that_lost_their_gradient():
     batch = a_batch([1.5, 1.5, 0.5, 0.5, 1.0], [1.0, -1.0, 1.0, -1.0, 1.0])
     token_loss = losses.clipped(batch, clip())
@@ -76,32 +71,6 @@ def test_at_ratio_one_every_loss_has_the_gradient_of_the_policy_gradient(name):
     torch.testing.assert_close(gradient(losses.SURROGATES[name], batch), torch.tensor([-2.0, 1.5, -0.125]).double())
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_gradients_agree_with_finite_differences(name):
-    ratios, advantages, samples = [1.1, 0.95, 1.6, 0.6, 1.05], [1.0, 1.0, -2.0, -2.0, 0.5], [0, 0, 1, 1, 2]
-    batch = a_batch(ratios, advantages, samples=samples, weights=[1.0, 0.5, 2.0, 1.0, 1.5])
-    analytic = gradient(losses.SURROGATES[name], batch)
-    step = 1e-6
-    for index in range(len(ratios)):
-        values = []
-        for sign in (1, -1):
-            nudged = batch.policy_logprobs.detach().clone()
-            nudged[index] += sign * step
-            values.append(_loss_with_frozen_weight(name, batch, nudged))
-        assert analytic[index].item() == pytest.approx((values[0] - values[1]) / (2 * step), abs=1e-6)
-
-
-def _loss_with_frozen_weight(name, batch, policy_logprobs):
-    """CISPO's bounded ratio carries no gradient: finite differences hold it where it was."""
-    if name == "cispo":
-        bounded = torch.exp(batch.policy_logprobs.detach() - batch.old_logprobs).clamp(max=1 + clip().high)
-        return float((-batch.importance_weights * bounded * batch.advantages * policy_logprobs).sum())
-    fields = {field: getattr(batch, field) for field in losses.TokenBatch.__slots__}
-    return float(
-        losses.SURROGATES[name](losses.TokenBatch(**{**fields, "policy_logprobs": policy_logprobs}), clip()).loss.sum()
-    )
-
-
 def test_gspo_clips_the_geometric_mean_ratio_of_the_sequence():
     # Sequence 0: sqrt(2 · 0.5) = 1, so nothing is clipped; sequence 1: sqrt(2 · 2) = 2, clipped at 1.28.
     token_loss = losses.gspo(a_batch([2.0, 0.5, 2.0, 2.0], [1.0] * 4, samples=[0, 0, 1, 1]), clip())
@@ -114,42 +83,18 @@ def test_cispo_bounds_the_weight_but_keeps_the_gradient_of_every_token():
     torch.testing.assert_close(gradient(losses.cispo, batch), torch.tensor([-2.56, -1.0]).double())
 
 
-def test_importance_weights_are_capped_and_carry_no_gradient():
-    proximal = torch.log(torch.tensor([0.5, 0.4, 0.9])).requires_grad_()
-    behavior = torch.log(torch.tensor([0.5, 0.1, 0.95]))
-    weights = losses.importance_weights(proximal, behavior, 2.0)
-    torch.testing.assert_close(weights, torch.tensor([1.0, 2.0, 0.9 / 0.95]))
-    assert not weights.requires_grad
-
-
-def test_without_a_cap_there_is_no_importance_weight():
-    assert losses.importance_weights(torch.zeros(2), -torch.ones(2), None).tolist() == [1.0, 1.0]
-
-
 @pytest.mark.parametrize(
-    ("normalization", "expected"),
+    ("normalization", "alone", "beside_truncated"),
     [
-        ("dapo", [1 / 8, 1 / 8]),  # 2 + 6 tokens
-        ("grpo", [1 / 4, 1 / 12]),  # half of each sequence's mean
-        ("dr_grpo", [1 / 24, 1 / 24]),  # two samples of at most 12 tokens
+        ("dapo", [1 / 8, 1 / 8], [1 / 8, 1 / 8]),  # 2 + 6 tokens: the truncated samples have none
+        ("grpo", [1 / 4, 1 / 12], [1 / 8, 1 / 24]),  # half, or of four samples a quarter, of each sequence's mean
+        ("dr_grpo", [1 / 24, 1 / 24], [1 / 48, 1 / 48]),  # two, or four, samples of at most 12 tokens
     ],
 )
-def test_each_normalization_weighs_tokens_as_its_paper_says(normalization, expected):
-    weights = token_weights(np.array([2, 6]), np.array([12, 12]), normalization)
-    np.testing.assert_allclose(weights, expected)
-
-
-@pytest.mark.parametrize(
-    ("normalization", "expected"),
-    [
-        ("dapo", [1 / 8, 1 / 8]),  # 2 + 6 tokens: the truncated samples have none
-        ("grpo", [1 / 8, 1 / 24]),  # a quarter of each sequence's mean: there are four samples
-        ("dr_grpo", [1 / 48, 1 / 48]),  # four samples of at most 12 tokens
-    ],
-)
-def test_truncated_samples_count_as_samples_but_not_as_tokens(normalization, expected):
-    weights = token_weights(np.array([2, 6, 0, 0]), np.array([12, 12, 12, 12]), normalization)
-    np.testing.assert_allclose(weights[:2], expected)
+def test_each_normalization_weighs_tokens_as_its_paper_says(normalization, alone, beside_truncated):
+    np.testing.assert_allclose(token_weights(np.array([2, 6]), np.array([12, 12]), normalization), alone)
+    with_truncated = token_weights(np.array([2, 6, 0, 0]), np.array([12, 12, 12, 12]), normalization)
+    np.testing.assert_allclose(with_truncated[:2], beside_truncated)
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -170,12 +115,20 @@ def test_a_token_that_was_nearly_impossible_when_it_was_sampled_leaves_loss_and_
 
 
 @pytest.mark.parametrize(
-    ("loss", "normalization"),
-    [("dapo", "dapo"), ("grpo", "grpo"), ("dr_grpo", "dr_grpo"), ("gspo", "grpo"), ("cispo", "dapo"), ("ppo", "dapo")],
-)
-def test_a_loss_brings_its_own_normalization_unless_another_is_set(loss, normalization):
+    ("loss", "normalization", "clip"),
+    [
+        ("ppo", "dapo", (0.2, 0.2)), ("grpo", "grpo", (0.2, 0.2)), ("dr_grpo", "dr_grpo", (0.2, 0.2)),
+        ("dapo", "dapo", (0.2, 0.28)), ("gspo", "grpo", (3e-4, 4e-4)), ("cispo", "dapo", (1.0, 4.0)),
+    ],
+)  # fmt: skip
+def test_each_loss_brings_normalization_and_clip_range_of_its_paper_unless_the_settings_name_one(
+    loss, normalization, clip
+):
     assert LearningSettings(loss=loss).resolved_normalization == normalization
     assert LearningSettings(loss=loss, normalization="dr_grpo").resolved_normalization == "dr_grpo"
+    assert LearningSettings(loss=loss).resolved_clip == clip
+    assert LearningSettings(loss=loss, clip_high=0.1).resolved_clip == (clip[0], 0.1)
+    assert LearningSettings(loss=loss, clip_low=0.1).resolved_clip == (0.1, clip[1])
 
 
 def test_correcting_for_lag_twice_is_refused():
@@ -183,19 +136,6 @@ def test_correcting_for_lag_twice_is_refused():
     assert LearningSettings().resolved_importance_cap == 2.0
     with pytest.raises(ValidationError, match="twice"):
         LearningSettings(old="behavior", importance_cap=2.0)
-
-
-@pytest.mark.parametrize(
-    ("loss", "clip"),
-    [
-        ("ppo", (0.2, 0.2)), ("grpo", (0.2, 0.2)), ("dr_grpo", (0.2, 0.2)), ("dapo", (0.2, 0.28)),
-        ("gspo", (3e-4, 4e-4)), ("cispo", (1.0, 4.0)),
-    ],
-)  # fmt: skip
-def test_each_loss_brings_the_clip_range_of_its_paper_unless_the_settings_name_one(loss, clip):
-    assert LearningSettings(loss=loss).resolved_clip == clip
-    assert LearningSettings(loss=loss, clip_high=0.1).resolved_clip == (clip[0], 0.1)
-    assert LearningSettings(loss=loss, clip_low=0.1).resolved_clip == (0.1, clip[1])
 
 
 @pytest.mark.parametrize(

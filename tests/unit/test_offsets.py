@@ -54,38 +54,6 @@ def test_offsets_that_go_back_are_refused() -> None:
         tracker.start(5)
 
 
-def test_a_record_finishes_once() -> None:
-    tracker = OffsetTracker()
-    tracker.start(5)
-    tracker.finish(5)
-    with pytest.raises(KeyError):
-        tracker.finish(5)
-
-
-def test_weights_add_up_over_what_is_unfinished() -> None:
-    assignment = Assignment()
-    assignment.add(PARTITIONS)
-    for partition in PARTITIONS:
-        assert assignment.start(partition, 0, weight=7) is not None
-    assignment.remove(PARTITIONS[:1])
-    assert (assignment.num_unfinished, assignment.weight) == (2, 14)
-
-
-def test_a_result_from_before_a_loss_does_not_count_after_the_partition_came_back() -> None:
-    assignment = Assignment()
-    assignment.add(PARTITIONS)
-    old = assignment.start(PARTITIONS[0], 0)
-    assert old is not None
-    assignment.remove(PARTITIONS)
-    assignment.add(PARTITIONS)
-    new = assignment.start(PARTITIONS[0], 0)
-    assert new is not None
-    assert not assignment.finish(PARTITIONS[0], 0, old)
-    assert assignment.committable(PARTITIONS[0]) == 0
-    assert assignment.finish(PARTITIONS[0], 0, new)
-    assert assignment.to_commit() == {PARTITIONS[0]: Commit(1)}
-
-
 def test_a_confirmed_commit_is_not_repeated() -> None:
     assignment = Assignment()
     assignment.add(PARTITIONS[:1])

@@ -5,6 +5,7 @@ Every setting that may hold a secret is found by its type. A new one without a c
 
 import json
 import logging
+import socket
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -15,11 +16,12 @@ import tomli_w
 from click.testing import CliRunner, Result
 
 from rollstream.cli.main import cli
+from rollstream.process.fleet import Fleet
 from rollstream.process.settings.base import STAGES, Stage, StageSettings, settings_class
 from rollstream.process.settings.errors import PREFIX, variable_name
 from rollstream.process.settings.keys import Key, keys_of
 from rollstream.process.settings.run_file import RunFile
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, RegistryError
 from tests.harness.planted import (
     a_numeric_secret,
     a_plain_secret,
@@ -194,9 +196,28 @@ def malformed_urls() -> Iterator[tuple[str, dict[str, Any]]]:
             yield f"{name} = {url}", {**NEEDED, name: url}
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_no_text_for_a_stage_is_shown(stage: Stage, tmp_path: Path) -> None:
-    assert_absent(PLANTED, said_of(written(tmp_path / "rollstream.toml", {**NEEDED, stage: KEY})))
+# What the generated mistakes do not have.
+OTHER_FILES: dict[str, dict[str, Any]] = {
+    **{f"a text for {stage}": {stage: KEY} for stage in STAGES},
+    "a text for the table above": {"kafka": KEY},
+    "a list for the table above": {"kafka": [{"security": KEY}]},
+    "a name without quotes": {"kafka": {"security": {"sasl": {"password": KEY}}}},
+    "the password as protocol": {"kafka": {"security": {"security.protocol": KEY}}},
+    "a stray key": {"password": KEY},
+    "a password among the brokers": {"kafka": {"bootstrap_servers": [f"SASL_SSL://me:{KEY}@broker"]}},
+    "a key for the agent of every prompt": {
+        "producer": {"environment": "sort_digits", "agent": {"options": {"api_key": KEY}}}
+    },
+    "options that are no table": {"environments": {"sort_digits": {"key": [KEY]}}},
+    "a mistyped table of options": {"agents": {"debate": {"option": {"key": KEY}}}},
+}
+
+
+@pytest.mark.parametrize("wrong", OTHER_FILES)
+def test_no_other_mistake_of_the_file_shows_it(wrong: str, tmp_path: Path) -> None:
+    said = said_of(written(tmp_path / "rollstream.toml", {**NEEDED, **OTHER_FILES[wrong]}))
+    assert any(where.startswith("error") for where in said)
+    assert_absent(PLANTED, said)
 
 
 @pytest.mark.parametrize("key", HOLDING)
@@ -319,3 +340,16 @@ def test_an_address_in_a_wrong_place_of_the_command_line_is_not_repeated(
     result = CliRunner().invoke(cli, COMMANDS[where])
     assert result.exit_code == 2, result.output
     assert_absent(PLANTED, {"output": result.output})
+
+
+def test_servers_that_do_not_answer_are_named_without_the_password(caplog: pytest.LogCaptureFixture) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{nobody.getsockname()[1]}"
+        words = ["schemas", "register", "--run", "demo", "--url", f"http://me:{KEY}@{host}"]
+        refused = CliRunner().invoke(cli, words).exception
+        assert Fleet(f"redis://:{KEY}@{host}", "demo").members() == {}
+    assert isinstance(refused, RegistryError)
+    assert f"http://***@{host}" in str(refused)
+    assert "Redis is gone" in caplog.text
+    assert_absent(PLANTED, {"log": caplog.text, "error": "".join(traceback.format_exception(refused))})

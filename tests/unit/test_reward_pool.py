@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import LENGTH, Answered, Sample, Verdict, framed_answer, read_answer
+from rollstream.environments.pool.verdicts import Sample, Verdict, read_answer
 from rollstream.environments.rubric import RewardInput
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
@@ -142,18 +142,14 @@ def test_an_answer_for_another_sample_ends_the_process_and_no_sample_gets_the_re
     )
 
 
-def test_what_a_reward_function_writes_to_the_scorer_never_runs_there(tmp_path: Path) -> None:
+def test_what_a_reward_function_writes_to_the_scorer_never_runs_there_and_costs_only_its_own_sample(
+    tmp_path: Path,
+) -> None:
     trace = tmp_path / "ran"
-    verdicts = scored(ordered(f"write pickle {trace}", "give 1"))
+    verdicts = scored(ordered(f"write pickle {trace}", "give 1", "write long", "give 2"))
     assert not trace.exists()
-    assert [verdict.reward for verdict in verdicts] == [None, 1.0]
-    assert "brought what no scoring process writes instead of " in str(verdicts[0].failure)
-
-
-def test_an_answer_without_an_end_costs_only_its_own_sample() -> None:
-    verdicts = scored(ordered("write long", "give 1"))
-    assert [verdict.reward for verdict in verdicts] == [None, 1.0]
-    assert "brought what no scoring process writes instead of " in str(verdicts[0].failure)
+    assert [verdict.reward for verdict in verdicts] == [None, 1.0, None, 2.0]
+    assert all("brought what no scoring process writes" in str(verdicts[place].failure) for place in (0, 2))
 
 
 @pytest.mark.parametrize(
@@ -172,12 +168,6 @@ def test_an_answer_without_an_end_costs_only_its_own_sample() -> None:
 )
 def test_what_is_no_answer_is_not_read_as_one(body: bytes) -> None:
     assert read_answer(body) is None
-
-
-def test_an_answer_is_read_as_it_was_written() -> None:
-    verdict = Verdict(status=Status.COMPLETED, reward=0.1, components={"exact": 1.0})
-    frame = framed_answer(Answered(answered_id=7, verdict=verdict))
-    assert read_answer(frame[LENGTH.size :]) == Answered(answered_id=7, verdict=verdict)
 
 
 def test_components_beyond_the_bound_of_an_answer_leave_the_sample_unresolved_and_say_so() -> None:

@@ -1,10 +1,8 @@
 """Rewards by data source: golden tables of hand-made answers, each with the traps of its rule."""
 
 import json
-from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from rollstream.environments.rewards.registry import SOURCES, default_compute_score, score_by_source, source_of
@@ -249,43 +247,15 @@ def test_the_scripts_function_takes_nested_values_as_pandas_gives_them() -> None
     assert default_compute_score("ifeval", "a, comma", extra_info=extra)["score"] == 0.0
 
 
-SNIPPET = """
-df = pd.read_parquet("rollouts.parquet")
-rewards = []
-for _, row in df.iterrows():
-    reward = default_compute_score(
-        data_source=row["original_data_source"],
-        solution=row["response"],
-        ground_truth=row["original_ground_truth"],
-    )
-    rewards.append(reward["score"])
-df["reward"] = rewards
-df.to_parquet("rollouts_with_rewards.parquet")
-"""
-"""What the source document types after its import."""
-
-
-def test_the_documents_snippet_runs_with_the_import_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    rows = {
-        "response": ["#### 4", "Answer: 5", "<answer>Paris</answer>"],
-        "original_data_source": ["openai/gsm8k", "math", "searchR1_nq"],
-        "original_ground_truth": ["4", "6", '["Paris"]'],
-    }
-    pd.DataFrame(rows).to_parquet("rollouts.parquet")
-    exec(SNIPPET, {"pd": pd, "default_compute_score": default_compute_score})
-    assert pd.read_parquet("rollouts_with_rewards.parquet")["reward"].tolist() == [1.0, -1.0, 1.0]
-
-
-@pytest.mark.parametrize("response", [None, float("nan")])
-def test_the_scripts_function_gives_a_row_without_a_response_no_reward(response: object) -> None:
-    with pytest.raises(RewardError, match="without a response has no reward"):
-        default_compute_score("openai/gsm8k", solution=response, ground_truth="72")  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("missing", [None, float("nan"), np.float32("nan")])
 def test_the_scripts_function_takes_no_missing_value_for_a_text(missing: object) -> None:
-    with pytest.raises(RewardError, match="no reference answer"):
-        default_compute_score("openai/gsm8k", "#### nan", missing)
-    with pytest.raises(RewardError, match="no metadata 'data_source'"):
-        default_compute_score(missing, "#### 72", "72")  # type: ignore[arg-type]
+    for values, why in (
+        (("openai/gsm8k", "#### nan", missing), "no reference answer"),
+        ((missing, "#### 72", "72"), "no metadata 'data_source'"),
+        (("openai/gsm8k", missing, "72"), "without a response"),
+    ):
+        with pytest.raises(RewardError, match=why):
+            default_compute_score(*values)  # type: ignore[arg-type]
+
+
+"""What the source document types after its import."""

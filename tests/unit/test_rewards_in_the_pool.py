@@ -1,18 +1,16 @@
 """Rewards in processes that can be killed: an answer that hangs or crashes costs only its own sample."""
 
 import asyncio
-from pathlib import Path
 
 import psutil
 import pytest
 
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
-from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.environments.rubric import RewardInput
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.rollout import Status
 from tests.harness.reward_inputs import an_answer
-from tests.harness.unruly_environment import Unruly
 from tests.harness.waits import DEADLINE_SECONDS
 
 POWER = r"\boxed{9^{9^{9^9}}}"
@@ -37,7 +35,7 @@ def scored_twice(
 
     `options`: of `by_source`.
     """
-    declared = {"polite": Declaration(path=f"{__name__}.Polite"), "by_source": Declaration(options=options or {})}
+    declared = {"by_source": Declaration(options=options or {})}
 
     async def score() -> tuple[list[Verdict | None], list[Verdict | None]]:
         async with ScoringPool(BOUNDS, declared) as pool:
@@ -136,30 +134,3 @@ def test_a_program_in_a_long_line_is_found_at_once_and_given_to_the_sandbox() ->
         sandbox_url="http://127.0.0.1:1/run_code",
     )
     assert "the sandbox service did not answer: ConnectionRefusedError" in str(verdict.failure)
-
-
-class Polite(Unruly):
-    """An environment of a user's own, by its dotted path."""
-
-    name = "polite"
-    rubric = Rubric(WeightedReward("please", lambda sample: float("please" in sample.completion)))
-
-
-def test_a_users_own_reward_by_dotted_path_scores_too() -> None:
-    assert told(scored("polite", an_answer("yes please"), an_answer("yes"))) == ["1.0", "0.0"]
-
-
-def test_model_written_code_in_an_answer_to_a_procedural_task_never_runs(tmp_path: Path) -> None:
-    trace = tmp_path / "ran"
-    code = f"<answer>open('{trace}', 'w')</answer>"
-    answer = an_answer(code, "0 1", dataset="spiral_matrix", question="", entry_metadata={})
-    declared = {"reasoning_gym": Declaration(options={"dataset": "spiral_matrix"})}
-
-    async def score() -> list[Verdict | None]:
-        async with ScoringPool(BOUNDS, declared) as pool:
-            return await pool.score([Sample(environment="reasoning_gym", answer=answer)])
-
-    [verdict] = asyncio.run(score())
-    assert verdict is not None
-    assert verdict.reward == 0.0
-    assert not trace.exists()

@@ -20,11 +20,47 @@ def test_an_empty_ledger_has_no_version() -> None:
     assert (survivors.chain, survivors.current_version, survivors.max_version) == ((), None, -1)
 
 
-def test_a_step_closes_its_groups() -> None:
-    survivors = surviving([START, step(1, 0, step=1, trained=("g",), dropped=("h",))])
-    assert {group: closed.outcome for group, closed in survivors.closed.items()} == {"g": "trained", "h": "dropped"}
-    assert list(survivors.trained) == ["g-0"]
-    assert (survivors.current_version, survivors.step) == (1, 1)
+ROLLED_BACK = [
+    START,
+    step(1, 0, step=1, checkpoint="c1", trained=("a",)),
+    step(2, 1, step=2, trained=("b",)),
+    step(3, 2, step=3, checkpoint="c3", trained=("c",)),
+    entry(EntryKind.ROLLBACK, 4, 2, step=2),
+]
+BRANCHES = {
+    "a step": ([START, step(1, 0, trained=("a",), dropped=("b",))], "ab", [0, 1], None),
+    "drops before a step": ([START, entry(EntryKind.DROPS, 0, dropped=("b",)), step(1, 0, trained=("a",))], "ab",
+                            [0, 0, 1], None),
+    "a restart cuts steps and drops": (
+        [START, step(1, 0, step=1, checkpoint="c1", trained=("a",)), entry(EntryKind.DROPS, 1, step=1, dropped=("b",)),
+         step(2, 1, step=2, trained=("c",)), entry(EntryKind.RESTART, 3, 1, step=1)],
+        "a", [0, 1, 3], "c1",
+    ),
+    "closed again by what is cut": (
+        [START, step(1, 0, trained=("a",)), step(2, 1, trained=("a", "b")), entry(EntryKind.RESTART, 3, 1)],
+        "a", [0, 1, 3], None,
+    ),
+    "the newest checkpoint is an ancestor of the version gone back to": (ROLLED_BACK, "ab", [0, 1, 2, 4], "c1"),
+    "a version without checkpoint restarts from its ancestor": (
+        [*ROLLED_BACK, entry(EntryKind.RESTART, 5, 1, step=1)], "a", [0, 1, 5], "c1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+def test_the_branch_that_survives_has_its_own_groups_versions_and_checkpoint(name: str) -> None:
+    entries, closed, versions, checkpoint = BRANCHES[name]
+    survivors = surviving(entries)
+    assert set(survivors.closed) == set(closed)
+    assert [item.weight_version for item in survivors.chain] == versions
+    assert (survivors.checkpoint and survivors.checkpoint.checkpoint) == checkpoint
+    assert survivors.max_version == max(item.weight_version for item in entries)
+
+
+def test_a_cut_version_is_not_a_parent_any_more() -> None:
+    fold = a_fold(START, step(1, 0), step(2, 1), entry(EntryKind.ROLLBACK, 3, 1))
+    with pytest.raises(InconsistentLedgerError, match="version 2, is not on the surviving branch"):
+        fold.add(entry(EntryKind.ROLLBACK, 4, 2))
 
 
 def test_an_entry_that_names_records_to_pass_over_belongs_to_no_branch() -> None:
@@ -38,44 +74,6 @@ def test_an_entry_that_names_records_to_pass_over_belongs_to_no_branch() -> None
         surviving([START, entry(EntryKind.SKIP, 0)])
 
 
-def test_a_restart_cuts_steps_and_drops_after_the_restored_version() -> None:
-    survivors = surviving(
-        [
-            START,
-            step(1, 0, step=1, checkpoint="c1", trained=("a",)),
-            entry(EntryKind.DROPS, 1, step=1, dropped=("b",)),
-            step(2, 1, step=2, trained=("c",)),
-            entry(EntryKind.RESTART, 3, 1, step=1),
-        ]
-    )
-    assert set(survivors.closed) == {"a"}
-    assert [item.weight_version for item in survivors.chain] == [0, 1, 3]
-    assert (survivors.step, survivors.max_version) == (1, 3)
-
-
-def test_drops_after_a_version_survive_its_next_step() -> None:
-    survivors = surviving([START, entry(EntryKind.DROPS, 0, dropped=("b",)), step(1, 0, trained=("a",))])
-    assert set(survivors.closed) == {"a", "b"}
-
-
-def test_after_a_rollback_the_newest_checkpoint_is_the_older_versions_ancestor() -> None:
-    entries = [
-        START,
-        step(1, 0, step=1, checkpoint="c1", trained=("a",)),
-        step(2, 1, step=2, trained=("b",)),
-        step(3, 2, step=3, checkpoint="c3", trained=("c",)),
-        entry(EntryKind.ROLLBACK, 4, 2, step=2),
-    ]
-    survivors = surviving(entries)
-    assert set(survivors.closed) == {"a", "b"}
-    assert survivors.checkpoint is not None
-    assert survivors.checkpoint.checkpoint == "c1"
-    # Version 2 has no checkpoint, so the next trainer restores version 1's and says so.
-    restarted = surviving([*entries, entry(EntryKind.RESTART, 5, 1, step=1)])
-    assert set(restarted.closed) == {"a"}
-    assert [item.weight_version for item in restarted.chain] == [0, 1, 5]
-
-
 def non_finite(kind: EntryKind, version: int, parent: int | None, *groups: str) -> LedgerEntry:
     """An entry that drops `groups`, since their step had no finite loss."""
     closed = tuple(ClosedGroup(group_id=g, outcome=GroupOutcome.DROPPED, reason="non_finite") for g in groups)
@@ -83,9 +81,7 @@ def non_finite(kind: EntryKind, version: int, parent: int | None, *groups: str) 
 
 
 def planned(*entries: LedgerEntry) -> RestartPlan:
-    fold = LedgerFold()
-    for item in entries:
-        fold.add(item)
+    fold = a_fold(*entries)
     return plan_restart(fold, fold.max_version)
 
 
@@ -116,50 +112,11 @@ def test_before_the_first_checkpoint_a_restart_goes_on_from_the_initial_model() 
     assert plan == RestartPlan(version=2, parent=0, step=0, checkpoint=None, non_finite=("a",))
 
 
-def test_a_group_closed_twice_stays_closed_when_the_second_closing_is_cut() -> None:
-    entries = [START, step(1, 0, trained=("a",)), step(2, 1, trained=("a", "b")), entry(EntryKind.RESTART, 3, 1)]
-    assert set(surviving(entries).closed) == {"a"}
-    fold = LedgerFold()
-    changes = [fold.add(item) for item in entries]
-    assert [change.closed for change in changes] == [(), ("a",), ("b",), ()]
-    assert changes[-1].reopened == ("b",)
-    assert fold.closed == {"a"}
-
-
-def test_a_cut_version_is_not_a_parent_any_more() -> None:
-    fold = LedgerFold()
-    for item in (START, step(1, 0), step(2, 1), entry(EntryKind.ROLLBACK, 3, 1)):
-        fold.add(item)
-    with pytest.raises(InconsistentLedgerError, match="its parent, version 2, is not on the surviving branch"):
-        fold.add(entry(EntryKind.ROLLBACK, 4, 2))
-
-
-def test_each_entry_says_what_it_closed_and_reopened() -> None:
-    fold = LedgerFold()
-    fold.add(START)
-    assert fold.add(step(1, 0, trained=("a", "b"))).closed == ("a", "b")
-    change = fold.add(entry(EntryKind.RESTART, 2, 0))
-    assert (change.closed, set(change.reopened)) == ((), {"a", "b"})
-    assert not fold.closed
-
-
 def test_lag_counts_steps_on_the_path_and_not_restarts() -> None:
-    versions = surviving(
-        [
-            START,
-            step(1, 0),
-            step(2, 1),
-            step(3, 2),
-            entry(EntryKind.RESTART, 4, 1),
-            step(5, 4),
-        ]
-    ).versions
-    assert versions.lag(5, 5) == 0
-    assert versions.lag(1, 4) == 0
-    assert versions.lag(1, 5) == 1
-    assert versions.lag(3, 5) == 3
-    assert versions.lag(5, 3) == 3
-    assert versions.lag(6, 5) is None
+    entries = [START, step(1, 0), step(2, 1), step(3, 2), entry(EntryKind.RESTART, 4, 1), step(5, 4)]
+    versions = surviving(entries).versions
+    pairs = {(5, 5): 0, (1, 4): 0, (1, 5): 1, (3, 5): 3, (5, 3): 3, (6, 5): None}
+    assert {pair: versions.lag(*pair) for pair in pairs} == pairs
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ The run below is made up by hand from the fields that verifiers writes; no file 
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -130,47 +131,48 @@ def test_the_rows_have_our_columns_and_an_error_is_no_reward_of_0(tmp_path: Path
     assert frame["exact_match_reward"].tolist()[:2] == [1.0, 0.0]
 
 
-def test_a_changed_reward_comes_out_and_the_averages_are_computed_anew(tmp_path: Path) -> None:
+def exported_after(
+    tmp_path: Path, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]], **options: bool
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Results and metadata of the run that is imported, changed and exported again."""
     rollouts = tmp_path / "rollouts.jsonl"
     import_run(a_run(tmp_path / "run"), rollouts)
-    rows = [row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)]
-    rows[1] = {**rows[1], "reward": 1.3, "exact_match_reward": 1.0}
+    rows = change([row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)])
     rewrite_rows(rollouts, "jsonl", lambda: rows)
-    run = export_run(rollouts, tmp_path / "outputs", RunName(run_id="again")).path
+    run = export_run(rollouts, tmp_path / "outputs", RunName(run_id="again"), **options).path
+    return results_of(run), json.loads((run / "metadata.json").read_text())
+
+
+def test_a_changed_reward_comes_out_and_the_averages_are_computed_anew(tmp_path: Path) -> None:
+    better = {"reward": 1.3, "exact_match_reward": 1.0}
+    results, metadata = exported_after(tmp_path, lambda rows: [rows[0], {**rows[1], **better}, *rows[2:]])
     expected = copy.deepcopy(the_results())
-    expected[1]["reward"] = 1.3
-    expected[1]["exact_match_reward"] = expected[1]["metrics"]["exact_match_reward"] = 1.0
-    assert results_of(run) == expected
-    metadata = json.loads((run / "metadata.json").read_text())
+    expected[1] |= better
+    expected[1]["metrics"]["exact_match_reward"] = 1.0
+    assert results == expected
     # 1.3, 1.3, 0.25, 1.3 and 0.22: that an error ended the other sample says nothing about its answer.
-    assert metadata["avg_reward"] == pytest.approx(4.37 / 5)
-    assert metadata["avg_error"] == pytest.approx(1 / 6)
+    assert (metadata["avg_reward"], metadata["avg_error"]) == pytest.approx((4.37 / 5, 1 / 6))
     assert (metadata["pass_at_k"], metadata["pass_all_k"]) == ({}, {})
     assert metadata["version_info"] == METADATA["version_info"]
 
 
 def test_as_verifiers_counts_a_failed_sample_is_a_reward_of_0_on_demand(tmp_path: Path) -> None:
-    rollouts = tmp_path / "rollouts.jsonl"
-    import_run(a_run(tmp_path / "run"), rollouts)
-    rows = [row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)]
-    rewrite_rows(rollouts, "jsonl", lambda: [{**rows[0], "reward": 1.0}, *rows[1:]])
-    run = export_run(rollouts, tmp_path / "outputs", RunName(), zero_for_failed=True).path
-    metadata = json.loads((run / "metadata.json").read_text())
+    _, metadata = exported_after(tmp_path, lambda rows: [{**rows[0], "reward": 1.0}, *rows[1:]], zero_for_failed=True)
     # 1.0, 0.25, 0.25, 1.3, 0.0 and 0.22: one of example 0 passes, one of example 1, none of example 2.
     assert metadata["avg_reward"] == pytest.approx(3.02 / 6)
     assert metadata["pass_at_k"] == pytest.approx({"1": 1 / 3, "2": 2 / 3})
 
 
 def test_a_failed_sample_that_got_a_reward_since_counts_with_it(tmp_path: Path) -> None:
-    rollouts = tmp_path / "rollouts.jsonl"
-    import_run(a_run(tmp_path / "run"), rollouts)
-    rows = [row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)]
-    rows[4]["reward"] = 0.25
-    rewrite_rows(rollouts, "jsonl", lambda: rows)
-    run = export_run(rollouts, tmp_path / "outputs", RunName()).path
-    assert (results_of(run)[4]["reward"], results_of(run)[4]["error"]) == (0.25, None)
-    metadata = json.loads((run / "metadata.json").read_text())
+    results, metadata = exported_after(tmp_path, lambda rows: [*rows[:4], {**rows[4], "reward": 0.25}, rows[5]])
+    assert (results[4]["reward"], results[4]["error"]) == (0.25, None)
     assert (metadata["avg_error"], metadata["avg_reward"]) == pytest.approx((0.0, 3.57 / 6))
+
+
+def test_rows_that_were_taken_out_change_the_averages_of_the_run(tmp_path: Path) -> None:
+    _, metadata = exported_after(tmp_path, lambda rows: [row for row in rows if (row["reward"] or 0) > 1.0])
+    assert (metadata["num_examples"], metadata["rollouts_per_example"]) == (2, 1)
+    assert metadata["avg_reward"] == pytest.approx(1.3)
 
 
 @pytest.mark.parametrize("column", ["scoring_failure", "reward_failure"])
@@ -239,11 +241,6 @@ def test_no_name_leads_out_of_the_directory(tmp_path: Path, bad: dict[str, str])
         export_run(our_rows(tmp_path / "rollouts.jsonl"), tmp_path / "outputs", name)
 
 
-def test_an_export_without_names_says_which_options_give_them(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="give --env-id and --model"):
-        export_run(our_rows(tmp_path / "rollouts.jsonl"), tmp_path, RunName())
-
-
 def test_a_torn_line_of_a_run_is_counted_and_the_rest_is_imported(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
     with (run / "results.jsonl").open("a") as stream:
@@ -279,31 +276,12 @@ def test_a_file_without_a_row_that_can_be_read_writes_nothing(tmp_path: Path) ->
     assert not list((tmp_path / "outputs").rglob("*.json*"))
 
 
-@pytest.mark.parametrize("name", ["rollouts.csv", "."])
-def test_an_output_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match=r"name must end in .jsonl or .parquet"):
-        import_run(a_run(tmp_path / "run"), Path(name))
-
-
-def test_rows_that_were_taken_out_change_the_averages_of_the_run(tmp_path: Path) -> None:
-    rollouts = tmp_path / "rollouts.jsonl"
-    import_run(a_run(tmp_path / "run"), rollouts)
-    rows = [row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)]
-    rewrite_rows(rollouts, "jsonl", lambda: [row for row in rows if (row["reward"] or 0) > 1.0])
-    run = export_run(rollouts, tmp_path / "outputs", RunName(run_id="good")).path
-    metadata = json.loads((run / "metadata.json").read_text())
-    assert (metadata["num_examples"], metadata["rollouts_per_example"]) == (2, 1)
-    assert metadata["avg_reward"] == pytest.approx(1.3)
-    assert metadata["version_info"] == METADATA["version_info"]
-
-
 def test_the_metadata_of_an_earlier_import_is_not_taken_for_another_run(tmp_path: Path) -> None:
     rollouts = tmp_path / "rollouts.jsonl"
     import_run(a_run(tmp_path / "run"), rollouts)
     (tmp_path / "run" / "metadata.json").unlink()
     import_run(tmp_path / "run", rollouts)
-    with pytest.raises(ConfigurationError, match="give --env-id and --model"):
+    with pytest.raises(ConfigurationError, match="--env-id and --model"):
         export_run(rollouts, tmp_path / "outputs", RunName())
 
 
@@ -313,10 +291,13 @@ def test_the_directory_where_one_is_can_be_named_by_a_dot(tmp_path: Path, monkey
     assert results_of(export_run(Path(), tmp_path / "outputs", RunName()).path) == the_results()
 
 
-def test_a_metadata_file_that_is_no_object_is_refused(tmp_path: Path) -> None:
+def test_a_metadata_file_that_is_no_object_and_an_output_of_another_kind_are_refused(tmp_path: Path) -> None:
     run = a_run(tmp_path / "run")
+    for name in ("rollouts.csv", "."):
+        with pytest.raises(ConfigurationError, match=r"\.jsonl or \.parquet"):
+            import_run(run, Path(name))
     (run / "metadata.json").write_text("[]")
-    with pytest.raises(ConfigurationError, match="expected a JSON object"):
+    with pytest.raises(ConfigurationError, match="a JSON object"):
         import_run(run, tmp_path / "rollouts.jsonl")
 
 
