@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import wraps
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -43,3 +44,13 @@ async def until(look: Callable[[], T], what: str, *, task: "asyncio.Task[None] |
         return look()
 
     return await asyncio.to_thread(wait_until, look_while_it_runs, what)
+
+
+def in_a_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+    """A test that is a coroutine, run in an event loop of its own."""
+
+    @wraps(test)
+    def run() -> None:
+        asyncio.run(test())
+
+    return run

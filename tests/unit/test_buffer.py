@@ -1,12 +1,12 @@
 """The scorer's buffer is full by records or by bytes, whichever comes first. Before that Faust stops fetching."""
 
-import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 from mode.utils.queues import FlowControlEvent
 
 from rollstream.scorer.buffer import MAX_BUFFER_BYTES, BoundedBuffer
+from tests.harness.waits import in_a_loop
 
 MEGABYTE = 2**20
 
@@ -34,32 +34,22 @@ def fill(buffer: BoundedBuffer, num_bytes: int) -> tuple[int, int]:
     return stopped_after[0], count
 
 
-def test_large_records_fill_it_by_their_bytes() -> None:
-    async def run() -> tuple[int, int]:
-        return fill(a_buffer(), 7 * MEGABYTE)
-
-    stopped_after, count = asyncio.run(run())
+@in_a_loop
+async def test_large_records_fill_it_by_their_bytes_and_small_ones_by_their_number() -> None:
+    stopped_after, count = fill(a_buffer(), 7 * MEGABYTE)
     assert stopped_after < count
     assert MAX_BUFFER_BYTES <= count * 7 * MEGABYTE < MAX_BUFFER_BYTES + 7 * MEGABYTE
+    assert fill(a_buffer(), 1000) == (1638, 2048)
 
 
-def test_small_records_fill_it_by_their_number() -> None:
-    async def run() -> tuple[int, int]:
-        return fill(a_buffer(), 1000)
-
-    assert asyncio.run(run()) == (1638, 2048)
-
-
-def test_it_has_room_again_when_records_are_taken_or_cleared() -> None:
-    async def run() -> None:
-        buffer = a_buffer()
-        fill(buffer, 7 * MEGABYTE)
-        for _ in range(3):
-            await buffer.get()
-        assert not buffer.full()
-        fill(buffer, 7 * MEGABYTE)
-        buffer.clear()
-        assert buffer.qsize() == 0
-        assert buffer.empty()
-
-    asyncio.run(run())
+@in_a_loop
+async def test_it_has_room_again_when_records_are_taken_or_cleared() -> None:
+    buffer = a_buffer()
+    fill(buffer, 7 * MEGABYTE)
+    for _ in range(3):
+        await buffer.get()
+    assert not buffer.full()
+    fill(buffer, 7 * MEGABYTE)
+    buffer.clear()
+    assert buffer.qsize() == 0
+    assert buffer.empty()

@@ -16,7 +16,6 @@ from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message, ToolCall
 from tests.harness.chat_templates import (
-    ADDED,
     CONTROL,
     QWEN3,
     TEMPLATES,
@@ -200,7 +199,19 @@ def test_a_tool_that_is_nested_too_deep_for_a_server_is_refused_as_a_value() -> 
         refuse_unfit((Message(role="user", content="Hi"),), ("[" * 100_000,), TEXT_ONLY)
 
 
-def test_every_added_token_of_the_tests_is_one_that_transformers_splits_only_at_its_own_text(qwen: Both) -> None:
-    """`split_special_tokens` is no way out: it leaves out the added tokens that are not called special."""
-    found = qwen.plain("".join(ADDED), add_special_tokens=False, split_special_tokens=True).input_ids
-    assert qwen.num_controls(found) == len(ADDED)
+@pytest.mark.parametrize(
+    ("template", "tools"),
+    [
+        ("{{ messages[0].content }}{{ tools }}", ("[" * 100_000,)),
+        ("{{ raise_exception('no such role') }}", ()),
+        ("{{ messages[0].content + 1 }}", ()),
+        ("{{ messages[7].content.text }}", ()),
+    ],
+    ids=["tools nested too deep", "template error", "type error", "undefined"],
+)
+def test_what_a_template_raises_is_an_error_of_the_prompt(
+    tmp_path: Path, template: str, tools: tuple[str, ...]
+) -> None:
+    write_chat_tokenizer(tmp_path, template, byte_level())
+    with pytest.raises(ValueError, match="the chat template does not take these messages: "):
+        ChatTokenizer(tmp_path).tokenize((Message(role="user", content="52="),), tools)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import pty
 import signal
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from rollstream.process.logs import OneOfAKind
 
 _PROGRAM = """
 import logging, resource, time
@@ -88,6 +91,8 @@ def a_process(main: str) -> "subprocess.Popen[str]":
         ("fail(ConfigurationError('no such topic'))", 78),
         ("fail(KeyboardInterrupt())", 130),
         ("fail(ZeroDivisionError('a defect'))", 1),
+        ("fail(OSError(9, 'Bad file descriptor'))", 1),
+        ("fail(KeyError('a'))", 1),
     ],
 )
 def test_the_exit_code_says_what_kind_of_end_it_was(main: str, code: int) -> None:
@@ -97,7 +102,7 @@ def test_the_exit_code_says_what_kind_of_end_it_was(main: str, code: int) -> Non
     lines = [json.loads(line) for line in err.splitlines()]
     assert {line["stage"] for line in lines} <= {"trainer"}
     # A traceback only where a person has to look into the code.
-    assert any("exception" in line for line in lines) == (code in (1, 70))
+    assert any("Traceback" in line.get("exception", "") for line in lines) == (code in (1, 70))
 
 
 @pytest.mark.parametrize(
@@ -125,16 +130,6 @@ def test_what_the_machine_refuses_is_one_line_and_an_exit_code_that_supervisors_
     [line] = [json.loads(line) for line in err.splitlines()]
     assert said in line["message"]
     assert "exception" not in line
-
-
-@pytest.mark.parametrize(
-    "main", ["fail(RuntimeError('a defect'))", "fail(OSError(9, 'Bad file descriptor'))", "fail(KeyError('a'))"]
-)
-def test_a_defect_keeps_its_traceback(main: str) -> None:
-    with a_process(main) as process:
-        _, err = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "Traceback" in json.loads(err.splitlines()[-1])["exception"]
 
 
 @pytest.mark.parametrize(("main", "code"), [("logging_odd_things", 0), ("in_the_loop", 75)])
@@ -209,3 +204,25 @@ def test_a_terminal_gets_readable_lines_and_no_values_of_variables() -> None:
     assert "[error    ] at work [some.library] group_id=g offset=7 stage=trainer topic=r.prompts" in shown
     assert "ValueError: bad" in shown
     assert "s3cret" not in shown
+
+
+def a_line(message: str, *, name: str = "rollstream.kafka_client", at: float = 0.0) -> logging.LogRecord:
+    record = logging.LogRecord(name, logging.ERROR, "file", 1, message, (), None)
+    record.created = at
+    return record
+
+
+def test_a_kafka_client_without_a_broker_logs_a_line_of_a_kind_once_in_30_s() -> None:
+    once = OneOfAKind()
+    said = [
+        line.getMessage()
+        for number in range(1000)
+        for line in (a_line(f"Connect to 127.0.0.1:9092 failed (after {number} ms)", at=number * 0.05),)
+        if once.filter(line)
+    ]
+    assert said == [
+        "Connect to 127.0.0.1:9092 failed (after 0 ms)",
+        "Connect to 127.0.0.1:9092 failed (after 600 ms) (599 more like it since the last)",
+    ]
+    assert all(once.filter(a_line("the same", name="rollstream.stage.loop")) for _ in range(3))
+    assert [once.filter(a_line("other", name="aiokafka.conn")) for _ in range(2)] == [True, False]

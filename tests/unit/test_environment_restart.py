@@ -43,22 +43,26 @@ def _none_made() -> None:
     InOrder.made.clear()
 
 
-@pytest.mark.parametrize("split", ["train", "evaluate"])
-def test_reasoning_gyms_tasks_are_the_same_from_any_start(split: Split) -> None:
-    gym = ReasoningGym("chain_sum")
-    whole = list(islice(gym.tasks(split, 3), 160))
-    assert len({task.messages[-1].content for task in whole}) > 150
-    assert [task.task_id for task in whole] == [f"{split}/3/{row}" for row in range(160)]
-    for start in (0, 1, 49, 50, 51, 99, 100, 137):
-        assert list(islice(gym.tasks_from(split, 3, start), 160 - start)) == whole[start:]
+BLOCK = sort_digits._BLOCK_TASKS
+STARTS: dict[str, tuple[str, dict[str, str], Split, tuple[int, ...], int]] = {
+    "gym": ("reasoning_gym", {"dataset": "chain_sum"}, "train", (0, 1, 49, 50, 51, 99, 100, 137), 160),
+    "gym, evaluate": ("reasoning_gym", {"dataset": "chain_sum"}, "evaluate", (0, 50, 137), 160),
+    "gym, bounded": ("reasoning_gym", {"dataset": "chain_sum", "size": "120"}, "train", (0, 70, 119, 120, 500), 160),
+    "digits": ("sort_digits", {}, "train", (0, 1, BLOCK - 1, BLOCK, BLOCK + 1), BLOCK + 20),
+    "words": ("word_count", {}, "train", (0, 7, 99, 100, 105), 600),
+    "words, validate": ("word_count", {}, "validate", (0, 7, 105), 600),
+}
 
 
-def test_a_bound_of_reasoning_gyms_tasks_holds_from_any_start() -> None:
-    gym = ReasoningGym("chain_sum", size="120")
-    whole = list(gym.tasks("train", 3))
-    assert [list(gym.tasks_from("train", 3, start)) for start in (0, 70, 119, 120, 500)] == [
-        whole, whole[70:], whole[119:], [], []
-    ]  # fmt: skip
+@pytest.mark.parametrize("case", STARTS)
+def test_tasks_are_the_same_from_any_start(case: str) -> None:
+    name, options, split, starts, count = STARTS[case]
+    environment = load_environment(name, {name: Declaration(options=options)})
+    whole = list(islice(environment.tasks(split, 3), count))
+    asked = [task.messages[-1].content for task in whole]
+    assert asked[:20] != asked[-20:], "each block has tasks of its own"
+    for start in starts:
+        assert list(islice(tasks_from(environment, split, 3, start), max(0, count - start))) == whole[start:]
 
 
 def test_going_to_the_millionth_task_of_reasoning_gym_makes_less_than_a_hundred() -> None:
@@ -80,23 +84,6 @@ def test_a_data_set_without_enough_questions_for_a_split_has_no_tasks_there_from
     splits: list[Split] = ["train", "validate", "evaluate"]
     counts = [len(list(islice(gym.tasks_from(split, 0, 70), 100))) for split in splits]
     assert sorted(counts) == [0, 0, 100]
-
-
-def test_the_tasks_of_sort_digits_are_the_same_from_any_start_and_across_blocks() -> None:
-    digits, size = load_environment("sort_digits"), sort_digits._BLOCK_TASKS
-    whole = list(islice(digits.tasks("train", 3), size + 20))
-    for start in (0, 1, size - 1, size, size + 1):
-        assert list(islice(tasks_from(digits, "train", 3, start), size + 20 - start)) == whole[start:]
-    asked = [task.messages[0].content for task in whole]
-    assert asked[:20] != asked[size:], "each block has tasks of its own"
-
-
-@pytest.mark.parametrize("split", ["train", "validate"])
-def test_the_tasks_of_word_count_are_the_same_from_any_start(split: Split) -> None:
-    words = load_environment("word_count")
-    whole = list(words.tasks(split, 0))
-    for start in (0, 7, len(whole) - 1, len(whole), len(whole) + 5):
-        assert list(tasks_from(words, split, 0, start)) == whole[start:]
 
 
 def test_the_first_tasks_of_sort_digits_stay_what_they_were() -> None:

@@ -39,14 +39,16 @@ def asked(group_size: int, max_tokens: int) -> PromptSubmitted:
     ],
 )
 def test_one_and_a_half_times_the_samples_that_the_engine_runs_are_in_hand(engine: dict[str, Any], most: int) -> None:
-    assert in_hand(**engine).most == most
+    taken = in_hand(**engine)
+    assert taken.most == most
+    assert [taken.weight(asked(8, max_tokens)) for max_tokens in (12, 8192)] == [8, 8], "however long they are"
 
 
-def test_long_answers_take_no_more_room_than_short_ones() -> None:
-    default = in_hand()
-    assert [default.weight(asked(8, max_tokens)) for max_tokens in (12, 8192)] == [8, 8]
-    # 48 prompts of 8 are in hand; with 65,536 tokens it was one.
-    assert default.most == 48 * default.weight(asked(8, 8192))
+@pytest.mark.parametrize(("bound", "weight"), [(None, 1), (65536, 12)])
+def test_the_samples_of_a_prompt_free_together_what_it_weighs(bound: int | None, weight: int) -> None:
+    prompt, taken = asked(8, 12), in_hand(bound)
+    assert 8 * taken.freed(a_generated(prompt=prompt)) == taken.weight(prompt) == 8 * weight
+    assert taken.weight(asked(10**12, 12)) == weight, "beyond its bound one sample says so"
 
 
 def test_where_tokens_are_bounded_a_prompt_weighs_the_most_that_it_can_have() -> None:
@@ -56,17 +58,6 @@ def test_where_tokens_are_bounded_a_prompt_weighs_the_most_that_it_can_have() ->
     assert tokens.weight(asked(8, 8192)) == 65536
     # No more than the model takes.
     assert tokens.weight(asked(4, 2**62)) == 4 * 8192
-
-
-@pytest.mark.parametrize(("bound", "weight"), [(None, 1), (65536, 12)])
-def test_of_a_group_beyond_its_bound_the_one_sample_counts_that_says_so(bound: int | None, weight: int) -> None:
-    assert in_hand(bound).weight(asked(10**12, 12)) == weight
-
-
-@pytest.mark.parametrize("bound", [None, 65536])
-def test_the_samples_of_a_prompt_free_together_what_it_weighs(bound: int | None) -> None:
-    prompt, taken = asked(8, 12), in_hand(bound)
-    assert 8 * taken.freed(a_generated(prompt=prompt)) == taken.weight(prompt)
 
 
 def test_as_many_prompts_of_one_sample_are_taken_as_the_engine_has_room_for() -> None:

@@ -3,11 +3,12 @@
 from dataclasses import replace
 
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.intake.admission import AdmissionRules
+from rollstream.trainer.intake.admission import AdmissionRules, narrow_lag_bound
 from rollstream.trainer.intake.aging import Aging, ReadUpTo, Upstream
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import Place
 from rollstream.trainer.intake.intake import Intake
+from rollstream.trainer.since_step import SampleSums
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 
 GROUP_SIZE = 2
@@ -30,13 +31,12 @@ def an_intake(*samples: RolloutScored, rules: AdmissionRules = RULES) -> Intake:
 
 
 def test_a_group_that_lacks_samples_is_late_if_one_more_step_makes_it_too_old() -> None:
-    assert an_intake(a_sample(0, 0, version=5)).has_late(LAGS.get)
-
-
-def test_a_group_is_not_late_while_it_is_younger_or_once_it_is_too_old_or_complete() -> None:
-    assert not an_intake(a_sample(0, 0, version=6)).has_late(LAGS.get)
-    assert not an_intake(a_sample(0, 0, version=4)).has_late(LAGS.get)
-    assert not an_intake(a_sample(0, 0, version=5), a_sample(0, 1, version=5)).has_late(LAGS.get)
+    first, last = a_sample(0, 0, version=5), a_sample(0, 1, version=5)
+    assert an_intake(first).has_late(LAGS.get)
+    assert not an_intake(first, last).has_late(LAGS.get), "it is complete"
+    assert not an_intake(first, rules=replace(RULES, lag_scope="token")).has_late(LAGS.get), "old tokens are masked"
+    for version in (6, 4):  # younger, or too old already
+        assert not an_intake(a_sample(0, 0, version=version)).has_late(LAGS.get)
 
 
 def a_group_without_samples(*words: Upstream) -> Intake:
@@ -67,10 +67,6 @@ def test_what_generators_said_of_a_group_counts_until_its_samples_came_or_anothe
     assert not intake.has_late(LAGS.get)
 
 
-def test_no_group_is_late_where_old_tokens_are_masked_instead() -> None:
-    assert not an_intake(a_sample(0, 0, version=5), rules=replace(RULES, lag_scope="token")).has_late(LAGS.get)
-
-
 def test_a_step_takes_the_oldest_versions_first_and_then_the_order_of_arrival() -> None:
     groups = {row: [a_sample(row, index, version) for index in (0, 1)] for row, version in enumerate((7, 6, 5, 6))}
     intake = an_intake(*(sample for group in groups.values() for sample in group))
@@ -78,3 +74,18 @@ def test_a_step_takes_the_oldest_versions_first_and_then_the_order_of_arrival() 
     assert batch is not None
     ids = [admitted.group.group_id for admitted in batch]
     assert ids == [groups[row][0].rollout.group_id for row in (2, 1, 3)]
+
+
+def test_a_lag_bound_that_the_longest_rollouts_of_a_run_outlast_is_warned_of() -> None:
+    metrics = {"rollout_seconds_p99": 10.0, "step_seconds": 2.0}
+    # One step after a pause must not decide.
+    steps = [metrics, metrics, {**metrics, "step_seconds": 3600.0}]
+    assert narrow_lag_bound(steps, 5) is None
+    assert "max_policy_lag 4 is below 5.0" in (narrow_lag_bound(steps, 4) or "")
+    assert narrow_lag_bound([], 0) is narrow_lag_bound([{}], 0) is None
+
+
+def test_a_step_reports_how_long_its_rollouts_took() -> None:
+    sums = SampleSums()
+    sums.add([a_rollout(), a_rollout(sample_index=1)])
+    assert sums.metrics()["rollout_seconds_p99"] == 1.0

@@ -16,30 +16,15 @@ def a_version(version: int, parent: int | None, step: int) -> WeightsPublished:
     return published(weight_version=version, parent_version=parent, step=step)
 
 
-def test_nothing_is_newest_before_the_first_version() -> None:
-    assert known().newest is None
-    assert known().behind(0) is None
-
-
-def test_the_newest_record_counts_even_if_its_step_is_lower() -> None:
-    versions = known(a_version(0, None, 0), a_version(1, 0, 1), a_version(2, 1, 2), a_version(3, 1, 1))
-    assert versions.newest == 3
+# 0 → 1 → 2, then a restart restores 1 as version 3, from which 4 is trained.
+RECORDS = [a_version(0, None, 0), a_version(1, 0, 1), a_version(2, 1, 2), a_version(3, 1, 1), a_version(4, 3, 2)]
 
 
 def test_behind_counts_optimizer_steps_on_the_path_and_not_numbers() -> None:
-    # 0 → 1 → 2, then a restart restores 1 as version 3, from which 4 is trained.
-    versions = known(
-        a_version(0, None, 0), a_version(1, 0, 1), a_version(2, 1, 2), a_version(3, 1, 1), a_version(4, 3, 2)
-    )
-    assert versions.behind(4) == 0
-    assert versions.behind(3) == 1
-    assert versions.behind(1) == 1
-    assert versions.behind(2) == 2
-    assert versions.behind(0) == 2
-
-
-def test_each_version_leads_to_its_parent() -> None:
-    versions = known(a_version(0, None, 0), a_version(1, 0, 1), a_version(2, 1, 2), a_version(3, 1, 1))
+    assert (known().newest, known().behind(0)) == (None, None)
+    assert known(*RECORDS[:4]).newest == 3, "although its step is lower"
+    versions = known(*RECORDS)
+    assert [versions.behind(version) for version in range(5)] == [2, 1, 2, 1, 0]
     assert [versions.parent(version) for version in (3, 1, 0, 9)] == [1, 0, None, None]
 
 
@@ -50,24 +35,22 @@ def test_only_recent_records_are_kept_but_every_distance_is_known() -> None:
     assert versions.behind(0) == 999
 
 
+def test_what_is_read_backwards_gives_the_same_distances() -> None:
+    versions = known(*RECORDS[3:])
+    assert [versions.behind(version) for version in range(5)] == [None, None, None, 1, 0]
+    versions.note_older(RECORDS[1:3])
+    assert [versions.behind(version) for version in range(5)] == [None, 1, 2, 1, 0]
+    versions.note_older(RECORDS[:1])
+    assert [versions.behind(version) for version in range(5)] == [2, 1, 2, 1, 0]
+    assert versions.newest == 4
+    assert [versions.record(number) for number in range(5)] == RECORDS
+
+
 def test_memory_does_not_grow_with_the_age_of_a_run() -> None:
     count = 60_000
     versions = known(*(a_version(number, number - 1 if number else None, number) for number in range(count)))
     assert not versions.knows(0)
     assert versions.behind(count - 10_000) == 9_999
-
-
-def test_what_is_read_backwards_gives_the_same_distances() -> None:
-    # 0 → 1 → 2, then a restart restores 1 as version 3, from which 4 is trained.
-    records = [a_version(0, None, 0), a_version(1, 0, 1), a_version(2, 1, 2), a_version(3, 1, 1), a_version(4, 3, 2)]
-    versions = known(*records[3:])
-    assert [versions.behind(version) for version in range(5)] == [None, None, None, 1, 0]
-    versions.note_older(records[1:3])
-    assert [versions.behind(version) for version in range(5)] == [None, 1, 2, 1, 0]
-    versions.note_older(records[:1])
-    assert [versions.behind(version) for version in range(5)] == [2, 1, 2, 1, 0]
-    assert versions.newest == 4
-    assert [versions.record(number) for number in range(5)] == records
 
 
 def test_the_last_of_the_older_records_is_the_newest_if_there_is_no_other() -> None:

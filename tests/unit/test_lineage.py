@@ -27,12 +27,6 @@ def test_a_trained_rollout_leads_from_prompt_to_version_with_its_lag() -> None:
     assert story.closing_entry == entries[2]
 
 
-def test_the_lag_counts_from_the_oldest_version_in_the_spans() -> None:
-    scored = _sample(0, spans=((0, 0, 2), (2, 2, 6)))
-    entries = [START, *(_step(number, [], close=f"g{number}") for number in (1, 2)), _step(3, [scored])]
-    assert _story(scored, entries).policy_lag == 2
-
-
 def test_every_attempt_is_shown_in_order_of_arrival() -> None:
     died = a_failure("engine died")
     failed = a_generated(0, prompt=PROMPT, attempt_id="first", status=Status.UNRESOLVED, failure=died)

@@ -39,20 +39,21 @@ def write_config(path: Path, **sizes: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("tensor_parallel_size", [1, 2, 3, 4, 6, 12])
-def test_gpus_that_divide_the_heads_are_taken(tensor_parallel_size: int, tmp_path: Path) -> None:
-    refuse_undivided(write_config(tmp_path), tensor_parallel_size)
-
-
-def test_a_vocabulary_of_which_each_gpu_has_some_is_taken(tmp_path: Path) -> None:
-    refuse_undivided(write_config(tmp_path, vocab_size=97), 4)
-    refuse_undivided(write_config(tmp_path, vocab_size=150), 3)
-    refuse_undivided(write_config(tmp_path, vocab_size=1), 1)
-
-
-def test_fewer_key_value_heads_than_gpus_are_copied(tmp_path: Path) -> None:
-    refuse_undivided(write_config(tmp_path, num_key_value_heads=2), 4)
-    refuse_undivided(write_config(tmp_path, num_key_value_heads=4), 4)
+@pytest.mark.parametrize(
+    ("sizes", "tensor_parallel_size"),
+    [
+        *(({}, size) for size in (1, 2, 3, 4, 6, 12)),
+        # Each GPU has some of the vocabulary.
+        ({"vocab_size": 97}, 4),
+        ({"vocab_size": 150}, 3),
+        ({"vocab_size": 1}, 1),
+        # Fewer key and value heads than GPUs are copied.
+        ({"num_key_value_heads": 2}, 4),
+        ({"num_key_value_heads": 4}, 4),
+    ],
+)
+def test_gpus_that_divide_the_model_are_taken(sizes: dict[str, int], tensor_parallel_size: int, tmp_path: Path) -> None:
+    refuse_undivided(write_config(tmp_path, **sizes), tensor_parallel_size)
 
 
 @pytest.mark.parametrize(

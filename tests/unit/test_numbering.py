@@ -33,12 +33,9 @@ def prompt_of(
     )
 
 
-def test_a_prompt_submitted_again_asks_the_same() -> None:
+def test_a_prompt_submitted_again_asks_the_same_and_in_another_epoch_it_is_another_group() -> None:
     assert prompt_of(3).content_hash() == prompt_of(3, name="two").content_hash()
     assert prompt_of(3).group_id == group_id("demo", "digits/3", 0)
-
-
-def test_the_same_row_in_another_epoch_is_another_group() -> None:
     assert prompt_of(3).group_id != prompt_of(3, epoch=1).group_id
 
 
@@ -61,23 +58,14 @@ def test_a_producer_goes_on_where_its_record_says() -> None:
     assert place_after(None, "digits", 7) == Place(position=0, sequence=0)
     left = a_progress(source="digits", mark=Place(position=4).mark(7), next_sequence=9)
     assert place_after(left, "digits", 7) == Place(position=4, sequence=9)
+    assert place_after(left, "letters", 7) == Place(sequence=9), "another data set starts at its first row"
+    elsewhere = left.model_copy(update={"source": "letters", "mark": "0/7"})
+    earlier = left.model_copy(update={"next_sequence": 5})
+    assert place_after(elsewhere, "digits", 7, earlier=earlier) == Place(position=4, sequence=9), "it came back"
+    assert place_after(left.model_copy(update={"mark": "-1"}), "digits", 7) == Place(sequence=9), "no position"
 
 
 def test_another_seed_of_the_same_source_is_refused_since_its_rows_come_in_another_order() -> None:
     left = a_progress(source="digits", mark=Place(position=4).mark(7), next_sequence=9)
     with pytest.raises(ConfigurationError, match=r"at row 4 of digits in the order of seed 7: .* set seed = 7"):
         place_after(left, "digits", 8)
-
-
-def test_another_data_set_starts_at_its_first_row_and_its_prompts_get_new_numbers() -> None:
-    assert place_after(a_progress(source="digits", mark="4/7", next_sequence=9), "letters", 7) == Place(sequence=9)
-
-
-def test_who_comes_back_to_a_data_set_goes_on_where_it_was_in_it() -> None:
-    left, earlier = (a_progress(source="digits", mark="4/7", next_sequence=number) for number in (9, 5))
-    elsewhere = left.model_copy(update={"source": "letters", "mark": "0/7"})
-    assert place_after(elsewhere, "digits", 7, earlier=earlier) == Place(position=4, sequence=9)
-
-
-def test_a_mark_that_is_no_position_does_not_stop_the_producer() -> None:
-    assert place_after(a_progress(source="digits", mark="-1", next_sequence=9), "digits", 7) == Place(sequence=9)

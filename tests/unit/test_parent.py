@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import psutil
+import pytest
 
 from tests.harness.waits import wait_until
 
@@ -44,23 +45,16 @@ signal.pause()
 """
 
 
-def test_a_worker_and_the_process_between_end_with_the_one_above_them() -> None:
-    command = [sys.executable, "-c", STARTS_ONE_BETWEEN, STARTS_A_WORKER]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as generator:
-        assert generator.stdout is not None
-        below = [psutil.Process(int(pid)) for pid in generator.stdout.readline().split()]
-        assert [one.is_running() for one in below] == [True, True]
-        generator.kill()
-    wait_until(lambda: not any(_lives(one) for one in below), "the worker and the process between to end")
-
-
-def test_a_worker_ends_with_the_process_between() -> None:
+@pytest.mark.parametrize("killed", ["the one above", "the one between"])
+def test_a_worker_ends_with_the_one_above_and_with_the_one_between(killed: str) -> None:
     command = [sys.executable, "-c", STARTS_ONE_BETWEEN, STARTS_A_WORKER]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as generator:
         assert generator.stdout is not None
         between, worker = (psutil.Process(int(pid)) for pid in generator.stdout.readline().split())
-        between.kill()
-        wait_until(lambda: not _lives(worker), "the worker to end")
+        assert between.is_running()
+        assert worker.is_running()
+        (generator if killed == "the one above" else between).kill()
+        wait_until(lambda: not _lives(worker) and not _lives(between), "both to end")
         generator.kill()
 
 

@@ -3,6 +3,7 @@
 import pytest
 
 from rollstream.bus.admin import longest_kept_seconds
+from rollstream.trainer.commits.restart import with_margin
 
 DAY_MS = 24 * 3600 * 1000
 WEEK = (7 * DAY_MS, 7 * DAY_MS)
@@ -18,3 +19,8 @@ def test_a_topic_may_keep_records_for_ever_which_operators_also_write_as_the_lar
     for_ever: tuple[int, int],
 ) -> None:
     assert longest_kept_seconds([WEEK, for_ever]) is None
+
+
+def test_closed_groups_are_remembered_longer_than_records_are_kept_by_a_day_at_most() -> None:
+    hour = 3600.0
+    assert [with_margin(kept) for kept in (210.0, 24 * hour, 14 * 24 * hour)] == [420.0, 48 * hour, 15 * 24 * hour]

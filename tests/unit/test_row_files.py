@@ -1,22 +1,19 @@
 """Rows of files that people name: what is read, what is a bad row, and what is written. Real files of each format."""
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
 import sys
-from datetime import UTC, datetime
 
 import datasets
-import numpy as np
-import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from rollstream.offline.paths import Places
 from rollstream.process.crash_points import CRASH_AT
+from rollstream.rows.columns import MAX_COLUMNS, Columns
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import MAX_ROW_BYTES, BadRow, ReadRow
 from rollstream.rows.write import rewrite_rows, write_rows
@@ -52,63 +49,17 @@ def a_file(tmp_path, *lines):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.jsonl", "jsonl"), ("a.parquet", "parquet"), ("a", "hf")])
-def test_each_format_gives_back_nested_rows_as_they_were(tmp_path, name, kind):
+def test_each_format_gives_back_nested_rows_as_they_were_also_after_one_that_failed(tmp_path, name, kind):
     source = written(tmp_path / name, kind, NESTED)
     assert fields_of(source) == NESTED
     assert [row.number for row in source] == [0, 1]  # a second pass gives the same
     source.identity()
     assert source.num_rows == 2
+    # A block that ends with an error leaves the file that was there.
+    with pytest.raises(KeyError):
+        interrupted(tmp_path / name, kind)
+    assert fields_of(open_rows(tmp_path / name)) == NESTED
     assert [file.name for file in tmp_path.iterdir()] == [name]
-
-
-@pytest.mark.parametrize(("name", "kind"), [("a.parquet", "parquet"), ("a", "hf")])
-def test_a_column_whose_types_do_not_agree_becomes_json_text_and_comes_back_as_it_was(tmp_path, name, kind):
-    rows = [{"a": 1, "mixed": 5, "empty": {}}, {"mixed": "five", "large": 2**70}, {"mixed": [5], "a": 2}]
-    assert fields_of(written(tmp_path / name, kind, rows)) == [
-        {"a": 1, "mixed": 5, "empty": {}, "large": None},
-        {"a": None, "mixed": "five", "empty": None, "large": 2**70},
-        {"a": 2, "mixed": [5], "empty": None, "large": None},
-    ]
-
-
-def test_other_programs_read_a_column_of_mixed_types_as_json_text(tmp_path):
-    rows = [{"mixed": 5}, {"mixed": "five"}, {"mixed": [5]}, {"mixed": None}]
-    written(tmp_path / "a.parquet", "parquet", rows)
-    assert pandas.read_parquet(tmp_path / "a.parquet")["mixed"].tolist() == ["5", '"five"', "[5]", None]
-    written(tmp_path / "a", "hf", rows)
-    assert datasets.load_from_disk(str(tmp_path / "a"))["mixed"][:] == ["5", '"five"', "[5]", None]
-
-
-def test_a_number_that_fits_no_fraction_turns_its_column_to_text_in_a_second_try(tmp_path):
-    # 2**60 + 1 is an integer of 64 bits, and no double: only the values tell, not the types.
-    rows = [{"n": 2**60 + 1}, *({"n": 1} for _ in range(1000)), {"n": 0.5}]
-    found = fields_of(written(tmp_path / "a.parquet", "parquet", rows))
-    assert (found[0], found[-1], len(found)) == ({"n": 2**60 + 1}, {"n": 0.5}, 1002)
-
-
-def test_an_object_with_a_key_for_each_row_becomes_json_text_instead_of_thousands_of_columns(tmp_path):
-    rows = [{"by_name": {f"key {row}": row}} for row in range(1500)]
-    found = fields_of(written(tmp_path / "a.parquet", "parquet", rows))
-    assert found[1499]["by_name"] == {"key 1499": 1499}
-    assert pyarrow.parquet.read_schema(tmp_path / "a.parquet").field("by_name").type == pyarrow.string()
-
-
-@pytest.mark.parametrize(("name", "kind"), [("a.parquet", "parquet"), ("a", "hf")])
-@pytest.mark.parametrize("depth", [21, 70, 99, 400, 900])
-def test_a_column_that_is_nested_deeper_than_a_reader_takes_becomes_json_text(tmp_path, name, kind, depth):
-    deep = json.loads("[" * depth + "]" * depth)
-    first, second = written(tmp_path / name, kind, [{"n": 1, "deep": deep}, {"n": 2, "deep": [1]}])
-    if depth < 100:
-        assert first.fields == {"n": 1, "deep": deep}
-    else:
-        # As in a JSONL file, of which no row is that deep.
-        assert first.why == "its column 'deep' is nested too deeply"
-    assert second.fields == {"n": 2, "deep": [1]}
-
-
-def test_numbers_that_are_not_finite_are_written_as_null_and_numpys_as_their_values(tmp_path):
-    rows = [{"reward": float("nan"), "values": np.array([1, 2]), "count": np.int64(3)}]
-    assert fields_of(written(tmp_path / "a.jsonl", "jsonl", rows)) == [{"reward": None, "values": [1, 2], "count": 3}]
 
 
 def test_long_conversations_are_written_a_few_at_a_time(tmp_path):
@@ -134,26 +85,6 @@ def test_two_data_sets_of_the_same_columns_have_different_fingerprints(tmp_path)
     assert one._fingerprint != two._fingerprint
 
 
-def test_parquet_of_pandas_gives_plain_values(tmp_path):
-    frame = pandas.DataFrame(
-        {
-            "turns": [np.array([{"role": "user"}], dtype=object)],
-            "when": [datetime(2026, 3, 1, 12, tzinfo=UTC)],
-            "score": [float("nan")],
-            "raw": [b"caf\xc3\xa9"],
-        }
-    )
-    frame.to_parquet(tmp_path / "a.parquet")
-    [fields] = fields_of(open_rows(tmp_path / "a.parquet"))
-    assert fields == {
-        "turns": [{"role": "user"}],
-        "when": "2026-03-01T12:00:00+00:00",
-        "score": None,
-        "raw": "café",
-    }
-    assert type(fields["turns"]) is list
-
-
 def test_bad_lines_are_listed_with_their_reason_and_the_rest_goes_on(tmp_path):
     source = a_file(
         tmp_path,
@@ -165,7 +96,7 @@ def test_bad_lines_are_listed_with_their_reason_and_the_rest_goes_on(tmp_path):
         b"[1]",
         b'{"prompt": "\xff"}',
         b'{"prompt": "\\ud83d"}',
-        b"[" * 100_000,
+        b'{"prompt": ' + b"[" * 100 + b"]" * 100 + b"}",
         b'{"prompt": NaN, "n": 7}',
     )
     rows = list(source)
@@ -178,6 +109,10 @@ def test_bad_lines_are_listed_with_their_reason_and_the_rest_goes_on(tmp_path):
     assert [why in row.why for why, row in zip(whys, rows[1:8], strict=True)] == [True] * 7
     source.identity()
     assert source.num_rows == 9
+    # A row that is nested as deep as the bound is no bad one, nor is a wide one.
+    wide = ", ".join(["[[{}]]"] * 500)
+    fine = a_file(tmp_path, *(f'{{"prompt": {value}}}'.encode() for value in ("[" * 99 + "]" * 99, f"[{wide}]")))
+    assert [type(row) for row in fine] == [ReadRow, ReadRow]
 
 
 def test_a_line_beyond_the_bound_is_a_bad_row_and_the_next_is_read(tmp_path):
@@ -252,15 +187,6 @@ def test_the_identity_is_the_name_with_the_sum_that_other_programs_show(tmp_path
     assert source.identity() == f"rows.jsonl@{digest[:12]}"
 
 
-@pytest.mark.parametrize(("name", "kind"), [("a.jsonl", "jsonl"), ("a.parquet", "parquet"), ("a", "hf")])
-def test_a_block_that_ends_with_an_error_leaves_the_file_that_was_there(tmp_path, name, kind):
-    written(tmp_path / name, kind, NESTED)
-    with pytest.raises(KeyError):
-        interrupted(tmp_path / name, kind)
-    assert fields_of(open_rows(tmp_path / name)) == NESTED
-    assert [file.name for file in tmp_path.iterdir()] == [name]
-
-
 def test_a_directory_with_other_files_is_never_replaced(tmp_path):
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/chapter.tex").write_text("years of work")
@@ -286,3 +212,16 @@ def test_a_process_that_is_killed_while_it_replaces_a_directory_leaves_the_forme
     rewrite_rows(output, "hf", lambda: [{"other": 1}])
     assert fields_of(open_rows(output)) == [{"other": 1}]
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts"]
+
+
+def test_as_many_columns_as_the_bound_are_taken_and_with_more_the_former_file_stays(tmp_path):
+    path = tmp_path / "rows.parquet"
+    rows = [{f"column {number}": number for number in range(MAX_COLUMNS)}]
+    columns = Columns()
+    columns.see(rows)
+    assert len(columns.schema) == MAX_COLUMNS
+    path.write_text("former")
+    with pytest.raises(ConfigurationError, match="more than 10000 different columns, 'one more' is one of them"):
+        rewrite_rows(path, "parquet", lambda: [*rows, {"one more": 1}])
+    assert path.read_text() == "former"
+    assert [found.name for found in tmp_path.iterdir()] == ["rows.parquet"]

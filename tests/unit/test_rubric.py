@@ -23,32 +23,33 @@ def is_blue(sample: RewardInput) -> bool:
     return sample.completion == "blue"
 
 
-def broken(_sample: RewardInput) -> float:
-    raise KeyError("no such word")
+def test_the_reward_is_the_weighted_sum_and_the_components_are_kept_also_those_of_weight_0() -> None:
+    weights = {"length": 0.5, "is_blue": 2.0, "metric": 0.0}
+    functions = {"length": length, "is_blue": is_blue, "metric": length}
+    rubric = Rubric(*(WeightedReward(name, functions[name], weight) for name, weight in weights.items()))
+    assert rubric.score(an_answer()) == (4.0, {"length": 4.0, "is_blue": 1.0, "metric": 4.0})
 
 
-def test_the_reward_is_the_weighted_sum_and_the_components_are_kept() -> None:
-    rubric = Rubric(WeightedReward("length", length, 0.5), WeightedReward("is_blue", is_blue, 2.0))
-    assert rubric.score(an_answer()) == (4.0, {"length": 4.0, "is_blue": 1.0})
+@pytest.mark.parametrize("error", [KeyError("no such word"), SystemExit(3), asyncio.CancelledError()])
+def test_a_function_that_raises_or_would_end_the_process_is_no_reward_of_zero(error: BaseException) -> None:
+    def broken(_sample: RewardInput) -> float:
+        raise error
 
-
-def test_a_weight_of_zero_makes_a_metric() -> None:
-    rubric = Rubric(WeightedReward("length", length, 0.0), WeightedReward("is_blue", is_blue))
-    assert rubric.score(an_answer()) == (1.0, {"length": 4.0, "is_blue": 1.0})
-
-
-def test_a_function_that_raises_is_no_reward_of_zero() -> None:
-    with pytest.raises(RewardError, match="reward 'broken' raised KeyError: 'no such word'"):
+    with pytest.raises(RewardError, match=f"reward 'broken' raised {type(error).__name__}"):
         Rubric(WeightedReward("broken", broken)).score(an_answer())
 
 
-@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
-def test_what_would_end_the_process_is_an_error_of_the_reward(error: BaseException) -> None:
-    def leaving(_sample: RewardInput) -> float:
-        raise error
+@pytest.mark.parametrize(
+    "value", [True, 1, np.bool_(True), np.float32(1), np.int64(1), pytest.param("tensor", id="tensor")], ids=repr
+)
+def test_any_number_is_a_reward_and_becomes_a_float(value: Any) -> None:
+    if value == "tensor":
+        import torch
 
-    with pytest.raises(RewardError, match=f"reward 'leaving' raised {type(error).__name__}"):
-        Rubric(WeightedReward("leaving", leaving)).score(an_answer())
+        value = torch.tensor(1.0)
+    reward, components = Rubric(WeightedReward("one", lambda _sample: value)).score(an_answer())
+    assert (reward, components) == (1.0, {"one": 1.0})
+    assert {type(reward), type(components["one"])} == {float}
 
 
 def test_a_person_may_still_interrupt() -> None:
@@ -75,19 +76,6 @@ def test_a_person_may_still_interrupt() -> None:
 def test_a_reward_that_is_no_finite_number_is_refused(value: Any, why: str) -> None:
     with pytest.raises(RewardError, match=f"reward 'odd' .*{why}"):
         Rubric(WeightedReward("odd", lambda _sample: value)).score(an_answer())
-
-
-@pytest.mark.parametrize("value", [True, 1, np.bool_(True), np.float32(1), np.int64(1)], ids=repr)
-def test_any_number_is_a_reward_and_becomes_a_float(value: Any) -> None:
-    reward, components = Rubric(WeightedReward("one", lambda _sample: value)).score(an_answer())
-    assert (reward, components) == (1.0, {"one": 1.0})
-    assert {type(reward), type(components["one"])} == {float}
-
-
-def test_a_tensor_of_one_number_is_a_reward_and_becomes_a_float() -> None:
-    import torch
-
-    test_any_number_is_a_reward_and_becomes_a_float(torch.tensor(1.0))
 
 
 def test_a_weighted_sum_that_overflows_is_refused_with_its_components() -> None:

@@ -8,6 +8,7 @@ from rollstream.bus.message import KafkaMessage
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.scorer.app import StreamSettings, build_app
 from rollstream.scorer.buffer import BoundedBuffer
+from tests.harness.waits import in_a_loop
 
 
 async def handle(messages: Sequence[KafkaMessage]) -> None:
@@ -54,10 +55,8 @@ def test_the_last_commit_is_made_also_when_one_is_under_way_that_began_before() 
     assert asyncio.run(end()) == [{"the first batch"}, {"the first batch", "the last batch"}]
 
 
-def test_a_new_leader_is_known_within_seconds_and_the_buffer_is_bounded_by_bytes() -> None:
-    async def build() -> None:
-        app = an_app()
-        assert app.conf.consumer_metadata_max_age_ms == 5000
-        assert isinstance(app.FlowControlQueue(maxsize=10), BoundedBuffer)
-
-    asyncio.run(build())
+@in_a_loop
+async def test_a_new_leader_is_known_within_seconds_and_the_buffer_is_bounded_by_bytes() -> None:
+    app = an_app()
+    assert app.conf.consumer_metadata_max_age_ms == 5000
+    assert isinstance(app.FlowControlQueue(maxsize=10), BoundedBuffer)

@@ -36,14 +36,9 @@ def test_a_rollout_that_did_not_complete_keeps_its_status_and_failure_and_gets_n
     assert verdict == Verdict(status=status, failure=why)
     scoring = annotated(rollout, verdict, SCORER, NOON).scoring
     assert (scoring.status, scoring.failure, scoring.reward) == (status, why, None)
-
-
-def test_without_an_environment_there_is_no_rubric() -> None:
-    verdict = sample_of(a_generated(prompt=a_prompt(environment="")))
-    assert isinstance(verdict, Verdict)
-    assert verdict.status is Status.FAILED
-    assert verdict.failure is not None
-    assert verdict.failure.code is FailureCode.NO_ENVIRONMENT
+    unknown = sample_of(a_generated(prompt=a_prompt(environment="")))
+    assert isinstance(unknown, Verdict)
+    assert (unknown.status, unknown.failure and unknown.failure.code) == (Status.FAILED, FailureCode.NO_ENVIRONMENT)
 
 
 def test_a_verdict_is_written_beside_the_untouched_rollout() -> None:

@@ -30,17 +30,12 @@ def test_each_source_says_its_range_and_what_passes(
     assert (judging.normalized(reward), judging.passes(reward)) == (normalized, passes)
 
 
-def test_a_function_for_all_rows_is_judged_by_itself_and_not_by_the_data_source() -> None:
+def test_a_function_is_judged_by_the_data_source_only_where_it_is_chosen_by_it() -> None:
     assert reward_function("math").judging("math_dapo") == Judging(0.0, 1.0, 1.0)
     assert reward_function("custom", path="my.reward").judging("openai/gsm8k") is None
-
-
-def test_by_data_source_an_unknown_one_is_a_named_reason() -> None:
-    function = reward_function("auto")
-    with pytest.raises(RewardError, match="unknown_source: no reward is known for the data source 'mine'"):
-        function.judging("mine")
-    with pytest.raises(RewardError, match="no_source: the row has no column original_data_source"):
-        function.judging("")
+    for source, why in (("mine", "unknown_source: .* 'mine'"), ("", "no_source: .* original_data_source")):
+        with pytest.raises(RewardError, match=why):
+            reward_function("auto").judging(source)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Certificates and keys that can't be read are named by their setting, and nothing that may be a secret is shown."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
@@ -95,3 +96,20 @@ def test_doctor_looks_at_the_certificates_of_a_run(tmp_path: Path) -> None:
     assert "ssl.certificate.location: /no/such/client.crt can't be read" in found.found
     ca = Authority(tmp_path).ca
     assert check_certificates(kafka(ssl_ca_location=ca)).verdict is CheckVerdict.OK
+
+
+def test_the_scorers_driver_is_given_user_and_password_and_refuses_what_it_cannot_do() -> None:
+    def credentials(**settings: str) -> Any:
+        return faust_credentials({key.replace("_", "."): SecretStr(value) for key, value in settings.items()})
+
+    assert credentials() is None
+    sasl = {"security_protocol": "SASL_SSL", "sasl_mechanism": "SCRAM-SHA-512"}
+    found = credentials(**sasl, sasl_username="ann", sasl_password="secret")
+    assert (found.username, found.password) == ("ann", "secret")
+    assert (found.mechanism.value, found.protocol.value) == ("SCRAM-SHA-512", "SASL_SSL")
+    for wrong in (
+        {**sasl, "sasl_mechanism": "OAUTHBEARER"}, {"security_protocol": "TLS"}, {"sasl_kerberos_keytab": "x"},
+        {"security_protocol": "SSL", "ssl_ca_location": "/no/such/file"},
+    ):  # fmt: skip
+        with pytest.raises(ConfigurationError):
+            credentials(**wrong)

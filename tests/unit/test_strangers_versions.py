@@ -26,8 +26,11 @@ def found(*records: WeightsPublished, skipped: frozenset[RecordPlace] = frozense
     return [f"{place}: {error}" for place, error in of_strangers(on_topic, history)]
 
 
-def test_a_version_that_an_entry_made_is_the_trainers() -> None:
+def test_a_version_is_the_trainers_if_an_entry_made_it() -> None:
     assert found(OWN) == []
+    assert found(published(7)) == ["weights@0: no entry of the ledger made version 7"]
+    # What readers pass over already is not found again.
+    assert found(BEFORE, OWN, skipped=frozenset({RecordPlace("weights", 0)})) == []
 
 
 @pytest.mark.parametrize("forged", [BEFORE, AFTER, OTHER_PARENT])
@@ -36,11 +39,3 @@ def test_of_two_records_with_one_number_the_one_that_agrees_with_the_ledger_is_t
 ) -> None:
     assert found(OWN, forged) == ["weights@1: version 1 is published at weights@0"]
     assert found(forged, OWN) == ["weights@0: version 1 is published at weights@1"]
-
-
-def test_what_readers_pass_over_already_is_not_found_again() -> None:
-    assert found(BEFORE, OWN, skipped=frozenset({RecordPlace("weights", 0)})) == []
-
-
-def test_a_version_that_no_entry_made_is_a_strangers() -> None:
-    assert found(published(7)) == ["weights@0: no entry of the ledger made version 7"]

@@ -2,6 +2,7 @@
 
 import math
 from datetime import timedelta
+from typing import Any
 
 from rollstream.local.demo.facts import RunFacts, SampleFact
 from rollstream.local.demo.summary import Measured, RunSummary, summarize
@@ -41,10 +42,19 @@ def dropped(step: int, group: str, reason: str) -> LedgerEntry:
     return an_entry(EntryKind.DROPS, step=step, weight_version=step, closed=closed)
 
 
-def a_summary() -> RunSummary:
-    """Two steps, two drops, one group in flight without its second sample."""
-    start = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
-    samples = (
+START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
+
+
+def summary_of(groups: str, ledger: tuple[LedgerEntry, ...], *samples: SampleFact, **fields: Any) -> RunSummary:
+    facts = {"submitted": frozenset(groups), "started_at": NOON, "samples": samples, "ledger": (START, *ledger)}
+    counts = {"published": frozenset(range(3)), "applied": frozenset({0, 2}), "dead_letters": 3}
+    return summarize(RunFacts(**{**facts, **counts, **fields}), MEASURED)
+
+
+def test_the_figures_of_two_steps_two_drops_and_a_group_in_flight_that_lacks_a_sample() -> None:
+    summary = summary_of(
+        "abcde",
+        (dropped(0, "b", "no_spread"), a_step(1, "a", (0, 1)), dropped(1, "d", "too_old"), a_step(2, "c", (4, 5))),
         a_sample("a", 0, 1.0, (0,), 0),
         a_sample("a", 1, 0.0, (0,), 1),
         a_sample("b", 0, 0.5, (0,), 2),
@@ -56,95 +66,34 @@ def a_summary() -> RunSummary:
         a_sample("d", 1, 1.0, (1,), 8),
         a_sample("e", 0, None, (), 9),
     )
-    return summarize(
-        RunFacts(
-            submitted=frozenset("abcde"),
-            started_at=NOON,
-            samples=samples,
-            ledger=(
-                start,
-                dropped(0, "b", "no_spread"),
-                a_step(1, "a", (0, 1)),
-                dropped(1, "d", "too_old"),
-                a_step(2, "c", (4, 5)),
-            ),
-            published=frozenset({0, 1, 2}),
-            applied=frozenset({0, 2}),
-            dead_letters=3,
-        ),
-        MEASURED,
-    )
-
-
-def test_groups_add_up() -> None:
-    summary = a_summary()
     assert (summary.groups_submitted, summary.groups_trained, summary.groups_in_flight) == (5, 2, 1)
     assert summary.groups_dropped == {"no_spread": 1, "too_old": 1}
-
-
-def test_a_group_in_flight_without_all_its_samples_counts_as_lost() -> None:
-    assert a_summary().groups_lost == 1
-
-
-def test_rewards_are_means_over_every_sample_of_the_first_and_the_last_steps_drops_included() -> None:
-    summary = a_summary()
+    assert summary.groups_lost == 1, "the one in flight lacks a sample"
+    # Means over every sample of the first and of the last steps, drops included.
     assert summary.reward_first == (1.0 + 0.0 + 0.5 + 0.5) / 4
     assert summary.reward_last == (1.0 + 0.0 + 1.0 + 1.0) / 4
-
-
-def test_lag_counts_steps_between_the_oldest_version_and_the_one_the_step_started_from() -> None:
-    summary = a_summary()
+    # Steps between the oldest version of a sample and the one that its step started from.
     assert (summary.policy_lag_max, summary.policy_lag_mean) == (1, 0.25)
-
-
-def test_lag_across_a_restart_counts_the_steps_that_were_cut() -> None:
-    start = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
-    restart = an_entry(EntryKind.RESTART, step=0, weight_version=3, parent_version=0)
-    facts = RunFacts(
-        submitted=frozenset("ac"),
-        started_at=NOON,
-        samples=(a_sample("a", 0, 1.0, (0,), 0), a_sample("c", 0, 1.0, (0, 2), 1), a_sample("c", 1, 1.0, (0,), 2)),
-        ledger=(
-            start,
-            a_step(1, "a", (0, 0)),
-            a_step(2, "a", (0, 0)),
-            restart,
-            a_step(1, "c", (1, 2), weight_version=4, parent_version=3),
-        ),
-        published=frozenset(range(5)),
-        applied=frozenset(range(5)),
-        dead_letters=0,
-    )
-    assert summarize(facts, MEASURED).policy_lag_max == 2
-
-
-def test_versions_duplicates_and_rates() -> None:
-    summary = a_summary()
     assert (summary.weight_versions_published, summary.weight_versions_applied) == (3, 2)
     assert (summary.rollouts_with_two_versions, summary.duplicate_records, summary.dead_letters) == (1, 1, 3)
     assert (summary.loop_seconds, summary.tokens_per_second, summary.steps_per_minute) == (20.0, 5.0, 6.0)
 
 
+def test_lag_across_a_restart_counts_the_steps_that_were_cut() -> None:
+    restart = an_entry(EntryKind.RESTART, step=0, weight_version=3, parent_version=0)
+    last = a_step(1, "c", (1, 2), weight_version=4, parent_version=3)
+    samples = (a_sample("a", 0, 1.0, (0,), 0), a_sample("c", 0, 1.0, (0, 2), 1), a_sample("c", 1, 1.0, (0,), 2))
+    summary = summary_of("ac", (a_step(1, "a", (0, 0)), a_step(2, "a", (0, 0)), restart, last), *samples)
+    assert summary.policy_lag_max == 2
+
+
 def test_a_rollout_in_two_surviving_steps_is_reported() -> None:
-    start = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
-    facts = RunFacts(
-        submitted=frozenset("a"),
-        started_at=NOON,
-        samples=(a_sample("a", 0, 1.0, (0,), 0), a_sample("a", 1, 0.0, (0,), 1)),
-        ledger=(start, a_step(1, "a", (0, 1)), a_step(2, "a", (0, 1))),
-        published=frozenset({0, 1, 2}),
-        applied=frozenset({0}),
-        dead_letters=0,
-    )
-    assert summarize(facts, MEASURED).rollouts_trained_twice == 2
+    samples = (a_sample("a", 0, 1.0, (0,), 0), a_sample("a", 1, 0.0, (0,), 1))
+    summary = summary_of("a", (a_step(1, "a", (0, 1)), a_step(2, "a", (0, 1))), *samples)
+    assert summary.rollouts_trained_twice == 2
 
 
 def test_a_run_without_a_step_has_no_rates() -> None:
-    start = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
-    facts = RunFacts(
-        submitted=frozenset(), started_at=None, samples=(), ledger=(start,), published=frozenset({0}),
-        applied=frozenset(), dead_letters=0,
-    )  # fmt: skip
-    summary = summarize(facts, MEASURED)
+    summary = summary_of("", (), started_at=None)
     assert math.isnan(summary.steps_per_minute)
     assert summary.steps == 0
