@@ -13,9 +13,10 @@ import tomli_w
 from rollstream.bus.run import Run
 from rollstream.local.cores import divide_cores
 from rollstream.local.demo.watch import LoopWatch
+from rollstream.local.keep_alive import StageState
 from rollstream.local.run_file import shared_settings
 from rollstream.local.stack import LocalStack
-from rollstream.local.supervisor import StageState, Supervisor, stage_process
+from rollstream.local.supervisor import Supervisor, stage_process
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.files import write_private
 from rollstream.process.settings.base import RUN_FILE, StageSettings

@@ -18,8 +18,9 @@ from rollstream.local.cores import divide_cores
 from rollstream.local.demo import prepare
 from rollstream.local.demo.options import DemoOptions
 from rollstream.local.demo.watch import LoopWatch
+from rollstream.local.keep_alive import StageState
 from rollstream.local.stack import LocalStack
-from rollstream.local.supervisor import StageState, Supervisor, stage_process
+from rollstream.local.supervisor import Supervisor, stage_process
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from tests.bench.coin_task import CoinTask

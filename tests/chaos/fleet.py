@@ -12,10 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, Protocol
 
-from rollstream.local.supervisor import FENCED, NOT_HEALED_BY_RESTART, Backoff
+from rollstream.local.keep_alive import FENCED, NOT_HEALED_BY_RESTART, Backoff, KeptAlive, StageState
 from rollstream.process.settings.base import STAGES, Stage
 from rollstream.schemas.errors import ConfigurationError
 
@@ -46,26 +47,43 @@ Launch = Callable[[Stage, str, Path], Process]
 """(stage, name, log) → the process that was started."""
 
 
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A process that was started, and its log."""
+
+    process: Process
+    log: Path
+
+    def exit_code(self) -> int | None:
+        """See `Process.exit_code`."""
+        return self.process.exit_code()
+
+
 @dataclass(slots=True, kw_only=True)
-class Member:
+class Member(KeptAlive[Launched]):
     """One process of a stage, under a name that its successors keep. `explained`: exit codes that faults lead to."""
 
     stage: Stage
     name: str
-    process: Process
-    log: Path
-    started_at: float
     explained: set[int] = field(default_factory=set)
     is_suspended: bool = False
     is_leaving: bool = False
     must_end_by: float | None = None
-    restart_at: float | None = None
-    failures: int = 0
 
     @property
     def is_running(self) -> bool:
         """Whether it runs; a suspended one does."""
-        return self.restart_at is None
+        return self.state is StageState.RUNNING
+
+    @property
+    def pid(self) -> int:
+        """Of the process that runs now, or ran last."""
+        return self.process.process.pid
+
+    @property
+    def log(self) -> Path:
+        """Of the process that runs now, or ran last."""
+        return self.process.log
 
 
 class Fleet:
@@ -99,10 +117,8 @@ class Fleet:
 
     def start(self, stage: Stage, name: str) -> Member:
         """Start one more process."""
-        process, log = self._launched(stage, name)
-        member = Member(stage=stage, name=name, process=process, log=log, started_at=time.monotonic())
+        member = Member(stage=stage, name=name, start=partial(self._launched, stage, name), backoff=_BACKOFF)
         self._members[name] = member
-        self._note_takeover(member)
         return member
 
     def kill(self, member: Member) -> None:
@@ -149,16 +165,14 @@ class Fleet:
 
     def tick(self) -> None:
         """Notice what ended, start again what is due, and end what does not end by itself."""
-        now = time.monotonic()
         for member in list(self._members.values()):
-            if member.restart_at is not None:
-                if member.is_leaving:
-                    del self._members[member.name]
-                elif now >= member.restart_at:
-                    self._start_again(member)
-            elif (code := member.process.exit_code()) is not None:
-                self._ended(member, code, now)
-            elif member.must_end_by is not None and now > member.must_end_by:
+            if member.is_leaving and not member.is_running:
+                del self._members[member.name]
+                continue
+            member.look(partial(self._ended, member))
+            if member.state is StageState.STOPPED:
+                del self._members[member.name]
+            elif member.must_end_by is not None and time.monotonic() > member.must_end_by:
                 self.unexpected.append(f"{member.name} ran on for {_GRACE_SECONDS:g} s after SIGTERM: {member.log}")
                 member.must_end_by = None
                 self.kill(member)
@@ -183,20 +197,18 @@ class Fleet:
         while time.monotonic() < deadline and any(one.process.exit_code() is None for one in self._members.values()):
             time.sleep(_LOOK_EVERY_SECONDS)
 
-    def _launched(self, stage: Stage, name: str) -> tuple[Process, Path]:
+    def _launched(self, stage: Stage, name: str) -> Launched:
         self._num_launched += 1
         log = self._logs / f"{name}-{self._num_launched}.log"
-        return self._launch(stage, name, log), log
+        process = self._launch(stage, name, log)
+        if stage == "trainer" and self._has_another(stage, name):
+            self.expect_fencing()
+        return Launched(process, log)
 
-    def _start_again(self, member: Member) -> None:
-        member.process, member.log = self._launched(member.stage, member.name)
-        member.started_at, member.restart_at, member.must_end_by = time.monotonic(), None, None
-        member.is_suspended = False
-        member.explained.clear()
-        self._note_takeover(member)
-
-    def _ended(self, member: Member, code: int, now: float) -> None:
+    def _ended(self, member: Member, code: int) -> StageState:
+        """Note an end; what becomes of the member."""
         self.ends[f"{member.stage} {code}"] += 1
+        now = time.monotonic()
         is_explained = self._is_explained(member, code, now)
         if not is_explained:
             self.unexpected.append(f"{member.name} ended with {code}: {member.log}: {_last_line(member.log)}")
@@ -205,12 +217,11 @@ class Fleet:
         if not is_broken and _TRACEBACK in member.log.read_bytes():
             self.unexpected.append(f"{member.name} wrote a traceback: {member.log}: {_last_line(member.log)}")
         _LOG.info("%s ended with %d%s", member.name, code, "" if is_explained else ", which no fault explains")
+        member.explained.clear()
+        member.is_suspended, member.must_end_by = False, None
         is_over = code in NOT_HEALED_BY_RESTART and not is_explained
-        if member.is_leaving or is_over or (code == FENCED and self._has_another(member)):
-            del self._members[member.name]
-            return
-        member.failures = 1 if now - member.started_at >= _BACKOFF.healthy_after_seconds else member.failures + 1
-        member.restart_at = now + _BACKOFF.delay(member.failures)
+        is_replaced = code == FENCED and self._has_another(member.stage, member.name)
+        return StageState.STOPPED if member.is_leaving or is_over or is_replaced else StageState.WAITING
 
     def _is_explained(self, member: Member, code: int, now: float) -> bool:
         is_replaced = member.stage == "trainer" and member.started_at <= self._fenced_at
@@ -225,16 +236,12 @@ class Fleet:
             return now <= self._refused_until.get(member.stage, 0.0)
         return code in member.explained
 
-    def _note_takeover(self, member: Member) -> None:
-        if member.stage == "trainer" and self._has_another(member):
-            self.expect_fencing()
-
-    def _has_another(self, member: Member) -> bool:
-        return any(other is not member and other.stage == member.stage for other in self._members.values())
+    def _has_another(self, stage: Stage, name: str) -> bool:
+        return any(other.stage == stage and other.name != name for other in self._members.values())
 
     def _signal(self, member: Member, number: signal.Signals) -> None:
         if member.is_running and member.process.exit_code() is None:
-            os.kill(member.process.pid, number)
+            os.kill(member.pid, number)
 
 
 def _last_line(log: Path) -> str:

@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.accounting import Account
-from tests.harness.later_trainer import HOUR, move_clock
 from tests.harness.loops import SHARE, a_loop
 from tests.harness.running import Run
-from tests.harness.trainer_process import start_trainer
+from tests.harness.trainer_process import HOUR, move_clock, start_trainer
 
 STEPS_BEFORE = 3
 NUM_STEPS = 14

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from rollstream.local.supervisor import FENCED, NOT_HEALED_BY_RESTART
+from rollstream.local.keep_alive import Backoff, KeptAlive, StageState
 from tests.chaos.accounting import Account, OutsideClient
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
@@ -23,24 +23,8 @@ STAGES = ("trainer", "generator", "scorer", "producer")
 
 _WAIT_SECONDS = 120.0
 _LOOK_EVERY_SECONDS = 0.5
-_NEVER_RIGHT = (FENCED, *NOT_HEALED_BY_RESTART)
-
-
-@dataclass(kw_only=True)
-class KeptAlive:
-    """A process, and how it is started again when it dies."""
-
-    start: Callable[[], StartedProcess]
-    process: StartedProcess
-    restarts: int = 0
-
-    def look_after(self) -> None:
-        """Start it again if it died. Fails on an exit code that says that a restart would not help."""
-        code = self.process.exit_code()
-        assert code not in _NEVER_RIGHT, self.process.said()[-3000:]
-        if code:
-            self.process = self.start()
-            self.restarts += 1
+_AT_ONCE = Backoff(first_seconds=0.0)
+_NEVER_RIGHT = (StageState.FENCED, StageState.MISCONFIGURED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +33,7 @@ class Loop:
 
     run: Run
     outside: OutsideClient
-    stages: dict[str, KeptAlive] = field(default_factory=dict)
+    stages: dict[str, KeptAlive[StartedProcess]] = field(default_factory=dict)
 
     def start(self, *stages: str, name: str = "") -> None:
         """Start stages (default: all four); `name` tells a second process of a stage from the first."""
@@ -59,7 +43,7 @@ class Loop:
 
     def keep_alive(self, name: str, start: Callable[[], StartedProcess]) -> None:
         """Start a process, and start it again whenever it dies."""
-        self.stages[name] = KeptAlive(start=start, process=start())
+        self.stages[name] = KeptAlive(start=start, backoff=_AT_ONCE)
 
     def stop(self, stage: str) -> None:
         """SIGTERM; it must end in order. It is not started again."""
@@ -74,7 +58,8 @@ class Loop:
 
         def look_after_all_and_look() -> T:
             for stage in self.stages.values():
-                stage.look_after()
+                stage.look()
+                assert stage.state not in _NEVER_RIGHT, stage.process.said()[-3000:]
             return look()
 
         return wait_until(

@@ -1,7 +1,8 @@
-"""Trainers of a run, started as `rollstream trainer` or with a clock that a test moves."""
+"""Trainers of a run, started as `rollstream trainer` or with a clock that a test moves: a file of seconds to add."""
 
 import resource
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -11,19 +12,35 @@ from tests.harness.forking import run_words, start_command, start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
 
+HOUR = 3600.0
+
 
 def start_trainer(run: Run, *options: str, clock: Path | None = None, **environment: str) -> StartedProcess:
-    """Start `rollstream trainer` with the run's settings, or `later_trainer.py`; the caller must end it."""
+    """Start `rollstream trainer` with the run's settings, or one with this clock; the caller must end it."""
     log = run.directory / "trainer.log"
     if clock is None:
         return start_command("trainer", "--config", str(run.config), *options, log=log, env=environment)
     return start_forked(partial(_later, run.config, clock), log=log, env=environment)
 
 
-def _later(config: Path, clock: Path) -> None:
-    from tests.harness.later_trainer import main
+def move_clock(clock: Path, seconds: float) -> None:
+    """Set the trainer's clock forward by so many seconds, from now on."""
+    # Renamed when it is complete: the trainer reads the file at any moment.
+    written = clock.with_suffix(".new")
+    written.write_text(str(seconds))
+    written.rename(clock)
 
-    main(config, clock)
+
+def _later(config: Path, clock: Path) -> None:
+    from rollstream.process.entry import run_process
+    from rollstream.trainer.settings import TrainerSettings
+    from rollstream.trainer.start import run_trainer
+
+    settings = TrainerSettings.load(config)
+    run_process(
+        "trainer",
+        lambda stop: run_trainer(settings, stop, clock=lambda: time.monotonic() + float(clock.read_text())),
+    )
 
 
 @contextmanager

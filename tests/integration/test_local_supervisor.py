@@ -13,8 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rollstream.local.keep_alive import Backoff, StageState
 from rollstream.local.processes import Placement
-from rollstream.local.supervisor import Backoff, StageProcess, StageState, Supervisor, stage_process
+from rollstream.local.supervisor import StageProcess, Supervisor, stage_process
 from rollstream.schemas.topics import PROMPTS
 from tests.harness.running import a_run
 from tests.harness.waits import wait_until

@@ -9,8 +9,8 @@ from rollstream.schemas.ledger import GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.trainer.intake.upstream import ASK_EVERY_SECONDS
 from tests.harness.builders import a_prompt
-from tests.harness.later_trainer import HOUR, move_clock
 from tests.harness.running import Run
+from tests.harness.trainer_process import HOUR, move_clock
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,

@@ -139,8 +139,8 @@ class Soak:
         self._require_room()
         pids, memory, handles = {}, {}, {}
         for member in self.fleet.members():
-            if found := memory_and_handles(member.process.pid):
-                pids[member.name] = member.process.pid
+            if found := memory_and_handles(member.pid):
+                pids[member.name] = member.pid
                 memory[member.name], handles[member.name] = found
         places = (self.directory / "weights", self.directory / "checkpoints")
         disk = disk_mib(self.settings.run, self.directory / "kafka", places)

@@ -8,30 +8,17 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from rollstream.local.cores import thread_environment
+from rollstream.local.keep_alive import Backoff, KeptAlive, StageState
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, stop_all
 
-# The exit code of a trainer that another trainer has replaced: a restart would fence that one in turn.
-FENCED = 75
-# Usage and configuration errors: they would be the same after a restart.
-NOT_HEALED_BY_RESTART = frozenset({2, 78})
 GRACE_SECONDS = 20.0
 
 logger = logging.getLogger(__name__)
-
-
-class StageState(StrEnum):
-    RUNNING = "running"
-    WAITING = "waiting"  # died, restarts after its backoff
-    FINISHED = "finished"
-    FENCED = "fenced"
-    MISCONFIGURED = "misconfigured"
-    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,33 +44,14 @@ class StageStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """How long to wait before a restart: `first_seconds`, then twice as long each time, up to `longest_seconds`.
-
-    After a child has run for `healthy_after_seconds`, the wait is `first_seconds` again.
-    """
-
-    first_seconds: float = 0.5
-    longest_seconds: float = 30.0
-    healthy_after_seconds: float = 60.0
-
-    def delay(self, failures: int) -> float:
-        """Seconds to wait after `failures` failures in a row; `failures` is at least 1."""
-        # The exponent is bounded, since a float overflows at 1024.
-        return float(min(self.longest_seconds, self.first_seconds * 2.0 ** min(failures - 1, 16)))
-
-
-@dataclass(slots=True, kw_only=True)
 class _Child:
-    spec: StageProcess
+    name: str
     log: Path
-    state: StageState = StageState.STOPPED
-    process: ChildProcess | None = None
-    started_at: float = 0.0
-    failures: int = 0
-    restarts: int = 0
-    exit_code: int | None = None
-    restart_at: float = 0.0
+    kept: KeptAlive[ChildProcess]
+
+    @property
+    def is_live(self) -> bool:
+        return self.kept.state in (StageState.RUNNING, StageState.WAITING)
 
 
 def stage_process(
@@ -122,23 +90,20 @@ class Supervisor:
     def start(self, spec: StageProcess) -> None:
         """Start a child and keep it running. The name of a child that has ended may be used again."""
         old = self._children.get(spec.name)
-        if old is not None and old.state in (StageState.RUNNING, StageState.WAITING):
+        if old is not None and old.is_live:
             raise ValueError(f"{spec.name} already runs: stop it first, or give the new one another name")
-        child = _Child(spec=spec, log=self._logs / f"{spec.name}.log")
-        self._children[spec.name] = child
-        self._launch(child)
+        log = self._logs / f"{spec.name}.log"
+        kept = KeptAlive(start=lambda: _launched(spec, log), backoff=self._backoff)
+        self._children[spec.name] = _Child(name=spec.name, log=log, kept=kept)
 
     def tick(self) -> None:
         """Notice children that ended, and restart those whose wait is over. Returns at once."""
-        now = time.monotonic()
         for child in self._children.values():
-            if child.state is StageState.RUNNING and child.process is not None:
-                code = child.process.exit_code()
-                if code is not None:
-                    self._ended(child, code, now)
-            if child.state is StageState.WAITING and now >= child.restart_at:
-                child.restarts += 1
-                self._launch(child)
+            process = child.kept.process
+            if child.kept.look() is not None:
+                # It has ended itself; this ends the processes that it started and left in its session.
+                process.kill()
+                _tell_end(child)
 
     def ends_of_logs(self) -> str:
         """What the children said last, for an error whose reader may not find the logs any more."""
@@ -148,11 +113,11 @@ class Supervisor:
         """Every child, as of the last tick, in the order they were started."""
         return tuple(
             StageStatus(
-                name=child.spec.name,
-                state=child.state,
-                pid=child.process.pid if child.state is StageState.RUNNING and child.process else None,
-                restarts=child.restarts,
-                exit_code=child.exit_code,
+                name=child.name,
+                state=child.kept.state,
+                pid=child.kept.process.pid if child.kept.state is StageState.RUNNING else None,
+                restarts=child.kept.restarts,
+                exit_code=child.kept.exit_code,
                 log=child.log,
             )
             for child in self._children.values()
@@ -164,49 +129,30 @@ class Supervisor:
 
     def kill(self, name: str) -> None:
         """kill -9, to show or test a failure: the child is restarted like any child that dies."""
-        child = self._children[name]
-        if child.process is not None:
-            child.process.kill()
+        self._children[name].kept.process.kill()
 
     def stop(self, *names: str, grace_seconds: float = GRACE_SECONDS) -> None:
         """SIGTERM to the named children (default: all) at once, SIGKILL after `grace_seconds`. None is restarted."""
         chosen = [self._children[name] for name in names] if names else list(self._children.values())
-        live = [child for child in chosen if child.state in (StageState.RUNNING, StageState.WAITING)]
-        stop_all([child.process for child in live if child.process is not None], grace_seconds)
-        for child in live:
-            child.exit_code = child.process.exit_code() if child.process else child.exit_code
-            child.state = StageState.STOPPED
-
-    def _launch(self, child: _Child) -> None:
-        spec = child.spec
-        env = {**os.environ, **thread_environment(spec.placement), **spec.env}
-        child.process = ChildProcess.start(spec.command, child.log, env=env, placement=spec.placement)
-        child.started_at = time.monotonic()
-        child.state = StageState.RUNNING
-        logger.info("%s started, pid %d, log %s", spec.name, child.process.pid, child.log)
-
-    def _ended(self, child: _Child, code: int, now: float) -> None:
-        child.exit_code = code
-        assert child.process is not None
-        # It has ended itself; this ends the processes that it started and left in its session.
-        child.process.kill()
-        child.state = _state_after(code)
-        if child.state is not StageState.WAITING:
-            logger.info("%s ended with exit code %d: %s", child.spec.name, code, child.state)
-            return
-        lived = now - child.started_at
-        child.failures = 1 if lived >= self._backoff.healthy_after_seconds else child.failures + 1
-        delay = self._backoff.delay(child.failures)
-        child.restart_at = now + delay
-        logger.warning(
-            "%s ended with exit code %d after %.0f s, restart in %.1f s; its log: %s",
-            child.spec.name, code, lived, delay, child.log,
-        )  # fmt: skip
+        live = [child.kept for child in chosen if child.is_live]
+        stop_all([kept.process for kept in live], grace_seconds)
+        for kept in live:
+            kept.exit_code, kept.state = kept.process.exit_code(), StageState.STOPPED
 
 
-def _state_after(exit_code: int) -> StageState:
-    if exit_code == 0:
-        return StageState.FINISHED
-    if exit_code == FENCED:
-        return StageState.FENCED
-    return StageState.MISCONFIGURED if exit_code in NOT_HEALED_BY_RESTART else StageState.WAITING
+def _launched(spec: StageProcess, log: Path) -> ChildProcess:
+    env = {**os.environ, **thread_environment(spec.placement), **spec.env}
+    process = ChildProcess.start(spec.command, log, env=env, placement=spec.placement)
+    logger.info("%s started, pid %d, log %s", spec.name, process.pid, log)
+    return process
+
+
+def _tell_end(child: _Child) -> None:
+    kept, now = child.kept, time.monotonic()
+    if kept.state is not StageState.WAITING:
+        logger.info("%s ended with exit code %s: %s", child.name, kept.exit_code, kept.state)
+        return
+    logger.warning(
+        "%s ended with exit code %s after %.0f s, restart in %.1f s; its log: %s",
+        child.name, kept.exit_code, now - kept.started_at, kept.restart_at - now, child.log,
+    )  # fmt: skip

@@ -29,8 +29,9 @@ from rollstream.local.demo.picture import draw
 from rollstream.local.demo.summary import Measured, RunSummary, num_incomplete, summarize
 from rollstream.local.demo.view import View, plain_line
 from rollstream.local.demo.watch import LoopState, LoopWatch
+from rollstream.local.keep_alive import StageState
 from rollstream.local.stack import LocalStack
-from rollstream.local.supervisor import StageState, Supervisor, stage_process
+from rollstream.local.supervisor import Supervisor, stage_process
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import LedgerEntry

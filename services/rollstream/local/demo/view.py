@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from rollstream.local.demo.watch import LoopState
-from rollstream.local.supervisor import StageState, StageStatus, Supervisor
+from rollstream.local.keep_alive import StageState
+from rollstream.local.supervisor import StageStatus, Supervisor
 
 _LINE_EVERY_SECONDS = 10.0
 _BARS = "▁▂▃▄▅▆▇█"
