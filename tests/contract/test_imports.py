@@ -68,6 +68,17 @@ def test_help_imports_nothing_but_the_table_of_commands() -> None:
     ]
 
 
+def test_the_help_of_a_command_imports_nothing_that_takes_long() -> None:
+    code = (
+        "import sys; from click.testing import CliRunner; from rollstream.cli.main import COMMANDS, cli\n"
+        "for name in COMMANDS: assert CliRunner().invoke(cli, [name, '--help']).exit_code == 0, name\n"
+        "print(*sys.modules)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+    slow = {"torch", "vllm", "transformers", "faust", "pyarrow", "pandas", "datasets", "aiohttp"}
+    assert slow & set(output.split()) == set()
+
+
 def test_light_modules_import_nothing_heavy() -> None:
     code = (
         "import importlib, sys\n"

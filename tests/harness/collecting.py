@@ -1,7 +1,7 @@
 """Collections on the scripted engine, in this process."""
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,12 @@ from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings
 from rollstream.offline.collection import CollectReport, collect
+from rollstream.offline.job import Job
+from rollstream.offline.options import CollectOptions
 from rollstream.offline.output import scored_columns
 from rollstream.offline.settings import CollectSettings
 from rollstream.offline.tasks import FileTasks
+from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.schemas.prompt import Sampling
@@ -58,6 +61,20 @@ def settings_for(output: Path, **fields: Any) -> CollectSettings:
         "described": {"engine": "scripted"},
     }
     return CollectSettings(**{**values, **fields})
+
+
+def a_job(
+    source: Path | str,
+    output: Path,
+    *,
+    engine: EngineSettings | None = None,
+    environments: Mapping[str, Declaration] | None = None,
+    **options: Any,
+) -> Job:
+    """What `collect` is told by these options, on the scripted engine."""
+    scripted = EngineSettings(kind="scripted", model_path=Path("no-tokenizer"))
+    chosen = CollectOptions(source=str(source), output=output, model="scripted", **options)
+    return Job(options=chosen, engine=engine or scripted, environments=environments or {})
 
 
 def collected(

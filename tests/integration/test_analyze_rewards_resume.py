@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.cli.analyze_rewards import command
+from rollstream.offline.options import ScoresOptions
 from rollstream.offline.paths import Places
 from rollstream.offline.scores.request import scores_request
 from rollstream.offline.scores.run import score_rollouts
@@ -45,9 +46,9 @@ def stopped(rollouts: Path, num_batches: int, *words: str) -> None:
             raise KeyboardInterrupt
 
     with command.make_context("analyze-rewards", ["--rollouts", str(rollouts), "--num_processes", "1", *words]) as made:
-        options = {name: value for name, value in made.params.items() if name not in ("rollouts", "as_json")}
+        options = {name: value for name, value in made.params.items() if name != "as_json"}
     with pytest.raises(KeyboardInterrupt):
-        score_rollouts(scores_request(rollouts, **options), on_rows)
+        score_rollouts(scores_request(ScoresOptions(**options)), on_rows)
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
@@ -129,10 +130,8 @@ def test_two_runs_never_write_the_same_output(tmp_path: Path, own_rewards: str) 
 
 def test_rollouts_that_change_while_they_are_scored_get_no_rewards(tmp_path: Path, own_rewards: str) -> None:
     rollouts = written(tmp_path / "rollouts.jsonl", [a_row(f"answer {number}", number) for number in range(100)])
-    request = scores_request(
-        rollouts, None, reward_fn="custom", path=f"{own_rewards}.brevity", name=None, sandbox_url=None,
-        num_processes=1, sample_seconds=None,
-    )  # fmt: skip
+    function = {"reward_fn": "custom", "path": f"{own_rewards}.brevity"}
+    request = scores_request(ScoresOptions(rollouts=rollouts, num_processes=1, **function))
     with pytest.raises(ConfigurationError, match="changed while it was scored, so nothing is written"):
         score_rollouts(request, lambda number: rollouts.write_text(rollouts.read_text().replace("answer", "ANSWER")))
     assert not (tmp_path / "rollouts_with_rewards.jsonl").exists()

@@ -1,34 +1,31 @@
 """`rollstream collect` as people call it: a file or an environment, an engine of a settings file or of options."""
 
+from pathlib import Path
+
 import datasets
 import pytest
 from click.testing import CliRunner
 
 from rollstream.cli.collect import command
-from rollstream.cli.collecting import chosen_engine
-from rollstream.engines.settings import EngineSettings
-from rollstream.offline.command import CollectOptions, kind_of, run_collect
+from rollstream.cli.collecting import job_of
+from rollstream.offline.job import kind_of
+from rollstream.offline.options import CollectOptions
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ConfigurationError
-from tests.harness.collecting import lines_of, some_prompts
+from tests.harness.collecting import a_job, lines_of, some_prompts
 from tests.harness.fake_openai import fake_openai
 from tests.harness.unruly_environment import NAME, PATH
 
 
-def options(tmp_path, source, **fields):
-    engine = EngineSettings(kind="scripted", model_path=tmp_path)
-    return CollectOptions(**{"source": str(source), "output": tmp_path / "out.jsonl", "engine": engine, **fields})
-
-
-def run(opts):
+def run(tmp_path, source, **fields):
     said = []
-    report = run_collect(opts, Stop(), said.append)
+    report = a_job(source, **{"output": tmp_path / "out.jsonl", **fields}).run(Stop(), said.append)
     return report, "\n".join(said)
 
 
 def test_tasks_of_an_environment_are_scored_by_it_and_sampled_as_it_says(tmp_path):
-    report, said = run(options(tmp_path, "sort_digits", num_tasks=20, num_samples=2, seed=3))
+    report, said = run(tmp_path, "sort_digits", num_tasks=20, num_samples=2, seed=3)
     rows = lines_of(tmp_path / "out.jsonl")
     assert len(rows) == 40
     assert {row["max_tokens"] for row in rows} == {12}
@@ -40,7 +37,7 @@ def test_tasks_of_an_environment_are_scored_by_it_and_sampled_as_it_says(tmp_pat
 
 def test_the_same_seed_gives_the_same_answers_and_samples_of_a_task_differ(tmp_path):
     for name in ("one", "other"):
-        run(options(tmp_path, "sort_digits", num_tasks=20, num_samples=4, seed=3, output=tmp_path / f"{name}.jsonl"))
+        run(tmp_path, "sort_digits", num_tasks=20, num_samples=4, seed=3, output=tmp_path / f"{name}.jsonl")
     one, other = ([row["response"] for row in lines_of(tmp_path / f"{name}.jsonl")] for name in ("one", "other"))
     assert one == other
     assert any(len(set(one[start : start + 4])) > 1 for start in range(0, 80, 4))
@@ -49,43 +46,51 @@ def test_the_same_seed_gives_the_same_answers_and_samples_of_a_task_differ(tmp_p
 def test_other_options_of_an_environment_are_another_input(tmp_path):
     def of(count):
         declared = {"word_count": Declaration(options={"num_examples": str(count)})}
-        return options(tmp_path, "word_count", environments=declared, environment="", num_tasks=None)
+        return run(tmp_path, "word_count", environments=declared, environment="")
 
-    run(of(3))
+    of(3)
     with pytest.raises(ConfigurationError, match="begun with input ="):
-        run(of(4))
+        of(4)
 
 
 def test_a_file_is_scored_by_the_environment_that_is_named_and_else_not(tmp_path):
     source = some_prompts(tmp_path / "data.jsonl", 5)
-    run(options(tmp_path, source, environment="sort_digits", output=tmp_path / "scored"))
+    run(tmp_path, source, environment="sort_digits", output=tmp_path / "scored")
     scored = datasets.load_from_disk(str(tmp_path / "scored"))
     assert {"reward", "reward_exact_match", "response", "original_answer"} <= set(scored.column_names)
     assert all(reward in (0.0, 1.0) for reward in scored["reward"])
-    run(options(tmp_path, source))
+    run(tmp_path, source)
     assert "reward" not in lines_of(tmp_path / "out.jsonl")[0]
 
 
 def test_what_is_neither_a_file_nor_an_environment_is_refused_and_so_is_an_unknown_ending(tmp_path):
     with pytest.raises(ConfigurationError, match=r"'nowhere\.jsonl' is neither a file here nor an environment"):
-        run(options(tmp_path, "nowhere.jsonl"))
+        run(tmp_path, "nowhere.jsonl")
     with pytest.raises(ConfigurationError, match=r"must end in \.jsonl or \.parquet"):
         kind_of(tmp_path / "out.csv")
+
+
+def engine_of(**options):
+    return job_of(CollectOptions(source="x", output=Path("out.jsonl"), **options)).engine
 
 
 def test_an_engine_comes_from_a_settings_file_that_needs_no_run_or_from_options(tmp_path, monkeypatch):
     config = tmp_path / "engine.toml"
     config.write_text('[generator.engine]\nkind = "scripted"\nmodel_path = "x"\nmax_num_seqs = 7\n')
-    assert chosen_engine(config, (), None, None, concurrency=64).max_num_seqs == 7
+    assert engine_of(config=config).max_num_seqs == 7
     monkeypatch.setenv("MY_KEY", "sk-very-secret-key")
-    found = chosen_engine(None, ("http://localhost:8000",), "tiny", "MY_KEY", concurrency=64)
+    server = {"url": ("http://localhost:8000",), "model": "tiny"}
+    found = engine_of(**server, api_key_variable="MY_KEY")
     assert (found.kind, found.http.model, found.http.max_connections) == ("openai_http", "tiny", 64)
     assert found.http.api_key is not None
     assert found.http.api_key.get_secret_value() == "sk-very-secret-key"
     with pytest.raises(ConfigurationError, match="NO_KEY: there is no such environment variable"):
-        chosen_engine(None, ("http://localhost:8000",), "tiny", "NO_KEY", concurrency=64)
+        engine_of(**server, api_key_variable="NO_KEY")
     with pytest.raises(ConfigurationError, match="addresses"):
-        chosen_engine(None, ("ftp://localhost",), "tiny", None, concurrency=64)
+        engine_of(url=("ftp://localhost",), model="tiny")
+    config.write_text('run = "demo"\n')
+    with pytest.raises(ConfigurationError, match=r"has no \[generator\.engine\]"):
+        engine_of(config=config)
     result = CliRunner().invoke(command, ["data.jsonl", "--output", "out.jsonl"])
     assert (result.exit_code, "name an engine" in result.output) == (2, True)
 
@@ -94,12 +99,9 @@ def test_answers_of_a_server_are_scored_and_the_tokens_that_it_reports_counted(t
     declared = {NAME: Declaration(path=PATH)}
     (tmp_path / "data.jsonl").write_text('{"prompt": "2+2?", "order": "give 0.25"}\n')
     with fake_openai() as server:
-        engine = chosen_engine(None, (server.url,), "tiny", None, concurrency=4)
-        run(
-            options(
-                tmp_path, tmp_path / "data.jsonl", engine=engine, environments=declared, environment=NAME, num_samples=3
-            )
-        )
+        engine = engine_of(url=(server.url,), model="tiny", concurrency=4)
+        source = tmp_path / "data.jsonl"
+        run(tmp_path, source, engine=engine, environments=declared, environment=NAME, num_samples=3)
     rows = lines_of(tmp_path / "out.jsonl")
     assert [(row["response"], row["reward"], row["num_tokens"]) for row in rows] == [("yes", 0.25, 3)] * 3
     # LiteLLM answers 500 to a request without any key.

@@ -10,7 +10,8 @@ from click.testing import CliRunner
 
 from rollstream.cli.generate_rollouts import command
 from rollstream.local.tiny_model import write_tiny_model
-from rollstream.offline.generate import GenerateOptions, generate_rollouts
+from rollstream.offline.options import GenerateOptions
+from rollstream.offline.presets.generate import generate_rollouts
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import ConfigurationError, TooManyFailuresError
@@ -28,14 +29,9 @@ CHAT = [{"role": "system", "content": "be short."}, {"role": "user", "content": 
 
 
 def options(tmp_path, **fields):
-    """The document's defaults."""
-    values = {
-        "model_path": "tiny", "data_path": tmp_path / "data.parquet", "use_vllm": True,
-        "vllm_base_url": "http://localhost:8000/v1", "vllm_model_name": None, "vllm_max_concurrent": 100,
-        "num_samples": 8, "temperature": 0.7, "top_p": 0.9, "max_tokens": 512, "batch_size": 8, "prompt_key": "prompt",
-        "trust_remote_code": False, "output_path": tmp_path / "rollouts.parquet", "output_format": None,
-    }  # fmt: skip
-    return GenerateOptions(**{**values, **fields})
+    """The defaults, on a server."""
+    paths = {"data_path": tmp_path / "data.parquet", "output_path": tmp_path / "rollouts.parquet"}
+    return GenerateOptions(**{"model_path": "tiny", "use_vllm": True, **paths, **fields})
 
 
 def generated(opts, said=None):

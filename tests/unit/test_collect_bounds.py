@@ -3,8 +3,8 @@
 import json
 from pathlib import Path
 
+from rollstream.offline.presets.mock import MockWordCounter
 from rollstream.offline.tasks import CollectTask, task_of
-from rollstream.offline.word_count.mock import MockWordCounter
 from rollstream.rows.row import ReadRow
 from rollstream.schemas.prompt import ToolCall
 from tests.harness.collecting import collected, lines_of, settings_for, some_prompts

@@ -14,14 +14,12 @@ from typing import Any
 
 import pytest
 
-from rollstream.engines.settings import EngineSettings
 from rollstream.offline.collection import CollectReport
-from rollstream.offline.command import CollectOptions
 from rollstream.offline.continuous import production
 from rollstream.offline.continuous.feeds import FilesFeed, Found
 from rollstream.offline.continuous.parts import Part, take
 from rollstream.offline.continuous.production import STATE, Production, Schedule
-from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
+from rollstream.offline.continuous.run import run_continuous
 from rollstream.offline.continuous.state import State
 from rollstream.offline.continuous.watch import Watch
 from rollstream.offline.figures import Figures
@@ -34,18 +32,15 @@ from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from tests.harness.collecting import lines_of
+from tests.harness.collecting import a_job, lines_of
 
 TWO_MONTHS_SECONDS = 60 * 86400
 
 
 def look(source: Path, output: Path, kind: Kind = "jsonl") -> list[str]:
     """What one look said."""
-    one = CollectOptions(
-        source=str(source), output=output, engine=EngineSettings(kind="scripted", model_path=source), max_tokens=8
-    )
     said: list[str] = []
-    run_continuous(ContinuousOptions(collect=one, schedule=Schedule(), kind=kind), Stop(), said.append)
+    run_continuous(a_job(source, output, max_tokens=8, format=kind), Stop(), said.append)
     return said
 
 

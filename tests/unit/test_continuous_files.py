@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,31 +14,27 @@ import pytest
 from rollstream.cli.options import Period
 from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
-from rollstream.offline.command import CollectOptions
 from rollstream.offline.continuous import parts
 from rollstream.offline.continuous.feeds import FilesFeed
 from rollstream.offline.continuous.parts import Part, take
-from rollstream.offline.continuous.production import STATE, Schedule
-from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
+from rollstream.offline.continuous.production import STATE
+from rollstream.offline.continuous.run import run_continuous
 from rollstream.offline.continuous.state import State
+from rollstream.offline.job import Job
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, EngineDeadError
-from tests.harness.collecting import lines_of
+from tests.harness.collecting import a_job, lines_of
 
 NOBODY = HttpSettings(urls=("http://127.0.0.1:9",), model="tiny", ready_seconds=0.1)
 
 
-def options(tmp_path: Path, source: Path | str, **fields: Any) -> ContinuousOptions:
-    of_continuous = {name: fields.pop(name) for name in ("schedule", "kind", "to", "cluster") if name in fields}
-    engine = EngineSettings(kind="scripted", model_path=tmp_path)
-    values: dict[str, Any] = {"output": tmp_path / "out", "engine": engine, "max_tokens": 8, **fields}
-    one = CollectOptions(source=str(source), **values)
-    return ContinuousOptions(**{"collect": one, "schedule": Schedule(), "kind": "jsonl", **of_continuous})
+def job(tmp_path: Path, source: Path | str, **fields: Any) -> Job:
+    return a_job(source, **{"output": tmp_path / "out", "max_tokens": 8, **fields})
 
 
-def looked(chosen: ContinuousOptions) -> list[str]:
+def looked(chosen: Job) -> list[str]:
     """What one look said."""
     said: list[str] = []
     run_continuous(chosen, Stop(), said.append)
@@ -63,7 +58,7 @@ def put(path: Path, *rows: str) -> Path:
 def test_rows_that_were_taken_are_known_in_any_order_file_and_format(tmp_path):
     folder = tmp_path / "in"
     folder.mkdir()
-    chosen = options(tmp_path, folder)
+    chosen = job(tmp_path, folder)
     put(folder / "one.jsonl", "a", "b")
     looked(chosen)
     assert prompts(tmp_path / "out") == ["a", "b"]
@@ -90,7 +85,7 @@ def test_rows_that_were_taken_are_known_in_any_order_file_and_format(tmp_path):
 def test_a_row_says_where_it_comes_from_and_is_scored_by_the_environment_that_is_named(tmp_path):
     source = tmp_path / "digits.jsonl"
     source.write_text('{"prompt": "31=", "answer": "13"}\n')
-    looked(options(tmp_path, source, environment="sort_digits", kind="parquet"))
+    looked(job(tmp_path, source, environment="sort_digits", format="parquet"))
     [row] = (row.fields for row in open_rows(tmp_path / "out" / "part-000001.parquet"))
     assert row["original_collected_from"] == "digits.jsonl line 1"
     assert row["reward"] in (0.0, 1.0)
@@ -102,7 +97,7 @@ def test_what_can_not_be_asked_is_listed_once_and_the_rest_goes_on(tmp_path):
     (folder / "bad.jsonl").write_bytes(b'{"prompt": "a"}\n{"promp\n{"x": 1}\n\x00\n[]\n{"prompt": null}\n')
     (folder / "empty.jsonl").touch()
     (folder / "torn.parquet").write_bytes(b"PAR1 and no more")
-    said = looked(options(tmp_path, folder))
+    said = looked(job(tmp_path, folder))
     assert prompts(tmp_path / "out") == ["a"]
     listed = lines_of(tmp_path / "out" / "part-000001_bad_rows.jsonl")
     assert len(listed) == 7
@@ -112,7 +107,7 @@ def test_what_can_not_be_asked_is_listed_once_and_the_rest_goes_on(tmp_path):
     }  # fmt: skip
     assert any("7 rows can't be asked" in line for line in said)
     put(folder / "bad.jsonl", "b")
-    looked(options(tmp_path, folder))
+    looked(job(tmp_path, folder))
     assert prompts(tmp_path / "out") == ["a", "b"]
     assert not (tmp_path / "out" / "part-000002_bad_rows.jsonl").exists()
 
@@ -120,35 +115,34 @@ def test_what_can_not_be_asked_is_listed_once_and_the_rest_goes_on(tmp_path):
 def test_only_bad_rows_make_a_list_and_no_rollouts(tmp_path):
     source = tmp_path / "bad.jsonl"
     source.write_text("{}\n")
-    looked(options(tmp_path, source))
+    looked(job(tmp_path, source))
     assert len(lines_of(tmp_path / "out" / "part-000001_bad_rows.jsonl")) == 1
     assert prompts(tmp_path / "out") == []
-    looked(options(tmp_path, put(source, "a")))
+    looked(job(tmp_path, put(source, "a")))
     assert prompts(tmp_path / "out") == ["a"]
 
 
 def test_each_look_at_an_environment_takes_its_next_tasks_until_there_are_no_more(tmp_path):
-    chosen = options(tmp_path, "word_count", num_tasks=40, environment="")
+    chosen = job(tmp_path, "word_count", num_tasks=40, environment="")
     for _ in range(2):
         looked(chosen)
     ids = [row["original_task_id"] for part in (1, 2) for row in lines_of(tmp_path / "out" / f"part-00000{part}.jsonl")]
     assert ids == [str(number) for number in range(80)]
     # With a period it ends by itself: the data set has 100 tasks.
-    said = looked(replace(chosen, schedule=Schedule(every_seconds=0.01)))
+    said = looked(job(tmp_path, "word_count", num_tasks=40, environment="", every=0.01, watch=True))
     assert said[-1] == "word_count/train/0 has no more tasks: nothing is left to collect"
     assert len(lines_of(tmp_path / "out" / "part-000003.jsonl")) == 20
 
 
 def test_a_restart_waits_until_the_next_look_is_due(tmp_path):
-    chosen = options(tmp_path, "word_count", num_tasks=3, environment="")
-    looked(chosen)
+    looked(job(tmp_path, "word_count", num_tasks=3, environment=""))
     stop, said = Stop(), []
 
     def say(line: str) -> None:
         said.append(line)
         stop.ask()
 
-    run_continuous(replace(chosen, schedule=Schedule(every_seconds=3600.0, waits_first=True)), stop, say)
+    run_continuous(job(tmp_path, "word_count", num_tasks=3, environment="", every=3600.0), stop, say)
     assert said[0].startswith("the next look at word_count/train/0 is at ")
     assert len(list((tmp_path / "out").glob("*.jsonl"))) == 1
 
@@ -165,7 +159,7 @@ def test_a_file_that_is_being_written_is_left_for_the_next_look(tmp_path):
 
 def test_more_rows_than_a_part_takes_make_several(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "MOST_ROWS", 4)
-    looked(options(tmp_path, put(tmp_path / "rows.jsonl", *"abcdefghij")))
+    looked(job(tmp_path, put(tmp_path / "rows.jsonl", *"abcdefghij")))
     sizes = [len(lines_of(tmp_path / "out" / f"part-00000{number}.jsonl")) for number in (1, 2, 3)]
     assert sizes == [4, 4, 2]
 
@@ -182,7 +176,7 @@ def test_what_was_begun_and_not_noted_is_begun_anew(tmp_path):
         taken = take(Part(out, state.next_part), feed.look(state), feed, state, "prompt", Stop())
         assert (taken.num_rows, state.open_parts(), state.next_part) == (2, [1], 2)
     shutil.copy(out / ".part-000001.rows.jsonl", out / ".part-000007.rows.jsonl")
-    looked(options(tmp_path, source))
+    looked(job(tmp_path, source))
     assert prompts(out) == ["a", "b"]
     assert not list(out.glob(".part*"))
 
@@ -204,17 +198,17 @@ def test_rows_are_known_as_long_as_their_file_is_there_and_others_for_some_days(
 def test_a_directory_belongs_to_one_source(tmp_path):
     put(tmp_path / "one.jsonl", "a")
     put(tmp_path / "two.jsonl", "b")
-    looked(options(tmp_path, tmp_path / "one.jsonl"))
+    looked(job(tmp_path, tmp_path / "one.jsonl"))
     with pytest.raises(ConfigurationError, match=r"collects from .*one\.jsonl, now it is .*two\.jsonl"):
-        looked(options(tmp_path, tmp_path / "two.jsonl"))
+        looked(job(tmp_path, tmp_path / "two.jsonl"))
 
 
 def test_rows_of_another_column_need_another_directory(tmp_path):
     (tmp_path / "one.jsonl").write_text('{"question": "a"}\n')
-    looked(options(tmp_path, tmp_path / "one.jsonl"))
+    looked(job(tmp_path, tmp_path / "one.jsonl"))
     with pytest.raises(ConfigurationError, match=r"asks the column 'prompt' of its rows, now it is 'question'"):
-        looked(options(tmp_path, tmp_path / "one.jsonl", prompt_key="question"))
-    looked(options(tmp_path, tmp_path / "one.jsonl", prompt_key="question", output=tmp_path / "anew"))
+        looked(job(tmp_path, tmp_path / "one.jsonl", prompt_key="question"))
+    looked(job(tmp_path, tmp_path / "one.jsonl", prompt_key="question", output=tmp_path / "anew"))
     assert prompts(tmp_path / "anew") == ["a"]
 
 
@@ -222,7 +216,7 @@ def test_a_directory_with_files_of_somebody_else_is_refused_and_left_as_it_is(tm
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "state.json").write_text("{}")
     with pytest.raises(ConfigurationError, match="holds files of somebody else"):
-        looked(options(tmp_path, put(tmp_path / "one.jsonl", "a")))
+        looked(job(tmp_path, put(tmp_path / "one.jsonl", "a")))
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["state.json"]
 
 
@@ -232,7 +226,7 @@ def test_the_parts_of_a_directory_are_read_as_one_set_of_rows(tmp_path):
     for row in "abc":
         put(folder / f"{row}.jsonl", row)
         (folder / f"{row}.jsonl").write_text((folder / f"{row}.jsonl").read_text() + '{"x": 1}\n')
-        looked(options(tmp_path, folder))
+        looked(job(tmp_path, folder))
     rows = open_rows(tmp_path / "out")
     assert [(row.number, row.where, row.fields["prompt"]) for row in rows] == [
         (number, f"part-00000{number + 1}.jsonl line 1", row) for number, row in enumerate("abc")
@@ -240,16 +234,16 @@ def test_the_parts_of_a_directory_are_read_as_one_set_of_rows(tmp_path):
     before = rows.identity()
     assert rows.num_rows == 3
     put(folder / "d.jsonl", "d")
-    looked(options(tmp_path, folder))
+    looked(job(tmp_path, folder))
     assert open_rows(tmp_path / "out").identity() != before
 
 
 def test_what_an_engine_left_open_is_finished_at_the_start_also_where_the_next_look_is_hours_away(tmp_path):
     source, stop = put(tmp_path / "one.jsonl", "a"), Stop()
-    broken = options(tmp_path, source, engine=EngineSettings(kind="openai_http", http=NOBODY))
+    broken = job(tmp_path, source, engine=EngineSettings(kind="openai_http", http=NOBODY))
     with pytest.raises(EngineDeadError):
         looked(broken)
-    chosen = options(tmp_path, source, schedule=Schedule(every_seconds=21600.0, waits_first=True))
+    chosen = job(tmp_path, source, every=21600.0)
 
     def stop_when_it_waits(line: str) -> None:
         if "the next look" in line:
@@ -262,19 +256,19 @@ def test_what_an_engine_left_open_is_finished_at_the_start_also_where_the_next_l
 def test_outputs_that_do_not_fit_are_refused(tmp_path):
     source = put(tmp_path / "one.jsonl", "a")
     with pytest.raises(ConfigurationError, match="name a directory without a suffix"):
-        looked(options(tmp_path, source, output=tmp_path / "out.jsonl"))
+        looked(job(tmp_path, source, output=tmp_path / "out.jsonl"))
     with pytest.raises(ConfigurationError, match=r"remove .* yourself"):
-        looked(options(tmp_path, source, overwrite=True))
+        looked(job(tmp_path, source, overwrite=True))
     with pytest.raises(ConfigurationError, match="lies in the source"):
-        looked(options(tmp_path, tmp_path, output=tmp_path / "out"))
+        looked(job(tmp_path, tmp_path, output=tmp_path / "out"))
     with pytest.raises(ConfigurationError, match="written like topic:demo"):
-        looked(options(tmp_path, source, to="elsewhere"))
+        looked(job(tmp_path, source, to="elsewhere"))
     with pytest.raises(ConfigurationError, match=r"name the file with \[kafka\]"):
-        looked(options(tmp_path, source, to="topic:demo.collected"))
+        looked(job(tmp_path, source, to="topic:demo.collected"))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / STATE).write_bytes(b"no database at all, but long enough to be looked at" * 20)
     with pytest.raises(ConfigurationError, match="is not the state of a collection"):
-        looked(options(tmp_path, source, output=tmp_path / "broken"))
+        looked(job(tmp_path, source, output=tmp_path / "broken"))
 
 
 def test_a_state_that_can_not_be_written_ends_the_process(tmp_path):

@@ -8,22 +8,19 @@ from typing import Any
 
 import pytest
 
-from rollstream.engines.settings import EngineSettings
 from rollstream.environments import sort_digits
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Split, tasks_from
 from rollstream.environments.reasoning_gym import ReasoningGym
 from rollstream.offline.collection import collect
-from rollstream.offline.command import CollectOptions
-from rollstream.offline.continuous.production import Schedule
-from rollstream.offline.continuous.run import ContinuousOptions, run_continuous
+from rollstream.offline.continuous.run import run_continuous
 from rollstream.offline.output import scored_columns
 from rollstream.offline.tasks import EnvironmentTasks
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.producers.sources.environment import EnvironmentSource
 from rollstream.schemas.errors import EngineDeadError
-from tests.harness.collecting import CountingEngine, keys_of, lines_of, settings_for
+from tests.harness.collecting import CountingEngine, a_job, keys_of, lines_of, settings_for
 from tests.harness.counted_environment import NAME, PATH, Counted, InOrder
 
 
@@ -138,15 +135,8 @@ def test_a_collection_that_goes_on_makes_no_task_again_whose_samples_are_done(tm
 
 
 def test_each_look_at_an_environment_makes_only_the_tasks_that_it_takes(tmp_path: Path) -> None:
-    one = CollectOptions(
-        source=NAME,
-        output=tmp_path / "out",
-        engine=EngineSettings(kind="scripted", model_path=tmp_path),
-        environments={NAME: Declaration(path=PATH)},
-        environment="",
-        num_tasks=5,
-        max_tokens=8,
-    )
+    declared = {NAME: Declaration(path=PATH)}
+    one = a_job(NAME, tmp_path / "out", environments=declared, environment="", num_tasks=5, max_tokens=8)
     for _ in range(3):
-        run_continuous(ContinuousOptions(collect=one, schedule=Schedule(), kind="jsonl"), Stop(), lambda _: None)
+        run_continuous(one, Stop(), lambda _: None)
     assert InOrder.made == [*range(15)]

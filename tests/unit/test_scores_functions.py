@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rollstream.offline.options import ScoresOptions
 from rollstream.offline.scores.functions import Judging, judging_of, reward_function
 from rollstream.offline.scores.request import output_beside, scores_request
 from rollstream.schemas.errors import ConfigurationError, RewardError
@@ -57,12 +58,8 @@ def test_a_choice_that_makes_no_sense_says_what_to_change(choice: str, options: 
 def test_the_output_lies_beside_the_rollouts_and_never_replaces_them(tmp_path: Path) -> None:
     assert output_beside(tmp_path / "rollouts.parquet") == tmp_path / "rollouts_with_rewards.parquet"
     assert output_beside(tmp_path / "rollouts.jsonl") == tmp_path / "rollouts_with_rewards.jsonl"
-    options: dict[str, Any] = {
-        "reward_fn": "auto", "path": None, "name": None, "sandbox_url": None, "num_processes": 1,
-        "sample_seconds": None, "data_source": None, "pass_threshold": None,
-    }  # fmt: skip
     scored = tmp_path / "rollouts_with_rewards.parquet"
     with pytest.raises(ConfigurationError, match="would be replaced by its own scores"):
-        scores_request(scored, None, **options)
+        scores_request(ScoresOptions(rollouts=scored))
     with pytest.raises(ConfigurationError, match=r"the name must end in \.parquet or \.jsonl"):
-        scores_request(scored, tmp_path / "out.csv", **options)
+        scores_request(ScoresOptions(rollouts=scored, output=tmp_path / "out.csv"))

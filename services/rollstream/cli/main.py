@@ -189,7 +189,11 @@ def _add_verbose(command: click.Command) -> None:
     cls=LazyGroup,
     sections=SECTIONS,
     modules={name: f"rollstream.cli.{name.replace('-', '_')}" for name in COMMANDS},
-    context_settings={"help_option_names": ["-h", "--help"]},
+    # Options of two words may be written either way: some commands have names that people know with underscores.
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "token_normalize_func": lambda name: name.replace("_", "-"),
+    },
 )
 @click.version_option(package_name="rollstream")
 @click.pass_obj

@@ -53,6 +53,12 @@ class Period(click.ParamType[float]):
             self.fail(f"{value!r} is no time from 1s to 365d, written like 90s, 30m, 6h or 2d.", param, ctx)
         return seconds
 
+    @staticmethod
+    def written(seconds: float) -> str:
+        """The time in the largest unit that gives a whole number."""
+        unit, size = next((unit, size) for unit, size in reversed(_UNITS.items()) if seconds % size == 0)
+        return f"{seconds / size:.0f}{unit}"
+
 
 def whole(minimum: int) -> click.IntRange:
     """A whole number from `minimum` on."""

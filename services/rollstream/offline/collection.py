@@ -30,10 +30,11 @@ from rollstream.offline.figures import Figures
 from rollstream.offline.journal import EndedSample, Journal
 from rollstream.offline.live import show_while_it_runs
 from rollstream.offline.manifest import START_ANEW, Manifest, begun, read_manifest
+from rollstream.offline.options import DEFAULT_FAIL_OVER
 from rollstream.offline.output import JournalIndex, ToColumns, output_rows, rollout_columns, write_failures
 from rollstream.offline.paths import Places
 from rollstream.offline.scoring import Scoring
-from rollstream.offline.settings import DEFAULT_FAIL_OVER, CollectSettings
+from rollstream.offline.settings import CollectSettings
 from rollstream.offline.states import SampleStates
 from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import TaskSource

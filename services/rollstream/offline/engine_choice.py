@@ -1,47 +1,85 @@
-"""Engines of commands that name a model or servers by options instead of by a settings file."""
+"""The engine that the options of a command name: servers, or a model in this process."""
 
 import json
-from collections.abc import Sequence
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic import SecretStr, ValidationError
 
 from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
+from rollstream.offline.options import CollectOptions
+from rollstream.process.masking import SECRETS
 from rollstream.schemas.errors import ConfigurationError
 
 # What `transformers` reads; no code, which a model's repository may hold too.
-_FILES = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+_FILES: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "merges.txt", "vocab.txt")
+_LONGEST_CALL_SECONDS: Final = 86400.0
+_LITELLM_KEY: Final = "LITELLM_API_KEY"
 
 
-def server_engine(
-    urls: Sequence[str], model: str, *, max_connections: int, api_key: SecretStr | None = None, **http: Any
-) -> EngineSettings:
-    """The engine that asks OpenAI-compatible servers; raises `ConfigurationError` for an address that is none."""
+def named_engine(options: CollectOptions, **http: float) -> EngineSettings:
+    """The engine of `--model`, with `--url` on servers, else in this process. `http`: what differs for servers.
+
+    Raises `ConfigurationError` for an address that is none, and for a model that is not found.
+    """
+    model = options.model or ""
     try:
-        settings = HttpSettings(urls=tuple(urls), model=model, max_connections=max_connections, api_key=api_key, **http)
-        return EngineSettings.model_validate({"kind": "openai_http", "http": settings})
+        if not options.url:
+            return EngineSettings(
+                kind="transformers", model_path=model_directory(model), max_num_seqs=options.concurrency
+            )
+        values: dict[str, Any] = {"request_seconds": min(options.deadline, _LONGEST_CALL_SECONDS), **http}
+        key = _key(options.api_key_variable)
+        servers = HttpSettings(
+            urls=options.url, model=model, max_connections=options.concurrency, api_key=key, **values
+        )
+        return EngineSettings.model_validate({"kind": "openai_http", "http": servers})
     except ValidationError as error:
-        raise _explained(error, "the servers' addresses or the model's name") from error
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        why = f"{place}{': ' * bool(place)}{first['msg'].removeprefix('Value error, ')}"
+        raise ConfigurationError(f"the servers' addresses or the model's name: {why}") from error
 
 
-def in_process_engine(model: str, *, max_num_seqs: int) -> EngineSettings:
-    """The `transformers` engine on the weights of `model`, a directory or a name on the Hugging Face hub."""
-    try:
-        return EngineSettings(kind="transformers", model_path=model_directory(model), max_num_seqs=max_num_seqs)
-    except ValidationError as error:
-        raise _explained(error, "the engine's settings") from error
+def litellm_variable() -> str | None:
+    """The variable with the key, for the presets, which name none; None if it holds none."""
+    return _LITELLM_KEY if os.environ.get(_LITELLM_KEY) else None
+
+
+def _key(variable: str | None) -> SecretStr:
+    """The key that this environment variable holds, which no message shows; without a variable any.
+
+    Servers without keys pass over it; LiteLLM answers 500 to a request without any, as if it were not ready.
+    """
+    key = "dummy" if variable is None else os.environ.get(variable)
+    if not key:
+        raise ConfigurationError(
+            f"--api-key-variable {variable}: there is no such environment variable, or it is empty"
+        )
+    if variable is not None:
+        SECRETS.add([key])
+    return SecretStr(key)
 
 
 def model_directory(model: str) -> Path:
     """The directory of `model`. A name that is no directory is looked up on the hub, and its weights are fetched.
 
-    Raises `ConfigurationError` if there are none.
+    Raises `ConfigurationError` if there are none, or if they need code of their own.
     """
     path = Path(model)
-    if path.is_dir():
-        return path
+    if not path.is_dir():
+        path = _fetched(model)
+    if _needs_own_code(path):
+        raise ConfigurationError(
+            f"{path} needs Python files of its own, which are never run here: start a vLLM server with "
+            "--trust-remote-code, and name the server instead"
+        )
+    return path
+
+
+def _fetched(model: str) -> Path:
     if not _is_hub_name(model):
         raise ConfigurationError(f"model {model!r} is no directory: name one with config, weights and tokenizer")
     from huggingface_hub import snapshot_download
@@ -57,8 +95,8 @@ def model_directory(model: str) -> Path:
         ) from error
 
 
-def needs_own_code(model: Path) -> bool:
-    """Whether the model's configuration names Python files beside the weights, which we never run."""
+def _needs_own_code(model: Path) -> bool:
+    """Whether the model's configuration names Python files beside the weights."""
     try:
         config = json.loads((model / "config.json").read_bytes())
     except (OSError, ValueError):
@@ -66,20 +104,6 @@ def needs_own_code(model: Path) -> bool:
     return isinstance(config, dict) and bool(config.get("auto_map"))
 
 
-def described(engine: EngineSettings) -> dict[str, Any]:
-    """What of an engine must be the same for a resume: which model answers, not where it runs."""
-    if engine.kind == "openai_http":
-        return {"engine": engine.kind, "model": engine.http.model, "api": engine.http.api}
-    described = {"engine": engine.kind, "model": str(engine.model_path)}
-    return {**described, **engine.scripted.model_dump(mode="json")} if engine.kind == "scripted" else described
-
-
 def _is_hub_name(model: str) -> bool:
     parts = model.split("/")
     return len(parts) <= 2 and all(part and not part.startswith((".", "~")) for part in parts)
-
-
-def _explained(error: ValidationError, what: str) -> ConfigurationError:
-    first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    place = ".".join(str(part) for part in first["loc"])
-    return ConfigurationError(f"{what}: {place}{': ' * bool(place)}{first['msg'].removeprefix('Value error, ')}")

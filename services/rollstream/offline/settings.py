@@ -7,15 +7,12 @@ from typing import Any
 
 from rollstream.agents.samples import SampleBounds
 from rollstream.environments.pool.pool import PoolBounds
+from rollstream.offline.options import DEFAULT_FAIL_OVER, DEFAULT_MAX_ATTEMPTS
 from rollstream.process.settings.declared import Declaration
 from rollstream.rows.write import Kind
-from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
+from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import AgentChoice, Sampling
-
-MAX_CONCURRENCY = 10_000
-DEFAULT_MAX_ATTEMPTS = 3
-DEFAULT_FAIL_OVER = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +43,7 @@ class CollectSettings:
     jsonl_copy: Path | None = None
 
     def __post_init__(self) -> None:
-        _within("num_samples", self.num_samples, 1, MAX_GROUP_SIZE)
-        _within("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
+        # An environment of one's own says how it is sampled, too.
         _within("max_tokens", self.sampling.max_tokens, 1, MAX_SAMPLE_TOKENS)
         if self.sampling.temperature:
             _within("temperature (unless it is 0)", self.sampling.temperature, MIN_TEMPERATURE, MAX_TEMPERATURE)

@@ -2,13 +2,11 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from rollstream.engines.build import build_engine
-from rollstream.offline.collection import CollectReport, collect
-from rollstream.offline.command import CollectOptions, environment_of, settings_of
+from rollstream.offline.collection import CollectReport
 from rollstream.offline.continuous.feeds import EnvironmentFeed, Feed, FilesFeed
 from rollstream.offline.continuous.production import STATE, Production, Say, Schedule
 from rollstream.offline.continuous.sink import Sink
@@ -16,78 +14,65 @@ from rollstream.offline.continuous.state import State
 from rollstream.offline.continuous.tally import Tally
 from rollstream.offline.continuous.topic_feed import TOPIC, topic_feed
 from rollstream.offline.continuous.watch import HealthPlace, Watch, WatchedRows, served, stuck_seconds
-from rollstream.offline.output import scored_columns
+from rollstream.offline.job import Job
+from rollstream.offline.options import CollectOptions
 from rollstream.offline.paths import Places
 from rollstream.offline.tasks import FileTasks
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
-from rollstream.rows.write import Kind
 from rollstream.schemas.errors import ConfigurationError, RollstreamError
 
 WATCH_SECONDS: Final = 5.0
 SETTLED_SECONDS: Final = 2.0
 """A file that was written to a moment ago may be half there. It is looked at again soon, if looks are frequent."""
 _RARE_SECONDS: Final = 60.0
-_DEFAULT_TASKS: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContinuousOptions:
-    """`collect`: as for one collection, with a directory as output. `to`: a sink, `topic:NAME`, or None.
-
-    `cluster`: where topics are; None if the command was given no file that says it. `health`: where metrics and health
-    are served; None: nowhere.
-    """
-
-    collect: CollectOptions
-    schedule: Schedule
-    kind: Kind
-    to: str | None = None
-    cluster: StageSettings | None = None
-    accept_loss: bool = False
-    health: HealthPlace | None = None
-
-
-def run_continuous(options: ContinuousOptions, stop: Stop, say: Say) -> int:
+def run_continuous(job: Job, stop: Stop, say: Say) -> int:
     """Collect what is new until `stop` is asked, or once; the exit code.
 
     It is 0, or 70 if more than the share `fail_over` of the samples of this process's parts has no response. Raises
     `ConfigurationError` for options that do not fit.
     """
-    one = options.collect
-    stuck = stuck_seconds(one.deadline, one.num_samples, one.concurrency)
-    with served(options.health, stuck_seconds=stuck) as watch:
-        return _run(options, watch, stop, say)
+    one = job.options
+    place = None if one.health_port is None else HealthPlace(host=one.health_host, port=one.health_port)
+    with served(place, stuck_seconds=stuck_seconds(one.deadline, one.num_samples, one.concurrency)) as watch:
+        return _run(job, watch, stop, say)
 
 
-def _run(options: ContinuousOptions, watch: Watch, stop: Stop, say: Say) -> int:
-    one = options.collect
+def _run(job: Job, watch: Watch, stop: Stop, say: Say) -> int:
+    one = job.options
     tally = Tally()
     directory = _directory(one)
-    with Places(directory).locked(), State(directory / STATE) as state, _feed(options, state) as (feed, environment):
+    with Places(directory).locked(), State(directory / STATE) as state, _feed(job, state) as (feed, environment):
         # Rows of an environment are written by us, with this column.
         prompt_key = "prompt" if isinstance(feed, EnvironmentFeed) else one.prompt_key
 
         def collect_part(rows: Path, output: Path) -> CollectReport:
-            settings = settings_of(one, output, options.kind, environment)
+            settings = job.settings(output, one.format, environment)
             # Later tries of this process at the same part go on counting.
             settings = replace(settings, retry_failed=one.retry_failed and output not in tally)
             tasks = FileTasks(WatchedRows(open_rows(rows), watch), prompt_key=prompt_key)
-            report = collect(settings, tasks, build_engine(one.engine), stop, scored_columns)
+            report = job.collect(settings, tasks, stop)
             tally.see(output, report)
             for line in report.lines(settings):
                 say(line)
             return report
 
         production = Production(
-            directory=directory, state=state, feed=feed, kind=options.kind, prompt_key=prompt_key,
-            max_attempts=one.max_attempts, collect_part=collect_part, sink=_sink(options), say=say, watch=watch,
+            directory=directory, state=state, feed=feed, kind=one.format, prompt_key=prompt_key,
+            max_attempts=one.max_attempts, collect_part=collect_part, sink=_sink(job), say=say, watch=watch,
         )  # fmt: skip
         if one.retry_failed:
             state.forget_tries()
-        production.run(options.schedule, stop)
+        production.run(_schedule(one), stop)
     return RollstreamError.exit_code if tally.share_failed > one.fail_over else 0
+
+
+def _schedule(one: CollectOptions) -> Schedule:
+    seconds = one.every if one.every is not None or not one.watch else WATCH_SECONDS
+    return Schedule(every_seconds=seconds, waits_first=not one.watch, remember_days=one.remember / 86400)
 
 
 def _directory(one: CollectOptions) -> Path:
@@ -113,38 +98,38 @@ def _directory(one: CollectOptions) -> Path:
 
 
 @contextmanager
-def _feed(options: ContinuousOptions, state: State) -> Iterator[tuple[Feed, str]]:
+def _feed(job: Job, state: State) -> Iterator[tuple[Feed, str]]:
     """The feed, and the environment that scores its rows; "" for none."""
-    one = options.collect
+    one = job.options
     if one.source.startswith(TOPIC):
-        cluster, topic = _cluster(options, one.source), one.source.removeprefix(TOPIC)
-        with topic_feed(cluster.kafka, cluster.run, topic, state, accept_loss=options.accept_loss) as feed:
+        cluster, topic = _cluster(job, one.source), one.source.removeprefix(TOPIC)
+        with topic_feed(cluster.kafka, cluster.run, topic, state, accept_loss=one.accept_loss) as feed:
             yield feed, one.environment or ""
     elif Path(one.source).exists():
-        every = options.schedule.every_seconds
+        every = _schedule(one).every_seconds
         settled = SETTLED_SECONDS if every is not None and every < _RARE_SECONDS else 0.0
         files = FilesFeed(Path(one.source), settled_seconds=settled, is_looked_at_again=every is not None)
         yield files, one.environment or ""
     else:
-        num_tasks = one.num_tasks or _DEFAULT_TASKS
-        found = EnvironmentFeed(environment_of(one), split=one.split, seed=one.seed or 0, num_tasks=num_tasks)
+        found = EnvironmentFeed(job.environment(), split=one.split, seed=one.seed or 0, num_tasks=one.num_tasks)
         yield found, one.source if one.environment is None else one.environment
 
 
-def _sink(options: ContinuousOptions) -> Sink | None:
-    if options.to is None:
+def _sink(job: Job) -> Sink | None:
+    to = job.options.to
+    if to is None:
         return None
-    if not options.to.startswith(TOPIC):
-        raise ConfigurationError(f"--to {options.to!r}: a sink is a topic, written like {TOPIC}demo.collected")
-    if options.to == options.collect.source:
-        raise ConfigurationError(f"--to {options.to} is the source itself: name another topic")
-    cluster = _cluster(options, options.to)
-    return Sink(cluster.kafka, cluster.run, options.to.removeprefix(TOPIC))
+    if not to.startswith(TOPIC):
+        raise ConfigurationError(f"--to {to!r}: a sink is a topic, written like {TOPIC}demo.collected")
+    if to == job.options.source:
+        raise ConfigurationError(f"--to {to} is the source itself: name another topic")
+    cluster = _cluster(job, to)
+    return Sink(cluster.kafka, cluster.run, to.removeprefix(TOPIC))
 
 
-def _cluster(options: ContinuousOptions, topic: str) -> StageSettings:
-    if options.cluster is None:
+def _cluster(job: Job, topic: str) -> StageSettings:
+    if job.cluster is None:
         raise ConfigurationError(
             f"{topic}: name the file with [kafka] with --config; the engine may be another: --model, with --url"
         )
-    return options.cluster
+    return job.cluster

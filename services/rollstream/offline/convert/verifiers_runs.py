@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rollstream.offline.command import kind_of
 from rollstream.offline.convert.verifiers_metadata import RunFigures
 from rollstream.offline.convert.verifiers_row import (
     extra_columns,
@@ -21,6 +20,7 @@ from rollstream.offline.convert.verifiers_row import (
     row_from_verifiers,
     row_to_verifiers,
 )
+from rollstream.offline.job import kind_of
 from rollstream.process.files import replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow, RowSource

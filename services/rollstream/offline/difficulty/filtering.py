@@ -17,7 +17,6 @@ from rollstream.offline.difficulty.buckets import (
     Cuts,
     Measure,
     Strategy,
-    Three,
     Thresholds,
     adaptive_cuts,
     percentile_cuts,
@@ -25,6 +24,7 @@ from rollstream.offline.difficulty.buckets import (
 from rollstream.offline.difficulty.judged_row import JudgedRow, RowJudge
 from rollstream.offline.difficulty.problems import Problems
 from rollstream.offline.difficulty.report import ALL_BUCKETS, BucketTotals, FilterReport, summary_of, write_metrics
+from rollstream.offline.options import DifficultyOptions
 from rollstream.process.files import replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
@@ -49,28 +49,19 @@ class FilterRequest:
     """A problem with fewer scored samples is `unknown`: one sample tells next to nothing."""
 
 
-def filter_request(
-    data_path: Path,
-    output_dir: Path,
-    *,
-    bucketing_strategy: str,
-    id_column: str | None,
-    pass_threshold: float | None,
-    min_samples: int,
-    **thresholds: Three,
-) -> FilterRequest:
+def filter_request(options: DifficultyOptions) -> FilterRequest:
     """The request of the command's options; raises `ConfigurationError` for thresholds that make no sense."""
     return FilterRequest(
-        data_path=data_path,
-        output_dir=output_dir,
-        strategy=Strategy(bucketing_strategy),
+        data_path=options.data_path,
+        output_dir=options.output_dir or options.data_path.parent,
+        strategy=Strategy(options.bucketing_strategy),
         thresholds=Thresholds(
-            percentiles=thresholds["percentiles"],
-            pass_rates=thresholds["pass_rate_thresholds"],
-            mean_rewards=thresholds["mean_reward_thresholds"],
+            percentiles=options.percentiles,
+            pass_rates=options.pass_rate_thresholds,
+            mean_rewards=options.mean_reward_thresholds,
         ),
-        judge=RowJudge(id_column=id_column, pass_threshold=pass_threshold),
-        min_samples=min_samples,
+        judge=RowJudge(id_column=options.id_column, pass_threshold=options.pass_threshold),
+        min_samples=options.min_samples,
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollstream.environments.pool.pool import PoolBounds
+from rollstream.offline.options import ScoresOptions
 from rollstream.offline.scores.columns import data_source_of
 from rollstream.offline.scores.functions import RewardFunction, reward_function
 from rollstream.rows.conversation import Row
@@ -52,38 +53,35 @@ class ScoresRequest:
         }
 
 
-def scores_request(
-    rollouts: Path,
-    output: Path | None,
-    *,
-    reward_fn: str,
-    path: str | None,
-    name: str | None,
-    sandbox_url: str | None,
-    num_processes: int | None,
-    sample_seconds: float | None,
-    **rest: float | str | None,
-) -> ScoresRequest:
+def scores_request(options: ScoresOptions) -> ScoresRequest:
     """The request of the command's options; raises `ConfigurationError` where they contradict."""
-    wanted = output_beside(rollouts) if output is None else output
-    if wanted.suffix not in (".parquet", ".jsonl"):
-        raise ConfigurationError(f"--output {wanted}: the name must end in .parquet or .jsonl")
-    if wanted.resolve() == rollouts.resolve():
+    rollouts = options.rollouts
+    output = output_beside(rollouts) if options.output is None else options.output
+    if output.suffix not in (".parquet", ".jsonl"):
+        raise ConfigurationError(f"--output {output}: the name must end in .parquet or .jsonl")
+    if output.resolve() == rollouts.resolve():
         raise ConfigurationError(
             f"{rollouts} would be replaced by its own scores: name the rollouts that were generated, or another file "
             "with --output"
         )
-    seconds = sample_seconds or (_SANDBOX_SECONDS if sandbox_url else _SAMPLE_SECONDS)
+    url = options.sandbox_url
+    seconds = options.sample_seconds or (_SANDBOX_SECONDS if url else _SAMPLE_SECONDS)
     cores = min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
     bounds = PoolBounds(
-        num_processes=num_processes or cores,
+        num_processes=options.num_processes or cores,
         sample_seconds=seconds,
         load_seconds=_LOAD_SECONDS,
         # At least one sample of a batch gets its verdict, also where it is the first and loads its environment.
         batch_seconds=2 * (_LOAD_SECONDS + seconds),
     )
-    function = reward_function(reward_fn, path=path, name=name, sandbox_url=sandbox_url)
-    return ScoresRequest(rollouts=rollouts, output=wanted, function=function, bounds=bounds, **rest)  # type: ignore[arg-type]
+    return ScoresRequest(
+        rollouts=rollouts,
+        output=output,
+        function=reward_function(options.reward_fn, path=options.path, name=options.name, sandbox_url=url),
+        data_source=options.data_source,
+        pass_threshold=options.pass_threshold,
+        bounds=bounds,
+    )
 
 
 def output_beside(rollouts: Path) -> Path:

@@ -51,6 +51,8 @@ class Key:
     is_table: bool
     is_open: bool
     """Whether it is a table with names of the user's choice."""
+    schema: Schema
+    """All that its JSON schema says."""
 
 
 @cache
@@ -93,6 +95,7 @@ def _keys(schema: Schema, defs: Schema, above: tuple[str, ...], computed: Mappin
             is_secret=any(part.get("writeOnly", False) for part in (found, below) if isinstance(part, dict)),
             is_table=found.get("type") == "object",
             is_open=isinstance(below, dict),
+            schema=found,
         )
         if "properties" in found:
             yield from _keys(found, defs, (*above, name), {})

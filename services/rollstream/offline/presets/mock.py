@@ -1,4 +1,4 @@
-"""`--mock`: answers to `word_count` without a server. Most are right, some are off, some lack the form.
+"""Answers to `word_count` without a server. Most are right, some are off, some lack the form.
 
 The answer depends only on the prompt and on the seed of the sample. It is an engine that speaks text only.
 """

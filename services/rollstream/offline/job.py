@@ -1,0 +1,163 @@
+"""What `rollstream collect` and its presets do: options become tasks, an engine and the settings of a collection."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from rollstream.agents.samples import SampleBounds
+from rollstream.engines.build import build_engine
+from rollstream.engines.protocol import Engine
+from rollstream.engines.settings import EngineSettings
+from rollstream.environments.load import load_environment
+from rollstream.environments.pool.pool import PoolBounds
+from rollstream.environments.protocol import Environment
+from rollstream.offline.collection import CollectReport, collect
+from rollstream.offline.manifest import begun_input
+from rollstream.offline.options import CollectOptions
+from rollstream.offline.output import ToColumns, scored_columns
+from rollstream.offline.paths import Places
+from rollstream.offline.settings import CollectSettings
+from rollstream.offline.tasks import EnvironmentTasks, FileTasks, TaskSource
+from rollstream.process.settings.base import StageSettings
+from rollstream.process.settings.declared import Declaration
+from rollstream.process.stop import Stop
+from rollstream.rows.hub import is_hub_name
+from rollstream.rows.open import open_rows
+from rollstream.rows.write import Kind
+from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
+from rollstream.schemas.prompt import AgentChoice, Sampling
+
+Say = Callable[[str], None]
+
+_KINDS: Final[Mapping[str, Kind]] = {".jsonl": "jsonl", ".parquet": "parquet", "": "hf"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A collection: its options, and what a settings file or a preset adds to them.
+
+    `engine`: one that is there already takes part in one collection only. `cluster`: where topics are; None if no file
+    says it. `kind`: instead of what the output's name says. `described`, `jsonl_copy`: as in `CollectSettings`.
+    """
+
+    options: CollectOptions
+    engine: EngineSettings | Engine
+    environments: Mapping[str, Declaration] = field(default_factory=dict)
+    agents: Mapping[str, Declaration] = field(default_factory=dict)
+    cluster: StageSettings | None = None
+    to_columns: ToColumns = scored_columns
+    kind: Kind | None = None
+    described: Mapping[str, Any] = field(default_factory=dict)
+    jsonl_copy: Path | None = None
+
+    def run(self, stop: Stop, say: Say) -> CollectReport:
+        """Collect, and say what is worth knowing; raises `ConfigurationError` for options that do not fit."""
+        tasks, environment = self.tasks()
+        settings = self.settings(self.options.output, self.kind or kind_of(self.options.output), environment)
+        report = self.collect(settings, tasks, stop)
+        for line in report.lines(settings):
+            say(line)
+        return report
+
+    def collect(self, settings: CollectSettings, tasks: TaskSource, stop: Stop) -> CollectReport:
+        """Collect these tasks."""
+        engine = build_engine(self.engine) if isinstance(self.engine, EngineSettings) else self.engine
+        return collect(settings, tasks, engine, stop, self.to_columns)
+
+    def tasks(self) -> tuple[TaskSource, str]:
+        """The tasks of the source, and the environment that scores them; "" for none."""
+        options, path = self.options, Path(self.options.source)
+        if _names_rows(path):
+            _refuse_same(path, options.output)
+            rows = open_rows(path, "" if options.overwrite else begun_input(Places(options.output).manifest))
+            return FileTasks(rows, prompt_key=options.prompt_key), options.environment or ""
+        environment, seed = self.environment(), options.seed or 0
+        tasks = EnvironmentTasks(environment, split=options.split, seed=seed, num_rows=options.num_tasks)
+        return tasks, options.source if options.environment is None else options.environment
+
+    def environment(self) -> Environment:
+        """The environment that the source names; raises `ConfigurationError` if it names none, and no file either."""
+        source = self.options.source
+        try:
+            return load_environment(source, self.environments)
+        except UnknownEnvironmentError as error:
+            raise ConfigurationError(f"{source!r} is neither a file here nor an environment: {error}") from error
+
+    def settings(self, output: Path, kind: Kind, environment: str) -> CollectSettings:
+        """The settings of a collection into `output`; `environment` scores it, unless it is ""."""
+        options, is_remote = self.options, _is_remote(self.engine)
+        return CollectSettings(
+            output=output,
+            kind=kind,
+            num_samples=options.num_samples,
+            sampling=self._sampling(environment),
+            concurrency=options.concurrency,
+            described=self._described(),
+            environment=environment,
+            environments=self.environments,
+            agent=AgentChoice(name=options.agent),
+            agents=self.agents,
+            # An HTTP engine repeats a call itself, and knows better when.
+            bounds=SampleBounds(deadline_seconds=options.deadline, max_tries=1 if is_remote else 2),
+            pool=PoolBounds(num_processes=options.scoring_processes),
+            max_attempts=options.max_attempts,
+            retry_failed=options.retry_failed,
+            fail_over=options.fail_over,
+            overwrite=options.overwrite,
+            jsonl_copy=self.jsonl_copy,
+        )
+
+    def _sampling(self, environment: str) -> Sampling:
+        usual = load_environment(environment, self.environments).sampling if environment else Sampling()
+        given = self.options.model_dump(include={"temperature", "top_p", "max_tokens", "seed"}, exclude_none=True)
+        stop = {"stop": self.options.stop} if self.options.stop else {}
+        return usual.model_copy(update={**given, **stop})
+
+    def _described(self) -> dict[str, Any]:
+        options = self.options
+        by_environment = {"split": options.split, "num_tasks": options.num_tasks}
+        # Options of environments may be secret, so only their names are noted.
+        declared = {name: [one.path, *sorted(one.options)] for name, one in self.environments.items()}
+        return {
+            **_model_of(self.engine),
+            **self.described,
+            "source": options.source,
+            "prompt_key": options.prompt_key,
+            "environments": declared,
+            **({} if _names_rows(Path(options.source)) else by_environment),
+        }
+
+
+def kind_of(output: Path) -> Kind:
+    """The format by the name: .jsonl, .parquet, or a directory for a name without a suffix."""
+    if not output.name or output.suffix not in _KINDS:
+        raise ConfigurationError(
+            f"output {output}: its name must end in .jsonl or .parquet, or have no suffix for a directory that "
+            "`datasets.load_from_disk` opens"
+        )
+    return _KINDS[output.suffix]
+
+
+def _names_rows(source: Path) -> bool:
+    """Whether the source is a file, a directory or a data set on the hub; else it is an environment's name."""
+    return source.exists() or is_hub_name(source)
+
+
+def _refuse_same(data: Path, output: Path) -> None:
+    if output.exists() and data.exists() and output.samefile(data):
+        raise ConfigurationError(f"output {output} is the input itself: name another output")
+
+
+def _is_remote(engine: EngineSettings | Engine) -> bool:
+    return isinstance(engine, EngineSettings) and engine.kind == "openai_http"
+
+
+def _model_of(engine: EngineSettings | Engine) -> dict[str, Any]:
+    """What of an engine must be the same for a resume: which model answers, not where it runs."""
+    if not isinstance(engine, EngineSettings):
+        return {"engine": engine.name}
+    if engine.kind == "openai_http":
+        return {"engine": engine.kind, "model": engine.http.model, "api": engine.http.api}
+    found = {"engine": engine.kind, "model": str(engine.model_path)}
+    return {**found, **engine.scripted.model_dump(mode="json")} if engine.kind == "scripted" else found
