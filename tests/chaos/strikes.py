@@ -2,9 +2,9 @@
 
 import random
 import shutil
-import signal
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -84,6 +84,7 @@ class World:
     is_damaged: bool = False
     """Whether `ledger` or `weights` may hold garbage that no repair has named yet."""
     num_joined: int = 0
+    num_killed: Counter[Stage] = field(default_factory=Counter)
 
     @property
     def is_reachable(self) -> bool:
@@ -143,12 +144,13 @@ def strike(world: World, fault: Fault) -> Struck | None:
 
 
 def _kill(world: World, draw: random.Random) -> Struck | None:
-    if not (free := world.free()):
-        return None
     # Stages take turns: with few faults one that is always drawn by chance may never be killed.
-    killed = {member.name: world.fleet.ends[f"{member.stage} {-signal.SIGKILL}"] for member in free}
-    member = draw.choice([member for member in free if killed[member.name] == min(killed.values())])
+    fewest = min(world.num_killed[stage] for stage in STAGES)
+    if not (free := world.free(*(stage for stage in STAGES if world.num_killed[stage] == fewest))):
+        return None
+    member = draw.choice(free)
     world.fleet.kill(member)
+    world.num_killed[member.stage] += 1
     return Struck(what=f"kill -9 {member.name}")
 
 

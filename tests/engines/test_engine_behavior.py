@@ -1,6 +1,7 @@
 """One behavior, every engine: scripted, transformers and the real vLLM on the CPU."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,10 @@ from tests.harness.waits import wait_until
 
 EOS = 1
 LONG_REQUESTS = [{"max_tokens": 250, "content": "1" * 60 + "=", "seed": seed} for seed in range(32)]
-ENGINES = ("scripted", "transformers-tied-keep", "vllm-tied-keep", "vllm-untied-recompute")
+ENGINES = (
+    "scripted", "transformers-tied-keep", "vllm-tied-keep",
+    pytest.param("vllm-untied-recompute", marks=pytest.mark.slow),
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=ENGINES)
@@ -56,7 +60,7 @@ def test_vllms_own_metrics_are_exported_where_the_settings_ask_for_them(host: En
     host.run(scenario.generate, [{"seed": seed} for seed in range(4)])
     found = host.run(scenario.exported)
     theirs = {metric for metric in found if metric.startswith("vllm:")}
-    if "recompute" not in name:
+    if name != "vllm-tied-keep":
         assert theirs == set()
         return
     for metric in ("time_to_first_token_seconds_count", "generation_tokens_total", "e2e_request_latency_seconds_count"):
@@ -214,7 +218,7 @@ def test_a_closed_engine_ends_its_requests(name: str, engine_hosts: EngineHosts)
 
 def test_an_error_in_the_pause_of_an_update_ends_vllm_and_says_so(engine_hosts: EngineHosts, tmp_path: Path) -> None:
     """The old weights are partly replaced by then, so nothing can go on."""
-    name = "vllm-untied-recompute"
+    name = "vllm-tied-keep"
     shutil.copytree(engine_hosts.versions(name).new, tmp_path / "broken")
     declare_other_type(tmp_path / "broken" / "model.safetensors")
     problem, running, later = engine_hosts.get(name).run(
@@ -226,15 +230,30 @@ def test_an_error_in_the_pause_of_an_update_ends_vllm_and_says_so(engine_hosts: 
     assert "vLLM is not running" in later
 
 
-def test_a_seeded_prompt_that_is_read_in_parts_ends_no_engine(engine_hosts: EngineHosts) -> None:
+@pytest.fixture(scope="module")
+def reading_in_parts(engine_hosts: EngineHosts) -> Iterator[EngineHost]:
+    """vLLM with other settings than usual; the last test that asks for it ends it."""
+    host = engine_hosts.start("vllm-tied-keep", max_num_batched_tokens=MAX_NUM_SEQS, vllm_metrics=False)
+    yield host
+    host.close()
+
+
+def test_a_seeded_prompt_that_is_read_in_parts_ends_no_engine(reading_in_parts: EngineHost) -> None:
     """vLLM's runner sets the seeded generator back after each part, which a CPU's generator can't do."""
-    host = engine_hosts.start("vllm-tied-keep", max_num_batched_tokens=MAX_NUM_SEQS)
-    try:
-        answers = host.run(scenario.generate, [{"seed": seed, "max_tokens": 20} for seed in range(4)])
-    finally:
-        host.close()
-    for answer in answers:
+    for answer in reading_in_parts.run(scenario.generate, [{"seed": seed, "max_tokens": 20} for seed in range(4)]):
         _assert_whole(answer)
+    assert not any(metric.startswith("vllm:") for metric in reading_in_parts.run(scenario.exported))
+
+
+def test_when_the_process_of_vllm_is_killed_requests_end_and_its_sockets_go_with_the_generator(
+    reading_in_parts: EngineHost,
+) -> None:
+    temporary = reading_in_parts.run(scenario.temporary_directory)
+    assert any(path.is_socket() for path in temporary.iterdir())
+    refusals = reading_in_parts.run(scenario.kill_children_while_generating, {"max_tokens": 250})
+    reading_in_parts.close()
+    assert all("engine process is gone" in refusal for refusal in refusals)
+    assert not temporary.exists()
 
 
 def test_no_process_of_vllm_outlives_a_generator_that_is_killed_while_it_starts(engine_hosts: EngineHosts) -> None:
@@ -243,18 +262,6 @@ def test_no_process_of_vllm_outlives_a_generator_that_is_killed_while_it_starts(
     host.kill()
     _, alive = psutil.wait_procs(children, timeout=20)
     assert alive == []
-
-
-def test_when_the_process_of_vllm_is_killed_requests_end_and_its_sockets_go_with_the_generator(
-    engine_hosts: EngineHosts,
-) -> None:
-    host = engine_hosts.get("vllm-tied-keep")
-    temporary = host.run(scenario.temporary_directory)
-    assert any(path.is_socket() for path in temporary.iterdir())
-    refusals = host.run(scenario.kill_children_while_generating, {"max_tokens": 250})
-    engine_hosts.close("vllm-tied-keep")
-    assert all("engine process is gone" in refusal for refusal in refusals)
-    assert not temporary.exists()
 
 
 def _assert_whole(answer: Generation) -> None:

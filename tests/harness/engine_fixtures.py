@@ -84,7 +84,7 @@ class EngineHosts:
             tensor_parallel_size=2 if rest.endswith("divided") else 1,
             max_num_batched_tokens=512 if rest.endswith("divided") else None,
             gpu_memory_utilization=0.375 if rest.endswith("divided") else None,
-            vllm_metrics="recompute" in rest,
+            vllm_metrics="keep" in rest,
             scripted=ScriptedSettings(token_seconds=0.002),
         )
 

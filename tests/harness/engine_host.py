@@ -7,6 +7,7 @@ that one.
 
 import asyncio
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -139,6 +140,9 @@ def _fork_processes(requests: socket.socket) -> None:
     import vllm.v1.engine.async_llm
     import vllm.v1.worker.cpu_worker  # noqa: F401
 
+    # As in the process that stages are forked from.
+    gc.collect()
+    gc.freeze()
     # Nobody waits for the forked ones: they leave no zombie.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:

@@ -19,16 +19,9 @@ from tests.harness.shared_servers import SERVERS, SharedServer, ask_at
 
 HEAVY = ("tests/engines/", "tests/e2e/")
 _NEEDS_TORCH = (
-    "backend",
-    "optimizer",
-    "losses",
-    "losses_reference",
-    "loop_shapes",
-    "sft",
-    "sft_rollouts",
-    "weight_store",
-    "rubric",
-)
+    "backend", "control_tokens", "demo_prepare", "loop_shapes", "losses", "losses_reference", "optimizer", "rubric",
+    "sft", "sft_rollouts", "weight_store",
+)  # fmt: skip
 LEARNING = [f"tests/unit/test_{name}.py" for name in _NEEDS_TORCH]
 LIGHT = ("tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")
 

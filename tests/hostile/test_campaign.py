@@ -11,30 +11,16 @@ from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
 from rollstream.process.settings.base import STAGES, Stage
 from tests.chaos.campaign import PROGRESS_SECONDS, Report
-from tests.chaos.faults import FaultKind
+from tests.chaos.faults import EVERY_KIND, FaultKind
 from tests.chaos.start import ChaosOptions, run_campaign, run_chaos
 from tests.chaos.strikes import Pace
 from tests.harness.forking import start_command
 from tests.harness.processes import StartedProcess
 
-NUM_FAULTS = 60
-# One broker, and each outage or suspension takes seconds: few of those, many of the others.
-SHORT = {
-    FaultKind.KILL: 11,
-    FaultKind.TERM: 5,
-    FaultKind.SUSPEND: 2,
-    FaultKind.TAKEOVER: 2,
-    FaultKind.JOIN: 2,
-    FaultKind.ROLLBACK: 2,
-    FaultKind.BROKER: 1,
-    FaultKind.REDIS: 2,
-    FaultKind.TORN_WEIGHTS: 4,
-    FaultKind.DELETED_WEIGHTS: 3,
-    FaultKind.GARBAGE: 14,
-    FaultKind.REPLAY: 9,
-    FaultKind.PARTITIONS: 2,
-    FaultKind.MADE_ANEW: 1,
-}
+# Each kind once, and a kill of each stage.
+KINDS = {**dict.fromkeys(EVERY_KIND, 1), FaultKind.KILL: len(STAGES)}
+NUM_FAULTS = sum(KINDS.values())
+# One broker: each outage and suspension takes seconds.
 PACE = Pace(pause_seconds=0.25, suspend_seconds=11.0, outage_seconds=4.0)
 
 
@@ -50,7 +36,7 @@ def check(report: Report) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_sixty_faults_of_every_kind_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
+def test_a_fault_of_every_kind_and_a_kill_of_every_stage_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(1))
     redis = RedisServer(tmp_path / "redis", free_ports(1)[0])
     options = ChaosOptions(run_dir=tmp_path / "run", seed=1, num_faults=NUM_FAULTS, brokers=1, pace=PACE)
@@ -59,14 +45,14 @@ def test_sixty_faults_of_every_kind_lose_nothing_and_leave_nothing(tmp_path: Pat
         cluster.start()
         redis.start()
         report = run_campaign(
-            options, cluster, redis, print, launching=forked, kinds=SHORT, faults_per_round=NUM_FAULTS
+            options, cluster, redis, print, launching=forked, kinds=KINDS, faults_per_round=NUM_FAULTS
         )
     finally:
         redis.stop()
         cluster.stop()
     check(report)
     assert sum(report.faults.values()) == NUM_FAULTS
-    assert report.faults.keys() == {kind.value for kind in SHORT}
+    assert report.faults.keys() == {kind.value for kind in KINDS}
     assert {f"{stage} -9" for stage in STAGES} <= report.ends.keys()
 
 

@@ -14,7 +14,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.topics import PRODUCERS
-from tests.harness.producer_runs import Run, RunningProducer, producing
+from tests.harness.producer_runs import Run, producing
 from tests.harness.waits import wait_until
 
 
@@ -53,55 +53,58 @@ FORGED: dict[str, dict[str, Any]] = {
     "own claim since 1970": {"claimed_at": datetime(1970, 1, 1, tzinfo=UTC)},
     "an hour ahead": {"incarnation": 3_600_000_000},
 }
-
+# While one runs these can be true: another process of its name may have taken over.
 FORGED_WHILE_STOPPED: dict[str, dict[str, Any]] = {
-    **FORGED,
-    # While one runs these can be true: another process of its name may have taken over.
     "another seed": {"mark": "3/7777"},
     "the first row again": {"mark": "0/0"},
     "no mark": {"mark": "x"},
     "another source": {"source": "stranger.jsonl@5891b5b522d5", "mark": "0/0"},
+    **FORGED,
 }
 
 
-@pytest.mark.parametrize("change", FORGED_WHILE_STOPPED.values(), ids=FORGED_WHILE_STOPPED)
-def test_a_forged_record_while_it_is_stopped_costs_neither_credit_nor_place(run: Run, change: dict[str, Any]) -> None:
+def test_a_forged_record_while_it_is_stopped_costs_neither_credit_nor_place(run: Run) -> None:
     settings = run.settings(share=3)
     with producing(settings):
         run.wait_for(3)
-    true = newest(run)
-    incarnation = true.incarnation + change.get("incarnation", 0)
-    open_groups = (*true.open_groups, *change.get("open_groups", ()))
-    forge(run, true.model_copy(update={**change, "incarnation": incarnation, "open_groups": open_groups}))
-    with producing(settings):
-        run.step(*run.groups()[:2])
-        run.wait_for(5)
-    assert sorted(prompt.sequence for prompt in run.prompts) == list(range(5))
-    assert len(set(run.groups())) == 5
-    # What it writes then holds nothing of the forged one.
-    assert not {*GHOSTS} & {*newest(run).open_groups, *newest(run).recently_closed}
+    for number, (what, change) in enumerate(FORGED_WHILE_STOPPED.items()):
+        true = newest(run)
+        incarnation = true.incarnation + change.get("incarnation", 0)
+        open_groups = (*true.open_groups, *change.get("open_groups", ()))
+        forge(run, true.model_copy(update={**change, "incarnation": incarnation, "open_groups": open_groups}))
+        with producing(settings):
+            run.step(*run.groups()[2 * number : 2 * number + 2])
+            count = 3 + 2 * (number + 1)
+            run.wait_for(count)
+        assert sorted(prompt.sequence for prompt in run.prompts) == list(range(count)), what
+        assert len(set(run.groups())) == count, what
+        # What it writes then holds nothing of the forged one.
+        assert not {*GHOSTS} & {*newest(run).open_groups, *newest(run).recently_closed}, what
 
 
-@pytest.mark.parametrize(
-    "change", [one for name, one in FORGED.items() if "ghost" not in name], ids=[n for n in FORGED if "ghost" not in n]
-)
-def test_a_forged_record_ends_no_producer_that_runs(run: Run, change: dict[str, Any]) -> None:
-    producer = RunningProducer(run.settings(share=3))
-    try:
+def test_a_forged_record_ends_no_producer_that_runs(run: Run) -> None:
+    with producing(run.settings(share=3)):
         run.wait_for(3)
         true = newest(run)
-        refused = REGISTRY.get_sample_value("rollstream_producer_refused_progress_total") or 0.0
-        incarnation = true.incarnation + change.get("incarnation", 1_000_000)
-        forge(run, true.model_copy(update={**change, "incarnation": incarnation}))
-        wait_until(
-            lambda: REGISTRY.get_sample_value("rollstream_producer_refused_progress_total") == refused + 1,
-            "the record to be passed over",
-        )
-        run.step(*run.groups()[:2])
-        run.wait_for(5)
-    finally:
-        producer.stop()
-    assert producer.error is None
+        for number, (what, change) in enumerate((name, one) for name, one in FORGED.items() if "ghost" not in name):
+            refused = num_refused()
+            incarnation = true.incarnation + change.get("incarnation", 1_000_000)
+            forge(run, true.model_copy(update={**change, "incarnation": incarnation}))
+            wait_until(lambda: num_refused() == refused + 1, f"the record to be passed over: {what}")  # noqa: B023
+            run.step(*run.groups()[2 * number : 2 * number + 2])
+            run.wait_for(5 + 2 * number)
+            true = wait_until(lambda: written_after(run, true), "its own next record")  # noqa: B023
+
+
+def num_refused() -> float:
+    return REGISTRY.get_sample_value("rollstream_producer_refused_progress_total") or 0.0
+
+
+def written_after(run: Run, before: ProducerProgress) -> ProducerProgress | None:
+    """What the same process wrote of the prompts since."""
+    now = newest(run)
+    is_later = now.incarnation == before.incarnation and now.next_sequence == before.next_sequence + 2
+    return now if is_later else None
 
 
 def test_ghost_groups_are_told_from_groups_whose_prompts_have_expired(run: Run) -> None:
