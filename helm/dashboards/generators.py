@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Panel, Row, board, buckets, lines, query, variable
+from helm.dashboards.parts import RUN, Panel, Row, board, buckets, lines, percentiles, query, rates, variable
 
 _ONE = f'{RUN}, instance=~"$generator"'
 _NEEDED = "vLLM exports this only with `vllm_metrics = true` in `[generator.engine]`."
@@ -45,10 +45,7 @@ def _throughput() -> Row:
                 "Samples",
                 "Samples that ended, by status. Failed: the prompt can't be asked. Unresolved: infrastructure failed.",
                 "suffix: samples/s",
-                query(
-                    f"sum by (status) (rate(rollstream_generator_samples_total{{{_ONE}}}[$__rate_interval]))",
-                    "{{status}}",
-                ),
+                rates("rollstream_generator_samples_total", "status", matchers=_ONE),
                 stacked=True,
             ),
             lines(
@@ -103,17 +100,12 @@ def _weights() -> Row:
 
 
 def _loads() -> list[Panel]:
-    stall = f"sum by (le) (rate(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
-    load = f"sum by (le) (rate(rollstream_generator_weight_load_seconds_bucket{{{_ONE}}}[$__rate_interval]))"
     return [
         lines(
             "Loads of weights",
             "Versions that generators loaded, failed to load, or skipped since a newer one was there.",
             "suffix: loads/s",
-            query(
-                f"sum by (outcome) (rate(rollstream_generator_weight_loads_total{{{_ONE}}}[$__rate_interval]))",
-                "{{outcome}}",
-            ),
+            rates("rollstream_generator_weight_loads_total", "outcome", matchers=_ONE),
             width=6,
         ),
         lines(
@@ -121,23 +113,22 @@ def _loads() -> list[Panel]:
             "From a new version's turn to generation with it: its files are fetched, checked and loaded. The stall "
             "is only the last part of it.",
             "s",
-            query(f"histogram_quantile(0.5, {load})", "median"),
-            query(f"histogram_quantile(0.95, {load})", "95th percentile"),
+            *percentiles("rollstream_generator_weight_load_seconds", matchers=_ONE),
             width=6,
         ),
         lines(
             "Stall at an update",
             "How long generation stood still for an update.",
             "s",
-            query(f"histogram_quantile(0.5, {stall})", "median"),
-            query(f"histogram_quantile(0.95, {stall})", "95th percentile"),
+            *percentiles("rollstream_generator_weight_stall_seconds", matchers=_ONE),
             width=6,
         ),
         buckets(
             "Stalls at updates",
             "How many updates stalled for how long.",
             "s",
-            f"sum by (le) (increase(rollstream_generator_weight_stall_seconds_bucket{{{_ONE}}}[$__rate_interval]))",
+            "rollstream_generator_weight_stall_seconds",
+            matchers=_ONE,
             width=6,
         ),
     ]
@@ -151,9 +142,7 @@ def _failures() -> Row:
                 "Samples that did not complete, by why",
                 "The codes are explained in the runbooks RollstreamSamplesFailed and RollstreamSamplesUnresolved.",
                 "suffix: samples/s",
-                query(
-                    f"sum by (code) (rate(rollstream_generator_failures_total{{{_ONE}}}[$__rate_interval]))", "{{code}}"
-                ),
+                rates("rollstream_generator_failures_total", "code", matchers=_ONE),
             ),
             lines(
                 "Engine errors",
@@ -219,7 +208,4 @@ def _vllm() -> Row:
 
 
 def _percentiles(title: str, description: str, histogram: str) -> Panel:
-    found = f"sum by (le) (rate(vllm:{histogram}_bucket{{{_ONE}}}[$__rate_interval]))"
-    quantiles = ((0.5, "median"), (0.95, "95th percentile"))
-    queries = (query(f"histogram_quantile({share}, {found})", legend) for share, legend in quantiles)
-    return lines(title, f"{description} {_NEEDED}", "s", *queries)
+    return lines(title, f"{description} {_NEEDED}", "s", *percentiles(f"vllm:{histogram}", matchers=_ONE))

@@ -54,6 +54,19 @@ def rate(counter: str, by: str = "", *, matchers: str = RUN) -> str:
     return f"sum{f' by ({by}) ' if by else ''}(rate({counter}{{{matchers}}}[$__rate_interval]))"
 
 
+def rates(counter: str, *labels: str, matchers: str = RUN) -> prometheus.Dataquery:
+    """How fast a counter grows, a second, by these labels, which also name the series."""
+    legend = " ".join(f"{{{{{label}}}}}" for label in labels)
+    return query(rate(counter, ", ".join(labels), matchers=matchers), legend)
+
+
+def percentiles(histogram: str, *, matchers: str = RUN) -> list[prometheus.Dataquery]:
+    """Median and 95th percentile of what a histogram has counted lately."""
+    counted = rate(f"{histogram}_bucket", "le", matchers=matchers)
+    shares = ((0.5, "median"), (0.95, "95th percentile"))
+    return [query(f"histogram_quantile({share}, {counted})", legend) for share, legend in shares]
+
+
 def lines(
     title: str, description: str, unit: str, *queries: prometheus.Dataquery, width: int = 8, stacked: bool = False
 ) -> timeseries.Panel:
@@ -91,8 +104,11 @@ def number(
     )
 
 
-def buckets(title: str, description: str, unit: str, expr: str, *, width: int = 8) -> heatmap.Panel:
-    """How the values of a histogram are distributed over time; `expr` is by `le`."""
+def buckets(
+    title: str, description: str, unit: str, histogram: str, *, matchers: str = RUN, width: int = 8
+) -> heatmap.Panel:
+    """How the values of a histogram are distributed over time."""
+    expr = f"sum by (le) (increase({histogram}_bucket{{{matchers}}}[$__rate_interval]))"
     return (
         heatmap.Panel()
         .title(title)

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Row, board, buckets, lines, query, rate
+from helm.dashboards.parts import RUN, Row, board, buckets, lines, percentiles, query, rate, rates
 
 
 def make() -> dashboard.Dashboard:
@@ -23,19 +23,13 @@ def _records() -> Row:
                 "Published",
                 "Records that generators and scorers published and the broker confirmed, by topic.",
                 "suffix: records/s",
-                query(
-                    rate("rollstream_bus_published_records_total", "topic"),
-                    "{{topic}}",
-                ),
+                rates("rollstream_bus_published_records_total", "topic"),
             ),
             lines(
                 "Consumed",
                 "Records that generators and scorers took from a topic. Above what was published: delivered again.",
                 "suffix: records/s",
-                query(
-                    rate("rollstream_bus_consumed_records_total", "topic"),
-                    "{{topic}}",
-                ),
+                rates("rollstream_bus_consumed_records_total", "topic"),
             ),
             lines(
                 "Submitted prompts",
@@ -100,7 +94,6 @@ def _backlog() -> Row:
 
 
 def _groups() -> Row:
-    age = rate("rollstream_trainer_group_age_seconds_bucket", "le")
     return Row(
         title="Groups",
         panels=[
@@ -108,24 +101,20 @@ def _groups() -> Row:
                 "Closed groups",
                 "Groups that the trainer trained on or dropped.",
                 "suffix: groups/s",
-                query(
-                    rate("rollstream_trainer_groups_total", "outcome"),
-                    "{{outcome}}",
-                ),
+                rates("rollstream_trainer_groups_total", "outcome"),
                 stacked=True,
             ),
             lines(
                 "Age of trained groups",
                 "From the submission of a prompt to the end of the step that trained on its group.",
                 "s",
-                query(f"histogram_quantile(0.5, {age})", "median"),
-                query(f"histogram_quantile(0.95, {age})", "95th percentile"),
+                *percentiles("rollstream_trainer_group_age_seconds"),
             ),
             buckets(
                 "Ages of trained groups",
                 "How many groups had which age.",
                 "s",
-                f"sum by (le) (increase(rollstream_trainer_group_age_seconds_bucket{{{RUN}}}[$__rate_interval]))",
+                "rollstream_trainer_group_age_seconds",
             ),
             lines(
                 "Open groups",
@@ -144,10 +133,7 @@ def _groups() -> Row:
                 "Ledger entries",
                 "Entries that the trainer committed, by kind.",
                 "suffix: entries/s",
-                query(
-                    rate("rollstream_trainer_ledger_entries_total", "kind"),
-                    "{{kind}}",
-                ),
+                rates("rollstream_trainer_ledger_entries_total", "kind"),
             ),
         ],
     )
@@ -167,10 +153,7 @@ def _faults() -> Row:
                 "Handlers that raised",
                 "Readable records whose handler raised. More than 20 a minute end a process.",
                 "suffix: records/s",
-                query(
-                    rate("rollstream_bus_handler_failures_total", "topic"),
-                    "{{topic}}",
-                ),
+                rates("rollstream_bus_handler_failures_total", "topic"),
             ),
             lines(
                 "Records that changed nothing",
@@ -182,13 +165,13 @@ def _faults() -> Row:
                 "Commits of offsets",
                 "Commits of the generators by how they ended. A few fail while partitions move.",
                 "suffix: commits/s",
-                query(rate("rollstream_bus_commits_total", "outcome"), "{{outcome}}"),
+                rates("rollstream_bus_commits_total", "outcome"),
             ),
             lines(
                 "Partitions that moved",
                 "Partitions assigned to, revoked from and lost by generators.",
                 "suffix: partitions/s",
-                query(rate("rollstream_bus_rebalances_total", "event"), "{{event}}"),
+                rates("rollstream_bus_rebalances_total", "event"),
             ),
             lines(
                 "Prompts passed over",
@@ -207,7 +190,7 @@ def _faults() -> Row:
                 "an endpoint in `[tracing]`.",
                 "suffix: spans/s",
                 query(rate("rollstream_tracing_exported_spans_total"), "exported"),
-                query(rate("rollstream_tracing_dropped_spans_total", "reason"), "{{reason}}"),
+                rates("rollstream_tracing_dropped_spans_total", "reason"),
             ),
         ],
     )

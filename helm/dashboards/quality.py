@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Row, board, buckets, lines, query, rate
+from helm.dashboards.parts import RUN, Row, board, buckets, lines, percentiles, query, rates
 
 
 def make() -> dashboard.Dashboard:
@@ -69,10 +69,7 @@ def _groups() -> Row:
                 "Closed groups by outcome",
                 "Groups trained on, and groups dropped by reason. The runbook RollstreamGroupsRefused has them.",
                 "suffix: groups/s",
-                query(
-                    rate("rollstream_trainer_groups_total", "outcome, reason"),
-                    "{{outcome}} {{reason}}",
-                ),
+                rates("rollstream_trainer_groups_total", "outcome", "reason"),
                 width=12,
                 stacked=True,
             ),
@@ -88,21 +85,14 @@ def _groups() -> Row:
                 "Policy lag of tokens",
                 "How many trained tokens had which policy lag.",
                 "suffix: steps",
-                f"sum by (le) (increase(rollstream_trainer_token_policy_lag_steps_bucket{{{RUN}}}[$__rate_interval]))",
+                "rollstream_trainer_token_policy_lag_steps",
                 width=12,
             ),
             lines(
                 "Policy lag of tokens, percentiles",
                 "Optimizer steps.",
                 "suffix: steps",
-                *(
-                    query(
-                        f"histogram_quantile({share}, sum by (le) "
-                        f"(rate(rollstream_trainer_token_policy_lag_steps_bucket{{{RUN}}}[$__rate_interval])))",
-                        legend,
-                    )
-                    for share, legend in ((0.5, "median"), (0.95, "95th percentile"))
-                ),
+                *percentiles("rollstream_trainer_token_policy_lag_steps"),
                 width=12,
             ),
         ],
@@ -110,7 +100,6 @@ def _groups() -> Row:
 
 
 def _scoring() -> Row:
-    batch = rate("rollstream_scorer_batch_seconds_bucket", "le")
     return Row(
         title="Scoring",
         panels=[
@@ -118,10 +107,7 @@ def _scoring() -> Row:
                 "Rollouts by status",
                 "Rollouts that scorers handled. Failed and unresolved ones of generators are passed on.",
                 "suffix: rollouts/s",
-                query(
-                    rate("rollstream_scorer_rollouts_total", "topic, status"),
-                    "{{topic}} {{status}}",
-                ),
+                rates("rollstream_scorer_rollouts_total", "topic", "status"),
                 stacked=True,
             ),
             lines(
@@ -129,14 +115,13 @@ def _scoring() -> Row:
                 "The codes are explained in the runbooks RollstreamRewardFailures, RollstreamSamplesFailed and "
                 "RollstreamSamplesUnresolved.",
                 "suffix: rollouts/s",
-                query(rate("rollstream_scorer_failures_total", "code"), "{{code}}"),
+                rates("rollstream_scorer_failures_total", "code"),
             ),
             lines(
                 "Time to score a batch",
                 "From taking a batch to the broker's confirmation of all its results.",
                 "s",
-                query(f"histogram_quantile(0.5, {batch})", "median"),
-                query(f"histogram_quantile(0.95, {batch})", "95th percentile"),
+                *percentiles("rollstream_scorer_batch_seconds"),
             ),
         ],
     )

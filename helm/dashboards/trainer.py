@@ -91,10 +91,7 @@ def _time() -> Row:
                 "Tokens in the loss of committed steps. Steps that a restart or rollback cuts are counted too.",
                 "suffix: tokens/s",
                 query(rate("rollstream_trainer_trained_tokens_total"), "trained"),
-                query(
-                    rate("rollstream_trainer_generated_tokens_total"),
-                    "of closed groups",
-                ),
+                query(rate("rollstream_trainer_generated_tokens_total"), "of closed groups"),
             ),
             lines(
                 "Step",
