@@ -18,7 +18,7 @@ import psutil
 from rollstream.bus.run import Run
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
-from rollstream.generator.in_hand import AHEAD
+from rollstream.generator.handler import AHEAD
 from rollstream.generator.loop import run_on
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.history.weight_store import open_weight_store

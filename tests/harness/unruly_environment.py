@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from rollstream.environments.pool.verdicts import LENGTH, STARTED, Answered, framed_answer
+from rollstream.environments.pool.verdicts import LENGTH, STARTED, ScoringAnswer, framed_answer
 from rollstream.environments.protocol import Split, Task
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.process.settings.declared import Declaration
@@ -51,7 +51,7 @@ def obey(sample: RewardInput) -> float:  # noqa: C901, PLR0912 (one case an orde
         case ["fork"]:
             os.fork()
         case ["answer", "for", "another"]:
-            _write_to_sockets(framed_answer(Answered(answered_id=STARTED)))
+            _write_to_sockets(framed_answer(ScoringAnswer(answered_id=STARTED)))
         case ["write", "pickle", path]:
             _write_to_sockets(_frame(pickle.dumps(_RunsWhenUnpickled(path))))
             time.sleep(60)

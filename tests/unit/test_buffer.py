@@ -5,7 +5,7 @@ from typing import Any
 
 from mode.utils.queues import FlowControlEvent
 
-from rollstream.scorer.buffer import MAX_BUFFER_BYTES, BoundedBuffer
+from rollstream.scorer.app import MAX_BUFFER_BYTES, BoundedBuffer
 from tests.harness.waits import in_a_loop
 
 MEGABYTE = 2**20

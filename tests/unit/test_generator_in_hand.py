@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollstream.engines.settings import EngineSettings
-from rollstream.generator.in_hand import InHand
+from rollstream.generator.handler import InHand
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
 from tests.harness.builders import a_generated, a_prompt

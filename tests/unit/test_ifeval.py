@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from rollstream.environments.ifeval.form import count_sentences
 from rollstream.environments.ifeval.instructions import CHECKS, loosely_followed, strictly_followed
 from rollstream.environments.ifeval.language import LANGUAGES, possible_languages
-from rollstream.environments.ifeval.parts import count_sentences
 from rollstream.environments.load import load_environment
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import RewardError, UnknownEnvironmentError

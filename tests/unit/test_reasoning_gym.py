@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rollstream.environments.load import load_environment
-from rollstream.environments.procedural.entries import entry_metadata, entry_text
 from rollstream.environments.procedural.guard import EVALUATED, MAX_CHARACTERS, is_harmless
+from rollstream.environments.procedural.texts import entry_metadata, entry_text
 from rollstream.environments.protocol import Environment, Split, Task, task_set_of
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.settings.declared import Declaration

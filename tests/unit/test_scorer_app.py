@@ -6,8 +6,7 @@ from typing import Any
 
 from rollstream.bus.message import KafkaMessage
 from rollstream.process.settings.base import KafkaSettings
-from rollstream.scorer.app import StreamSettings, build_app
-from rollstream.scorer.buffer import BoundedBuffer
+from rollstream.scorer.app import BoundedBuffer, StreamSettings, build_app
 from tests.harness.waits import in_a_loop
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from rollstream.engines.protocol import Generation, GenerationRequest
-from rollstream.engines.scripted import ScriptedEngine
-from rollstream.engines.scripted_lengths import answer_tokens
+from rollstream.engines.scripted import ScriptedEngine, answer_tokens
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.rollout import FinishReason

@@ -86,7 +86,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_without_an_endpoint_nothing_of_opentelemetry_is_imported_and_no_thread_is_started() -> None:
     code = (
         "import sys, threading\n"
-        "import rollstream.stage.loop, rollstream.generator.tracing, rollstream.trainer.tracing\n"
+        "import rollstream.stage.loop, rollstream.generator.handler, rollstream.trainer.tracing\n"
         "import rollstream.scorer.batch, rollstream.producers.loop\n"
         "from rollstream.process.tracing.spans import tracing_of\n"
         "from rollstream.process.tracing.settings import TracingSettings\n"

@@ -3,8 +3,9 @@
 import pytest
 
 from rollstream.environments.load import load_environment
+from rollstream.environments.rewards.extraction import last_tagged
 from rollstream.environments.rubric import RewardInput
-from rollstream.environments.word_count import WordCount, parse_answer, parse_conversation
+from rollstream.environments.word_count import WordCount, parse_conversation
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import RewardError, UnknownEnvironmentError
 
@@ -140,12 +141,12 @@ def test_a_conversation_is_parsed_at_the_first_tags_of_its_newest_tagged_message
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (tagged("1") + tagged("2"), "2"),
-        (tagged("1") + "<word_count>2", "1"),
-        ("<word_count>1<word_count> 2 </word_count>", "1<word_count> 2"),
+        (tagged("1") + tagged("2"), "\n2\n"),
+        (tagged("1") + "<word_count>2", "\n1\n"),
+        ("<word_count>1<word_count> 2 </word_count>", "1<word_count> 2 "),
         ("</word_count>1<word_count>", None),
         ("", None),
     ],
 )
 def test_a_text_is_parsed_at_its_last_tags(text: str, expected: str | None) -> None:
-    assert parse_answer(text) == expected
+    assert last_tagged(text, "word_count") == expected

@@ -21,7 +21,7 @@ class SingleTurn:
     async def run(
         self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
     ) -> tuple[Turn, ...]:
-        """See `Agent.run`."""
+        """One turn. Raises `FailedSampleError` for a prompt that the template does not take, or that leaves no room."""
         try:
             prompt_token_ids = engine.tokenize(prompt.messages, prompt.tools)
         except ValueError as error:

@@ -2,16 +2,18 @@
 
 It answers `digits=` with the sorted digits, or with a wrong answer. If `model_path` has a `tokenizer.json` of single
 characters, it uses those tokens, so that a real trainer can train on its samples. Else tokens are bytes, and token 256
-ends the answer. The settings may fill answers with spaces to log-normal lengths (`scripted_lengths.py`).
+ends the answer. The settings may fill answers with spaces to log-normal lengths (`answer_tokens`).
 """
 
 import asyncio
 import hashlib
 import json
+import math
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +21,7 @@ from numpy.typing import NDArray
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
-from rollstream.engines.scripted_lengths import answer_tokens
-from rollstream.engines.settings import EngineSettings
+from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.engines.spans import SpanRecorder
 from rollstream.process.begun import listener
 from rollstream.schemas.errors import EngineDeadError, EngineError
@@ -49,19 +50,18 @@ class ScriptedEngine:
         self.in_flight = 0
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """The tokens of all contents, joined without a template; tools are ignored. See `Engine.tokenize`."""
+        """The tokens of all contents, joined without a template; tools are ignored."""
         return np.array(self._vocabulary.encode("".join(message.content for message in messages)), dtype=np.int32)
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
-        """See `Engine.detokenize`."""
         return self._vocabulary.decode(token_ids)
 
     async def start(self, weight_version: int) -> None:
-        """See `Engine.start`; there is nothing to load."""
+        """There is nothing to load."""
         self._weight_version = weight_version
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """See `Engine.generate`; one token per `token_seconds`, `max_num_seqs` requests side by side."""
+        """One token per `token_seconds`, `max_num_seqs` requests side by side."""
         self.in_flight += 1
         try:
             async with self._slots:
@@ -83,7 +83,7 @@ class ScriptedEngine:
         )
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
-        """See `Engine.load_weights`. It reads every file of `path` but keeps only the version."""
+        """Read every file of `path`, but keep only the version."""
         started = time.monotonic()
         await asyncio.to_thread(_read_all, path)
         self._running_version()
@@ -91,7 +91,6 @@ class ScriptedEngine:
         return LoadReport(stall_seconds=0.0, load_seconds=time.monotonic() - started)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
         self._is_closed = True
 
     def _running_version(self) -> int:
@@ -135,6 +134,27 @@ class ScriptedEngine:
         # One beyond the request's limit is enough to be cut there.
         length = min(answer_tokens(self._settings, prompt=prompt, sample=sample) or 1, request.max_tokens + 1)
         return (right if is_correct else right[:-1]).ljust(length - 1)
+
+
+def answer_tokens(settings: ScriptedSettings, *, prompt: str, sample: str) -> int | None:
+    """Tokens of an answer, its end included, before any limit; None if the settings do not spread lengths.
+
+    A length is a median times a factor of the prompt times a factor of the sample, which names one answer to it. So the
+    answers to one prompt resemble each other in length, as hard problems take a model longer, and among the answers of
+    many prompts some are very long.
+    """
+    if settings.answer_tokens_median is None:
+        return None
+    of_prompt = settings.answer_tokens_sigma_of_prompts * _normal(f"prompt/{prompt}")
+    of_sample = settings.answer_tokens_sigma_of_samples * _normal(f"sample/{sample}")
+    return max(1, round(settings.answer_tokens_median * math.exp(of_prompt + of_sample)))
+
+
+def _normal(name: str) -> float:
+    """A number of the standard normal distribution that `name` decides."""
+    digest = hashlib.sha256(name.encode()).digest()
+    # The half keeps it away from 0, where the inverse has no value; of 32 bits so that it is not rounded to 1.
+    return NormalDist().inv_cdf((int.from_bytes(digest[:4], "little") + 0.5) / 2**32)
 
 
 class _ByteVocabulary:

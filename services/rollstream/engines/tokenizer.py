@@ -59,7 +59,10 @@ class ChatTokenizer:
         self._refuse_other_ids(model_path)
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """See `Engine.tokenize`. The last result is kept, because all samples of a group ask for the same prompt."""
+        """The prompt's tokens [P]; raises `ValueError` for messages or tools that the chat template does not take.
+
+        The last result is kept, because all samples of a group ask for the same prompt.
+        """
         # `is` is enough, and cheaper than comparing long conversations: the samples of a group share one prompt.
         if self._last is None or self._last[0] is not messages or self._last[1] is not tools:
             self._last = (messages, tools, self._tokenized(messages, tools))
@@ -117,7 +120,7 @@ class ChatTokenizer:
                     )
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
-        """See `Engine.detokenize`."""
+        """The text of tokens, without special ones."""
         text: str = self._tokenizer.decode(token_ids.tolist(), skip_special_tokens=True)
         return text
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class TransformersEngine:
-    """See `Engine`."""
+    """An `Engine` with one thread that computes; its event loop decides between two decode steps."""
 
     name = "transformers"
 
@@ -53,26 +53,21 @@ class TransformersEngine:
 
     @property
     def in_flight(self) -> int:
-        """See `Engine.in_flight`."""
         return len(self._answers)
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """See `Engine.tokenize`."""
         return self._tokenizer.tokenize(messages, tools)
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
-        """See `Engine.detokenize`."""
         return self._tokenizer.detokenize(token_ids)
 
     async def start(self, weight_version: int) -> None:
-        """See `Engine.start`."""
         self._batch, self._eos = await self._in_thread(_load_model, self._settings)
         self._weight_version = weight_version
         self._loop_task = asyncio.create_task(self._generate_for_ever())
         self._loop_task.add_done_callback(self._end_requests)
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """See `Engine.generate`."""
         from rollstream.engines.decoding import Row
 
         refuse_impossible(request, self.max_model_len)
@@ -88,7 +83,6 @@ class TransformersEngine:
             self._answers.pop(row, None)
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
-        """See `Engine.load_weights`."""
         started = time.monotonic()
         # Files are read before the pause: that takes long, and a broken version must not stop generation.
         state = await asyncio.to_thread(_read_state, path)
@@ -105,7 +99,6 @@ class TransformersEngine:
         return LoadReport(stall_seconds=ended - paused, load_seconds=ended - started)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
         if self._loop_task is not None:
             self._loop_task.cancel()
             await asyncio.wait([self._loop_task])

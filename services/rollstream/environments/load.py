@@ -4,14 +4,11 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Final
 
-from rollstream.environments.by_source import BySource
 from rollstream.environments.ifeval.ifeval import IfEval
-from rollstream.environments.math import Math
-from rollstream.environments.multiple_choice import MultipleChoice
 from rollstream.environments.protocol import Environment
 from rollstream.environments.reasoning_gym import ReasoningGym
+from rollstream.environments.scoring_only import BySource, Math, MultipleChoice, StructuredOutput
 from rollstream.environments.sort_digits import SortDigits
-from rollstream.environments.structured_output import StructuredOutput
 from rollstream.environments.word_count import WordCount
 from rollstream.process.settings.declared import Declaration, why_refused
 from rollstream.schemas.errors import BrokenEnvironmentError, ConfigurationError, UnknownEnvironmentError

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Final, Literal, NoReturn, Protocol
+from typing import Final, Literal, Protocol
 
 from rollstream.environments.rubric import Rubric
 from rollstream.schemas.errors import ConfigurationError
@@ -92,11 +92,11 @@ def tasks_from(environment: Environment, split: Split, seed: int, start: int) ->
     return islice(environment.tasks(split, seed), start, None)
 
 
-def no_tasks(name: str) -> NoReturn:
-    """For an environment that only scores: raises `ConfigurationError` that says where tasks come from."""
+def no_tasks(environment: Environment, split: Split, seed: int) -> Iterator[Task]:
+    """The method `tasks` of an environment that only scores: raises `ConfigurationError` that says what to do."""
     raise ConfigurationError(
-        f"environment {name!r} only scores answers and has no tasks of its own: read them from a file, e.g. "
-        "source = 'jsonl' with its `path` in [producer]"
+        f"environment {environment.name!r} only scores answers and has no tasks of its own: read them from a file, "
+        "e.g. source = 'jsonl' with its `path` in [producer]"
     )
 
 

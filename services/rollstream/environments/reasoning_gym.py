@@ -21,10 +21,9 @@ from importlib.metadata import version
 from itertools import count, islice
 from typing import Any, Final
 
-from rollstream.environments.procedural.entries import entry_metadata, entry_text
 from rollstream.environments.procedural.guard import guarded
 from rollstream.environments.procedural.loading import load_dataset
-from rollstream.environments.procedural.options import typed_options
+from rollstream.environments.procedural.texts import entry_metadata, entry_text, typed_options
 from rollstream.environments.protocol import Split, Task, TaskSet, split_of
 from rollstream.environments.rewards.extraction import last_tagged
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
@@ -61,7 +60,6 @@ class ReasoningGym:
         self.rubric = Rubric(WeightedReward("score", self._score))
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `tasks_from`."""
         return self.tasks_from(split, seed, 0)
 
     def tasks_from(self, split: Split, seed: int, start: int) -> Iterator[Task]:

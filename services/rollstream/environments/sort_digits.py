@@ -32,7 +32,6 @@ class SortDigits:
     sampling = Sampling(temperature=1.0, max_tokens=12)
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `Environment.tasks`."""
         return self.tasks_from(split, seed, 0)
 
     def tasks_from(self, split: Split, seed: int, start: int) -> Iterator[Task]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rollstream.environments.protocol import Split, Task
-from rollstream.environments.rewards.extraction import last_tagged, tagged
+from rollstream.environments.rewards.extraction import tagged
 from rollstream.environments.rewards.references import reference_of
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.schemas.errors import RewardError
@@ -33,15 +33,6 @@ _TAG: Final = "word_count"
 _NUMBER: Final = re.compile(r"[0-9]{1,9}")
 _MOST_EXAMPLES: Final = 1_000_000
 _MOST_WORDS: Final = 100_000
-
-
-def parse_answer(completion: str) -> str | None:
-    """The text inside the last pair of tags of a text; None if there is no pair.
-
-    This is the rule of verifiers' parser for single texts. The rewards don't use it: they get conversations.
-    """
-    found = last_tagged(completion, _TAG)
-    return None if found is None else found.strip()
 
 
 def parse_conversation(assistant_messages: Sequence[str]) -> str | None:
@@ -106,7 +97,7 @@ class WordCount:
         return counts
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """`train`: the data set in its own order; others: see `held_out_counts`. The option `seed` decides."""
+        """`train`: the data set in its own order; others: `held_out_counts`. The option `seed` decides."""
         return self.tasks_from(split, seed, 0)
 
     def tasks_from(self, split: Split, seed: int, start: int) -> Iterator[Task]:

@@ -1,17 +1,30 @@
-"""Generates the samples of one prompt: group_size rollouts, each given out as it ends. See `agents.samples`."""
+"""What becomes of one prompt: how much it counts, its samples, their spans. Knows no Kafka.
+
+`agents/samples.py` makes one sample.
+"""
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Iterator
+from typing import Final
 
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, wanted_version
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
+from rollstream.generator.settings import GeneratorSettings
+from rollstream.process.tracing.context import TraceHeaders
+from rollstream.process.tracing.spans import GROUP_ID, ROLLOUT_ID, WEIGHT_VERSION, Span, Tracing
 from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.prompt import PromptSubmitted, group_out_of_bounds, out_of_bounds
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status
+
+AHEAD: Final = 1.5
+"""Samples in hand for each that the engine runs: when one ends, the next is there."""
+
+_MOST_PROMPTS: Final = 4096
 
 
 class GeneratorHandler:
@@ -67,6 +80,37 @@ class GeneratorHandler:
         return record
 
 
+class InHand:
+    """How much a generator takes before what it has is done: by default so many samples that its engine is always full.
+
+    It counts samples, or tokens where `max_tokens_in_flight` is set. `max_model_len`: the engine's, in tokens.
+
+    Length is no bound by default: eight samples that may have 8,192 tokens each are as many as eight short ones, and
+    what an engine can hold of long ones it knows itself. A sample that has ended has no share any more, while the
+    others of its prompt run: of eight samples whose lengths vary, the longest takes several times as long as the mean.
+    """
+
+    def __init__(self, settings: GeneratorSettings, max_model_len: int) -> None:
+        tokens = settings.max_tokens_in_flight
+        samples = math.ceil(AHEAD * settings.engine.samples_at_once)
+        self._longest = None if tokens is None else max_model_len
+        self.most = samples if tokens is None else tokens
+        """From this sum of weights on no prompt is taken."""
+        self.most_prompts = max(_MOST_PROMPTS, samples)
+        """From so many prompts on no other is taken. Those count that weigh nothing, since they wait."""
+
+    def weight(self, prompt: PromptSubmitted) -> int:
+        """How many samples a prompt has, or how many tokens they can have together."""
+        return len(samples_of(prompt)) * self._of_sample(prompt)
+
+    def freed(self, sample: RolloutGenerated) -> int:
+        """The part of its prompt's weight that ends with a sample."""
+        return self._of_sample(sample.prompt)
+
+    def _of_sample(self, prompt: PromptSubmitted) -> int:
+        return 1 if self._longest is None else min(prompt.sampling.max_tokens, self._longest)
+
+
 def samples_of(prompt: PromptSubmitted) -> range:
     """Which samples of a prompt are answered: all; of a group beyond its bound only one, which says so."""
     return range(prompt.group_size if group_out_of_bounds(prompt) is None else 1)
@@ -76,3 +120,32 @@ def without_tokens(sample: RolloutGenerated, error: RecordTooLargeError) -> Roll
     """The sample as failed and without its turns, because its record is larger than a message may be."""
     failure = Failure(code=FailureCode.TOO_LARGE, message=str(error))
     return sample.model_copy(update={"turns": (), "status": Status.FAILED, "failure": failure})
+
+
+def headers_of_sample(tracing: Tracing, model: str, prompt_span: Span, sample: RolloutGenerated) -> TraceHeaders:
+    """What the sample's rollout carries on: the context of its own span, which is over by now.
+
+    The span is a child of its prompt's, named as OpenTelemetry names model calls.
+    """
+    if not prompt_span.is_recorded:
+        return prompt_span.headers
+    span = tracing.start(f"chat {model}", parent=prompt_span.context, started_at=sample.started_at)
+    span.set(
+        {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.provider.name": sample.generator.engine,
+            "gen_ai.request.model": model,
+            "gen_ai.request.temperature": sample.prompt.sampling.temperature,
+            "gen_ai.request.max_tokens": sample.prompt.sampling.max_tokens,
+            "gen_ai.usage.input_tokens": sum(len(turn.prompt_token_ids) for turn in sample.turns),
+            "gen_ai.usage.output_tokens": sample.num_completion_tokens,
+            "gen_ai.response.finish_reasons": [turn.finish_reason.value for turn in sample.turns[-1:]],
+            GROUP_ID: sample.group_id,
+            ROLLOUT_ID: sample.rollout_id,
+            **({WEIGHT_VERSION: max(sample.weight_versions)} if sample.weight_versions else {}),
+        }
+    )
+    if sample.failure is not None:
+        span.fail(sample.failure.code.value)
+    span.end(sample.finished_at)
+    return span.headers

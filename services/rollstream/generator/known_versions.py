@@ -13,7 +13,7 @@ _MOST_LINKS: Final = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Link:
+class _ParentAndStep:
     parent: int | None
     step: int
 
@@ -28,7 +28,7 @@ class KnownVersions:
     """
 
     def __init__(self) -> None:
-        self._links: dict[int, _Link] = {}
+        self._links: dict[int, _ParentAndStep] = {}
         self._records: dict[int, WeightsPublished] = {}
         self.newest: int | None = None
 
@@ -97,6 +97,6 @@ class KnownVersions:
         return num_steps if one in self._links else None
 
 
-def _link(published: WeightsPublished) -> _Link:
+def _link(published: WeightsPublished) -> _ParentAndStep:
     version, parent = published.weight_version, published.parent_version
-    return _Link(parent if parent is not None and parent < version else None, published.step)
+    return _ParentAndStep(parent if parent is not None and parent < version else None, published.step)

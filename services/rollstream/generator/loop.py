@@ -2,7 +2,7 @@
 
 Consumes   `prompts` and `eval-prompts`, in one consumer group for all generators; `weights`, each generator on its own.
 Produces   `rollouts` and `eval-rollouts`, one record for each sample when it ends; `weights-applied`.
-Waits for  the engine; room in its hand (`in_hand.py`); a weight version at most max_policy_lag steps behind.
+Waits for  the engine; room for more samples (`InHand`); a weight version at most max_policy_lag steps behind.
 Unblocked  by samples that end, and by the trainer's next version.
 
 Order at start: engine → Kafka clients → newest version loaded → subscribe. The engine comes first because it may
@@ -22,7 +22,7 @@ What happens when … (the loop itself is `stage/loop.py`)
   … the process is asked to stop: running prompts have 20 s to end. For the others see “killed”. Before it has
     subscribed it ends within 10 s.
   … a new version is published: it is loaded while samples run. Their spans say which version sampled which tokens
-    (`engines/vllm_engine.py`). Evaluation samples delay the load for a bounded time (`current_version.py`).
+    (`engines/vllm/engine.py`). Evaluation samples delay the load for a bounded time (`current_version.py`).
   … an evaluation prompt names a version that is not published: its samples fail after 5 s.
   … a version's files are damaged or do not fit: the old one goes on, or a nearer ancestor that can be loaded, and the
     load is retried with backoff (`weights.py`). If vLLM fails while it replaces weights, they are half new: the process
@@ -47,10 +47,8 @@ from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.generator.handler import GeneratorHandler, without_tokens
-from rollstream.generator.in_hand import InHand
+from rollstream.generator.handler import GeneratorHandler, InHand, headers_of_sample, without_tokens
 from rollstream.generator.settings import GeneratorSettings
-from rollstream.generator.tracing import headers_of_sample
 from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.apart import run_apart

@@ -14,7 +14,10 @@ What Faust 0.15.3 does, and what is done about it:
   for the first offset of a partition: it asks the old leader ten times a second. So it asks every few seconds.
 - After a rebalance it drops what it has polled, and seeks to the committed offset. aiokafka does not seek a partition
   of which nothing is committed: what was polled and dropped would never be read. It also goes on at what was committed
-  of a topic that was deleted since, and made anew. So such partitions are read again from their start (`commits.py`).
+  of a topic that was deleted since, and made anew. So commits say of which topic they are, and partitions without one
+  that counts are read again from their start.
+- It bounds the buffer before the stream by the number of records alone. Small records need some thousands there, and a
+  record may have 7 MiB. So the buffer is bounded by bytes too.
 - While a broker is away, aiokafka's fetches wait for their next try. If it is closed then, it raises their cancellation
   into whoever closes it, which is Faust's consumer thread. So that is passed over.
 - At the end and before a rebalance it commits nothing if a commit is under way. So that one is waited for first.
@@ -24,20 +27,23 @@ What Faust 0.15.3 does, and what is done about it:
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
+import faust
 from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as AiokafkaConsumer
+from mode.utils.queues import ThrowableQueue
 
+from rollstream.bus.commit_notes import is_of_topic, metadata_of
+from rollstream.bus.commits import warn_of_stranger
 from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.ending import end_process, leave
 from rollstream.process.settings.base import KafkaSettings
-from rollstream.scorer.buffer import BoundedApp
-from rollstream.scorer.commits import counted, noted
 from rollstream.scorer.fetching import Fetched
 from rollstream.scorer.header_names import accept_any_header_name
 from rollstream.scorer.security import faust_credentials
@@ -55,6 +61,8 @@ _TAKE_WITHIN_SECONDS: Final = 0.02
 _POLLED: Final = 1024
 """Records of one poll. A poll crosses two threads and takes 0.1 s, however few records it brings: with 128 records a
 poll, small records came at a third of the speed. Records read ahead are read again after a rebalance."""
+MAX_BUFFER_BYTES: Final = 64 * 2**20
+"""Beyond it lie one record, one batch that is scored, and what one poll has brought: some megabytes a partition."""
 _COMMIT_SECONDS: Final = 1.0
 _METADATA_SECONDS: Final = 5.0
 """How long a partition that has a new leader may stand still. One request, of a few kilobytes."""
@@ -77,7 +85,7 @@ class _ConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # the libr
         commit = consumer.commit
 
         async def commit_noted(offsets: Mapping[Any, Any]) -> None:
-            await commit(noted(offsets, self.app.topic_watch.result()))
+            await commit(_noted(offsets, self.app.topic_watch.result()))
 
         consumer.commit = commit_noted
         return consumer
@@ -91,7 +99,7 @@ class _ConsumerThread(AIOKafkaConsumerThread):  # type: ignore[misc]  # the libr
         consumer = self._ensure_consumer()
         # aiokafka's public way gives no metadata.
         asked = consumer.assignment()
-        offsets = counted(await consumer._coordinator.fetch_committed_offsets(list(asked)), watch)
+        offsets = _counted(await consumer._coordinator.fetch_committed_offsets(list(asked)), watch)
         assigned = asked & consumer.assignment()  # some may be gone meanwhile
         # Where the log begins later than at 0, aiokafka goes to its start.
         await self._seek_wait(consumer, {partition: offsets.get(partition, 0) for partition in assigned})
@@ -114,8 +122,44 @@ class _Consumer(AiokafkaConsumer):  # type: ignore[misc]  # the library is not t
         await super().commit_and_end_transactions()
 
 
-class _App(BoundedApp):
+class BoundedBuffer(ThrowableQueue):  # type: ignore[misc]  # the library is not typed here
+    """A queue of Faust's events, between its consumer and its stream, that `MAX_BUFFER_BYTES` of values fill too.
+
+    Faust stops and resumes fetching by `qsize`. So a large record counts as several.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._num_bytes = 0
+        super().__init__(*args, **kwargs)
+
+    def qsize(self) -> int:
+        """The number of records, or more if they are large: at `MAX_BUFFER_BYTES` the queue's bound."""
+        num_large = math.ceil(self._num_bytes / MAX_BUFFER_BYTES * int(self.maxsize))
+        return max(len(self._queue), num_large)
+
+    def clear(self) -> None:
+        """Forget everything: Faust does so at a rebalance."""
+        super().clear()
+        self._num_bytes = 0
+
+    def _put(self, item: Any) -> None:
+        super()._put(item)
+        self._num_bytes += _size(item)
+
+    def _get(self) -> Any:
+        item = super()._get()
+        self._num_bytes -= _size(item)
+        return item
+
+
+class _App(faust.App):  # type: ignore[misc]  # the library is not typed here
     topic_watch: "asyncio.Future[TopicWatch]"
+
+    def FlowControlQueue(  # noqa: N802 (the library's name)
+        self, maxsize: int | None = None, *, clear_on_resume: bool = False
+    ) -> BoundedBuffer:
+        """Faust calls this to make the buffer of a stream."""
+        return BoundedBuffer(maxsize=maxsize, flow_control=self.flow_control, clear_on_resume=clear_on_resume)
 
     def _new_consumer(self) -> Any:
         self.transport.Consumer = _Consumer
@@ -184,6 +228,25 @@ def leave_at_once() -> NoReturn:
     leave(0)
 
 
+def _noted(commits: Mapping[Any, Any], watch: TopicWatch) -> dict[Any, Any]:
+    """Commits with the ids of their topics, as those of the generators have them (`bus/commits.py`)."""
+    return {
+        partition: commit._replace(metadata=metadata_of(watch.topic_id(partition.topic), ""))
+        for partition, commit in commits.items()
+    }
+
+
+def _counted(commits: Mapping[Any, Any], watch: TopicWatch) -> dict[Any, int]:
+    """The offsets of those commits that are of the topics that are read, and not of deleted ones."""
+    offsets = {}
+    for partition, commit in commits.items():
+        if is_of_topic(commit.metadata, watch.topic_id(partition.topic)):
+            offsets[partition] = commit.offset
+        else:
+            warn_of_stranger((partition.topic, partition.partition))
+    return offsets
+
+
 def _add_agent(app: Any, stream: StreamSettings, handle: Handle) -> None:
     def must_end() -> bool:
         return bool(app.rebalancing or app.should_stop)
@@ -224,3 +287,7 @@ def _message(message: Any) -> KafkaMessage:
         headers=tuple(pairs),
         timestamp_ms=round((message.timestamp or 0) * 1000),
     )
+
+
+def _size(event: Any) -> int:
+    return len(event.message.value or b"")

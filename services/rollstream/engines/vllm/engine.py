@@ -51,7 +51,7 @@ _FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 class VllmEngine:
-    """See `Engine`. Logprobs are vLLM's `processed_logprobs`. Spans are recorded by vLLM's engine core."""
+    """An `Engine`. Logprobs are vLLM's `processed_logprobs`. Spans are recorded by vLLM's engine core."""
 
     name = "vllm"
 
@@ -77,15 +77,13 @@ class VllmEngine:
         self.in_flight = 0
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
-        """See `Engine.tokenize`."""
         return self._tokenizer.tokenize(messages, tools)
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
-        """See `Engine.detokenize`."""
         return self._tokenizer.detokenize(token_ids)
 
     async def start(self, weight_version: int) -> None:
-        """See `Engine.start`. Takes 20 s and more on a CPU, and must come before any other use of torch here."""
+        """Takes 20 s and more on a CPU, and must come before any other use of torch here."""
         self._shapes = tensor_shapes(self._settings.model_path)
         self._is_tied = bool(read_config(self._settings.model_path).get("tie_word_embeddings"))
         config = await asyncio.to_thread(vllm_setup.engine_config, self._settings)
@@ -105,7 +103,6 @@ class VllmEngine:
         self._is_open.set()
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """See `Engine.generate`."""
         refuse_impossible(request, self.max_model_len)
         self.in_flight += 1
         try:
@@ -153,7 +150,6 @@ class VllmEngine:
             yield time.monotonic()
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
-        """See `Engine.load_weights`."""
         started = time.monotonic()
         found = await asyncio.to_thread(tensor_shapes, path)
         refuse_misfit(path, found, self._shapes, is_tied=self._is_tied)
@@ -166,7 +162,6 @@ class VllmEngine:
         return LoadReport(stall_seconds=ended - paused, load_seconds=ended - started)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
         llm, self._llm = self._llm, None
         # Requests that wait for an update must go on, to find that the engine is closed.
         self._is_open.set()

@@ -21,11 +21,11 @@ A row that names another id, such as `count:` or `paragraphs:` of other data set
 as a whole, also if the rest of its instructions is covered: its failure is `bad_reward`, and the message names the ids.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from rollstream.environments.ifeval.instructions import loosely_followed, strictly_followed
-from rollstream.environments.protocol import Split, Task, no_tasks
+from rollstream.environments.protocol import no_tasks
 from rollstream.environments.rubric import RewardFn, RewardInput, Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling
 
@@ -55,6 +55,7 @@ class IfEval:
 
     name = "ifeval"
     sampling = Sampling(temperature=1.0, max_tokens=1024)
+    tasks = no_tasks
 
     def __init__(self, reward: str = "all") -> None:
         if reward not in _REWARDS:
@@ -68,7 +69,3 @@ class IfEval:
         self.rubric = Rubric(
             *(WeightedReward(name, function, float(name == _REWARDS[reward])) for name, function in functions.items())
         )
-
-    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """Raises `ConfigurationError`."""
-        no_tasks(self.name)

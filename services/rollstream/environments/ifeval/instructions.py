@@ -2,7 +2,7 @@
 
 The ids, their arguments and their meaning are those of "Instruction-Following Evaluation for Large Language Models"
 (arXiv 2311.07911); the checks are our own. Three differ where the original asks a trained model: sentences are divided
-by rules (`parts.count_sentences`), capital words by a pattern, and languages are told by script and common words
+by rules (`form.count_sentences`), capital words by a pattern, and languages are told by script and common words
 (`language.possible_languages`). Ids that other data sets added, such as `paragraphs:` or `count:`, are not covered: a
 row that names one stays unscored.
 """
@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rollstream.environments.ifeval import marks, parts, words
+from rollstream.environments.ifeval import form, words
 from rollstream.environments.ifeval.arguments import Arguments, text
 from rollstream.environments.ifeval.language import LANGUAGES, possible_languages
 from rollstream.environments.rewards.references import nested
@@ -39,26 +39,26 @@ CHECKS: Final[Mapping[str, Check]] = {
     "keywords:forbidden_words": words.has_no_forbidden_word,
     "keywords:letter_frequency": words.letter_frequency,
     "language:response_language": responds_in,
-    "length_constraints:number_sentences": parts.number_of_sentences,
-    "length_constraints:number_paragraphs": parts.number_of_paragraphs,
+    "length_constraints:number_sentences": form.number_of_sentences,
+    "length_constraints:number_paragraphs": form.number_of_paragraphs,
     "length_constraints:number_words": words.number_of_words,
     "length_constraints:nth_paragraph_first_word": words.nth_paragraph_first_word,
-    "detectable_content:number_placeholders": marks.number_of_placeholders,
-    "detectable_content:postscript": parts.has_postscript,
-    "detectable_format:number_bullet_lists": parts.number_of_bullets,
-    "detectable_format:constrained_response": marks.is_constrained,
-    "detectable_format:number_highlighted_sections": marks.number_of_highlights,
-    "detectable_format:multiple_sections": parts.number_of_sections,
-    "detectable_format:json_format": marks.is_json,
-    "detectable_format:title": marks.has_title,
-    "combination:two_responses": parts.has_two_responses,
-    "combination:repeat_prompt": parts.repeats_prompt,
-    "startend:end_checker": parts.ends_with,
-    "startend:quotation": parts.is_quoted,
+    "detectable_content:number_placeholders": form.number_of_placeholders,
+    "detectable_content:postscript": form.has_postscript,
+    "detectable_format:number_bullet_lists": form.number_of_bullets,
+    "detectable_format:constrained_response": form.is_constrained,
+    "detectable_format:number_highlighted_sections": form.number_of_highlights,
+    "detectable_format:multiple_sections": form.number_of_sections,
+    "detectable_format:json_format": form.is_json,
+    "detectable_format:title": form.has_title,
+    "combination:two_responses": form.has_two_responses,
+    "combination:repeat_prompt": form.repeats_prompt,
+    "startend:end_checker": form.ends_with,
+    "startend:quotation": form.is_quoted,
     "change_case:capital_word_frequency": words.capital_word_frequency,
     "change_case:english_capital": words.is_english_capital,
     "change_case:english_lowercase": words.is_english_lowercase,
-    "punctuation:no_comma": marks.has_no_comma,
+    "punctuation:no_comma": form.has_no_comma,
 }
 
 

@@ -15,8 +15,8 @@ from rollstream.environments.load import load_environment
 from rollstream.environments.pool.verdicts import (
     LENGTH,
     STARTED,
-    Answered,
     Chunk,
+    ScoringAnswer,
     Setup,
     Verdict,
     framed_answer,
@@ -63,7 +63,7 @@ class _Parent:
         if os.getpid() != self._owner:
             # A user's code forked. The copy must not answer beside its original.
             os._exit(1)
-        self._writer.write(framed_answer(Answered(answered_id=answered_id, verdict=verdict)))
+        self._writer.write(framed_answer(ScoringAnswer(answered_id=answered_id, verdict=verdict)))
         self._writer.flush()
 
 

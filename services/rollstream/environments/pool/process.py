@@ -14,8 +14,8 @@ from rollstream.environments.pool.verdicts import (
     LENGTH,
     MAX_ANSWER_BYTES,
     STARTED,
-    Answered,
     Chunk,
+    ScoringAnswer,
     Setup,
     Verdict,
     framed_request,
@@ -143,7 +143,7 @@ class ScoringProcess:
             FailureCode.CRASH, f"{doing} brought {found} instead of {wanted_id}, so its process was killed"
         )
 
-    async def _read(self) -> Answered | None:
+    async def _read(self) -> ScoringAnswer | None:
         """The next frame; None if it is no answer."""
         assert self._reader is not None
         length = LENGTH.unpack(await self._reader.readexactly(LENGTH.size))[0]

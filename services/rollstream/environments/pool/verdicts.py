@@ -99,14 +99,14 @@ STARTED: Final = 0
 """The id in the first frame of a process. Chunks have higher ones."""
 
 
-class Answered(Record):
+class ScoringAnswer(Record):
     """One frame of a scoring process, with the id of what it answers.
 
     After its start, and when it has loaded an environment, there is no verdict. A verdict on loading one counts for all
     samples of the chunk.
 
     Example:
-        Answered(answered_id=STARTED)
+        ScoringAnswer(answered_id=STARTED)
     """
 
     answered_id: Count
@@ -118,20 +118,20 @@ def framed_request(request: Setup | Chunk) -> bytes:
     return _framed(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
 
 
-def framed_answer(answered: Answered) -> bytes:
+def framed_answer(answered: ScoringAnswer) -> bytes:
     """One frame of a scoring process. A verdict that is too long for one is replaced by one that says so."""
     body = answered.model_dump_json().encode()
     if len(body) > MAX_ANSWER_BYTES:
         long = f"the rubric's components take {len(body)} bytes as JSON, the bound is {MAX_ANSWER_BYTES}: give fewer"
         shorter = unresolved(FailureCode.BAD_REWARD, long)
-        body = Answered(answered_id=answered.answered_id, verdict=shorter).model_dump_json().encode()
+        body = ScoringAnswer(answered_id=answered.answered_id, verdict=shorter).model_dump_json().encode()
     return _framed(body)
 
 
-def read_answer(body: bytes) -> Answered | None:
+def read_answer(body: bytes) -> ScoringAnswer | None:
     """What a scoring process wrote; None if it is no answer."""
     try:
-        answered = Answered.model_validate_json(body)
+        answered = ScoringAnswer.model_validate_json(body)
     except ValidationError:
         return None
     # This program knows the statuses of all its own verdicts.

@@ -1,16 +1,31 @@
-"""Writes what a reasoning-gym entry has beside its question as JSON text, and reads it back the same.
+"""What reasoning-gym has with types and a run as text: the options of a data set, and what its entries hold.
 
-Scorers compare tuples with tuples, and look up whole numbers as keys. JSON has neither, so they are marked:
-`{"$tuple": […]}`, `{"$set": […]}` and, for a mapping with other keys than texts, `{"$pairs": [[key, value], …]}`.
+An entry's metadata are written as JSON text, and read back the same. Scorers compare tuples with tuples, and look up
+whole numbers as keys. JSON has neither, so they are marked: `{"$tuple": […]}`, `{"$set": […]}` and, for a mapping with
+other keys than texts, `{"$pairs": [[key, value], …]}`.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, Final
 
 from rollstream.schemas.errors import RewardError
 
 _READ: Final[dict[str, Callable[[Any], Any]]] = {"$tuple": tuple, "$set": set, "$pairs": dict}
+_OURS: Final = frozenset({"seed", "size"})
+
+
+def typed_options(config: Any, options: Mapping[str, str]) -> dict[str, Any]:
+    """The options as the data set's dataclass `config` takes them: JSON is read, other text stays text.
+
+    Raises `ValueError` that names the options that there are.
+    """
+    known = {field.name: field for field in fields(config) if field.name not in _OURS}
+    unknown = ", ".join(sorted(set(options) - set(known)))
+    if unknown:
+        raise ValueError(f"this dataset has no option {unknown}; it has {', '.join(sorted(known))}")
+    return {name: text if known[name].type in (str, "str") else _read(text) for name, text in options.items()}
 
 
 def entry_text(metadata: dict[str, Any]) -> str:
@@ -56,3 +71,10 @@ def _unmarked(read: dict[str, Any]) -> Any:
         if mark in _READ:
             return _READ[mark](value)
     return read
+
+
+def _read(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,5 +1,6 @@
-"""Instructions about the parts of a response: sentences, paragraphs, sections, lists, its beginning and its end."""
+"""Instructions about the form of a response: its parts, its beginning and its end, marks, fixed answers, JSON."""
 
+import json
 import re
 from typing import Final
 
@@ -10,10 +11,11 @@ _ABBREVIATED: Final = re.compile(
 )
 _END: Final = re.compile(r"""(?<![.!?…])[.!?…]+["'”’)\]*]*(?=\s|$)|[。！？]""")  # noqa: RUF001 (Chinese full stops)
 _LONGEST_ABBREVIATION: Final = 8
+_FIXED_ANSWERS: Final = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
 def number_of_sentences(response: str, arguments: Arguments) -> bool:
-    """See `count_sentences`."""
+    """Enough sentences, or few enough."""
     return holds(count_sentences(response), arguments, "num_sentences")
 
 
@@ -87,3 +89,40 @@ def is_quoted(response: str, arguments: Arguments) -> bool:
 def repeats_prompt(response: str, arguments: Arguments) -> bool:
     """It begins with the prompt, in upper or lower case."""
     return response.strip().lower().startswith(text(arguments, "prompt_to_repeat").strip().lower())
+
+
+def number_of_placeholders(response: str, arguments: Arguments) -> bool:
+    """At least so many texts in square brackets, such as [address]."""
+    return len(re.findall(r"\[[^\[\]\n]*\]", response)) >= number(arguments, "num_placeholders")
+
+
+def number_of_highlights(response: str, arguments: Arguments) -> bool:
+    """At least so many texts between single or double asterisks; empty ones don't count."""
+    double = re.findall(r"\*\*([^\n*]+)\*\*", response)
+    single = re.findall(r"\*([^\n*]+)\*", re.sub(r"\*\*[^\n*]+\*\*", " ", response))
+    return sum(bool(part.strip()) for part in double + single) >= number(arguments, "num_highlights")
+
+
+def has_title(response: str, arguments: Arguments) -> bool:
+    """A text between << and >> in one line, not empty."""
+    return any(title.strip("<> ") for title in re.findall(r"<<([^\n<]*?)>>", response))
+
+
+def is_json(response: str, arguments: Arguments) -> bool:
+    """All of it is JSON, with or without a fence of three backticks around it."""
+    bare = re.sub(r"(?i)^```(?:json)?|```$", "", response.strip()).strip()
+    try:
+        json.loads(bare)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def is_constrained(response: str, arguments: Arguments) -> bool:
+    """One of the three allowed answers is in it."""
+    return any(answer in response for answer in _FIXED_ANSWERS)
+
+
+def has_no_comma(response: str, arguments: Arguments) -> bool:
+    """There is no comma."""
+    return "," not in response
