@@ -19,7 +19,7 @@ from rollstream.archive.store import Store
 from rollstream.archive.tables import SAMPLE
 from rollstream.bus.message import KafkaMessage
 from rollstream.cli.replay import command
-from rollstream.offline.convert.exchanges import RolloutExchanges
+from rollstream.offline.convert.conversations import RolloutExchanges
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 from rollstream.schemas.prompt import Message, PromptSubmitted, ToolCall
 from rollstream.schemas.rollout import FinishReason, Status

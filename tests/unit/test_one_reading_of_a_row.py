@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from rollstream.offline.compare.examples import example_key
-from rollstream.offline.convert.prime_rl import export_for_sft
+from rollstream.offline.convert.conversations import export_for_sft
 from rollstream.offline.convert.verifiers_runs import RunName, export_run, import_run
 from rollstream.offline.difficulty.judged_row import RowJudge
 from rollstream.offline.journal import EndedSample

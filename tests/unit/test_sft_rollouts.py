@@ -1,4 +1,4 @@
-"""`rollstream sft --rollouts`: which rows are learned from, which tokens the loss counts, and the Prime-RL answer."""
+"""`rollstream sft --rollouts`: which rows are learned from, and which tokens the loss counts."""
 
 import json
 from collections import Counter
@@ -11,9 +11,7 @@ from click.testing import CliRunner
 from rollstream.cli.main import cli
 from rollstream.cli.sft import command
 from rollstream.local.tiny_model import write_tiny_model
-from rollstream.offline.convert.conversations import Tally, conversation_of
-from rollstream.offline.convert.exchanges import RolloutExchanges
-from rollstream.offline.convert.prime_rl import refuse_rollout_dir
+from rollstream.offline.convert.conversations import RolloutExchanges, Tally, conversation_of
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message
@@ -249,72 +247,11 @@ def test_options_that_do_not_go_together_are_refused(tmp_path: Path, words: list
     assert CliRunner().invoke(command, ["--tiny-model", "--output", str(tmp_path), *words]).exit_code == 2
 
 
-PRIME_RL = """
-[model]
-name = "meta-llama/Llama-3.1-8B-Instruct"
-
-[environment]
-env_id = "word-count"
-
-[data]
-rollout_dir = "./rollout_generation/rollouts_custom"
-batch_size = 32
-
-[training]
-algorithm = "ppo"
-num_epochs = 3
-learning_rate = 1e-5
-"""
-
-
-def test_a_prime_rl_file_with_a_rollout_directory_is_answered_with_the_command(tmp_path: Path) -> None:
-    config = tmp_path / "train_with_rollouts.toml"
-    config.write_text(PRIME_RL)
-    words = ["--tiny-model", "--output", str(tmp_path / "model"), "--config", str(config)]
-    ended = CliRunner().invoke(command, words)
-    assert isinstance(ended.exception, ConfigurationError)
-    assert (
-        "rollstream sft --rollouts ./rollout_generation/rollouts_custom --min-reward 1.0 --model "
-        "meta-llama/Llama-3.1-8B-Instruct --output trained --batch-size 32 --epochs 3 --learning-rate 1e-05"
-    ) in str(ended.exception)
-
-
-@pytest.mark.parametrize(
-    "words", [("trainer", "@"), ("trainer", "--config"), ("config", "--check"), ("config", "--json", "--check")]
-)
-def test_such_a_file_gets_the_same_answer_wherever_it_is_named_first(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    config = tmp_path / "train_with_rollouts.toml"
-    config.write_text(PRIME_RL)
-    ended = CliRunner().invoke(cli, [*words, str(config)])
-    assert isinstance(ended.exception, ConfigurationError)
-    assert "rollstream sft --rollouts ./rollout_generation/rollouts_custom --min-reward 1.0" in str(ended.exception)
-
-
-def test_the_trainer_takes_no_other_arguments() -> None:
-    ended = CliRunner().invoke(cli, ["trainer", "fast"])
-    assert ended.exit_code == 2
-    assert "there are no arguments, got fast: the run's file is named with --config" in ended.output
-    assert (
-        "Usage: rollstream trainer [OPTIONS]\n"
-        in CliRunner().invoke(cli, ["trainer", "--help"], prog_name="rollstream").output
-    )
-
-
 @pytest.mark.parametrize("words", [("sft",), ("verifiers", "export-sft")])
 def test_the_help_names_no_bound_where_there_is_none(words: tuple[str, ...]) -> None:
     ended = CliRunner().invoke(cli, [*words, "--help"])
     assert "--min-reward" in ended.output
     assert "None" not in ended.output
-
-
-@pytest.mark.parametrize("text", ['run = "demo"\n', "[data]\nrollout_dir = 3\n", "data = 3\n", "not toml", "\udcff"])
-def test_other_files_are_left_to_those_who_read_them(tmp_path: Path, text: str) -> None:
-    config = tmp_path / "some.toml"
-    config.write_bytes(text.encode(errors="surrogateescape"))
-    refuse_rollout_dir(config)
 
 
 def test_the_tally_names_only_the_first_places() -> None:
@@ -325,10 +262,3 @@ def test_the_tally_names_only_the_first_places() -> None:
         "0 of 9 rows are used",
         "9 left out: it has no reward (row 0, row 1, row 2, row 3, row 4, …)",
     ]
-
-
-def test_words_of_a_shell_in_a_prime_rl_file_are_quoted(tmp_path: Path) -> None:
-    config = tmp_path / "bad.toml"
-    config.write_text(f"[data]\nrollout_dir = {json.dumps('x; rm -r y')}\n")
-    with pytest.raises(ConfigurationError, match=r"--rollouts 'x; rm -r y' "):
-        refuse_rollout_dir(config)

@@ -52,13 +52,11 @@ def _file_of(check: str, config: Path | None) -> Path:
 
 
 def _check(path: Path, as_json: bool) -> None:
-    from rollstream.offline.convert.prime_rl import refuse_rollout_dir
     from rollstream.process.settings.run_file import RunFile
     from rollstream.views.configuration import problems, stages_in
     from rollstream.views.rendering import json_text, say
 
     file = RunFile.read(path)
-    refuse_rollout_dir(path)
     found, stages = problems(file), stages_in(file)
     if as_json:
         click.echo(json_text({"file": str(path), "stages": stages, "problems": found}))

@@ -15,7 +15,7 @@ from rollstream.process.settings.base import RUN_FILE, StageSettings
 from rollstream.process.terminal import escaped
 
 if TYPE_CHECKING:
-    from rollstream.offline.convert.exchanges import RolloutExchanges
+    from rollstream.offline.convert.conversations import RolloutExchanges
     from rollstream.process.settings.declared import Declarations
 
 
@@ -99,16 +99,11 @@ def command(  # one parameter an option
 
 
 def _declared(config: Path | None) -> "Declarations":
-    if config is None:
-        return {}
-    from rollstream.offline.convert.prime_rl import refuse_rollout_dir
-
-    refuse_rollout_dir(config)
-    return StageSettings.load(config).environments
+    return {} if config is None else StageSettings.load(config).environments
 
 
 def _exchanges(rollouts: Path, min_reward: float | None) -> "RolloutExchanges":
-    from rollstream.offline.convert.exchanges import RolloutExchanges
+    from rollstream.offline.convert.conversations import RolloutExchanges
 
     found = RolloutExchanges(rollouts, min_reward)
     for line in found.tally.lines():

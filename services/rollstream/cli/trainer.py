@@ -9,18 +9,7 @@ from rollstream.process.entry import run_process
 from rollstream.process.stop import Stop
 
 
-def _refuse_others(context: click.Context, _parameter: click.Parameter, words: tuple[str, ...]) -> None:
-    """Prime-RL's trainer takes its file as `@ FILE`; ours takes no words."""
-    from rollstream.offline.convert.prime_rl import refuse_rollout_dir
-
-    for word in words:
-        refuse_rollout_dir(Path(word.removeprefix("@")))
-    if words:
-        context.fail(f"there are no arguments, got {' '.join(words)}: the run's file is named with --config")
-
-
 @click.command("trainer")
-@click.argument("words", nargs=-1, metavar="", expose_value=False, callback=_refuse_others)
 @config_option
 @click.option("--accept-loss", is_flag=True, help="Start although records expired unread. Their groups close.")
 def command(config: Path | None, accept_loss: bool) -> None:
@@ -28,10 +17,6 @@ def command(config: Path | None, accept_loss: bool) -> None:
 
     Settings: the table [trainer] of the run's file, or ROLLSTREAM_… in the environment.
     """
-    if config is not None:
-        from rollstream.offline.convert.prime_rl import refuse_rollout_dir
-
-        refuse_rollout_dir(config)
 
     def main(stop: Stop) -> None:
         # Imported here: Ctrl-C is an orderly end already.

@@ -43,7 +43,7 @@ def export(options: ExportOptions) -> None:
 @options_of(SftExportOptions)
 def export_sft(options: SftExportOptions) -> None:
     """Write good rollouts as rows that Prime-RL's SFT reads: .jsonl or .parquet."""
-    from rollstream.offline.convert.prime_rl import export_for_sft
+    from rollstream.offline.convert.conversations import export_for_sft
 
     rollouts, output = options.rollouts, options.output
     tally = export_for_sft(rollouts, output, layout=options.layout, min_reward=options.min_reward)

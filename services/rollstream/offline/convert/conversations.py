@@ -1,24 +1,35 @@
 """Conversations to imitate, from rows of rollouts: those that completed, were rewarded enough, and hold plain messages.
 
-It reads the layouts of both source documents, `prompt` and `completion` as lists of messages and `prompt` and
-`response` as text, and whole `messages`. Every row that is left out is counted with its reason, and the first places
-are kept.
+Every row that is left out is counted with its reason, and the first places are kept. `rollstream sft` takes them as
+exchanges; Prime-RL's SFT as rows with `prompt` and `completion`, or with `messages`, which it prefers where a row has
+both.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from rollstream.rows.conversation import ChatMessage, chat_of, exchange_in, tools_in
+from rollstream.rows.conversation import ChatMessage, chat_of, exchange_in, records_of, tools_in, tools_of
+from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, RowSource
+from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
+from rollstream.schemas.prompt import Message
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
+Layout = Literal["prompt-completion", "messages"]
 
 _PLACES: Final = 5
+
+Exchange = tuple[tuple[Message, ...], tuple[Message, ...], tuple[str, ...]]
+"""Messages of the prompt, messages of the answer, tools as JSON texts."""
+
+# What of an answer is not in its text: a chat template decides how the model would have to write it.
+_NOT_TEXT: Final = ("tool_calls", "reasoning", "reasoning_content")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,3 +125,66 @@ def _messages(fields: Fields) -> tuple[tuple[ChatMessage, ...], tuple[ChatMessag
     if answer is None:
         raise UnusableRowError("it has neither `completion` nor `response`")
     return chat_of(asked, role="user") if asked else (), chat_of(answer, role="assistant")
+
+
+class RolloutExchanges:
+    """The good exchanges of a file of rollouts. It is read again for each pass, as a stream."""
+
+    def __init__(self, path: Path, min_reward: float | None) -> None:
+        """Reads the file once. Raises `ConfigurationError` if it has no row to learn from, or can't be read."""
+        self._source = open_rows(path)
+        self._min_reward = min_reward
+        self.tally = Tally()
+        for _ in self._read(self.tally):
+            pass
+        refuse_unusable(path, self.tally)
+
+    def __iter__(self) -> Iterator[Exchange]:
+        """One pass, in the order of the file."""
+        return self._read(Tally())
+
+    def _read(self, tally: Tally) -> Iterator[Exchange]:
+        return usable(self._source, self._min_reward, tally, exchange_of)
+
+
+def exchange_of(conversation: Conversation) -> Exchange:
+    """The messages as records. Raises `UnusableRowError` where an answer is more than its text."""
+    if any(message.get(part) for message in conversation.completion for part in _NOT_TEXT):
+        raise UnusableRowError("its answer holds tool calls or reasoning apart from its text")
+    return records_of(conversation.prompt), records_of(conversation.completion), tools_of(conversation.tools)
+
+
+def export_for_sft(rollouts: Path, output: Path, *, layout: Layout, min_reward: float | None) -> Tally:
+    """Write the usable rows of `rollouts` to `output`, .jsonl or .parquet; nothing is written if there are none.
+
+    Raises `ConfigurationError` then, and for files that can't be read or written.
+    """
+    kind = _kind(output)
+    tally, source = Tally(), open_rows(rollouts)
+    with write_rows(output, kind) as writer:
+        for fields in usable(source, min_reward, tally, lambda conversation: _row(conversation, layout)):
+            writer.write(fields)
+        refuse_unusable(rollouts, tally)
+    return tally
+
+
+def _kind(output: Path) -> Kind:
+    # No directory of `save_to_disk`: Prime-RL opens its data by `load_dataset`, which takes none.
+    if output.suffix not in (".jsonl", ".parquet"):
+        raise ConfigurationError(f"{output}: Prime-RL reads .jsonl and .parquet; let the name end in one of them")
+    return "jsonl" if output.suffix == ".jsonl" else "parquet"
+
+
+def _row(conversation: Conversation, layout: Layout) -> dict[str, Any]:
+    prompt, completion = list(conversation.prompt), list(conversation.completion)
+    fields: dict[str, Any] = (
+        {"messages": prompt + completion} if layout == "messages" else {"prompt": prompt, "completion": completion}
+    )
+    if conversation.tools:
+        # As JSON text: each row has functions of its own, which no column of a file can hold.
+        fields["tools"] = (
+            conversation.tools
+            if isinstance(conversation.tools, str)
+            else json.dumps(conversation.tools, ensure_ascii=False)
+        )
+    return fields
