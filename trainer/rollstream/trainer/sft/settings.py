@@ -1,37 +1,81 @@
-"""`SftSettings`: how a model is trained by supervised fine-tuning (SFT) on demonstrations or rollouts."""
+"""What supervised fine-tuning (SFT) on demonstrations or rollouts is told."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
+from rollstream.process.settings.base import RUN_FILE
 from rollstream.process.settings.declared import Declarations
+from rollstream.process.settings.options import EXISTING, FILE, CommandOptions
 
 
-class SftSettings(BaseModel):
-    """The options of `rollstream sft`."""
+class _Training(CommandOptions):
+    """What people choose of the training itself."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    output: Path = Field(description="Model directory to write.")
+    environment: str | None = Field(
+        default=None, description="Environment with demonstrations; with --rollouts, what measures the accuracy."
+    )
+    epochs: int | None = Field(default=None, ge=1, description="Passes over the rollouts; default: until --max-steps.")
+    until_accuracy: float | None = Field(
+        default=None, ge=0, le=1, description="Stop at this accuracy of sampled answers to validation tasks."
+    )
+    max_steps: int = Field(default=1000, ge=1, description="Stop after this many steps.")
+    batch_size: int = Field(default=64, ge=1, description="Demonstrations per step.")
+    learning_rate: float = Field(default=1e-3, gt=0, description="AdamW, constant after warm-up.")
+    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads; default: torch's own choice.")
+    seed: int = Field(default=0, ge=0, description="For weights, order and sampling.")
+
+
+class SftOptions(_Training):
+    """Options of `rollstream sft`."""
+
+    model: Path | None = Field(default=None, description="Model directory to start from.")
+    tiny_model: bool = Field(
+        default=False, description="Start from a new tiny model with random weights (1 M parameters)."
+    )
+    rollouts: Path | None = Field(
+        default=None,
+        json_schema_extra=EXISTING,
+        description="Train on the answers of rollouts instead: JSONL, parquet or a directory of `datasets`.",
+    )
+    min_reward: float | None = Field(
+        default=None, description="Least reward of a rollout; default: any, but it must have one."
+    )
+    config: Path | None = Field(
+        default=None,
+        json_schema_extra=FILE,
+        description=f"A run's {RUN_FILE}, where environments of your own are declared; without it there are the "
+        "built-in ones.",
+    )
+
+    @model_validator(mode="after")
+    def _fit(self) -> Self:
+        if (self.model is None) != self.tiny_model:
+            raise ValueError("name a model directory with --model, or take --tiny-model")
+        lacks_environment = self.environment is None
+        if self.rollouts is None and (lacks_environment or self.min_reward is not None or self.epochs is not None):
+            raise ValueError("name --environment, or --rollouts, which --min-reward and --epochs are for")
+        if self.rollouts is not None and lacks_environment != (self.until_accuracy is None):
+            raise ValueError("beside --rollouts, --environment and --until-accuracy need each other")
+        return self
+
+    def settings(self, model_path: Path, environments: Declarations) -> "SftSettings":
+        """The settings of the training from this model."""
+        chosen = self.model_dump(include={*_Training.model_fields})
+        return SftSettings(model_path=model_path, environments=environments, **chosen)
+
+
+class SftSettings(_Training):
+    """How a model is trained. With rollouts the environment only measures `until_accuracy`, on its split validate."""
+
+    model_config = ConfigDict(protected_namespaces=())
 
     model_path: Path = Field(description="Model directory to start from")
-    output: Path = Field(description="Model directory to write")
-    environment: str | None = Field(
-        default=None, description="Name of the environment; with rollouts only what measures until_accuracy"
-    )
     environments: Declarations = Field(default_factory=dict, description="Environments that are not built in")
-    until_accuracy: float | None = Field(
-        default=None, description="Stop at this mean reward of sampled answers to prompts of the split validate"
-    )
-    max_steps: int = Field(default=1000, ge=1, description="Stop after this many optimizer steps")
-    epochs: int | None = Field(
-        default=None, ge=1, description="Passes over the rollouts, if max_steps allows them; default: without end"
-    )
     check_every: int = Field(default=5, ge=1, description="Steps between two checks of the accuracy")
     num_validation_prompts: int = Field(default=256, ge=1, description="Prompts of one check")
-    batch_size: int = Field(default=64, ge=1, description="Demonstrations per step")
-    learning_rate: float = Field(default=1e-3, gt=0, description="AdamW, constant after warm-up")
     warmup_steps: int = Field(default=30, ge=0, description="Steps over which the learning rate rises")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU where there is one")
-    threads: int | None = Field(default=None, ge=1, description="CPU threads of torch; default: torch's own choice")
-    seed: int = Field(default=0, ge=0, description="Seed of the demonstrations and of sampling")
