@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tests.chart.rendering import at, merged
+from tests.chart.rendering import EXAMPLES, MINIMAL, at, example, merged
 
 PASSED_THROUGH: Final[dict[str, Any]] = {
     "podLabels": {"team": "rl"},
@@ -118,3 +118,10 @@ SWITCHED_ON: Final[dict[str, dict[str, Any]]] = {
     ),
 }
 """One thing each, and nothing else: all that belongs to it has its defaults."""
+
+SETS: Final[dict[str, dict[str, Any]]] = {
+    "minimal": MINIMAL,
+    "everything": merged(MINIMAL, EVERYTHING),
+    **{name: example(name) for name in EXAMPLES},
+}
+"""Whole values, for what must hold whatever is switched on."""

@@ -24,19 +24,6 @@ def commands(release: Release) -> list[list[str]]:
     return [one["args"] for one in [*spec.get("initContainers", []), *spec["containers"]]]
 
 
-def test_as_a_hook_it_comes_before_everything_and_needs_nothing_of_the_release() -> None:
-    release = render()
-    job, file = release.workload("bootstrap"), release.one("ConfigMap", "-bootstrap")
-    for hook, weight in ((file, "-10"), (job, "-5")):
-        assert annotations(hook)["helm.sh/hook"] == "pre-install,pre-upgrade"
-        assert annotations(hook)["helm.sh/hook-weight"] == weight
-        assert annotations(hook)["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"
-    spec = job["spec"]["template"]["spec"]
-    assert spec["serviceAccountName"] == "default"
-    assert spec["volumes"][0]["configMap"]["name"] == file["metadata"]["name"]
-    assert file["data"] == release.one("ConfigMap", "rl-rollstream")["data"]
-
-
 def test_without_hooks_it_is_a_job_like_any_other_whose_name_changes_with_what_it_does() -> None:
     def name(*values: dict[str, Any]) -> str:
         job = render(WITHOUT_HOOKS, *values).workload("bootstrap")
@@ -79,34 +66,6 @@ def test_it_registers_with_the_password_of_the_secret(tmp_path: Path, monkeypatc
         result = CliRunner().invoke(cli, commands(release)[1])
         assert result.exit_code == 0, result.output
         assert "math.prompts-value" in registry.subjects
-
-
-def test_it_ends_by_itself() -> None:
-    spec = render(at("bootstrapJob", {"backoffLimit": 2, "activeDeadlineSeconds": 30})).workload("bootstrap")["spec"]
-    assert (spec["backoffLimit"], spec["activeDeadlineSeconds"]) == (2, 30)
-    assert spec["template"]["spec"]["restartPolicy"] == "Never"
-
-
-def test_it_can_be_left_out() -> None:
-    assert render(at("bootstrapJob.enabled", False)).of_kind("Job") == []
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_waits_for_the_topics(stage: str) -> None:
-    first = render().workload(stage)["spec"]["template"]["spec"]["initContainers"][0]
-    assert first["args"] == ["topics", "describe"]
-    alone = render(at("waitForTopics", False)).workload(stage)["spec"]["template"]["spec"]
-    assert "initContainers" not in alone
-
-
-def test_the_test_of_helm_reads_the_settings_and_asks_for_the_topics() -> None:
-    pod = render().one("Pod")
-    assert annotations(pod)["helm.sh/hook"] == "test"
-    assert pod["spec"]["restartPolicy"] == "Never"
-    settings, topics = container_of(pod, "settings"), container_of(pod, "test")
-    assert settings["args"] == ["config", "--check", "/etc/rollstream/run/rollstream.toml"]
-    assert topics["args"] == ["topics", "describe"]
-    assert render(at("tests.enabled", False)).of_kind("Pod") == []
 
 
 @pytest.mark.parametrize(

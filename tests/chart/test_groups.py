@@ -23,42 +23,6 @@ def variables(pod: Document) -> dict[str, Any]:
     return {one["name"]: one.get("value", one.get("valueFrom")) for one in container_of(pod, "generator")["env"]}
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_a_pod_asks_for_its_gpus_and_divides_the_model_over_them(count: int) -> None:
-    release = render(at("generator.gpu.count", count))
-    assert release.workload("generator")["kind"] == "StatefulSet"
-    limits = container_of(release.pod("generator"), "generator")["resources"]["limits"]
-    assert limits["nvidia.com/gpu"] == count
-    assert f"tensor_parallel_size = {count}" in release.one("ConfigMap", "rl-rollstream")["data"]["rollstream.toml"]
-
-
-def test_a_group_has_one_generator_and_pods_that_only_lend_it_their_gpus() -> None:
-    release = render(GROUPS)
-    assert [one["metadata"]["name"] for one in release.of_kind("StatefulSet")] == ["rl-rollstream-trainer"]
-    spec = release.workload("generator")["spec"]
-    assert (spec["replicas"], spec["leaderWorkerTemplate"]["size"]) == (3, 4)
-    leader, worker = release.pod("generator"), release.pod("generator", "worker")
-    assert labels_of(leader)["app.kubernetes.io/component"] == "generator"
-    assert labels_of(worker)["app.kubernetes.io/component"] == "generator-worker"
-    for pod in (leader, worker):
-        container = container_of(pod, "generator")
-        assert container["args"] == ["generator"]
-        assert container["resources"]["limits"]["nvidia.com/gpu"] == 8
-        assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-        assert {"name": "weights", "mountPath": "/weights", "readOnly": True} in container["volumeMounts"]
-        assert variables(pod)["VLLM_HOST_IP"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-
-
-def test_a_group_that_loses_a_pod_starts_again_as_a_whole_and_no_more_gpus_are_needed_for_an_update() -> None:
-    spec = render(GROUPS).workload("generator")["spec"]
-    # Otherwise its first pod would wait for the others, which are made only after it is ready.
-    assert spec["startupPolicy"] == "LeaderCreated"
-    assert spec["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
-    assert spec["rolloutStrategy"] == {
-        "type": "RollingUpdate", "rollingUpdateConfiguration": {"maxUnavailable": 1, "maxSurge": 0},
-    }  # fmt: skip
-
-
 def test_pods_that_only_lend_their_gpus_know_no_secret_and_wait_for_no_topics() -> None:
     release = render(FULL)
     leader, worker = variables(release.pod("generator")), variables(release.pod("generator", "worker"))

@@ -1,22 +1,15 @@
 """Every document fits its kind, in every example and with every feature switched on."""
 
 import copy
-from typing import Any
 
 import helm_python
 import kubernetes_validate
 import pytest
 from pydantic import ValidationError
 
-from tests.chart.everything import EVERYTHING
+from tests.chart.everything import SETS
 from tests.chart.kinds import NEWEST, check
-from tests.chart.rendering import CHART, EXAMPLES, MINIMAL, example, merged, render, render_exactly
-
-SETS: dict[str, dict[str, Any]] = {
-    "minimal": MINIMAL,
-    "everything": merged(MINIMAL, EVERYTHING),
-    **{name: example(name) for name in EXAMPLES},
-}
+from tests.chart.rendering import CHART, EXAMPLES, example, render, render_exactly
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -57,41 +50,32 @@ def test_every_kind_of_document_that_the_chart_can_make_is_checked() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind", ["Deployment", "ScaledObject", "TriggerAuthentication", "PodMonitor", "PrometheusRule"]
-)
-def test_a_field_that_a_kind_does_not_have_is_found(kind: str) -> None:
-    document = copy.deepcopy(render(example("keda.yaml")).of_kind(kind)[0])
-    document["spec"]["typo"] = 1
-    with pytest.raises((AssertionError, kubernetes_validate.ValidationError)):
-        check(document)
+TYPOS = [
+    *(("keda.yaml", kind, "", "typo") for kind in ("Deployment", "ScaledObject", "TriggerAuthentication", "PodMonitor",
+                                                   "PrometheusRule")),
+    *(("leader-worker-set.yaml", "LeaderWorkerSet", path, "typo") for path in (
+        "", "leaderWorkerTemplate", "rolloutStrategy.rollingUpdateConfiguration",
+        "leaderWorkerTemplate.leaderTemplate.spec", "leaderWorkerTemplate.workerTemplate.spec.containers.0")),
+    # A number where KEDA wants a text.
+    ("keda.yaml", "ScaledObject", "triggers.0.metadata", "lagThreshold"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "path", ["", "leaderWorkerTemplate", "rolloutStrategy.rollingUpdateConfiguration",
-             "leaderWorkerTemplate.leaderTemplate.spec", "leaderWorkerTemplate.workerTemplate.spec.containers.0"]
-)  # fmt: skip
-def test_a_field_that_a_group_or_its_pods_do_not_have_is_found(path: str) -> None:
-    document = copy.deepcopy(render_exactly(example("leader-worker-set.yaml")).one("LeaderWorkerSet"))
+@pytest.mark.parametrize(("values", "kind", "path", "field"), TYPOS)
+def test_a_field_that_a_kind_does_not_have_or_take_is_found(values: str, kind: str, path: str, field: str) -> None:
+    document = copy.deepcopy(render(example(values)).of_kind(kind)[0])
     check(document)
     place = document["spec"]
     for name in filter(None, path.split(".")):
         place = place[int(name)] if name.isdigit() else place[name]
-    place["typo"] = 1
-    with pytest.raises((ValidationError, kubernetes_validate.ValidationError)):
+    place[field] = 1
+    with pytest.raises((AssertionError, ValidationError, kubernetes_validate.ValidationError)):
         check(document)
 
 
 def test_a_kind_that_nobody_knows_is_no_success() -> None:
     with pytest.raises(kubernetes_validate.SchemaNotFoundError):
         check({"apiVersion": "example.com/v1", "kind": "Unknown", "metadata": {"name": "a"}})
-
-
-def test_a_number_where_keda_wants_a_text_is_found() -> None:
-    document = copy.deepcopy(render(example("keda.yaml")).of_kind("ScaledObject")[0])
-    document["spec"]["triggers"][0]["metadata"]["lagThreshold"] = 20
-    with pytest.raises(ValidationError):
-        check(document)
 
 
 def test_the_newest_known_version_of_kubernetes_is_a_later_one() -> None:

@@ -46,14 +46,6 @@ def test_a_monitor_scrapes_every_stage_and_names_run_and_stage(kind: str) -> Non
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["training"]}
 
 
-def test_a_stage_has_its_name_and_is_scraped_before_it_is_ready_too() -> None:
-    release = render()
-    for stage in STAGES:
-        service = release.one("Service", stage)["spec"]
-        assert service["publishNotReadyAddresses"] is True
-        assert service["clusterIP"] == "None"
-
-
 def test_what_is_set_of_a_monitor_reaches_it() -> None:
     more = {"targetLabel": "cluster", "replacement": "a"}
     drop = {"action": "drop", "sourceLabels": ["__name__"], "regex": "python_.*"}
@@ -68,12 +60,6 @@ def test_what_is_set_of_a_monitor_reaches_it() -> None:
     assert (scraped["interval"], scraped["scrapeTimeout"]) == ("30s", "20s")
     assert scraped["relabelings"][-1] == more
     assert scraped["metricRelabelings"] == [drop]
-
-
-def test_nothing_of_prometheus_or_grafana_is_made_unasked() -> None:
-    kinds = {one["kind"] for one in render().documents}
-    assert not kinds & {"PodMonitor", "ServiceMonitor", "PrometheusRule", "ScaledObject"}
-    assert [one for one in render().of_kind("ConfigMap") if "dashboard" in one["metadata"]["name"]] == []
 
 
 def test_the_rules_are_those_of_the_files() -> None:
@@ -104,10 +90,6 @@ def test_an_alert_says_how_its_runbook_is_read_in_the_cluster_where_it_fires() -
         assert "runbook_url" not in alert["annotations"], "it would be no URL"
 
 
-def test_without_alerts_there_are_no_runbooks() -> None:
-    assert [one for one in render().of_kind("ConfigMap") if "runbooks" in one["metadata"]["name"]] == []
-
-
 def thresholds(release: Release) -> dict[str, str]:
     rules = [rule for group in release.one("PrometheusRule")["spec"]["groups"] for rule in group["rules"]]
     return {rule["labels"]["name"]: rule["expr"] for rule in rules if rule.get("record") == "rollstream:threshold"}
@@ -124,13 +106,6 @@ def test_a_threshold_is_changed_by_its_name() -> None:
     after = thresholds(render(RULES, at("metrics.prometheusRule.thresholds", {"dead_letters": 12, "too_old_ratio": 0})))
     assert after == before | {"dead_letters": "vector(12)", "too_old_ratio": "vector(0)"}
     assert before["dead_letters"] != after["dead_letters"]
-
-
-def test_a_threshold_that_no_alert_knows_is_refused() -> None:
-    import helm_python
-
-    with pytest.raises(helm_python.HelmError, match="additional properties 'dead_leters' not allowed"):
-        render(RULES, at("metrics.prometheusRule.thresholds", {"dead_leters": 12}))
 
 
 def test_runbooks_can_be_elsewhere() -> None:

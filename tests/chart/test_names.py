@@ -77,3 +77,11 @@ def test_a_new_version_of_the_chart_alone_changes_no_pod() -> None:
     for where, pod in render(FULL).pods():
         if not where.startswith("Pod"):
             assert not {"helm.sh/chart", "app.kubernetes.io/version"} & labels_of(pod).keys(), where
+
+
+def test_the_notes_name_the_run_and_commands_that_fit_the_release() -> None:
+    release = render(release="blue", namespace="there")
+    assert "Run math of rollstream 0.1.0, release blue in namespace there." in release.notes
+    assert "helm test blue --namespace there" in release.notes
+    pod = f"{release.workload('trainer')['metadata']['name']}-0"
+    assert f"kubectl --namespace there exec -it {pod} --container trainer -- rollstream status" in release.notes

@@ -6,8 +6,7 @@ from typing import Any
 import helm_python
 import pytest
 
-from tests.chart.everything import EVERYTHING
-from tests.chart.rendering import STAGES, Document, Release, at, example, merged, render
+from tests.chart.rendering import STAGES, Document, Release, at, merged, render
 
 ON = at("networkPolicy.enabled", True)
 GROUPS = at("generator", {"gpu": {"count": 8}, "leaderWorkerSet": {"enabled": True}})
@@ -22,10 +21,6 @@ def policy(release: Release, component: str) -> Document:
 
 def ports(spec: Document) -> set[Any]:
     return {port["port"] for rule in spec["egress"] for port in rule.get("ports", [])}
-
-
-def test_there_are_none_unasked() -> None:
-    assert render().of_kind("NetworkPolicy") == []
 
 
 def test_every_pod_of_the_release_has_one() -> None:
@@ -136,22 +131,3 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 def test_a_policy_that_would_cut_off_what_is_configured_is_refused(values: dict[str, Any], said: str) -> None:
     with pytest.raises(helm_python.HelmError, match=re.escape(said)):
         render(ON, values)
-
-
-def test_dns_is_asked_over_both_protocols() -> None:
-    (rule,) = [rule for rule in policy(render(ON), "scorer")["egress"] if rule["ports"][0]["port"] == 53]
-    assert {port["protocol"] for port in rule["ports"]} == {"UDP", "TCP"}
-
-
-def test_ports_and_peers_can_be_named() -> None:
-    spec = policy(render(example("strimzi.yaml")), "trainer")
-    (kafka,) = [rule for rule in spec["egress"] if rule["ports"][0]["port"] == 9093]
-    assert kafka["to"][0]["podSelector"] == {"matchLabels": {"strimzi.io/cluster": "main"}}
-
-
-def test_further_rules_of_a_stage_stand_beside_its_own() -> None:
-    spec = policy(render(EVERYTHING), "scorer")
-    more = EVERYTHING["stageDefaults"]["networkPolicy"]
-    assert spec["ingress"][-1] == more["extraIngress"][0]
-    assert spec["egress"][-1] == more["extraEgress"][0]
-    assert len(spec["egress"]) == 5

@@ -1,29 +1,22 @@
-"""What every pod has: the pod security standard Restricted, and what its volumes, labels and pass-throughs must fit."""
+"""What every pod has: the pod security standard Restricted, and what its volumes, names and selectors must fit.
+
+`renderings` hold what each pod has besides, pass-throughs and probes included.
+"""
 
 from typing import Any
 
 import pytest
 
-from tests.chart.everything import EVERYTHING, PASSED_THROUGH
+from tests.chart.everything import EVERYTHING, SETS
 from tests.chart.rendering import (
-    EXAMPLES,
-    MINIMAL,
     STAGES,
     Document,
     at,
-    container_of,
-    example,
     labels_of,
-    merged,
     render,
     render_exactly,
 )
 
-SETS: dict[str, dict[str, Any]] = {
-    "minimal": MINIMAL,
-    "everything": merged(MINIMAL, EVERYTHING),
-    **{name: example(name) for name in EXAMPLES},
-}
 _ALLOWED_VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "ephemeral", "projected"}
 
 
@@ -43,6 +36,14 @@ def test_every_pod_fits_the_security_standard_restricted(name: str) -> None:
         assert spec["securityContext"]["fsGroup"] == 10001, where
         assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}, where
         assert spec["automountServiceAccountToken"] is False, where
+        # Variables of services would be taken for settings.
+        assert spec["enableServiceLinks"] is False, where
+        # `scratch` is a user's own: no other volume on a node's disk may grow without bound.
+        own = [one for one in spec["volumes"] if "emptyDir" in one and one["name"] != "scratch"]
+        assert {"tmp", "cache"} <= {one["name"] for one in own}
+        assert [one["name"] for one in own if not one["emptyDir"].get("sizeLimit")] == [], where
+        # Containers of the image start with its entrypoint, which is an init.
+        assert [one["name"] for one in containers(pod) if "args" in one and "command" in one] == [], where
         for volume in spec["volumes"]:
             assert volume.keys() - {"name"} <= _ALLOWED_VOLUMES, where
         for container in containers(pod):
@@ -52,29 +53,6 @@ def test_every_pod_fits_the_security_standard_restricted(name: str) -> None:
             assert security["capabilities"] == {"drop": ["ALL"]}, where
             assert not security.get("privileged", False), where
             assert not [port for port in container.get("ports", []) if "hostPort" in port], where
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_every_container_of_the_image_starts_with_its_entrypoint_which_is_an_init(name: str) -> None:
-    for where, pod in render_exactly(SETS[name]).pods():
-        own = [one for one in containers(pod) if "args" in one]
-        assert own, where
-        assert [one["name"] for one in own if "command" in one] == [], where
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_no_volume_on_a_nodes_disk_may_grow_without_bound(name: str) -> None:
-    # `scratch` is a user's own.
-    for where, pod in render_exactly(SETS[name]).pods():
-        own = [one for one in pod["spec"]["volumes"] if "emptyDir" in one and one["name"] != "scratch"]
-        assert {"tmp", "cache"} <= {one["name"] for one in own}
-        assert [one["name"] for one in own if not one["emptyDir"].get("sizeLimit")] == [], where
-
-
-@pytest.mark.parametrize("name", SETS)
-def test_no_pod_gets_variables_of_services_which_its_stage_would_take_for_settings(name: str) -> None:
-    for where, pod in render_exactly(SETS[name]).pods():
-        assert pod["spec"]["enableServiceLinks"] is False, where
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -140,76 +118,10 @@ def selects(selector: Document, labels: dict[str, str]) -> bool:
     return is_one_of and bool(selector["matchLabels"].items() <= labels.items())
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_a_stage_is_probed_where_it_serves_and_has_time_to_start_and_to_end(stage: str) -> None:
-    pod = render().workload(stage)["spec"]["template"]
-    container = container_of(pod, stage)
-    assert container["args"] == [stage]
-    (port,) = container["ports"]
-    assert port["containerPort"] == 9100
-    paths = {kind: container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")}
-    assert paths["startup"] == paths["readiness"] == {"path": "/readyz", "port": port["name"]}
-    assert paths["liveness"] == {"path": "/livez", "port": port["name"]}
-    startup = container["startupProbe"]
-    budget = startup["periodSeconds"] * startup["failureThreshold"]
-    assert budget >= (3600 if stage in ("generator", "trainer") else 600)
-    liveness = container["livenessProbe"]
-    assert liveness["periodSeconds"] * liveness["failureThreshold"] >= 60
-    least = {"producer": 30, "generator": 60, "scorer": 30, "trainer": 300}[stage]
-    assert pod["spec"]["terminationGracePeriodSeconds"] >= least
-
-
-def test_the_budget_of_a_start_can_be_changed_without_repeating_the_probe() -> None:
-    pod = render(at("scorer.probes.startup.failureThreshold", 7)).workload("scorer")["spec"]["template"]
-    probe = container_of(pod, "scorer")["startupProbe"]
-    assert probe["failureThreshold"] == 7
-    assert probe["httpGet"]["path"] == "/readyz"
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_pass_through_reaches_the_pods_of_every_stage(stage: str) -> None:
-    workload = render(EVERYTHING).workload(stage)
-    pod, own = workload["spec"]["template"], PASSED_THROUGH
-    spec, container = pod["spec"], container_of(workload["spec"]["template"], stage)
-    assert own["annotations"].items() <= workload["metadata"]["annotations"].items()
-    assert own["podLabels"].items() <= labels_of(pod).items()
-    assert own["podAnnotations"].items() <= pod["metadata"]["annotations"].items()
-    for field in ("nodeSelector", "tolerations", "topologySpreadConstraints", "priorityClassName", "affinity",
-                  "runtimeClassName", "schedulerName", "hostAliases", "dnsPolicy", "dnsConfig"):  # fmt: skip
-        assert spec[field] == own[field]
-    assert spec["containers"][-1] == own["extraContainers"][0]
-    assert spec["initContainers"][-1] == own["extraInitContainers"][0]
-    assert own["extraVolumes"][0] in spec["volumes"]
-    assert own["extraVolumeMounts"][0] in container["volumeMounts"]
-    assert {"name": "EXTRA_RUN", "value": "math"} in container["env"]
-    assert container["envFrom"] == own["extraEnvFrom"]
-    assert container["lifecycle"] == own["lifecycle"]
-    assert spec["imagePullSecrets"] == [{"name": "pull"}, {"name": "pull-global"}]
-
-
-def test_the_bootstrap_job_passes_through_what_it_has_of_them() -> None:
-    pod = render(EVERYTHING).one("Job")["spec"]["template"]
-    assert {"team": "rl", "cost-center": "research"}.items() <= labels_of(pod).items()
-    assert PASSED_THROUGH["podAnnotations"].items() <= pod["metadata"]["annotations"].items()
-    assert pod["spec"]["nodeSelector"] == PASSED_THROUGH["nodeSelector"]
-    assert pod["spec"]["tolerations"] == PASSED_THROUGH["tolerations"]
-    for container in containers(pod):
-        assert {"name": "EXTRA_RUN", "value": "math"} in container["env"]
-        assert container["envFrom"] == PASSED_THROUGH["extraEnvFrom"]
-        assert PASSED_THROUGH["extraVolumeMounts"][0] in container["volumeMounts"]
-
-
 def test_a_stage_sets_what_every_stage_has_for_itself_alone() -> None:
     release = render(at("stageDefaults.priorityClassName", "low"), at("trainer.priorityClassName", "high"))
     found = {stage: release.workload(stage)["spec"]["template"]["spec"]["priorityClassName"] for stage in STAGES}
     assert found == {"producer": "low", "generator": "low", "scorer": "low", "trainer": "high"}
-
-
-@pytest.mark.parametrize(("stage", "resource"), [("generator", "nvidia.com/gpu"), ("trainer", "amd.com/gpu")])
-def test_a_gpu_is_asked_for_by_the_name_of_its_vendor(stage: str, resource: str) -> None:
-    pod = render(EVERYTHING).workload(stage)["spec"]["template"]
-    assert container_of(pod, stage)["resources"]["limits"][resource] == 1
-    assert resource not in container_of(pod, "wait-for-topics")["resources"]["limits"]
 
 
 def test_labels_and_annotations_of_the_release_are_on_everything_that_the_chart_makes() -> None:
@@ -217,11 +129,6 @@ def test_labels_and_annotations_of_the_release_are_on_everything_that_the_chart_
         if not document["metadata"]["name"].startswith("extra-"):
             assert labels_of(document)["cost-center"] == "research"
             assert document["metadata"]["annotations"]["example.com/owner"] == "rl"
-
-
-def test_extra_objects_are_templates_too() -> None:
-    release = render(EVERYTHING)
-    assert [release.one("ConfigMap", name)["data"] for name in ("extra-map", "extra-text")] == [{"run": "math"}] * 2
 
 
 @pytest.mark.parametrize(
@@ -237,15 +144,3 @@ def test_extra_objects_are_templates_too() -> None:
 def test_the_image_is_put_together_from_its_parts(values: dict[str, Any], image: str) -> None:
     pod = render(values).workload("generator")["spec"]["template"]
     assert {container["image"] for container in containers(pod)} == {image}
-
-
-def test_generators_share_the_node_of_the_trainer_where_one_node_alone_can_mount_the_weights() -> None:
-    release = render(example("one-gpu-node.yaml"))
-    (term,) = release.workload("generator")["spec"]["template"]["spec"]["affinity"]["podAffinity"][
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ]
-    assert term["topologyKey"] == "kubernetes.io/hostname"
-    trainer = release.workload("trainer")["spec"]["template"]
-    assert term["labelSelector"]["matchLabels"].items() <= labels_of(trainer).items()
-    assert "affinity" not in trainer["spec"]
-    assert "affinity" not in render().workload("generator")["spec"]["template"]["spec"]

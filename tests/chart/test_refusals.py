@@ -37,6 +37,7 @@ TYPOS = [
     ("weightStore.pvc.accessMode", "ReadWriteMany"),
     ("objectStore.secretAccessKey", "hunter2"),
     ("metrics.podMonitor.labels", {"a": "b"}),
+    ("metrics.prometheusRule.thresholds.dead_leters", 12),
     ("networkPolicy.kafka.port", 9092),
     ("bootstrapJob.partition", 8),
     ("stageDefaults.nodeSelectors", {"a": "b"}),

@@ -38,31 +38,6 @@ def test_a_scaler_counts_groups_where_a_generator_spans_several_pods(scaler: str
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("stage", ["generator", "scorer"])
-def test_without_a_scaler_the_values_decide(stage: str) -> None:
-    release = render(at(f"{stage}.replicas", 3))
-    assert release.workload(stage)["spec"]["replicas"] == 3
-    assert release.of_kind("HorizontalPodAutoscaler") == release.of_kind("ScaledObject") == []
-
-
-@pytest.mark.parametrize(
-    ("stage", "group", "topic", "threshold"),
-    [("generator", "math.generators", "math.prompts", "20"), ("scorer", "math.scorers", "math.rollouts", "512")],
-)
-def test_keda_scales_by_the_lag_of_what_the_stage_consumes(stage: str, group: str, topic: str, threshold: str) -> None:
-    spec = render(example(KEDA)).one("ScaledObject", stage)["spec"]
-    (trigger,) = spec["triggers"]
-    assert trigger["type"] == "kafka"
-    assert trigger["metadata"] == {
-        "bootstrapServers": "kafka.example.com:9094", "consumerGroup": group, "topic": topic, "lagThreshold": threshold,
-        "offsetResetPolicy": "earliest", "sasl": "scram_sha256", "tls": "enable",
-    }  # fmt: skip
-    assert spec["minReplicaCount"] >= 1
-    behavior = spec["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]["scaleDown"]
-    assert behavior["stabilizationWindowSeconds"] >= 300
-    assert spec["fallback"]["failureThreshold"] == 3
-
-
 def test_the_group_and_topic_that_keda_asks_for_are_those_of_the_stages() -> None:
     from rollstream.generator import loop as generator
     from rollstream.schemas.topics import PROMPTS, ROLLOUTS
@@ -80,28 +55,6 @@ def test_the_group_and_topic_that_keda_asks_for_are_those_of_the_stages() -> Non
 def test_keda_knows_the_mechanism_by_its_own_name(mechanism: str, sasl: str) -> None:
     release = render(example(KEDA), at("kafka.security.mechanism", mechanism))
     assert release.one("ScaledObject", "scorer")["spec"]["triggers"][0]["metadata"]["sasl"] == sasl
-
-
-def test_keda_reads_the_secrets_of_the_stages() -> None:
-    release = render(example(KEDA), at("kafka.security.tls.client.passwordKey", "pass"))
-    authentication = release.one("TriggerAuthentication")
-    found = {one["parameter"]: (one["name"], one["key"]) for one in authentication["spec"]["secretTargetRef"]}
-    assert found == {
-        "username": ("kafka-user", "username"), "password": ("kafka-user", "password"), "ca": ("kafka-ca", "ca.crt"),
-        "cert": ("kafka-client", "tls.crt"), "key": ("kafka-client", "tls.key"),
-        "keyPassword": ("kafka-client", "pass"),
-    }  # fmt: skip
-    for scaled in release.of_kind("ScaledObject"):
-        reference = scaled["spec"]["triggers"][0]["authenticationRef"]
-        assert reference == {"name": authentication["metadata"]["name"]}
-
-
-def test_without_secrets_keda_needs_no_authentication() -> None:
-    release = render(at("scorer.autoscaling.keda.enabled", True))
-    (trigger,) = release.one("ScaledObject")["spec"]["triggers"]
-    assert "authenticationRef" not in trigger
-    assert not {"sasl", "tls"} & trigger["metadata"].keys()
-    assert release.of_kind("TriggerAuthentication") == []
 
 
 def test_further_triggers_stand_beside_the_lag() -> None:
@@ -133,13 +86,3 @@ def test_a_budget_is_made_only_where_more_than_one_replica_is_certain(
         assert budget["spec"]["maxUnavailable"] == 1
         assert "minAvailable" not in budget["spec"]
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-
-
-def test_no_more_gpus_are_needed_while_pods_are_replaced() -> None:
-    scorer = render().workload("scorer")["spec"]["strategy"]
-    assert scorer["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
-    assert render().workload("generator")["kind"] == "StatefulSet"
-    pod = render().workload("trainer")["spec"]["template"]
-    assert pod["metadata"]["annotations"]["cluster-autoscaler.kubernetes.io/safe-to-evict"] == "false"
-    free = render(at("trainer.safeToEvict", True)).workload("trainer")["spec"]["template"]
-    assert "cluster-autoscaler.kubernetes.io/safe-to-evict" not in free["metadata"]["annotations"]

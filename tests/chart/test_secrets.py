@@ -8,15 +8,10 @@ import pytest
 from rollstream.process.masking import may_name_a_secret
 from rollstream.process.settings.base import STAGES, Stage, settings_class
 from rollstream.process.settings.keys import keys_of
-from tests.chart.everything import EVERYTHING
-from tests.chart.rendering import EXAMPLES, MINIMAL, at, example, merged, render, render_exactly
+from tests.chart.everything import EVERYTHING, SETS
+from tests.chart.rendering import at, render, render_exactly
 
 PLANTED = "hunter2"
-SETS: dict[str, dict[str, Any]] = {
-    "minimal": MINIMAL,
-    "everything": merged(MINIMAL, EVERYTHING),
-    **{name: example(name) for name in EXAMPLES},
-}
 
 SECRET_NAMES = (
     "password", "db_passwd", "client_secret", "token", "hf_token", "auth-token", "authorization", "bearer", "api_key",
@@ -123,29 +118,11 @@ def test_the_chart_makes_no_secret(name: str) -> None:
     assert render_exactly(SETS[name]).of_kind("Secret") == []
 
 
-def test_what_comes_from_secrets_is_only_named() -> None:
-    release = render(EVERYTHING)
-    for stage in ("generator", "trainer"):
-        container = release.workload(stage)["spec"]["template"]["spec"]["containers"][0]
-        secret = {one["name"] for one in container["env"] if "secretKeyRef" in one.get("valueFrom", {})}
-        assert secret == {
-            "ROLLSTREAM_KAFKA__SECURITY__SASL.USERNAME", "ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD",
-            "ROLLSTREAM_KAFKA__SECURITY__SSL.KEY.PASSWORD", "ROLLSTREAM_REDIS_URL",
-            "ROLLSTREAM_STORAGE__OPTIONS__ACCESS_KEY_ID", "ROLLSTREAM_STORAGE__OPTIONS__SECRET_ACCESS_KEY",
-        }  # fmt: skip
-
-
-def test_only_stages_that_use_the_object_store_get_its_keys() -> None:
-    release = render(EVERYTHING)
-    for where, pod in release.pods():
+def test_no_command_line_holds_a_variable_and_only_who_uses_the_object_store_gets_its_keys() -> None:
+    for where, pod in render(EVERYTHING).pods():
         uses = any(stage in where for stage in ("generator", "trainer"))
         for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+            assert "$(" not in " ".join(container.get("args", [])), where
             names = [one["name"] for one in container.get("env", [])]
             has = any(name.startswith("ROLLSTREAM_STORAGE__OPTIONS") for name in names)
             assert has == (uses and bool(names)), where
-
-
-def test_no_command_line_holds_a_variable() -> None:
-    for where, pod in render(EVERYTHING).pods():
-        for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
-            assert "$(" not in " ".join(container.get("args", [])), where

@@ -8,7 +8,7 @@ import pytest
 from rollstream.process.settings.base import STAGES, Stage
 from tests.chart.everything import EVERYTHING
 from tests.chart.other_values import leaves, other_config
-from tests.chart.rendering import EXAMPLES, MINIMAL, at, container_of, example, merged, render, render_exactly
+from tests.chart.rendering import EXAMPLES, at, container_of, example, render, render_exactly
 from tests.chart.stage_settings import IN_GROUP, POD_NAME, found_at, plain, secret_of, settings_of
 
 SASL = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-256", "existingSecret": "user"}
@@ -164,34 +164,11 @@ def test_certificates_are_mounted_where_the_settings_look_for_them(
             assert {"key": key, "path": path.name} in volume["items"]
 
 
-def test_what_the_stages_write_lies_on_volumes_that_they_may_write() -> None:
-    release = render(EVERYTHING)
-    trainer = container_of(release.workload("trainer")["spec"]["template"], "trainer")
-    mounts = {one["mountPath"]: one.get("readOnly", False) for one in trainer["volumeMounts"]}
-    assert mounts["/checkpoints"] is False
-    assert mounts["/storage-cache"] is False
-    assert mounts["/models"] is True
-    generator = container_of(render().workload("generator")["spec"]["template"], "generator")
-    assert {"name": "weights", "mountPath": "/weights", "readOnly": True} in generator["volumeMounts"]
-    own = container_of(render().workload("trainer")["spec"]["template"], "trainer")
-    assert {"name": "weights", "mountPath": "/weights"} in own["volumeMounts"]
-
-
 def test_the_cache_of_the_object_store_has_a_volume_larger_than_its_bound() -> None:
     store = {"weightStore": BUCKET, "objectStore": {"cache": {"gib": 10}}}
     for stage in ("generator", "trainer"):
         volumes = render(store).workload(stage)["spec"]["template"]["spec"]["volumes"]
         assert {"name": "storage-cache", "emptyDir": {"sizeLimit": "12Gi"}} in volumes
-    (volume,) = [
-        one
-        for one in render(store, at("objectStore.cache.storageClass", "nvme")).workload("generator")["spec"][
-            "template"
-        ]["spec"]["volumes"]
-        if one["name"] == "storage-cache"
-    ]
-    claim = volume["ephemeral"]["volumeClaimTemplate"]["spec"]
-    assert claim["storageClassName"] == "nvme"
-    assert claim["resources"] == {"requests": {"storage": "12Gi"}}
 
 
 def test_pods_start_again_when_what_their_stage_reads_changes() -> None:
@@ -228,14 +205,3 @@ def test_a_finite_producer_is_a_job_whose_name_changes_with_its_pod() -> None:
     endless = render().workload("producer")
     assert endless["kind"] == "Deployment"
     assert (endless["spec"]["replicas"], endless["spec"]["strategy"]) == (1, {"type": "Recreate"})
-
-
-def test_the_trainer_is_one_and_generators_are_named() -> None:
-    release = render(merged(MINIMAL, at("generator.replicas", 3)))
-    trainer, generator = release.workload("trainer"), release.workload("generator")
-    assert (trainer["kind"], trainer["spec"]["replicas"]) == ("StatefulSet", 1)
-    assert (generator["kind"], generator["spec"]["replicas"]) == ("StatefulSet", 3)
-    assert generator["spec"]["podManagementPolicy"] == "Parallel"
-    services = {one["metadata"]["name"] for one in release.of_kind("Service")}
-    assert {trainer["spec"]["serviceName"], generator["spec"]["serviceName"]} <= services
-    assert "group.instance.id" not in "".join(release.texts)
