@@ -114,32 +114,37 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Opened]:
     return dict(zip(sources, results, strict=True))
 
 
-def test_a_split_is_read_in_the_order_of_its_files_with_the_commit_as_identity(found: dict[str, Opened]) -> None:
-    plain = found["team/plain"]
-    assert plain.rows == [
-        [0, "train-00000-of-00002.parquet row 0", {"prompt": "p0"}],
-        [1, "train-00000-of-00002.parquet row 1", {"prompt": "p1"}],
-        [2, "train-00001-of-00002.parquet row 0", {"prompt": "p2"}],
-    ]
-    assert plain.num_rows == 3
-    assert plain.identity == f"hf://team/plain@{OLD}?split=train"
-    assert found["team/plain?split=test"].prompts == ["t0"]
+@pytest.mark.parametrize(
+    ("source", "prompts", "identity"),
+    [
+        # In the order of the files' names.
+        ("team/plain", ["p0", "p1", "p2"], f"hf://team/plain@{OLD}?split=train"),
+        ("team/plain?split=test", ["t0"], f"hf://team/plain@{OLD}?split=test"),
+        # A branch, a commit, and the hub's own parquet copy.
+        ("team/plain@next", ["n0"], f"hf://team/plain@{NEW}?split=train"),
+        (f"team/plain@{NEW}?split=train", ["n0"], f"hf://team/plain@{NEW}?split=train"),
+        (
+            "team/plain@refs/convert/parquet?config=other",
+            ["d1"],
+            f"hf://team/plain@{'c' * 40}?split=train&config=other",
+        ),
+        ("team/configs?config=main", ["m0", "m1", "m2"], f"hf://team/configs@{OLD}?split=train&config=main"),
+    ],
+)
+def test_a_split_of_a_revision_is_read_with_its_commit_as_identity(
+    found: dict[str, Opened], source: str, prompts: list[str], identity: str
+) -> None:
+    opened_source = found[source]
+    assert (opened_source.prompts, opened_source.identity) == (prompts, identity)
+    assert [row[0] for row in opened_source.rows] == list(range(len(prompts)))
+    assert opened_source.num_rows == len(prompts)
+    if source == "team/plain":
+        assert opened_source.rows[2][1] == "train-00001-of-00002.parquet row 0"
 
 
-def test_a_revision_is_a_branch_or_a_commit_or_the_hubs_own_parquet_copy(found: dict[str, Opened]) -> None:
-    branch, commit = found["team/plain@next"], found[f"team/plain@{NEW}?split=train"]
-    assert branch.prompts == commit.prompts == ["n0"]
-    assert branch.identity == commit.identity == f"hf://team/plain@{NEW}?split=train"
-    assert found["team/plain@refs/convert/parquet?config=other"].prompts == ["d1"]
-
-
-def test_a_config_is_named_where_there_are_several_and_its_lines_are_counted(found: dict[str, Opened]) -> None:
-    main = found["team/configs?config=main"]
-    assert [row[0] for row in main.rows] == [0, 1, 2]
-    assert main.prompts == ["m0", "m1", "m2"]
-    assert main.num_rows == 3
-    assert main.identity == f"hf://team/configs@{OLD}?split=train&config=main"
-    assert "pick one among the available configs: ['main', 'other']" in found["team/configs"].error
+def test_a_name_is_written_as_it_is_read() -> None:
+    full = HubName(repository="a/b", revision="refs/pr/1", split="test", config="a+b c")
+    assert HubName.read(str(full)) == HubName.read(str(Path(str(full)))) == full
 
 
 @pytest.mark.parametrize(
@@ -147,6 +152,7 @@ def test_a_config_is_named_where_there_are_several_and_its_lines_are_counted(fou
     [
         ("team/plain?split=validation", "has no split 'validation', only train, test: name one"),
         ("team/plain@gone", "hf://team/plain@gone?split=train: it has no such revision; name a branch, a tag"),
+        ("team/configs", "pick one among the available configs: ['main', 'other']"),
         ("team/tables", "is of .csv files; those of .parquet or of .jsonl can be read"),
         ("team/script", "Dataset scripts are no longer supported, but found script.py"),
         ("team/web", "its card names files outside of it, 'http://127.0.0.1:1/train.jsonl'"),
@@ -203,19 +209,18 @@ def test_without_the_prefix_a_missing_file_is_a_missing_file(source: str) -> Non
         open_rows(Path(source))
 
 
-def test_a_name_is_written_as_it_is_read() -> None:
-    full = HubName(repository="a/b", revision="refs/pr/1", split="test", config="a+b c")
-    assert HubName.read(str(full)) == HubName.read(str(Path(str(full)))) == full
+def said_by(hub: FakeHub, directory: Path, *words: str) -> str:
+    """What the command says, in a process of its own."""
+    command = [sys.executable, "-m", "rollstream.cli.main", *words]
+    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(directory / "hub")}
+    return subprocess.check_output(command, env=environment, cwd=directory, text=True, timeout=200)
 
 
 def test_generate_rollouts_asks_the_prompts_of_a_data_set_on_the_hub(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rollstream.cli.main", "generate-rollouts", "--data_path", "hf://team/plain"]
-    command += ["--use_vllm", "--model_path", "tiny", "--num_samples", "2", "--output_path", "out.jsonl"]
+    words = ["generate-rollouts", "--data_path", "hf://team/plain", "--use_vllm", "--model_path", "tiny"]
+    words += ["--num_samples", "2", "--output_path", "out.jsonl", "--vllm_base_url"]
     with fake_hub(a_hub()) as hub, fake_openai() as server:
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
-        subprocess.run(
-            [*command, "--vllm_base_url", server.url], env=environment, cwd=tmp_path, check=True, timeout=200
-        )
+        said_by(hub, tmp_path, *words, server.url)
     asked = sorted(one.body["messages"][0]["content"] for one in server.asked)
     assert asked == ["p0", "p0", "p1", "p1", "p2", "p2"]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 6
@@ -224,19 +229,12 @@ def test_generate_rollouts_asks_the_prompts_of_a_data_set_on_the_hub(tmp_path: P
 
 
 def test_collect_goes_on_with_the_commit_that_it_began_with(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "rollstream.cli.main", "collect", "hf://team/plain", "--model", "tiny"]
-    command += ["--output", "out.jsonl"]
+    words = ["collect", "hf://team/plain", "--model", "tiny", "--output", "out.jsonl", "--url"]
     with fake_hub(a_hub()) as hub, fake_openai() as server:
-        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hub")}
         said = []
         for head in (OLD, NEW):
             hub.heads["team/plain"]["main"] = head
-            said.append(
-                subprocess.run(
-                    [*command, "--url", server.url], env=environment, cwd=tmp_path, check=True, timeout=200,
-                    capture_output=True, text=True,
-                ).stdout
-            )  # fmt: skip
+            said.append(said_by(hub, tmp_path, *words, server.url))
     assert "3 samples of 3 tasks: 3 completed" in said[0]
     assert "out.jsonl is complete: nothing is left to ask" in said[1]
     assert len(server.asked) == 3

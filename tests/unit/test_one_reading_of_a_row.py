@@ -100,6 +100,16 @@ CASES: Final = {
         {"prompt": TEXT, "sample_idx": 0, "data_idx": 1, "original_answer": SOLUTION, "original_id": "7"},
         reference="72",
     ),
+    "generate-rollouts of verl": Case({"prompt": TEXT, "original_reward_model": json.dumps(VERL)}, reference="72"),
+    "generate-rollouts of two": Case(
+        {"prompt": TEXT, "original_reward_model": VERL, "original_answer": "another text"}, reference="72"
+    ),
+    "an extra before the truth": Case(
+        {"prompt": TEXT, "original_extra_info": {"answer": "half a page"}, "original_ground_truth": 72}, reference="72"
+    ),
+    "an extra as JSON text": Case({"prompt": TEXT, "original_extra_info": '{"ground_truth": 72}'}, reference="72"),
+    "JSON text that is none": Case({"prompt": TEXT, "original_reward_model": "no JSON {"}),
+    "JSON text of a list": Case({"prompt": TEXT, "original_extra_info": "{" * 9999, "original_reward_model": "[1]"}),
     "replay": Case({"prompt": CHAT, "reference_answer": "72", "metadata": {"a": "b"}}, asked=CHAT, reference="72"),
     # Chats.
     "tools": Case({"messages": TOOLS, "answer": 72}, asked=TOOLS, reference="72"),

@@ -1,50 +1,12 @@
 """What a reward needs is found in rows of source document 001 and of verl's data, nested values as objects or JSON."""
 
-import json
 from typing import Any
 
 import pytest
 
-from rollstream.offline.scores.columns import data_source_of, is_ours, prompt_of, turns_of
-from rollstream.rows.conversation import metadata_of, object_of, reference_of
+from rollstream.offline.scores.columns import data_source_of, is_ours, turns_of
+from rollstream.rows.conversation import metadata_of, object_of
 from rollstream.schemas.errors import RewardError
-from rollstream.schemas.prompt import Message
-
-VERL = {"style": "rule", "ground_truth": "72"}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"original_reward_model": VERL},
-        {"original_reward_model": json.dumps(VERL)},
-        {"original_ground_truth": "72"},
-        {"original_ground_truth": 72},
-        {"original_answer": "72"},
-        {"original_answer": "She sold 48 + 24 clips.\n#### 72"},
-        {"original_extra_info": {"index": 3, "answer": "48 + 24\n#### 72"}},
-        {"original_extra_info": '{"ground_truth": 72}'},
-        {"reward_model": VERL},
-        {"ground_truth": "72"},
-        {"original_reward_model": VERL, "original_answer": "another text"},
-        {"original_reward_model": {"ground_truth": None}, "original_ground_truth": "72"},
-        {"original_extra_info": {"answer": "half a page"}, "original_ground_truth": "72"},
-    ],
-)
-def test_the_ground_truth_is_found_wherever_the_formats_have_it(fields: dict[str, Any]) -> None:
-    assert reference_of(fields) == "72"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"original_reward_model": "no JSON {"}, {"original_reward_model": [1]}, {"original_extra_info": "{" * 9999}],
-)
-def test_a_row_without_ground_truth_has_none(fields: dict[str, Any]) -> None:
-    assert reference_of(fields) is None
-
-
-def test_a_list_as_ground_truth_is_json_text() -> None:
-    assert reference_of({"original_reward_model": {"ground_truth": ["Paris", "paris"]}}) == '["Paris", "paris"]'
 
 
 def test_the_data_source_is_the_originals_and_empty_where_there_is_none() -> None:
@@ -94,22 +56,6 @@ def test_a_completion_is_the_answer_too_as_text_or_as_messages() -> None:
 def test_a_completion_of_another_form_is_a_reason(completion: Any) -> None:
     with pytest.raises(RewardError, match="bad_response: `completion` must be text, or messages of the assistant"):
         turns_of({"completion": completion})
-
-
-def test_a_prompt_is_a_text_of_the_user_or_the_messages_as_they_are() -> None:
-    chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2+2?", "name": None}]
-    assert prompt_of({"prompt": "2+2?"}) == (Message(role="user", content="2+2?"),)
-    assert prompt_of({"prompt": chat}) == (
-        Message(role="system", content="Be brief."),
-        Message(role="user", content="2+2?"),
-    )
-    assert prompt_of({}) == ()
-
-
-@pytest.mark.parametrize("prompt", [5, ["text"], [{"role": "user"}], [{"role": 1, "content": "x"}]])
-def test_a_prompt_of_another_form_is_a_reason(prompt: Any) -> None:
-    with pytest.raises(RewardError, match="bad_prompt: "):
-        prompt_of({"prompt": prompt})
 
 
 def test_metadata_are_the_original_columns_as_text_and_never_our_own() -> None:

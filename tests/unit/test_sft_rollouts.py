@@ -153,12 +153,15 @@ def exchange(*answers: str, prompt: str = "21=") -> Any:
     return (Message(role="user", content=prompt),), messages, ()
 
 
+def demonstrated(settings: SftSettings, *exchanges: Any) -> Any:
+    """What a model of 64 tokens learns from."""
+    return demonstrations.RolloutDemonstrations(exchanges, demonstrations.Texts(settings), settings, max_tokens=64)
+
+
 def test_the_labels_are_the_answers_tokens_and_the_stop_token_alone(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings.model_path)
-    source = demonstrations.RolloutDemonstrations(
-        [exchange("12")], demonstrations.Texts(settings), settings, max_tokens=64
-    )
+    source = demonstrated(settings, exchange("12"))
     [one] = source
     given, answer = tokenizer("21=").input_ids, tokenizer("12").input_ids
     assert (list(one.prompt), list(one.answer)) == (given, [*answer, tokenizer.eos_token_id])
@@ -170,9 +173,7 @@ def test_the_labels_are_the_answers_tokens_and_the_stop_token_alone(tmp_path: Pa
 def test_an_answer_teaches_no_control_token_but_the_stop_token_at_its_end(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings.model_path)
-    source = demonstrations.RolloutDemonstrations(
-        [exchange("1<eos>2", prompt="2<eos>1=")], demonstrations.Texts(settings), settings, max_tokens=64
-    )
+    source = demonstrated(settings, exchange("1<eos>2", prompt="2<eos>1="))
     [one] = source
     assert tokenizer.eos_token_id in tokenizer("1<eos>2").input_ids, "transformers reads it as the stop token"
     assert list(one.answer).index(tokenizer.eos_token_id) == len(one.answer) - 1
@@ -182,9 +183,7 @@ def test_an_answer_teaches_no_control_token_but_the_stop_token_at_its_end(tmp_pa
 
 def test_each_assistant_message_of_an_answer_is_learned_after_all_before_it(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=1)
-    source = demonstrations.RolloutDemonstrations(
-        [exchange("1", "and?", "2")], demonstrations.Texts(settings), settings, max_tokens=64
-    )
+    source = demonstrated(settings, exchange("1", "and?", "2"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings.model_path)
     assert [(tokenizer.decode(list(one.prompt)), list(one.answer)[:-1]) for one in source] == [
         ("21=", tokenizer("1").input_ids),
@@ -194,17 +193,11 @@ def test_each_assistant_message_of_an_answer_is_learned_after_all_before_it(tmp_
 
 def test_answers_that_are_too_long_for_the_model_are_counted_and_all_of_them_are_an_error(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=2)
-    source = demonstrations.RolloutDemonstrations(
-        [exchange("1"), exchange("1" * 90)], demonstrations.Texts(settings), settings, max_tokens=64
-    )
+    source = demonstrated(settings, exchange("1"), exchange("1" * 90))
     assert len(list(source)) == 2
     assert source.left_out == {"longer than the model's 64 tokens": 1}
     with pytest.raises(ConfigurationError, match="1 x longer than the model's 64 tokens"):
-        list(
-            demonstrations.RolloutDemonstrations(
-                [exchange("1" * 90)], demonstrations.Texts(settings), settings, max_tokens=64
-            )
-        )
+        list(demonstrated(settings, exchange("1" * 90)))
 
 
 def test_each_pass_has_every_exchange_once_in_another_order() -> None:
