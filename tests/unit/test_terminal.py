@@ -16,12 +16,12 @@ from rich.console import Console
 
 from rollstream.bus.admin import TopicDescription
 from rollstream.cli.status import rendered
-from rollstream.process.terminal import escaped
+from rollstream.process.terminal import escaped, say
 from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import TOPICS
 from rollstream.views.colors import VersionColors
-from rollstream.views.rendering import json_text, one_line, say
+from rollstream.views.rendering import json_text, one_line
 from rollstream.views.snapshot import GroupLag, Snapshot
 from tests.harness.builders import a_generated, a_prompt, a_rollout, a_turn, an_entry, applied, published
 

@@ -14,7 +14,8 @@ def command(options: CollectOptions) -> None:
     Called again, the same command goes on where it ended, and asks for what failed. With --every, --watch, --to or a
     topic, the output is a directory: each look adds a part with the rows that were never taken before.
     """
-    from rollstream.cli.collecting import job_of, say, stop_on_signals
+    from rollstream.cli.collecting import job_of, stop_on_signals
+    from rollstream.process.terminal import say
 
     job, stop = job_of(options), stop_on_signals()
     if not options.comes_in_parts:

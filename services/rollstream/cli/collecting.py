@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-import click
 from pydantic import Field, model_validator
 
 from rollstream.engines.settings import EngineSettings
@@ -13,7 +12,6 @@ from rollstream.offline.engine_choice import named_engine
 from rollstream.offline.job import Job
 from rollstream.offline.options import CollectOptions
 from rollstream.process.settings.run_file import RunFile
-from rollstream.process.terminal import escaped
 from rollstream.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -60,11 +58,6 @@ def _settings(config: Path) -> CollectFileSettings:
     if settings is None:
         raise ConfigurationError("; ".join(problems))
     return settings
-
-
-def say(line: str) -> None:
-    """Print a line, of which parts may come from a file."""
-    click.echo(escaped(line))
 
 
 def stop_on_signals() -> "Stop":

@@ -53,8 +53,9 @@ def _file_of(check: str, config: Path | None) -> Path:
 
 def _check(path: Path, as_json: bool) -> None:
     from rollstream.process.settings.run_file import RunFile
+    from rollstream.process.terminal import say
     from rollstream.views.configuration import problems, stages_in
-    from rollstream.views.rendering import json_text, say
+    from rollstream.views.rendering import json_text
 
     file = RunFile.read(path)
     found, stages = problems(file), stages_in(file)

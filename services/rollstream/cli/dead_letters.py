@@ -8,11 +8,11 @@ import click
 
 from rollstream.cli.options import connected, json_option, settings_option
 from rollstream.process.settings.base import StageSettings
-from rollstream.process.terminal import escaped
+from rollstream.process.terminal import escaped, say
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.stage.dead_letters import DeadLetter
 from rollstream.stage.replay import Outcome, list_dead_letters, replayed, why_not_replayable
-from rollstream.views.rendering import dead_letter_line, json_text, say
+from rollstream.views.rendering import dead_letter_line, json_text
 
 
 @click.group()

@@ -14,7 +14,8 @@ def command(options: GenerateOptions) -> None:
     Called again, the same command goes on where it ended, and asks for what failed. The variable LITELLM_API_KEY is
     sent to the server as the key.
     """
-    from rollstream.cli.collecting import say, stop_on_signals
+    from rollstream.cli.collecting import stop_on_signals
     from rollstream.offline.presets.generate import generate_rollouts
+    from rollstream.process.terminal import say
 
     raise SystemExit(generate_rollouts(options, stop_on_signals(), say).exit_code)

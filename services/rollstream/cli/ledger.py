@@ -25,7 +25,8 @@ def check_command(as_json: bool, settings: StageSettings) -> None:
     Exits with 1 if there are any: no trainer starts on such a run.
     """
     from rollstream.history.repair import check
-    from rollstream.views.rendering import json_text, say
+    from rollstream.process.terminal import say
+    from rollstream.views.rendering import json_text
 
     problems = check(connected(settings))
     if as_json:

@@ -8,8 +8,9 @@ import click
 from rollstream.cli.options import connected, json_option, settings_option
 from rollstream.history.lineage import FoundRecord, RolloutStory, StepStory
 from rollstream.process.settings.base import StageSettings
+from rollstream.process.terminal import say
 from rollstream.views.lineage import read_rollout, read_step, rollout_lines, step_lines
-from rollstream.views.rendering import json_text, plain, say
+from rollstream.views.rendering import json_text, plain
 
 _MOST_DIGITS: Final = 19
 

@@ -13,7 +13,7 @@ from rollstream.environments.load import load_environment
 from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
 from rollstream.process.settings.base import StageSettings
-from rollstream.process.terminal import escaped
+from rollstream.process.terminal import say
 from rollstream.trainer.sft.settings import SftOptions
 
 if TYPE_CHECKING:
@@ -56,5 +56,5 @@ def _exchanges(rollouts: Path, min_reward: float | None) -> "RolloutExchanges":
 
     found = RolloutExchanges(rollouts, min_reward)
     for line in found.tally.lines():
-        click.echo(escaped(line))
+        say(line)
     return found

@@ -9,10 +9,11 @@ from rollstream.bus.message import Partition
 from rollstream.bus.run import Run
 from rollstream.cli.options import connected, json_option, settings_option, whole
 from rollstream.process.settings.base import StageSettings
+from rollstream.process.terminal import say
 from rollstream.schemas.topics import TOPICS, Topic, topic_named
 from rollstream.stage.dead_letters import parse
 from rollstream.views.reading import Decoded, Decoder, last_messages
-from rollstream.views.rendering import clock, dead_letter_line, json_text, one_line, plain, say
+from rollstream.views.rendering import clock, dead_letter_line, json_text, one_line, plain
 
 
 @click.command()

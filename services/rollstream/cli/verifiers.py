@@ -6,7 +6,7 @@ import click
 
 from rollstream.cli.models import options_of
 from rollstream.offline.options import ExportOptions, ImportOptions, SftExportOptions
-from rollstream.process.terminal import escaped
+from rollstream.process.terminal import say
 
 if TYPE_CHECKING:
     from rollstream.offline.convert.verifiers_runs import Converted
@@ -47,10 +47,11 @@ def export_sft(options: SftExportOptions) -> None:
 
     rollouts, output = options.rollouts, options.output
     tally = export_for_sft(rollouts, output, layout=options.layout, min_reward=options.min_reward)
-    click.echo("\n".join([str(output), *map(escaped, tally.lines())]))
+    for line in (str(output), *tally.lines()):
+        say(line)
 
 
 def _say(done: "Converted") -> None:
-    click.echo(f"{done.path}: {done.num_rows} rows, {done.num_bad} left out")
+    say(f"{done.path}: {done.num_rows} rows, {done.num_bad} left out")
     for line in done.bad:
-        click.echo(f"   {escaped(line)}")
+        say(f"   {line}")

@@ -13,7 +13,8 @@ def command(options: WordCountOptions) -> None:
 
     What was not answered is asked again by the same command. The variable LITELLM_API_KEY is sent as the key.
     """
-    from rollstream.cli.collecting import say, stop_on_signals
+    from rollstream.cli.collecting import stop_on_signals
     from rollstream.offline.presets.word_count import collect_word_count
+    from rollstream.process.terminal import say
 
     raise SystemExit(collect_word_count(options, stop_on_signals(), say))

@@ -1,5 +1,7 @@
 """Makes text from outside safe to print: a record's ids and texts may hold escape sequences that steer a terminal."""
 
+import click
+
 
 def escaped(text: str, *, keep: str = "") -> str:
     r"""`text` with everything that is not printable as an escape (`\x1b`, `\u202e`), except the characters in `keep`.
@@ -9,3 +11,8 @@ def escaped(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
+
+
+def say(line: str) -> None:
+    """Print a line on a terminal, with control characters as escapes."""
+    click.echo(escaped(line))

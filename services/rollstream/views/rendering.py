@@ -11,7 +11,6 @@ from enum import Enum
 from functools import singledispatch
 from typing import Any
 
-import click
 import numpy as np
 from rich.text import Text
 
@@ -26,11 +25,6 @@ from rollstream.schemas.weights import WeightsApplied, WeightsPublished
 from rollstream.stage.dead_letters import DeadLetter
 
 _TEXT_WIDTH = 60
-
-
-def say(line: str) -> None:
-    """Print one line on a terminal, with control characters as escapes."""
-    click.echo(escaped(line))
 
 
 def cell(value: object, style: str = "") -> Text:

@@ -13,9 +13,10 @@ from rollstream.history.restorable import checkpoint_is_there
 from rollstream.history.rollback import roll_back
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings.base import StageSettings
+from rollstream.process.terminal import say
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError
 from rollstream.schemas.weights import WeightsPublished
-from rollstream.views.rendering import cell, json_text, say
+from rollstream.views.rendering import cell, json_text
 
 
 def show_list(settings: StageSettings, *, last: int, as_json: bool) -> None:

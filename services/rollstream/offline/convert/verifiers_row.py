@@ -1,8 +1,8 @@
 """Rows of verifiers' results.jsonl and our rows of rollouts, converted into each other without loss. Pure.
 
-Our row has the columns of source document 000, and `example_id`, `status` and `failure`. The row of verifiers, without
-its conversation, travels as JSON text in `metadata["verifiers"]` and comes out as it was. verifiers gives a sample that
-an error ended the reward 0.0; here it has none, and its status is `unresolved`.
+Our row has the columns of `word-count-rollouts`, and `example_id`, `status` and `failure`. The row of verifiers without
+its conversation travels as JSON text in `metadata["verifiers"]`, and comes out as it was. verifiers gives a sample that
+an error ended the reward 0.0. Here it has none, and its status is `unresolved`.
 """
 
 import json

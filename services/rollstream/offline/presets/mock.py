@@ -32,18 +32,15 @@ class MockWordCounter:
     in_flight = 0
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32] | None:
-        """See `Engine.tokenize`: there are no tokens."""
         return None
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
-        """See `Engine.detokenize`."""
         raise EngineError("the mock engine has no tokenizer")
 
     async def start(self, weight_version: int) -> None:
-        """See `Engine.start`; there is nothing to load."""
+        """There is nothing to load."""
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """See `Engine.generate`."""
         return Generation(
             token_ids=np.zeros(0, dtype=np.int32),
             behavior_logprobs=np.zeros(0, dtype=np.float32),
@@ -53,11 +50,10 @@ class MockWordCounter:
         )
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
-        """See `Engine.load_weights`."""
         raise EngineError("the mock engine has no weights")
 
     async def close(self) -> None:
-        """See `Engine.close`."""
+        """There is nothing to end."""
 
 
 def answer_to(question: str, seed: int | None) -> str:
