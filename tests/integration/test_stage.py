@@ -388,5 +388,5 @@ def test_a_record_that_kills_the_process_each_time_is_given_up_after_five_starts
 
 def test_missing_topics_are_named(kafka: str, topic_prefix: str) -> None:
     stage = build_stage(KafkaSettings(bootstrap_servers=kafka), topic_prefix)
-    with pytest.raises(ConfigurationError, match="make them with `rollstream topics create`"):
+    with pytest.raises(ConfigurationError, match=f"{PROMPTS.of(topic_prefix)}.*`rollstream topics create`"):
         run(run_built(stage, Stop()))

@@ -35,15 +35,17 @@ def test_a_gap_is_committed_only_when_it_closes() -> None:
 def test_the_time_of_a_record_counts_from_when_its_handling_begins() -> None:
     assignment = Assignment()
     assignment.add(PARTITIONS[:2])
-    epochs = [assignment.start(partition, offset) or 0 for partition in PARTITIONS[:2] for offset in (0, 1)]
+    one, other = (started(assignment, partition, 0, 1) for partition in PARTITIONS[:2])
     assert assignment.oldest_begun() is None
-    assignment.begin(PARTITIONS[0], 1, epochs[1], now=5.0)
-    assignment.begin(PARTITIONS[1], 0, epochs[2], now=7.0)
+    one.begin(1, now=5.0)
+    other.begin(0, now=7.0)
     assert assignment.oldest_begun() == 5.0
-    assignment.begin(PARTITIONS[0], 0, epochs[0] - 1, now=1.0)  # of an earlier epoch
-    assignment.finish(PARTITIONS[0], 1, epochs[1])
+    one.finish(1)
     assert assignment.oldest_begun() == 7.0
-    assignment.finish(PARTITIONS[1], 0, epochs[2])
+    other.finish(0)
+    assert assignment.oldest_begun() is None
+    one.begin(0, now=1.0)
+    assignment.remove(PARTITIONS[:1])
     assert assignment.oldest_begun() is None
 
 
@@ -66,17 +68,24 @@ def test_a_confirmed_commit_is_not_repeated() -> None:
 def test_a_mark_is_committed_although_no_record_has_ended_and_leaves_with_its_record() -> None:
     assignment = Assignment()
     assignment.add(PARTITIONS[:1])
-    epochs = [assignment.start(PARTITIONS[0], offset) or 0 for offset in (4, 5)]
+    tracker = started(assignment, PARTITIONS[0], 4, 5)
     assignment.committed(PARTITIONS[0], Commit(4))
     for mark in (8, 7, 9):
-        assignment.mark(PARTITIONS[0], 5, epochs[1], mark)
-    assignment.mark(PARTITIONS[0], 4, epochs[0] - 1, 3)  # of an earlier epoch
+        tracker.mark(5, mark)
     commit = assignment.to_commit()[PARTITIONS[0]]
     assert (commit.offset, marks_in(commit.note)) == (4, {5: 7})
     assignment.committed(PARTITIONS[0], commit)
     assert assignment.to_commit() == {}
-    assignment.finish(PARTITIONS[0], 5, epochs[1])
+    tracker.finish(5)
+    tracker.mark(5, 6)
     assert assignment.to_commit() == {PARTITIONS[0]: Commit(4)}
+
+
+def started(assignment: Assignment, partition: Partition, *offsets: int) -> OffsetTracker:
+    """The tracker of a partition, after records of it were taken."""
+    [tracker] = {assignment.start(partition, offset) for offset in offsets}
+    assert tracker is not None
+    return tracker
 
 
 class Member(RuleBasedStateMachine):
@@ -87,8 +96,8 @@ class Member(RuleBasedStateMachine):
         self.assignment = Assignment()
         self.broker = dict.fromkeys(PARTITIONS, 0)
         self.effects: dict[Partition, set[int]] = {partition: set() for partition in PARTITIONS}
-        self.taken: list[tuple[Partition, int, int]] = []
-        self.freed: Counter[tuple[Partition, int, int]] = Counter()
+        self.taken: list[tuple[Partition, int, OffsetTracker]] = []
+        self.freed: Counter[tuple[Partition, int, OffsetTracker]] = Counter()
         self.positions: dict[Partition, int] = {}
         self.log: dict[Partition, list[int]] = {partition: [] for partition in PARTITIONS}
 
@@ -109,9 +118,9 @@ class Member(RuleBasedStateMachine):
         partition = choice.choice(sorted(self.positions))
         offset = next((one for one in self.log[partition] if one >= self.positions[partition]), None)
         if offset is not None:
-            epoch = self.assignment.start(partition, offset, weight=WEIGHTS[partition])
-            assert epoch is not None
-            self.taken.append((partition, offset, epoch))
+            tracker = self.assignment.start(partition, offset, weight=WEIGHTS[partition])
+            assert tracker is not None
+            self.taken.append((partition, offset, tracker))
             self.positions[partition] = offset + 1
 
     @precondition(lambda self: self.taken)
@@ -119,14 +128,14 @@ class Member(RuleBasedStateMachine):
     def free_of_any_even_a_late_one(self, index: int, weight: int) -> None:
         one = self.taken[index % len(self.taken)]
         self.freed[one] += weight
-        self.assignment.free(*one, weight)
+        one[2].free(one[1], weight)
 
     @precondition(lambda self: self.taken)
     @rule(index=st.integers(0, 10_000))
     def finish_any_even_a_late_one(self, index: int) -> None:
-        partition, offset, epoch = self.taken.pop(index % len(self.taken))
+        partition, offset, tracker = self.taken.pop(index % len(self.taken))
         self.effects[partition].add(offset)
-        self.assignment.finish(partition, offset, epoch)
+        tracker.finish(offset)
 
     @rule()
     def commit(self) -> None:
@@ -154,17 +163,13 @@ class Member(RuleBasedStateMachine):
     @invariant()
     def what_is_committable_is_the_lowest_unfinished(self) -> None:
         for partition in self.positions:
-            unfinished = [
-                offset
-                for one, offset, epoch in self.taken
-                if one == partition and self.assignment.is_current(partition, epoch)
-            ]
+            unfinished = [offset for one, offset, tracker in self.taken if one == partition and tracker.is_owned]
             if unfinished:
                 assert self.assignment.committable(partition) == min(unfinished)
 
     @invariant()
     def the_running_totals_are_those_of_what_is_unfinished(self) -> None:
-        unfinished = [one for one in self.taken if self.assignment.is_current(one[0], one[2])]
+        unfinished = [one for one in self.taken if one[2].is_owned]
         assert self.assignment.num_unfinished == len(unfinished) == self.assignment.num_unfinished_in(PARTITIONS)
         assert self.assignment.weight == sum(max(0, WEIGHTS[one[0]] - self.freed[one]) for one in unfinished)
 

@@ -18,8 +18,7 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -32,12 +31,11 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.backlog import Backlog
 from rollstream.bus.clients import made
 from rollstream.bus.commits import as_commits, beginnings, confirmed
-from rollstream.bus.group_config import ConsumerSettings, check_topics, group_config, note_error
-from rollstream.bus.in_flight import InFlight
+from rollstream.bus.group_config import ConsumerSettings, group_config, note_error
+from rollstream.bus.in_flight import InFlight, Room
 from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.offsets import Assignment
 from rollstream.bus.receiving import Receiver
-from rollstream.bus.room import Room
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.health import Health
 from rollstream.process.settings.base import KafkaSettings
@@ -81,13 +79,12 @@ class GroupConsumer:
         self._lock = threading.Lock()
         self._assignment = Assignment()
         self._backlog = Backlog()
-        self._room = Room(self._assignment, self._lock, settings)
+        self._room = Room(self._assignment, self._lock, settings, self._start_records)
         self._is_committing = False
         # What a callback raised; from then on nothing is committed.
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"{group_id}-poll")
-        self._taken: deque[InFlight] = deque()
         self._has_news = asyncio.Event()
         self._hard_exit: threading.Timer | None = None
         health.check("assignment", False, "not a member yet")
@@ -109,8 +106,8 @@ class GroupConsumer:
         while not self._polling.done():
             await self._has_news.wait()
             self._has_news.clear()
-            while self._taken:
-                taken = self._taken.popleft()
+            while self._room.taken:
+                taken = self._room.taken.popleft()
                 if taken.is_current:
                     yield taken
             self._start_records()
@@ -142,36 +139,6 @@ class GroupConsumer:
                 self._hard_exit.cancel()
             self._thread.shutdown(wait=False)
 
-    def is_current(self, taken: InFlight) -> bool:
-        """See `InFlight.is_current`."""
-        return self._assignment.is_current(taken.partition, taken.epoch)
-
-    def begin(self, taken: InFlight) -> None:
-        """See `InFlight.begin`."""
-        with self._lock:
-            self._assignment.begin(taken.partition, taken.message.offset, taken.epoch, now=time.monotonic())
-
-    def mark(self, taken: InFlight, mark: int) -> None:
-        """See `InFlight.mark`."""
-        with self._lock:
-            self._assignment.mark(taken.partition, taken.message.offset, taken.epoch, mark)
-
-    async def rest(self, taken: InFlight, waiting: Awaitable[bool]) -> None:
-        """See `InFlight.rest`."""
-        await self._room.rest(taken, waiting, self._start_records)
-
-    def free(self, taken: InFlight, weight: int) -> None:
-        """See `InFlight.free`."""
-        self._room.free(taken, weight, self._start_records)
-
-    def finish(self, taken: InFlight) -> None:
-        """See `InFlight.done`."""
-        with self._lock:
-            self._assignment.finish(taken.partition, taken.message.offset, taken.epoch)
-        # Many at once cost less: there is no hurry while some that were taken wait to be handed out.
-        if not self._taken:
-            self._start_records()
-
     def _start_records(self) -> None:
         self._guarded(self._take_from_backlog)
 
@@ -182,14 +149,14 @@ class GroupConsumer:
             self._room.resume_rested()
             while self._backlog and self._room.for_another():
                 message = self._backlog.take()
-                partition = message.topic_partition
-                epoch = self._assignment.start(partition, message.offset, weight=self._weight_of(message))
-                if epoch is not None:
+                weight = self._weight_of(message)
+                tracker = self._assignment.start(message.topic_partition, message.offset, weight=weight)
+                if tracker is not None:
                     counts[message.topic] = counts.get(message.topic, 0) + 1
-                    self._taken.append(InFlight(message, partition, epoch, self))
+                    self._room.taken.append(InFlight(message, tracker, self._room))
         for topic, count in counts.items():
             self._consumed[topic].inc(count)
-        if self._taken:
+        if self._room.taken:
             self._has_news.set()
         self._backlog.say_if_low()
 
@@ -202,12 +169,12 @@ class GroupConsumer:
     @property
     def num_in_flight(self) -> int:
         """Records taken and not finished."""
-        return self._assignment.num_unfinished
+        with self._lock:
+            return self._assignment.num_unfinished
 
     # From here on: called by the polling thread.
 
     def _run(self) -> None:
-        check_topics(self._client, self._topics)
         self._watch = TopicWatch(KafkaAdmin(self._kafka), self._topics)
         self._client.subscribe(
             self._topics, on_assign=self._on_assign, on_revoke=self._on_revoke, on_lost=self._on_lost

@@ -1,19 +1,16 @@
 """The settings of a member of a consumer group: ours, and librdkafka's for both group protocols."""
 
 import logging
-from collections.abc import Sequence
 from typing import Any, Final
 
-import confluent_kafka
 from confluent_kafka import KafkaError
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.bus.clients import CLIENT_LOG
 from rollstream.process.settings.base import KafkaSettings
-from rollstream.schemas.errors import BrokerError, ConfigurationError
+from rollstream.schemas.errors import BrokerError
 
 _LOG = logging.getLogger(__name__)
-_METADATA_TIMEOUT_SECONDS: Final = 30.0
 
 # Waiting does not help against these: a person must change rights or settings.
 _DENIED: Final = (
@@ -91,17 +88,6 @@ def _group_protocol(kafka: KafkaSettings) -> dict[str, str]:
     # The default, uniform, balances the sum over all topics: one member may get all of prompts, another eval-prompts
     # alone. range splits each topic. In this protocol session and heartbeat times are settings of the broker.
     return {"group.remote.assignor": "range"}
-
-
-def check_topics(client: confluent_kafka.Consumer, topics: Sequence[str]) -> None:
-    """Raise `ConfigurationError` naming the topics that do not exist, `BrokerError` if no broker answers."""
-    try:
-        existing = client.list_topics(timeout=_METADATA_TIMEOUT_SECONDS).topics
-    except confluent_kafka.KafkaException as error:
-        raise BrokerError(f"no broker answered: {error}; is Kafka up? `rollstream up` starts one") from error
-    missing = [topic for topic in topics if topic not in existing]
-    if missing:
-        raise ConfigurationError(f"no topics {', '.join(missing)}: make them with `rollstream topics create`")
 
 
 def note_error(group_id: str, error: KafkaError) -> None:

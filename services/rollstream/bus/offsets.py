@@ -4,7 +4,7 @@ Records finish in any order, so the highest finished offset must not be committe
 only what comes after the commit, and unfinished records before it would be lost.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 from rollstream.bus.commit_notes import note_of
@@ -17,7 +17,7 @@ class Commit(NamedTuple):
 
     offset: int
     note: str = ""
-    """See `bus/commit_notes.py`."""
+    """What `commit_notes.note_of` makes of the marks."""
 
 
 class OffsetTracker:
@@ -34,7 +34,10 @@ class OffsetTracker:
         self._begun: dict[int, float] = {}
         self._marks: dict[int, int] = {}
         self._next: int | None = None
-        self._weight = 0
+        self.is_owned = True
+        """Whether the partition is owned since this tracker was made. If not, it counts nowhere any more."""
+        self.weight = 0
+        """Sum of the unfinished records' weights."""
 
     def start(self, offset: int, *, weight: int = 1) -> None:
         """Note that the record at `offset` was taken.
@@ -47,7 +50,7 @@ class OffsetTracker:
             )
         self._unfinished[offset] = weight
         self._next = offset + 1
-        self._weight += weight
+        self.weight += weight
 
     def begin(self, offset: int, *, now: float) -> None:
         """Note that the handling of `offset` began, which was taken before and is not finished."""
@@ -63,29 +66,26 @@ class OffsetTracker:
         weight = self._unfinished[offset]
         self._unfinished[offset] = 0
         self._begun.pop(offset, None)
-        self._weight -= weight
+        self.weight -= weight
         return weight
 
     def resume(self, offset: int, weight: int) -> None:
         """Note that `offset`, which rested, weighs `weight` again."""
         self._unfinished[offset] = weight
-        self._weight += weight
+        self.weight += weight
 
-    def free(self, offset: int, weight: int) -> int:
-        """Note that `offset` weighs so much less, at least nothing. Returns by how much."""
+    def free(self, offset: int, weight: int) -> None:
+        """Note that `offset` weighs so much less, at least nothing."""
         weight = min(weight, self._unfinished.get(offset, 0))
         if weight:
             self._unfinished[offset] -= weight
-            self._weight -= weight
-        return weight
+            self.weight -= weight
 
-    def finish(self, offset: int) -> int:
-        """Note that the effects of `offset` are confirmed; returns its weight, raises KeyError if not unfinished."""
-        weight = self._unfinished.pop(offset)
+    def finish(self, offset: int) -> None:
+        """Note that the effects of `offset` are confirmed; raises KeyError if it is not unfinished."""
+        self.weight -= self._unfinished.pop(offset)
         self._begun.pop(offset, None)
         self._marks.pop(offset, None)
-        self._weight -= weight
-        return weight
 
     def committable(self) -> int | None:
         """The lowest unfinished offset, or the one after the last if all are finished; None before the first."""
@@ -101,108 +101,59 @@ class OffsetTracker:
         """Records taken and not finished."""
         return len(self._unfinished)
 
-    @property
-    def weight(self) -> int:
-        """Sum of the unfinished records' weights."""
-        return self._weight
-
     def oldest_begun(self) -> float | None:
         """Since when the handling of an unfinished record lasts, the longest; None if none is handled."""
         return min(self._begun.values(), default=None)
 
 
 class Assignment:
-    """All partitions that this member owns, each with a tracker and an epoch.
+    """All partitions that this member owns, each with a tracker.
 
-    A partition that is lost and comes back gets a new tracker and a new epoch. A record that was taken in an earlier
-    epoch can then neither finish nor change what is committed.
+    A partition that is lost and comes back gets a new tracker. So a record that was taken before can neither finish nor
+    change what is committed: it knows only the old one.
     """
 
     def __init__(self) -> None:
         self._trackers: dict[Partition, OffsetTracker] = {}
-        self._epochs: dict[Partition, int] = {}
         self._committed: dict[Partition, Commit] = {}
-        self._last_epoch = 0
-        self.num_unfinished = 0
-        """Records taken and not finished, in all partitions."""
-        self.weight = 0
-        """Sum of those records' weights."""
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
         """The partitions that are owned now."""
         return tuple(self._trackers)
 
+    @property
+    def num_unfinished(self) -> int:
+        """Records taken and not finished, in all partitions."""
+        return sum(tracker.num_unfinished for tracker in self._trackers.values())
+
+    @property
+    def weight(self) -> int:
+        """Sum of those records' weights."""
+        return sum(tracker.weight for tracker in self._trackers.values())
+
     def owns(self, partition: Partition) -> bool:
         """Whether `partition` is owned now."""
         return partition in self._trackers
 
-    def add(self, partitions: Iterable[Partition]) -> None:
+    def add(self, partitions: Collection[Partition]) -> None:
         """Note that these partitions are owned from now on."""
-        for partition in partitions:
-            self._last_epoch += 1
-            self._trackers[partition] = OffsetTracker()
-            self._epochs[partition] = self._last_epoch
+        self.remove(partitions)
+        self._trackers |= {partition: OffsetTracker() for partition in partitions}
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """Note that these partitions are not owned any more; unfinished records there do not count any more."""
         for partition in partitions:
             if tracker := self._trackers.pop(partition, None):
-                self.num_unfinished -= tracker.num_unfinished
-                self.weight -= tracker.weight
-            self._epochs.pop(partition, None)
+                tracker.is_owned = False
             self._committed.pop(partition, None)
 
-    def start(self, partition: Partition, offset: int, *, weight: int = 1) -> int | None:
-        """Note that a record was taken. Returns the partition's epoch; None if the partition is not owned."""
+    def start(self, partition: Partition, offset: int, *, weight: int = 1) -> OffsetTracker | None:
+        """Note that a record was taken. Returns the partition's tracker; None if the partition is not owned."""
         tracker = self._trackers.get(partition)
-        if tracker is None:
-            return None
-        tracker.start(offset, weight=weight)
-        self.num_unfinished += 1
-        self.weight += weight
-        return self._epochs[partition]
-
-    def begin(self, partition: Partition, offset: int, epoch: int, *, now: float) -> None:
-        """Note that the handling of a record began, unless it was taken in an earlier epoch."""
-        if self.is_current(partition, epoch):
-            self._trackers[partition].begin(offset, now=now)
-
-    def mark(self, partition: Partition, offset: int, epoch: int, mark: int) -> None:
-        """Mark an unfinished record, see `OffsetTracker.mark`, unless it was taken in an earlier epoch."""
-        if self.is_current(partition, epoch):
-            self._trackers[partition].mark(offset, mark)
-
-    def rest(self, partition: Partition, offset: int, epoch: int) -> int:
-        """Note that a record waits: see `OffsetTracker.rest`. 0 if it was taken in an earlier epoch."""
-        if not self.is_current(partition, epoch):
-            return 0
-        weight = self._trackers[partition].rest(offset)
-        self.weight -= weight
-        return weight
-
-    def resume(self, partition: Partition, offset: int, epoch: int, weight: int) -> None:
-        """Note that a record that rested weighs so much again, unless it was taken in an earlier epoch."""
-        if self.is_current(partition, epoch):
-            self._trackers[partition].resume(offset, weight)
-            self.weight += weight
-
-    def free(self, partition: Partition, offset: int, epoch: int, weight: int) -> None:
-        """Note that a record weighs so much less, at least nothing, unless it was taken in an earlier epoch."""
-        if self.is_current(partition, epoch):
-            self.weight -= self._trackers[partition].free(offset, weight)
-
-    def finish(self, partition: Partition, offset: int, epoch: int) -> bool:
-        """Finish a record, unless it was taken in an earlier epoch. Returns whether it counted."""
-        if not self.is_current(partition, epoch):
-            return False
-        self.weight -= self._trackers[partition].finish(offset)
-        self.num_unfinished -= 1
-        return True
-
-    def is_current(self, partition: Partition, epoch: int) -> bool:
-        """Whether the partition is still owned in the `epoch` in which a record was taken."""
-        return self._epochs.get(partition) == epoch
+        if tracker is not None:
+            tracker.start(offset, weight=weight)
+        return tracker
 
     def to_commit(self, partitions: Iterable[Partition] | None = None) -> dict[Partition, Commit]:
         """What to commit for each partition where it differs from the last commit; by default for all owned."""
@@ -229,6 +180,6 @@ class Assignment:
         return sum(self._trackers[one].num_unfinished for one in partitions if one in self._trackers)
 
     def oldest_begun(self) -> float | None:
-        """The same as `OffsetTracker.oldest_begun`, over all partitions."""
+        """Since when the handling of an unfinished record lasts, the longest over all partitions."""
         begun = [tracker.oldest_begun() for tracker in self._trackers.values()]
         return min((moment for moment in begun if moment is not None), default=None)
