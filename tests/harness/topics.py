@@ -1,10 +1,11 @@
 """Changes of topics that an operator makes while stages read them."""
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import NewPartitions, NewTopic
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
 from rollstream.bus.clients import admin_client
 from rollstream.process.settings.base import KafkaSettings
+from rollstream.schemas.topics import TOPICS
 from tests.harness.waits import wait_until
 
 
@@ -29,3 +30,26 @@ def add_partitions(kafka: KafkaSettings, topic: str, count: int) -> None:
     """Have the topic have so many partitions, more than before."""
     with admin_client(kafka) as client:
         client.create_partitions([NewPartitions(topic, count)])[topic].result(20)
+
+
+def keep_for(kafka: KafkaSettings, run: str, *, seconds: int, segment_seconds: int) -> None:
+    """Have the run's topics of time and size keep records for so long; whole segments of this age are deleted.
+
+    Those of compacted topics are compacted.
+    """
+    segment = {"segment.ms": segment_seconds * 1000}
+    wanted = {"time_and_size": {"retention.ms": seconds * 1000, **segment}, "compacted": segment}
+    changed = [
+        ConfigResource(ConfigResource.Type.TOPIC, topic.of(run), incremental_configs=_set(wanted[topic.retention]))
+        for topic in TOPICS
+        if topic.retention in wanted
+    ]
+    with admin_client(kafka) as client:
+        for future in client.incremental_alter_configs(changed).values():
+            future.result(20)
+
+
+def _set(values: dict[str, int]) -> list[ConfigEntry]:
+    return [
+        ConfigEntry(name, str(value), incremental_operation=AlterConfigOpType.SET) for name, value in values.items()
+    ]

@@ -23,6 +23,7 @@ from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER, TOPICS
+from tests.harness.topics import keep_for
 from tests.harness.waits import wait_until
 
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
@@ -32,7 +33,7 @@ NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
     "ask",
     [
         lambda: KafkaAdmin(NOWHERE).create_topics("demo"),
-        lambda: KafkaAdmin(NOWHERE).topic_names(),
+        lambda: KafkaAdmin(NOWHERE).describe_topics("demo"),
         lambda: KafkaAdmin(NOWHERE).bounds("demo.scored"),
         lambda: KafkaAdmin(NOWHERE).end_offsets("demo.scored", 1),
         lambda: KafkaAdmin(NOWHERE).committed_offsets("demo.trainer", "demo.scored"),
@@ -63,12 +64,13 @@ def test_topics_can_be_read_by_anybody_as_soon_as_they_are_created(kafka: str, t
 def test_how_long_topics_keep_a_record_is_their_retention_and_the_span_of_a_segment(
     kafka: str, topic_prefix: str
 ) -> None:
-    admin = KafkaAdmin(KafkaSettings(bootstrap_servers=kafka))
+    settings = KafkaSettings(bootstrap_servers=kafka)
+    admin = KafkaAdmin(settings)
     admin.create_topics(topic_prefix, partitions=1)
     prompts, scored, ledger = (f"{topic_prefix}.{name}" for name in ("prompts", "scored", "ledger"))
     assert admin.kept_seconds([prompts, scored]) == 14 * 24 * 3600.0
     assert admin.kept_seconds([prompts, ledger]) is None
-    admin.keep_for(topic_prefix, seconds=180, segment_seconds=30)
+    keep_for(settings, topic_prefix, seconds=180, segment_seconds=30)
     # A broker applies what the controller has confirmed a little later.
     wait_until(lambda: admin.kept_seconds([prompts, scored]) == 210.0, "the new retention")
     assert admin.kept_seconds([prompts, ledger]) is None

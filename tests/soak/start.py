@@ -17,6 +17,7 @@ from rollstream.process.stop import Stop
 from tests.chaos.fleet import Fleet, Launch, Process
 from tests.chaos.leftovers import Leftovers
 from tests.chaos.small_run import ONE_THREAD, Servers, own_settings, servers_of, write_small_run
+from tests.harness.topics import keep_for
 from tests.soak.conduct import JOINER, REPLACED, Found, Soak
 from tests.soak.samples import StartWatch
 
@@ -80,7 +81,7 @@ def _soak(options: SoakOptions, servers: Servers, temporary: Path, say: Callable
     settings = StageSettings.load(config)
     admin = KafkaAdmin(settings.kafka)
     admin.create_topics(settings.run, partitions=2)
-    admin.keep_for(settings.run, seconds=options.keep_seconds, segment_seconds=_SEGMENT_SECONDS)
+    keep_for(settings.kafka, settings.run, seconds=options.keep_seconds, segment_seconds=_SEGMENT_SECONDS)
     stages = _RESIDENT | {name: stage for stage, name in REPLACED.items()} | {JOINER: "generator"}
     watch = StartWatch(ports=dict(zip(stages, free_ports(len(stages)), strict=True)))
     leftovers = Leftovers(

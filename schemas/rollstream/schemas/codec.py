@@ -2,7 +2,7 @@
 
 import io
 import struct
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import fastavro
 from fastavro.read import SchemaResolutionError
@@ -34,18 +34,6 @@ _UNREADABLE = (
 )
 
 
-class Codec(Protocol[R]):
-    """Turns one kind of record into bytes and back."""
-
-    def encode(self, record: R) -> bytes:
-        """The wire bytes; raises `EncodeError`, as `RecordTooLargeError` if there are too many."""
-        ...
-
-    def decode(self, value: bytes | None) -> R:
-        """The record; raises `DecodeError` saying what is wrong with the bytes."""
-        ...
-
-
 class AvroCodec(Generic[R]):
     """The codec of one topic. It reads every schema that the registry knows, and writes the packaged one."""
 
@@ -62,7 +50,7 @@ class AvroCodec(Generic[R]):
         self._max_bytes = topic.max_bytes
 
     def encode(self, record: R) -> bytes:
-        """See `Codec.encode`."""
+        """The wire bytes; raises `EncodeError`, as `RecordTooLargeError` if there are too many."""
         buffer = io.BytesIO()
         buffer.write(_HEADER.pack(0, self._id))
         try:
@@ -79,7 +67,7 @@ class AvroCodec(Generic[R]):
         return buffer.getvalue()
 
     def decode(self, value: bytes | None) -> R:
-        """See `Codec.decode`."""
+        """The record; raises `DecodeError` saying what is wrong with the bytes."""
         schema_id = schema_id_of(value)
         if value is None or schema_id is None:
             raise DecodeError(f"{self._name}: not in the wire format (0x00, 4-byte schema id, Avro): {_start(value)}")

@@ -21,11 +21,9 @@ class SchemaRegistry(Protocol):
 
     def id_of(self, topic: Topic[Any]) -> int:
         """The id of the newest schema of `topic`'s record."""
-        ...
 
     def schema_of(self, schema_id: int) -> Schema:
         """The schema with this id; raises `UnknownSchemaError`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ _MAX_CHARACTERS: Final = 2**20
 
 
 class ConfluentRegistry:
-    """See `SchemaRegistry`. Answers are cached, since the schema of an id never changes. Raises `RegistryError`."""
+    """The ids and schemas of a server, cached, since the schema of an id never changes. Raises `RegistryError`."""
 
     def __init__(self, url: str, *, run: str) -> None:
         self._shown_url = without_credentials(url)

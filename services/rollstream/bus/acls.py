@@ -2,10 +2,8 @@
 
 import time
 from collections.abc import Collection
-from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
-import confluent_kafka
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -18,6 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from rollstream.bus.acl_rules import AclRule, Resource
+from rollstream.bus.admin import result_of
 from rollstream.bus.clients import admin_client
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError, ConfigurationError
@@ -39,7 +38,7 @@ def apply_acls(kafka: KafkaSettings, run: str, rules: Collection[AclRule]) -> No
         _require_rights(admin)
         created = admin.create_acls([_binding(rule) for rule in rules], request_timeout=_ANSWER_SECONDS)
         for binding, future in created.items():
-            _result(future, f"add {binding.principal} {binding.operation.name} {binding.name}")
+            result_of(future, f"adding {binding.principal} {binding.operation.name} {binding.name}")
     deadline = time.monotonic() + _ANSWER_SECONDS
     # The controller has them; each broker follows it a moment later.
     while missing := set(rules) - acls_of(kafka, run)[0]:
@@ -58,7 +57,9 @@ def acls_of(kafka: KafkaSettings, run: str) -> tuple[set[AclRule], list[str]]:
     """
     with admin_client(kafka) as admin:
         _require_rights(admin)
-        found = _result(admin.describe_acls(every_acl(), request_timeout=_ANSWER_SECONDS), "list the cluster's ACLs")
+        found = result_of(
+            admin.describe_acls(every_acl(), request_timeout=_ANSWER_SECONDS), "listing the cluster's ACLs"
+        )
     rules, others = set(), []
     for binding in found:
         if not _concerns(binding, run):
@@ -119,7 +120,7 @@ def _require_rights(admin: AdminClient) -> None:
     The client shows neither: of both it makes an empty list (confluent-kafka 2.16).
     """
     asked = admin.describe_cluster(include_authorized_operations=True, request_timeout=_ANSWER_SECONDS)
-    cluster = _result(asked, "ask the cluster")
+    cluster = result_of(asked, "asking the cluster")
     if not {AclOperation.DESCRIBE, AclOperation.ALTER} <= set(cluster.authorized_operations or ()):
         raise ConfigurationError(
             "may not look at the cluster's ACLs: use a principal that may ALTER and DESCRIBE the cluster, or a super "
@@ -127,15 +128,7 @@ def _require_rights(admin: AdminClient) -> None:
         )
     broker = ConfigResource(ConfigResource.Type.BROKER, str(cluster.nodes[0].id))
     [configured] = admin.describe_configs([broker], request_timeout=_ANSWER_SECONDS).values()
-    if not _result(configured, "ask a broker for its settings")["authorizer.class.name"].value:
+    if not result_of(configured, "asking a broker for its settings")["authorizer.class.name"].value:
         raise ConfigurationError(
             "the cluster has no authorizer: everybody may do everything; set authorizer.class.name on its brokers"
         )
-
-
-def _result(future: "Future[Any]", doing: str) -> Any:
-    error = future.exception(_ANSWER_SECONDS)
-    if error is None:
-        return future.result()
-    said = error.args[0].str() if isinstance(error, confluent_kafka.KafkaException) else type(error).__name__
-    raise BrokerError(f"could not {doing}: {said}") from error

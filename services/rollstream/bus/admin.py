@@ -4,15 +4,15 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import confluent_kafka
 from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from rollstream.bus.clients import know_brokers, made, quiet_config
+from rollstream.bus.clients import cluster_topics, know_brokers, made, quiet_config
 from rollstream.bus.commit_notes import ids_in, is_of_topic, note_in
 from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
@@ -91,6 +91,7 @@ class TopicShape:
 
     topic_id: str
     num_partitions: int
+    replication: int
 
 
 class AskedTopics:
@@ -106,8 +107,9 @@ class AskedTopics:
 
     def shape(self, topic: str) -> TopicShape:
         """The answer. Raises `ConfigurationError` for a topic that does not exist, `BrokerError` without an answer."""
-        description = _result(self._futures[topic], f"describing {topic}")
-        return TopicShape(topic_id=str(description.topic_id), num_partitions=len(description.partitions))
+        found = result_of(self._futures[topic], f"describing {topic}")
+        replication = max((len(part.replicas) for part in found.partitions), default=0)
+        return TopicShape(topic_id=str(found.topic_id), num_partitions=len(found.partitions), replication=replication)
 
 
 class KafkaAdmin:
@@ -139,20 +141,14 @@ class KafkaAdmin:
         names = self._existing(run)
         if names:
             for name, future in self._client.delete_topics(names, request_timeout=_TIMEOUT_SECONDS).items():
-                _result(future, f"deleting {name}")
+                result_of(future, f"deleting {name}")
         return names
-
-    def topic_names(self) -> set[str]:
-        """Names of every topic on the cluster."""
-        try:
-            return set(self._client.list_topics(timeout=_TIMEOUT_SECONDS).topics)
-        except confluent_kafka.KafkaException as error:
-            raise BrokerError(f"no broker answered: {what_it_says(error)}") from error
 
     def describe_topics(self, run: str) -> list[TopicDescription]:
         """The run's topics that exist."""
-        found = self._descriptions(self._existing(run))
-        return [self._describe(name, description) for name, description in found.items()]
+        names = self._existing(run)
+        asked = self.ask_topics(names) if names else None
+        return [self._describe(name, asked.shape(name)) for name in names] if asked else []
 
     def ask_topics(self, topics: list[str], timeout_seconds: float = _TIMEOUT_SECONDS) -> AskedTopics:
         """Ask about topics without waiting for the answer; after the timeout the answer is an error."""
@@ -164,7 +160,7 @@ class KafkaAdmin:
 
     def identity(self, topics: list[str]) -> ClusterIdentity:
         """Cluster id and topic ids."""
-        ids = {name: str(description.topic_id) for name, description in self._descriptions(topics).items()}
+        ids = {topic: self.shape(topic).topic_id for topic in topics}
         return ClusterIdentity(cluster_id=str(self._cluster().cluster_id), topic_ids=ids)
 
     def kept_seconds(self, topics: list[str]) -> float | None:
@@ -174,30 +170,11 @@ class KafkaAdmin:
         """
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
         futures = self._client.describe_configs(asked, request_timeout=_TIMEOUT_SECONDS)
-        found = [_result(future, "asking how long topics keep records") for future in futures.values()]
+        found = [result_of(future, "asking how long topics keep records") for future in futures.values()]
         return longest_kept_seconds((int(one["retention.ms"].value), int(one["segment.ms"].value)) for one in found)
 
-    def keep_for(self, run: str, *, seconds: int, segment_seconds: int) -> None:
-        """Have the run's topics of time and size keep records for so long; whole segments of this age are deleted.
-
-        Those of compacted topics are compacted.
-        """
-        segment = {"segment.ms": str(segment_seconds * 1000)}
-        wanted: dict[Retention, dict[str, str]] = {
-            "time_and_size": {"retention.ms": str(seconds * 1000), **segment},
-            "compacted": segment,
-        }
-        changed = [
-            ConfigResource(ConfigResource.Type.TOPIC, topic.of(run), incremental_configs=_set(wanted[topic.retention]))
-            for topic in TOPICS
-            if topic.retention in wanted
-        ]
-        futures = self._client.incremental_alter_configs(changed, request_timeout=_TIMEOUT_SECONDS)
-        for future in futures.values():
-            _result(future, "changing how long topics keep records")
-
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
-        """The same as `CommittedOffsets.of`, asked once."""
+        """The offset that the group has committed for each partition, asked once."""
         with closing(CommittedOffsets(self._kafka, group)) as committed:
             return committed.of(topic, self.shape(topic))
 
@@ -221,10 +198,12 @@ class KafkaAdmin:
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         """First and next offset of each partition. A reader's own client would answer only between two fetches."""
-        count = len(self._descriptions([topic])[topic].partitions)
-        starts = self._offsets(topic, count, OffsetSpec.earliest())
-        ends = self._offsets(topic, count, OffsetSpec.latest())
-        return {number: (starts[number], ends[number]) for number in range(count)}
+        return self._bounds(topic, self.shape(topic).num_partitions)
+
+    def _bounds(self, topic: str, num_partitions: int) -> dict[int, tuple[int, int]]:
+        starts = self._offsets(topic, num_partitions, OffsetSpec.earliest())
+        ends = self._offsets(topic, num_partitions, OffsetSpec.latest())
+        return {number: (starts[number], ends[number]) for number in range(num_partitions)}
 
     def _wait_until_served(self, names: list[str]) -> None:
         deadline = time.monotonic() + _TIMEOUT_SECONDS
@@ -247,7 +226,7 @@ class KafkaAdmin:
         }
 
     def _existing(self, run: str) -> list[str]:
-        there = self.topic_names()
+        there = cluster_topics(self._kafka, _TIMEOUT_SECONDS)
         return [topic.of(run) for topic in TOPICS if topic.of(run) in there]
 
     @until_settled
@@ -264,33 +243,19 @@ class KafkaAdmin:
         asked = {TopicPartition(topic, number): spec for number in range(num_partitions)}
         futures = self._client.list_offsets(asked, isolation_level=isolation, request_timeout=_TIMEOUT_SECONDS)
         try:
-            return {part.partition: _result(future, f"offsets of {topic}").offset for part, future in futures.items()}
+            return {part.partition: result_of(future, f"offsets of {topic}").offset for part, future in futures.items()}
         except NoLeaderError:
             # After a leader change the same client may ask with the old epoch for ever.
             self._client = made(AdminClient, self._config, self._kafka)
             self._knows_brokers = False
             raise
 
-    def _describe(self, name: str, description: Any) -> TopicDescription:
-        count = len(description.partitions)
-        ends = self._offsets(name, count, OffsetSpec.latest())
-        starts = self._offsets(name, count, OffsetSpec.earliest())
-        return TopicDescription(
-            name=name,
-            topic_id=str(description.topic_id),
-            num_partitions=count,
-            replication=len(description.partitions[0].replicas),
-            num_records=sum(ends.values()) - sum(starts.values()),
-        )
-
-    def _descriptions(self, names: list[str]) -> dict[str, Any]:
-        if not names:
-            return {}
-        futures = self._client.describe_topics(TopicCollection(names), request_timeout=_TIMEOUT_SECONDS)
-        return {name: _result(future, f"describing {name}") for name, future in futures.items()}
+    def _describe(self, name: str, shape: TopicShape) -> TopicDescription:
+        bounds = self._bounds(name, shape.num_partitions).values()
+        return TopicDescription(name=name, num_records=sum(end - start for start, end in bounds), **asdict(shape))
 
     def _cluster(self) -> Any:
-        return _result(self._client.describe_cluster(request_timeout=_TIMEOUT_SECONDS), "describing the cluster")
+        return result_of(self._client.describe_cluster(request_timeout=_TIMEOUT_SECONDS), "describing the cluster")
 
 
 def longest_kept_seconds(times: Iterable[tuple[int, int]]) -> float | None:
@@ -337,13 +302,9 @@ class CommittedOffsets:
         self._client.close()
 
 
-def _set(values: Mapping[str, str]) -> list[ConfigEntry]:
-    return [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in values.items()]
-
-
 def _is_new(name: str, future: "Future[Any]") -> bool:
     try:
-        _result(future, f"creating {name}")
+        result_of(future, f"creating {name}")
     except BrokerError as error:
         cause = error.__cause__
         if isinstance(cause, confluent_kafka.KafkaException) and (
@@ -361,7 +322,8 @@ def committed_of(client: confluent_kafka.Consumer, partitions: list[TopicPartiti
     return found
 
 
-def _result(future: "Future[Any]", doing: str) -> Any:
+def result_of(future: "Future[Any]", doing: str) -> Any:
+    """What a question to the cluster gave. Raises `ConfigurationError` for no such topic, else `BrokerError`."""
     # Not `result`, which raises the error that the future keeps: see `clients.admin_client`.
     try:
         error = future.exception(_TIMEOUT_SECONDS)

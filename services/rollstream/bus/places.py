@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Final, NamedTuple, Self
 
 import confluent_kafka
@@ -42,9 +41,7 @@ class PlaceReader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
     def bounds(self, topics: Iterable[str]) -> dict[Partition, tuple[int, int]]:

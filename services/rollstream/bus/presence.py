@@ -8,7 +8,6 @@ that had it.
 """
 
 import threading
-from types import TracebackType
 from typing import Final, Self
 
 import confluent_kafka
@@ -54,9 +53,7 @@ class TrainerPresence:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ending.set()
         # While the group has a member that was killed, the broker does not answer, and the client would wait for 5 s.
         # The process ends without having left, then, and counts as present for as long as the killed one.

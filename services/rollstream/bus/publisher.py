@@ -8,7 +8,6 @@ import logging
 import threading
 import time
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any, Final, Self
 
 import confluent_kafka
@@ -69,17 +68,13 @@ class Publisher:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.close)
 
     async def publish(self, record: OutRecord) -> Delivery:

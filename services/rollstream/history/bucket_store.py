@@ -79,7 +79,6 @@ class BucketWeightStore:
         self._cache = WeightCache(storage.cache.absolute() / own, storage.cache_bytes)
 
     def probe(self, *, writes: bool) -> None:
-        """See `WeightStore.probe`."""
         marker = f".probe-{uuid.uuid4().hex}"
         try:
             self._ask("list", lambda: list_with_delimiter(self._store))
@@ -93,7 +92,6 @@ class BucketWeightStore:
             raise ConfigurationError(f"{self._url}: there is no such bucket; make it, or correct its name") from error
 
     def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
-        """See `WeightStore.write`. The sums are made while the files are read."""
         with writing(self._cache.root, name) as directory:
             save(directory)
             files = tuple(self._upload(name, directory, path) for path in files_below(directory))
@@ -102,7 +100,6 @@ class BucketWeightStore:
         return StoredWeights(uri=f"{self._url}/{name}", files=files)
 
     def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
-        """See `WeightStore.fetch`."""
         name = self._name(uri)
         wanted = self._files(name) if files is None else files
         check_names(shown(uri), wanted)
@@ -111,7 +108,6 @@ class BucketWeightStore:
         return directory
 
     def read(self, name: str, file: str) -> bytes:
-        """See `WeightStore.read`."""
         content = self._content(name, file)
         check_content(f"{self._url}/{name}/{file}", file, content, self._files(name))
         return content
@@ -131,15 +127,12 @@ class BucketWeightStore:
             raise CorruptWeightsError(f"{self._url}/{name} has no {file}: it was deleted, or never complete") from error
 
     def confirm(self) -> None:
-        """See `WeightStore.confirm`."""
         self._checked.confirm()
 
     def serve(self, uri: str) -> None:
-        """See `WeightStore.serve`."""
         self._cache.serve(self._name(uri))
 
     def holds(self, uri: str) -> bool | None:
-        """See `WeightStore.holds`."""
         try:
             name = self._name(uri)
             self._ask_once("read", lambda: head(self._store, f"{name}/{MANIFEST}"))
@@ -150,13 +143,12 @@ class BucketWeightStore:
         return True
 
     def names(self, mark: str) -> set[str]:
-        """See `WeightStore.names`."""
         prefixes = self._ask("list", lambda: list_with_delimiter(self._store)["common_prefixes"])
         names = (prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes)
         return {name for name in names if _NAME.fullmatch(name) and name.partition("-")[2].startswith(mark)}
 
     def delete(self, name: str) -> None:
-        """See `WeightStore.delete`. The manifest goes first: what is deleted in part does not count."""
+        """Delete the version; its manifest first, so that what is deleted in part does not count."""
 
         def objects() -> None:
             delete(self._store, [f"{name}/{MANIFEST}"])
@@ -166,7 +158,7 @@ class BucketWeightStore:
         self._ask("delete from", objects, name)
 
     def sweep(self) -> None:
-        """See `WeightStore.sweep`. What was left on this machine's disk went when the cache was opened."""
+        """Nothing: what was left on this machine's disk went when the cache was opened."""
 
     def _name(self, uri: str) -> str:
         """The name of the version that a record names by `uri`; it must lie directly below this store's prefix."""

@@ -36,10 +36,9 @@ class DirectoryWeightStore:
         self._checked = FileMarks()
 
     def probe(self, *, writes: bool) -> None:
-        """See `WeightStore.probe`. A directory is made when it is first written; each call says what is wrong."""
+        """Nothing: a directory is made when it is first written, and each call says what is wrong."""
 
     def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
-        """See `WeightStore.write`."""
         final = self._root / name
         files: list[WeightFile] = []
 
@@ -52,7 +51,7 @@ class DirectoryWeightStore:
         return StoredWeights(uri=final.as_uri(), files=tuple(files))
 
     def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
-        """See `WeightStore.fetch`. It is the directory itself, which others may write to: see `confirm`."""
+        """The directory itself, which others may write to: ask `confirm` after its use."""
         try:
             directory = directory_below(self._root, uri)
         except ValueError as error:
@@ -69,11 +68,9 @@ class DirectoryWeightStore:
         return directory
 
     def confirm(self) -> None:
-        """See `WeightStore.confirm`."""
         self._checked.confirm()
 
     def read(self, name: str, file: str) -> bytes:
-        """See `WeightStore.read`."""
         path = self._root / name / file
         try:
             content = path.read_bytes()
@@ -84,10 +81,9 @@ class DirectoryWeightStore:
         return content
 
     def serve(self, uri: str) -> None:
-        """See `WeightStore.serve`. There are no copies."""
+        """Nothing: there are no copies."""
 
     def holds(self, uri: str) -> bool | None:
-        """See `WeightStore.holds`."""
         if not self._root.is_dir():
             return None
         try:
@@ -96,15 +92,12 @@ class DirectoryWeightStore:
             return False
 
     def names(self, mark: str) -> set[str]:
-        """See `WeightStore.names`."""
         return names_below(self._root, mark)
 
     def delete(self, name: str) -> None:
-        """See `WeightStore.delete`."""
         delete_atomically(self._root / name)
 
     def sweep(self) -> None:
-        """See `WeightStore.sweep`."""
         sweep(self._root)
 
 

@@ -27,14 +27,12 @@ class WeightStore(Protocol):
 
         Raises `ConfigurationError` if it may not, `WeightStoreError` if the store does not answer.
         """
-        ...
 
     def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
         """Store all that `save` writes into the directory that it is given, or nothing; raises `WeightStoreError`.
 
         Sizes and sums are stored beside the files, for those whom no record tells them.
         """
-        ...
 
     def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
         """A local directory with these files, whose sizes and sums were checked. Raises `CorruptWeightsError`, and
@@ -42,41 +40,33 @@ class WeightStore(Protocol):
 
         What lies outside of this store is refused unseen: anybody who can write `weights` chooses `uri` and `files`.
         """
-        ...
 
     def confirm(self) -> None:
         """Raise `CorruptWeightsError` if the version fetched last is not any more what was checked; ask after its use.
 
         Whoever has used it then holds something that nobody published.
         """
-        ...
 
     def read(self, name: str, file: str) -> bytes:
         """One small file, whose sum was checked; raises `CorruptWeightsError` and `WeightStoreError`."""
-        ...
 
     def serve(self, uri: str) -> None:
         """Say that an engine runs on this version, the last one fetched: its local copy stays until the next call."""
-        ...
 
     def holds(self, uri: str) -> bool | None:
         """Whether the version's files are here, unread; None if the store itself can't be seen from this machine."""
-        ...
 
     def names(self, mark: str) -> set[str]:
         """Names of the versions whose writers' incarnations begin with `mark`, half-written ones of a store included.
 
         Raises `WeightStoreError`.
         """
-        ...
 
     def delete(self, name: str) -> None:
         """Delete the version of this name, if it exists; raises `WeightStoreError`."""
-        ...
 
     def sweep(self) -> None:
         """Remove versions that killed processes left incomplete. Those that a living process writes stay."""
-        ...
 
 
 def open_weight_store(location: str | Path, storage: StorageSettings | None = None) -> WeightStore:

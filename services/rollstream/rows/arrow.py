@@ -34,11 +34,9 @@ class ParquetRows:
             raise ConfigurationError(f"{path} has no rows")
 
     def identity(self) -> str:
-        """See `RowSource.identity`."""
         return identity_of(self._path, self._files)
 
     def __iter__(self) -> Iterator[ReadRow | BadRow]:
-        """See `RowSource.__iter__`."""
         number = 0
         for file in self._files:
             first = number
@@ -61,13 +59,11 @@ class SavedRows:
         self.num_rows: int | None = None
 
     def identity(self) -> str:
-        """See `RowSource.identity`."""
         if self.num_rows is None:
             self.num_rows = sum(batch.num_rows for file in self._files for batch in _stream(file))
         return identity_of(self._path, self._files)
 
     def __iter__(self) -> Iterator[ReadRow | BadRow]:
-        """See `RowSource.__iter__`."""
         number = 0
         for file in self._files:
             for batch in _stream(file):

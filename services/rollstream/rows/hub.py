@@ -76,7 +76,6 @@ class HubRows:
 
     @property
     def num_rows(self) -> int | None:
-        """See `RowSource.num_rows`."""
         counts = [part.num_rows for part in self._parts]
         known = [count for count in counts if count is not None]
         return sum(known) if len(known) == len(counts) else None
@@ -89,7 +88,6 @@ class HubRows:
         return str(self._pinned)
 
     def __iter__(self) -> Iterator[ReadRow | BadRow]:
-        """See `RowSource.__iter__`."""
         number = 0
         for part in self._parts:
             for row in part:

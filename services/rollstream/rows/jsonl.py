@@ -26,7 +26,7 @@ class JsonlRows:
         self.num_rows: int | None = None
 
     def identity(self) -> str:
-        """See `RowSource.identity`; counts the rows in the same pass."""
+        """The identity; the rows are counted in the same pass."""
         if self._identity is None:
             counted = {file: _counted(file) for file in self._files}
             self.num_rows = sum(num_rows for _, num_rows in counted.values())
@@ -34,7 +34,6 @@ class JsonlRows:
         return self._identity
 
     def __iter__(self) -> Iterator[ReadRow | BadRow]:
-        """See `RowSource.__iter__`."""
         number = 0
         for file in self._files:
             with _opened(file) as stream:
@@ -73,11 +72,9 @@ class LineStream(Protocol):
     @property
     def name(self) -> str:
         """Its file, for messages."""
-        ...
 
     def readline(self, most: int, /) -> bytes:
-        """See `io.IOBase.readline`."""
-        ...
+        """The next line, or its first `most` bytes."""
 
 
 def lines_of(stream: LineStream) -> Iterator[bytes | None]:

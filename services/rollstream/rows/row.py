@@ -40,20 +40,16 @@ class RowSource(Protocol):
     @property
     def name(self) -> str:
         """Its name, for messages."""
-        ...
 
     @property
     def num_rows(self) -> int | None:
         """How many rows it has, bad ones too; None as long as that is not known without reading all."""
-        ...
 
     def identity(self) -> str:
         """Name and start of the SHA-256 of the content. Reads all of it; afterwards `num_rows` is known."""
-        ...
 
     def __iter__(self) -> Iterator[ReadRow | BadRow]:
         """The rows, with constant memory. Raises `ConfigurationError` where the file is damaged."""
-        ...
 
 
 def num_characters(value: Any) -> int:

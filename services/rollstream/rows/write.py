@@ -41,7 +41,6 @@ class RowWriter(Protocol):
 
     def write(self, fields: Row) -> None:
         """Add a row of JSON values; numpy's are taken too."""
-        ...
 
 
 def write_rows(path: Path, kind: Kind) -> AbstractContextManager[RowWriter]:
@@ -112,7 +111,6 @@ class _Lines:
         self._stream = stream
 
     def write(self, fields: Row) -> None:
-        """See `RowWriter.write`."""
         line = json_line(fields)
         with writable(self._path):
             self._stream.write(line)

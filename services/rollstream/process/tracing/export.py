@@ -68,7 +68,6 @@ class Exporting:
         started_at: datetime | None = None,
         is_always_sampled: bool = False,
     ) -> Span:
-        """See `Tracing.start`."""
         tracer = self._always if is_always_sampled else self._by_trace_id
         span = tracer.start_span(
             name,
@@ -88,7 +87,6 @@ class Exporting:
         self._queue.close(seconds)
 
     def samples(self, context: TraceContext) -> bool:
-        """See `Tracing.samples`."""
         return self._ratio.should_sample(None, context.trace_id, "").decision is Decision.RECORD_AND_SAMPLE
 
 
@@ -247,7 +245,6 @@ class _Session(requests.Session):
     problem = ""
 
     def request(self, *args: Any, **kwargs: Any) -> requests.Response:
-        """See `requests.Session.request`."""
         try:
             response = super().request(*args, **kwargs)
         except Exception as error:

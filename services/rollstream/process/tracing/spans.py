@@ -45,34 +45,27 @@ class Span(Protocol):
     @property
     def is_recorded(self) -> bool:
         """Whether it is exported; if not, attributes need not be made."""
-        ...
 
     @property
     def context(self) -> TraceContext | None:
         """What spans of later stages are children of."""
-        ...
 
     @property
     def headers(self) -> TraceHeaders:
         """The headers of the records that it causes."""
-        ...
 
     @property
     def log_keys(self) -> Mapping[str, str]:
         """`trace_id` and `span_id` for log lines about it; empty without tracing."""
-        ...
 
     def set(self, attributes: Attributes) -> None:
         """Add attributes."""
-        ...
 
     def fail(self, error_type: str) -> None:
         """Note that the work failed, and the kind of error: of few values, without any text of a record."""
-        ...
 
     def end(self, at: datetime | None = None) -> None:
         """End it, now or `at` a moment in the past."""
-        ...
 
 
 class Tracing(Protocol):
@@ -81,7 +74,6 @@ class Tracing(Protocol):
     @property
     def is_on(self) -> bool:
         """Whether there is an endpoint."""
-        ...
 
     def start(
         self,
@@ -94,11 +86,9 @@ class Tracing(Protocol):
         is_always_sampled: bool = False,
     ) -> Span:
         """Start a span; without a parent it begins a trace. Of more than `MAX_LINKS` links the last are kept."""
-        ...
 
     def samples(self, context: TraceContext) -> bool:
         """Whether the spans of this trace are exported: here and, with the same settings, in every stage."""
-        ...
 
 
 class PassedOn:
