@@ -23,11 +23,11 @@ from rollstream.bus.tracing import processing, sending
 from rollstream.local.ports import free_ports
 from rollstream.process.settings.base import Stage, settings_class
 from rollstream.process.stop import Stop
+from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.process.tracing.context import TraceContext, context_in
 from rollstream.process.tracing.export import Drops, Exporting
-from rollstream.process.tracing.metrics import DROPPED, EXPORTED
 from rollstream.process.tracing.settings import TracingSettings
-from rollstream.process.tracing.spans import MAX_LINKS, OFF, require_tracing, tracing_of
+from rollstream.process.tracing.spans import DROPPED, EXPORTED, MAX_LINKS, OFF
 from rollstream.schemas.errors import ConfigurationError
 from tests.harness.otlp_receiver import OtlpReceiver, a_receiver, stop
 from tests.harness.waits import wait_until
@@ -88,7 +88,7 @@ def test_without_an_endpoint_nothing_of_opentelemetry_is_imported_and_no_thread_
         "import sys, threading\n"
         "import rollstream.stage.loop, rollstream.generator.handler, rollstream.trainer.tracing\n"
         "import rollstream.scorer.batch, rollstream.producers.loop\n"
-        "from rollstream.process.tracing.spans import tracing_of\n"
+        "from rollstream.process.tracing.begin import tracing_of\n"
         "from rollstream.process.tracing.settings import TracingSettings\n"
         "with tracing_of(TracingSettings(), stage='generator', run='demo') as tracing:\n"
         "    tracing.start('work').end()\n"
@@ -282,7 +282,7 @@ def test_spans_go_on_after_a_collector_was_away(receiver: OtlpReceiver) -> None:
 def test_code_of_a_user_may_fork_a_traced_process_and_each_sends_only_its_own_spans(receiver: OtlpReceiver) -> None:
     code = (
         "import os, sys\n"
-        "from rollstream.process.tracing.spans import tracing_of\n"
+        "from rollstream.process.tracing.begin import tracing_of\n"
         "from rollstream.process.tracing.settings import TracingSettings\n"
         "with tracing_of(TracingSettings(endpoint=sys.argv[1]), stage='generator', run='demo') as tracing:\n"
         "    tracing.start('parent').end()\n"

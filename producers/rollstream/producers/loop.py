@@ -46,7 +46,8 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.history.passing import skipped_by
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
-from rollstream.process.tracing.spans import OFF, Tracing, require_tracing, tracing_of
+from rollstream.process.tracing.begin import require_tracing, tracing_of
+from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.producers import metrics
 from rollstream.producers.claims import Claims
 from rollstream.producers.credit import Credit, CreditMark
@@ -386,8 +387,7 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     """Build a producer and its health endpoint, run it, close both."""
     settings.log_resolved()
     require_tracing(settings.tracing)
-    warning = idle_engine_warning(settings)
-    if warning:
+    if warning := idle_engine_warning(settings):
         _LOG.warning(warning)
     health = Health()
     health.serve(settings.health_host, settings.health_port)

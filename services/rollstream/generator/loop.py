@@ -56,7 +56,8 @@ from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
 from rollstream.process.settings.address import revealed
 from rollstream.process.stop import Stop, ending_within, first_to_end
-from rollstream.process.tracing.spans import OFF, Span, Tracing, require_tracing, tracing_of
+from rollstream.process.tracing.begin import require_tracing, tracing_of
+from rollstream.process.tracing.spans import OFF, Span, Tracing
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
 from rollstream.schemas.topics import (

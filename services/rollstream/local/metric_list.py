@@ -15,8 +15,8 @@ _EXPORTED_BY: Final = {
     "trainer": "rollstream.trainer.metrics",
     "collect": "rollstream.offline.continuous.metrics",
     "bus": "rollstream.bus.metrics",
-    "process": "rollstream.process.metrics",
-    "tracing": "rollstream.process.tracing.metrics",
+    "process": "rollstream.process.health",
+    "tracing": "rollstream.process.tracing.spans",
 }
 """The second word of a metric's name → the module that makes it. Generators export what begins with `bus` in full; the
 other stages export the parts that they use."""

@@ -2,10 +2,11 @@
 
 import errno
 import os
+import re
 import resource
+from importlib.metadata import PackageNotFoundError, requires
 from typing import Final
 
-from rollstream.process.extras import missing_extra
 from rollstream.schemas.errors import ConfigurationError, MachineError, RollstreamError
 
 # Calls that no machine would refuse to right code; a closed pipe is its reader's wish.
@@ -36,7 +37,7 @@ def _of_machine(error: BaseException) -> RollstreamError | None:
     if isinstance(error, OSError) and error.errno not in _DEFECTS:
         return MachineError(f"{said}; bring it back or permit it: the next start says what else is wrong")
     if isinstance(error, ImportError):
-        missing = missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
+        missing = _missing_extra(error) if isinstance(error, ModuleNotFoundError) else None
         return missing or ConfigurationError(f"{said}; install it, or install rollstream again")
     return None
 
@@ -59,3 +60,29 @@ def _advice(error: BaseException, said: str) -> str | None:
 def _limit(kind: int) -> str:
     soft, _ = resource.getrlimit(kind)
     return "no bound" if soft == resource.RLIM_INFINITY else str(soft)
+
+
+def _missing_extra(error: ModuleNotFoundError) -> ConfigurationError | None:
+    """What to install; None if the package that was not found comes with no extra, as with code of the user."""
+    package = _normalized((error.name or "").partition(".")[0])
+    extras = sorted({extra for name, extra in _required() if _normalized(name) == package})
+    if not extras:
+        return None
+    return ConfigurationError(
+        f"{error.name} is not installed here, which this command needs: it comes with the extra {' or '.join(extras)} "
+        f"(`uv sync --extra {extras[0]}`)"
+    )
+
+
+def _required() -> list[tuple[str, str]]:
+    """Packages of this project's extras, each with its extra."""
+    try:
+        words = requires("rollstream") or []
+    except PackageNotFoundError:
+        return []
+    found = (re.match(r"""([\w.-]+).*extra == ['"]([\w-]+)['"]""", word) for word in words)
+    return [(match[1], match[2]) for match in found if match]
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()

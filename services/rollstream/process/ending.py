@@ -11,14 +11,14 @@ from rollstream.schemas.errors import BrokenWorldError, RollstreamError
 
 _LOG = logging.getLogger(__name__)
 # 128 + SIGINT, as shells report it.
-_INTERRUPTED: Final = 130
+INTERRUPTED: Final = 130
 
 
 def end_process(error: BaseException, consequence: str) -> NoReturn:
     """Log `error` and its consequence, and end with its exit code. Nothing else runs any more."""
     known = known_cause(error) or BrokenWorldError(f"{type(error).__name__}: {error}")
     log_ending(known, error, f"; {consequence}")
-    leave(_INTERRUPTED if isinstance(error, KeyboardInterrupt) else known.exit_code)
+    leave(INTERRUPTED if isinstance(error, KeyboardInterrupt) else known.exit_code)
 
 
 def log_ending(known: RollstreamError, error: BaseException, consequence: str = "") -> None:

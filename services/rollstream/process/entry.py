@@ -6,24 +6,21 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from rollstream.process.cause import known_cause
-from rollstream.process.ending import log_ending
+from rollstream.process.ending import INTERRUPTED, log_ending
 from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
 from rollstream.process.stop import Stop
 
 _LOG = logging.getLogger(__name__)
 
-# What a shell reports for a process that SIGINT ended: 128 + 2.
-_INTERRUPTED: Final = 130
-
 
 def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | None]) -> NoReturn:
     """Run `main(stop)`, a function or a coroutine function, and exit: 0 when it returns, else the error's code.
 
-    What the machine refuses ends it as a broken world does, see `cause`; a defect with 1 and its traceback.
+    What the machine refuses ends it as a broken world does (`cause.py`); a defect with 1 and its traceback.
 
     The first SIGTERM or Ctrl-C asks `stop`: `main` finishes its work and returns. A second one ends it at once.
     """
@@ -36,7 +33,7 @@ def run_process(stage: str, main: Callable[[Stop], Coroutine[Any, Any, None] | N
         if outcome is not None:
             asyncio.run(outcome)
     except KeyboardInterrupt:
-        sys.exit(_INTERRUPTED)
+        sys.exit(INTERRUPTED)
     except Exception as error:
         known = known_cause(error)
         if known is None:

@@ -17,15 +17,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final
 from urllib.parse import urlsplit
 
-from prometheus_client import CONTENT_TYPE_LATEST, disable_created_metrics, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Gauge, disable_created_metrics, generate_latest
 
-from rollstream.process import metrics
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.errors import ConfigurationError
 
 _LOG = logging.getLogger(__name__)
 
 _TEXT: Final = "text/plain; charset=utf-8"
+READY: Final = Gauge("rollstream_process_ready", "1 while every part of the process is ready, as /readyz says, else 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class Health:
                 "free one, or another health_host"
             ) from error
         self._server.daemon_threads = True
-        metrics.READY.set_function(self._is_ready)
+        READY.set_function(self._is_ready)
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True).start()
         actual = int(self._server.server_address[1])
         _LOG.info("serving /metrics, /livez and /readyz on port %d", actual)

@@ -1,10 +1,11 @@
-"""Takes secrets out of texts that others made: messages of libraries, and of a user's code.
+"""Takes secrets out of texts that others made, messages of libraries and of a user's code, and out of variables.
 
 What our own errors say holds no secret by itself. `SECRETS` is the last guard, of every log line and of every error
 text that leaves the process.
 """
 
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import takewhile
@@ -30,6 +31,14 @@ _PLAIN_NAMES: Final = re.compile(
 _SECRET_NAME: Final = re.compile(
     r"(?i)(password|passwd|passphrase|secret|credential|bearer|(^|[_.-])(auth|authorization|token)$"
     r"|(api|access|account|private|signing|auth|sas)[_.-]?key)"
+)
+# Of the environment's variables those that code of others needs, such as reward functions. What a stage is told by its
+# own environment (passwords of brokers, stores and services) is none of their business.
+_PASSED: Final = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|LC_\w+|TZ|TERM|TMPDIR|LD_LIBRARY_PATH|LD_PRELOAD|VIRTUAL_ENV"
+    r"|PYTHON\w+|XDG_\w+|(OMP|MKL|KMP|OPENBLAS|NUMEXPR)_\w+|TOKENIZERS_PARALLELISM|CUDA_VISIBLE_DEVICES"
+    r"|HF_(HOME|HUB_CACHE|DATASETS_CACHE|HUB_OFFLINE|DATASETS_OFFLINE)|NLTK_DATA|MPLBACKEND"
+    r"|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|(http|https|no|all)_proxy|(HTTP|HTTPS|NO|ALL)_PROXY"
 )
 _USER_AND_PASSWORD: Final = re.compile(r":/{1,2}[^\s/@\"\\]*:[^\s/\"\\]*@")
 
@@ -83,6 +92,15 @@ class Secrets:
 
 SECRETS: Final = Secrets()
 """Those of this process; loading settings adds theirs."""
+
+
+def harmless_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Those to pass on to a process that runs code of others. What else it needs is an option of its environment.
+
+    A value that holds a secret all the same, such as the password of a proxy, is left out.
+    """
+    passed = ((name, value) for name, value in variables.items() if _PASSED.fullmatch(name))
+    return {name: value for name, value in passed if SECRETS.masked(value) == value}
 
 
 def _num_common(text: str, other: str) -> int:

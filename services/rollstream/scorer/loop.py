@@ -45,7 +45,7 @@ from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.settings.address import revealed
 from rollstream.process.stop import Stop, first_to_end
-from rollstream.process.tracing.spans import require_tracing, tracing_of
+from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
 from rollstream.scorer.app import Handle, StreamSettings, build_app, fetched, leave_at_once

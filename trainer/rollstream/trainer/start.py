@@ -20,7 +20,8 @@ from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.stop import Stop, ending_within
-from rollstream.process.tracing.spans import OFF, Tracing, require_tracing, tracing_of
+from rollstream.process.tracing.begin import require_tracing, tracing_of
+from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, FencedError
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHTS
 from rollstream.trainer import metrics

@@ -22,8 +22,8 @@ from rollstream.environments.pool.verdicts import (
     read_answer,
     unresolved,
 )
+from rollstream.process.masking import harmless_variables
 from rollstream.process.settings.declared import Declaration
-from rollstream.process.variables import harmless_variables
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
 

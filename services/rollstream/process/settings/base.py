@@ -33,14 +33,9 @@ from rollstream.process.settings.errors import (
     bad_json,
     did_you_mean,
     explained,
-    password_refused,
-    plain_secrets,
-    refused,
-    secret_refused,
+    refusals,
     shown,
-    too_large,
     variable_name,
-    with_passwords,
 )
 from rollstream.process.settings.keys import key_at, keys_of
 from rollstream.process.settings.run_file import RunFile
@@ -246,12 +241,7 @@ class StageSettings(BaseSettings):
         settings._file = file
         values = settings.model_dump()
         SECRETS.add(secrets_in(values))
-        refusals = [
-            (refused, too_large(values)),
-            (password_refused, with_passwords(values)),
-            (secret_refused, plain_secrets(values)),
-        ]
-        problems = [refusal(path, cls.sources(file)) for refusal, paths in refusals for path in paths]
+        problems = list(refusals(values, cls.sources(file)))
         return (None, tuple(problems)) if problems else (settings, ())
 
     @classmethod

@@ -96,47 +96,26 @@ def bad_json(model: type[BaseModel]) -> Iterator[str]:
             )
 
 
-def too_large(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The places of whole numbers beyond 64 bits, which neither a record nor a library can hold."""
+def refusals(values: Any, sources: Sources, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """One sentence for each value of the settings, as `model_dump` gives them, that must not stand where it does."""
     if isinstance(values, Mapping):
-        return [path for name, below in values.items() for path in too_large(below, (*above, name))]
-    is_too_large = isinstance(values, int) and not -(2**63) <= values < 2**63
-    return [above] if is_too_large else []
-
-
-def refused(path: tuple[str, ...], sources: Sources) -> str:
-    """The sentence about one of `too_large`."""
-    return f"{sources.place_of(path)}: does not fit into 64 bits; lower it"
-
-
-def with_passwords(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The places of texts that look like an address with a password, where none belongs: what is plain is shown."""
-    if isinstance(values, Mapping):
-        return [path for name, below in values.items() for path in with_passwords(below, (*above, name))]
-    return [above] if isinstance(values, str | Path) and may_hold_a_password(str(values)) else []
-
-
-def password_refused(path: tuple[str, ...], sources: Sources) -> str:
-    """The sentence about one of `with_passwords`."""
-    return (
-        f"{sources.place_of(path)}: looks like an address with a user, password or query, which does not belong here; "
-        "it is not shown, since it may hold a secret"
-    )
-
-
-def plain_secrets(values: Any, above: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The places of texts whose names say that they are secrets, where all that stands is logged and published."""
-    if isinstance(values, Mapping):
-        return [path for name, below in values.items() for path in plain_secrets(below, (*above, name))]
-    return [above] if isinstance(values, str) and above and may_name_a_secret(above[-1]) else []
-
-
-def secret_refused(path: tuple[str, ...], sources: Sources) -> str:
-    """The sentence about one of `plain_secrets`."""
-    return (
-        f"{sources.place_of(path)}: its name says that it may be a secret, but everybody who reads the log or a topic "
-        "would see it; write it as an option of the declared agent, [agents.NAME] options, which is never shown"
-    )
+        for name, below in values.items():
+            yield from refusals(below, sources, (*above, name))
+        return
+    # Neither a record nor a library holds a larger number.
+    if isinstance(values, int) and not -(2**63) <= values < 2**63:
+        yield f"{sources.place_of(above)}: does not fit into 64 bits; lower it"
+    if isinstance(values, str | Path) and may_hold_a_password(str(values)):
+        yield (
+            f"{sources.place_of(above)}: looks like an address with a user, password or query, which does not belong "
+            "here; it is not shown, since it may hold a secret"
+        )
+    if isinstance(values, str) and may_name_a_secret(above[-1]):
+        yield (
+            f"{sources.place_of(above)}: its name says that it may be a secret, but everybody who reads the log or a "
+            "topic would see it; write it as an option of the declared agent, [agents.NAME] options, which is never "
+            "shown"
+        )
 
 
 def shown(value: Any) -> str:

@@ -24,9 +24,8 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, Sampler, TraceIdRatioBased
 
 from rollstream.process.tracing.context import TraceContext, TraceHeaders, log_keys
-from rollstream.process.tracing.metrics import DROPPED, EXPORTED
 from rollstream.process.tracing.settings import TracingSettings
-from rollstream.process.tracing.spans import MAX_LINKS, Attributes, Kind, PassedOn, Span
+from rollstream.process.tracing.spans import DROPPED, EXPORTED, MAX_LINKS, Attributes, Kind, PassedOn, Span
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ _KINDS: Final[dict[Kind, trace.SpanKind]] = {
 
 
 class Exporting:
-    """Tracing with an endpoint; see `Tracing`."""
+    """A `Tracing` with an endpoint."""
 
     is_on = True
 

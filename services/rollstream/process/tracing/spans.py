@@ -1,39 +1,34 @@
-"""Spans of records, as the stages see them. Off by default; then nothing of OpenTelemetry is imported.
+"""Spans of records, as the stages see them. Nothing of OpenTelemetry is imported here.
 
-A span's context goes into the headers of the records that it causes (`trace_context.py`), so the next stage's span is
-its child. Where spans are off, or a trace is not sampled, records carry on the context that they came with: the trace
-of whoever submitted a prompt is not cut. Exporting is in `span_export.py`.
+A span's context goes into the headers of the records that it causes (`context.py`), so the next stage's span is its
+child. Where spans are off, or a trace is not sampled, records carry on the context that they came with: the trace of
+whoever submitted a prompt is not cut. `begin.py` turns tracing on, `export.py` exports.
 
 Names and attributes follow OpenTelemetry's conventions for messaging and, where they have not changed for long, for
 generative AI. No attribute holds a text of a prompt, an answer or an error.
 """
 
-import importlib.util
-import logging
-import os
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
+from prometheus_client import Counter
+
 from rollstream.process.tracing.context import TraceContext, TraceHeaders
-from rollstream.process.tracing.metrics import DROPPED, EXPORTED
-from rollstream.process.tracing.settings import TracingSettings
-from rollstream.schemas.errors import ConfigurationError
 
-_LOG = logging.getLogger(__name__)
-
-# Stages export both, whether tracing is on or not.
-METRICS: Final = (DROPPED, EXPORTED)
+# Without an endpoint they stay at zero.
+EXPORTED: Final = Counter("rollstream_tracing_exported_spans_total", "Spans that the collector took")
+DROPPED: Final = Counter(
+    "rollstream_tracing_dropped_spans_total",
+    "Spans that no collector got: queue_full, rate (above max_spans_per_second), failed (it did not take them), "
+    "shutdown (the process ended first)",
+    ["reason"],
+)
 GROUP_ID: Final = "rollstream.group_id"
 ROLLOUT_ID: Final = "rollstream.rollout_id"
 WEIGHT_VERSION: Final = "rollstream.weight_version"
 MAX_LINKS: Final = 1024
 """Most links of one span; of those beyond, OpenTelemetry counts how many they were."""
-FLUSH_SECONDS: Final = 5.0
-"""What the end of a process waits for the collector to take the last spans."""
-_NEEDED: Final = ("requests", "opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http")
 
 Kind = Literal["producer", "consumer", "internal"]
 Attributes = Mapping[str, str | int | float | Sequence[str]]
@@ -138,51 +133,3 @@ class _Off:
 
 
 OFF: Final[Tracing] = _Off()
-
-
-@contextmanager
-def tracing_of(settings: TracingSettings, *, stage: str, run: str) -> Iterator[Tracing]:
-    """The tracing of this process; at the end the last spans are exported, within `FLUSH_SECONDS`.
-
-    It starts a thread, so it comes after whatever forks. Raises `ConfigurationError` as `require_tracing` does.
-    """
-    require_tracing(settings)
-    if not settings.is_on:
-        yield OFF
-        return
-    from rollstream.process.tracing.export import Exporting
-
-    exporting = Exporting(settings, service=f"rollstream-{stage}", run=run, instance=_instance())
-    _LOG.info("spans are exported: %g of all traces", settings.sample_ratio)
-    try:
-        yield exporting
-    finally:
-        exporting.close(FLUSH_SECONDS)
-
-
-def require_tracing(settings: TracingSettings) -> None:
-    """Raise `ConfigurationError` if spans are to be exported and can't be. Cheap: nothing is imported for it."""
-    if not settings.is_on:
-        return
-    missing = [name for name in _NEEDED if not _is_installed(name)]
-    if missing:
-        raise ConfigurationError(
-            f"[tracing] endpoint is set, but {', '.join(missing)} is not installed: install rollstream[tracing], or "
-            "leave the endpoint empty"
-        )
-    if settings.ca_file is not None:
-        try:
-            settings.ca_file.open("rb").close()
-        except OSError as error:
-            raise ConfigurationError(f"[tracing] ca_file {settings.ca_file} can't be read: {error.strerror}") from error
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # a package above it
-        return False
-
-
-def _instance() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
