@@ -10,7 +10,8 @@ from pathlib import Path
 from statistics import NormalDist
 from typing import Final
 
-from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
+from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
+from tests.bench.model_sizes import MODEL_SIZES
 
 Chain = Mapping[str, Mapping[str, float]]
 """Character → how probable each character is after it. `STOP` ends the answer."""

@@ -20,10 +20,11 @@ from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.cores import CoreDivision, divide_cores, thread_environment
-from rollstream.local.tiny_model import MODEL_SIZES, write_tiny_model
+from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
+from tests.bench.model_sizes import MODEL_SIZES
 
 MAX_NUM_SEQS: Final = 256
 _KV_CACHE_BYTES: Final = 2**31

@@ -18,13 +18,13 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import ChildProcess, stop_all
-from rollstream.local.readiness import is_ready
 from rollstream.local.supervisor import stage_process
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.files import write_private
 from rollstream.process.settings.base import STAGES, KafkaSettings, Stage
 from rollstream.schemas.errors import BrokenWorldError
 from tests.bench.long_history import HistoryShape, write_history
+from tests.harness.scraping import is_ready
 
 _TARGET: Final = 1.2
 _TIMES: Final = 10

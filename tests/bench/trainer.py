@@ -14,9 +14,10 @@ import click
 
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
-from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
+from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.process.settings.base import KafkaSettings
 from tests.bench import trainer_wait
+from tests.bench.model_sizes import MODEL_SIZES
 
 _TARGET: Final = 0.95
 _PROMPT_TOKENS: Final = 16

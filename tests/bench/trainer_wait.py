@@ -14,11 +14,12 @@ from rollstream.engines.identity import tokenizer_sha256
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.supervisor import stage_process
-from rollstream.local.tiny_model import MODEL_SIZES, VOCABULARY, write_tiny_model
+from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.process.settings.base import KafkaSettings, StageSettings
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
+from tests.bench.model_sizes import MODEL_SIZES
 from tests.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 
 _RUN = "bench-trainer-wait"

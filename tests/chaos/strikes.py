@@ -229,7 +229,7 @@ def _kill_broker(world: World, draw: random.Random) -> Struck | None:
     if world.away & {"broker"} or not (nodes := sorted(world.cluster.processes)):
         return None
     node = draw.choice(nodes)
-    world.cluster.kill_node(node)
+    world.cluster.processes[node].kill()
     world.away.add("broker")
     world.fleet.expect_broken_world(_BROKER_SECONDS)
 

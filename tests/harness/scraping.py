@@ -1,4 +1,4 @@
-"""What a process exports to Prometheus, asked for as a scrape does."""
+"""What a process says of itself over HTTP: its metrics, as a scrape gets them, and whether it is ready."""
 
 import urllib.request
 
@@ -14,3 +14,12 @@ def scraped(port: int, name: str, **labels: str) -> float | None:
         return None
     samples = (sample for family in text_string_to_metric_families(text) for sample in family.samples)
     return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, labels)), None)
+
+
+def is_ready(port: int) -> bool:
+    """Whether a stage that serves on this port says that it is ready; False too where none answers."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

@@ -12,7 +12,7 @@ from pydantic import SecretStr
 
 from rollstream.bus.clients import admin_client
 from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import ClusterSecurity, plan_cluster
+from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.settings.base import KafkaSettings
 from tests.harness.certificates import Authority
 
@@ -83,20 +83,18 @@ def a_secure_cluster(directory: Path, brokers: Literal[1, 3] = 1) -> Iterator[Se
     """Brokers, whose administrator is a super user."""
     directory.mkdir(parents=True, exist_ok=True)
     authority = Authority(directory)
-    cluster = KafkaCluster(directory, plan_cluster(brokers), security=_security(authority))
+    cluster = KafkaCluster(
+        directory,
+        plan_cluster(brokers),
+        properties=_properties(authority),
+        format_words=("--add-scram", f"SCRAM-SHA-512=[name={ADMIN},password={password_of(ADMIN)}]"),
+        client=_hidden(client_security(authority, ADMIN)),
+    )
     try:
         cluster.start()
         yield SecureKafka(bootstrap_servers=cluster.bootstrap_servers, authority=authority)
     finally:
         cluster.stop()
-
-
-def _security(authority: Authority) -> ClusterSecurity:
-    return ClusterSecurity(
-        properties=_properties(authority),
-        passwords={ADMIN: SecretStr(password_of(ADMIN))},
-        client=_hidden(client_security(authority, ADMIN)),
-    )
 
 
 def _properties(authority: Authority) -> dict[str, str]:

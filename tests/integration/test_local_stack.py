@@ -198,7 +198,7 @@ def test_one_broker_of_three_is_killed_under_load_and_comes_back(tmp_path: Path)
         stack.up()
         servers = stack.kafka.bootstrap_servers
         create_topic(servers, replicas=3)
-        produce(servers, range(2000), meanwhile=lambda: stack.kafka.kill_node(2))
+        produce(servers, range(2000), meanwhile=stack.kafka.processes[2].kill)
         assert len(stack.kafka.processes) == 2
         stack.up()
         assert len(stack.kafka.processes) == 3

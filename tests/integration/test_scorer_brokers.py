@@ -49,7 +49,7 @@ def test_a_scorer_whose_broker_dies_before_anything_was_committed_goes_on_within
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(3))
     with a_reading_scorer(cluster, topic_prefix, tmp_path) as (run, scorer, port):
         for _ in range(3):
-            cluster.kill_node(leader_of(run, 0))
+            cluster.processes[leader_of(run, 0)].kill()
             cluster.start()
         codec = AvroCodec(ROLLOUTS)
         rollouts = [a_generated(prompt=a_prompt(row)) for row in range(20)]
@@ -63,7 +63,7 @@ def test_a_scorer_whose_broker_dies_before_anything_was_committed_goes_on_within
 def test_a_scorer_that_is_told_to_end_while_its_broker_is_away_ends_in_order(tmp_path: Path, topic_prefix: str) -> None:
     cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(1))
     with a_reading_scorer(cluster, topic_prefix, tmp_path) as (run, scorer, _):
-        cluster.kill_node(leader_of(run, 0))
+        cluster.processes[leader_of(run, 0)].kill()
         wait_until(lambda: "Failed fetch messages" in scorer.said(), "a fetch to fail", 30)
         assert scorer.terminate() == 0
         assert "Traceback" not in scorer.said()

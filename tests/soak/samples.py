@@ -10,8 +10,8 @@ from typing import Final
 
 import psutil
 
-from rollstream.local.readiness import is_ready
 from rollstream.process.settings.base import Stage
+from tests.harness.scraping import is_ready
 
 _MIB: Final = 2**20
 _TOPICS_KEPT: Final = ("weights", "ledger")

@@ -1,7 +1,5 @@
 """Divides a machine's cores between the engine, the trainer and all other processes."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterable

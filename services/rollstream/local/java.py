@@ -1,7 +1,5 @@
 """Finds a Java runtime that Kafka runs on."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,17 +1,14 @@
 """Starts and stops a Kafka cluster of one or three brokers on this machine, in KRaft mode and without containers."""
 
-from __future__ import annotations
-
 import logging
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
 
 from pydantic import SecretStr
 
@@ -20,7 +17,6 @@ from rollstream.local.kafka_jars import kafka_class_path
 from rollstream.local.kafka_properties import (
     PROPERTIES_FILE,
     ClusterPlan,
-    ClusterSecurity,
     NodePlan,
     server_properties,
 )
@@ -40,7 +36,6 @@ STOP_GRACE_SECONDS = 15.0
 LAST_BROKER_GRACE_SECONDS = 1.0
 # Each question is a client of its own, which takes CPU time from the brokers that start.
 ASK_EVERY_SECONDS = 0.1
-OPEN_TO_ALL: Final = ClusterSecurity()
 
 logger = logging.getLogger(__name__)
 
@@ -48,9 +43,10 @@ logger = logging.getLogger(__name__)
 class KafkaCluster:
     """The brokers of `plan`, their data and logs under `directory`.
 
-    `running` are brokers that an earlier process started. `properties` are added to those of each broker, and so are
-    those of `security`. With `dies_with_parent` in the placement (the default) the kernel kills the brokers when the
-    thread that started them ends.
+    `running` are brokers that an earlier process started. `properties` are added to those of each broker. A cluster
+    that does not let everybody in needs `format_words`, more words for the tool that formats, such as a first user; and
+    `client`, librdkafka's settings with which it is asked whether it is up. With `dies_with_parent` in the placement
+    (the default) the kernel kills the brokers when the thread that started them ends.
     """
 
     def __init__(
@@ -61,14 +57,16 @@ class KafkaCluster:
         placement: Placement = TIED_TO_PARENT,
         running: Mapping[int, ChildProcess] | None = None,
         properties: Mapping[str, str] = MappingProxyType({}),
-        security: ClusterSecurity = OPEN_TO_ALL,
+        format_words: Sequence[str] = (),
+        client: Mapping[str, SecretStr] = MappingProxyType({}),
     ) -> None:
         self.plan = plan
         self._directory = directory.resolve()
         self._placement = placement
         self._processes = dict(running or {})
-        self._properties = {**properties, **security.properties}
-        self._security = security
+        self._properties = properties
+        self._format_words = format_words
+        self._client = client
 
     @property
     def bootstrap_servers(self) -> str:
@@ -106,10 +104,6 @@ class KafkaCluster:
         for node in missing:
             self._start_process(node)
 
-    def kill_node(self, node_id: int) -> None:
-        """kill -9 of one broker. `start` starts it again with its data."""
-        self._processes.pop(node_id).kill()
-
     def stop(self, *, keep: Collection[int] = ()) -> None:
         """SIGTERM to all brokers but those to `keep`, at once, then SIGKILL to those that do not end.
 
@@ -146,7 +140,7 @@ class KafkaCluster:
         from rollstream.bus.clients import admin_client
         from rollstream.process.settings.base import KafkaSettings
 
-        kafka = KafkaSettings(bootstrap_servers=node.address, security=dict(self._security.client))
+        kafka = KafkaSettings(bootstrap_servers=node.address, security=dict(self._client))
         try:
             with admin_client(kafka, **{"reconnect.backoff.max.ms": 100}) as admin:
                 named = admin.describe_cluster(request_timeout=1.0).result(timeout=5.0).nodes
@@ -203,8 +197,7 @@ class KafkaCluster:
             str(home / PROPERTIES_FILE),
             *quorum,
         )
-        users = [word for user, password in self._security.passwords.items() for word in _scram(user, password)]
-        command = (*self._java, f"-Drollstream.log={home / 'format.log'}", *tool, *users)
+        command = (*self._java, f"-Drollstream.log={home / 'format.log'}", *tool, *self._format_words)
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def _start_process(self, node: NodePlan) -> None:
@@ -221,11 +214,6 @@ class KafkaCluster:
                 node = self._node(node_id)
                 log = self._log(node) if self._log(node).exists() else self._home(node) / "kafka.out"
                 raise failed_start(f"broker {node_id} ended with exit code {code}", log)
-
-
-def _scram(user: str, password: SecretStr) -> tuple[str, str]:
-    """Words for the tool that formats. Other users of the machine see them while it runs: it reads no password else."""
-    return "--add-scram", f"SCRAM-SHA-512=[name={user},password={password.get_secret_value()}]"
 
 
 def finish_formats(tools: Mapping[Path, subprocess.Popen[str]], timeout_seconds: float) -> None:

@@ -1,7 +1,5 @@
 """Downloads Kafka's jars from Maven with jgo, once per user: exactly those of the committed lock file."""
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

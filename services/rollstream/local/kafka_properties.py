@@ -1,16 +1,13 @@
 """The settings of a local Kafka cluster: its nodes, and the server.properties of each node."""
 
-from __future__ import annotations
-
 import base64
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict
 
 from rollstream.local.ports import HOST, free_ports
 
@@ -49,20 +46,6 @@ FIXED = {
     "background.threads": "4",
     "log.cleaner.dedupe.buffer.size": str(16 * 2**20),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSecurity:
-    """What a cluster demands of its clients. By default it lets anybody in.
-
-    `properties`: of each broker, the same for all; clients and brokers come in by `inter.broker.listener.name`.
-    `passwords`: of users that the cluster knows from the beginning, by SCRAM-SHA-512.
-    `client`: librdkafka's settings with which the cluster is asked whether it is up.
-    """
-
-    properties: Mapping[str, str] = field(default_factory=dict)
-    passwords: Mapping[str, SecretStr] = field(default_factory=dict)
-    client: Mapping[str, SecretStr] = field(default_factory=dict)
 
 
 class NodePlan(BaseModel):

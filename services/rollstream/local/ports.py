@@ -1,7 +1,5 @@
 """Chooses free TCP ports that stay free while the server that uses them is stopped."""
 
-from __future__ import annotations
-
 import random
 import socket
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Starts the processes of a local stack, finds them again from a later process, and ends them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal
@@ -10,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import psutil
 from pydantic import BaseModel, ConfigDict
@@ -66,7 +65,7 @@ class ChildProcess:
         *,
         env: Mapping[str, str] | None = None,
         placement: Placement = TIED_TO_PARENT,
-    ) -> ChildProcess:
+    ) -> Self:
         """Start `command` in a session of its own. Its output is appended to `log`; `env` replaces the environment."""
         cores = "-" if placement.cores is None else ",".join(str(core) for core in sorted(placement.cores))
         parent = os.getpid() if placement.dies_with_parent else 0
@@ -86,7 +85,7 @@ class ChildProcess:
         return cls(psutil.Process(pid))
 
     @classmethod
-    def find(cls, record: ProcessRecord) -> ChildProcess | None:
+    def find(cls, record: ProcessRecord) -> Self | None:
         """The process of `record` if it still runs; None if it ended or its pid now belongs to another process."""
         try:
             found = cls(psutil.Process(record.pid))

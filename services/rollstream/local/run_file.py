@@ -1,7 +1,5 @@
 """Writes a run's settings file with what the local stack knows: where Kafka, Redis and the weights are."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Kafka and Redis of one run directory. A file remembers their ports and processes, so that they are found again."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

@@ -1,5 +1,6 @@
 """What `rollstream evaluate` shows: a progress bar while it runs, then a table or JSON."""
 
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -52,19 +53,8 @@ def _shortened(text: str) -> str:
 
 
 def _plain(report: EvaluationReport) -> dict[str, Any]:
-    return {
-        "environment": report.environment,
-        "weight_version": report.weight_version,
-        "mean_reward": report.mean_reward,
-        "num_completed": report.num_completed,
-        "num_failed": report.num_failed,
-        "num_unresolved": report.num_unresolved,
-        "failures": [
-            {"code": failure.code.value, "count": failure.count, "example": failure.example}
-            for failure in report.failures
-        ],
-        "examples": [
-            dict(zip(("prompt", "answer", REFERENCE, "reward"), _row(prompt), strict=True))
-            for prompt in report.prompts[:_NUM_EXAMPLES]
-        ],
-    }
+    figures = asdict(replace(report, prompts=()))
+    del figures["prompts"]
+    names = ("prompt", "answer", REFERENCE, "reward")
+    rows = [dict(zip(names, _row(prompt), strict=True)) for prompt in report.prompts[:_NUM_EXAMPLES]]
+    return {**figures, "examples": rows}

@@ -1,10 +1,10 @@
 """What `rollstream lineage` shows of a rollout or a step: its records from all topics, as lines of text."""
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from rollstream.bus.message import KafkaMessage
+from rollstream.bus.places import MessagePlace
 from rollstream.bus.run import Run
 from rollstream.history.ledger import surviving
 from rollstream.history.lineage import (
@@ -18,6 +18,7 @@ from rollstream.history.lineage import (
 from rollstream.history.passing import read_entries, read_versions
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_of
+from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
@@ -30,7 +31,7 @@ from rollstream.schemas.topics import (
     ROLLOUTS,
     SCORED,
 )
-from rollstream.views.reading import Decoder, at_places
+from rollstream.views.reading import Decoder
 from rollstream.views.rendering import answer, one_line, quoted, versions
 
 _UNKNOWN_LAG = "lag unknown"
@@ -62,11 +63,20 @@ def read_step(run: Run, number: int) -> StepStory:
     step = surviving_step(number, survivors)
     if step is None:
         raise ConfigurationError(f"run {run.name} has no surviving step {number}: it has come to step {survivors.step}")
-    places: dict[int, set[int]] = defaultdict(set)
-    for trained in step.trained:
-        places[trained.partition].add(trained.offset)
-    found = list(_found(run, at_places(run, SCORED, places)))
+    found = list(_found(run, _messages_of(run, step)))
     return trace_step(step, found=found, entries=entries, survivors=survivors, versions=read_versions(run, entries))
+
+
+def _messages_of(run: Run, step: LedgerEntry) -> Iterator[KafkaMessage]:
+    """What the step trained on, from `scored`; what is older than the topic's retention is missing."""
+    name = run.topic(SCORED)
+    with run.place_reader() as reader:
+        bounds = reader.bounds([name])
+        for partition, offset in sorted((trained.partition, trained.offset) for trained in step.trained):
+            first, end = bounds.get((name, partition), (0, 0))
+            message = reader.message_at(MessagePlace(name, partition, offset)) if first <= offset < end else None
+            if message is not None:
+                yield message
 
 
 def _found(run: Run, messages: Iterable[KafkaMessage]) -> Iterator[FoundRecord[Record]]:

@@ -1,6 +1,5 @@
 """Reads messages of topics for people. A message that can't be decoded is shown as it is, and reading goes on."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,20 +46,3 @@ def last_messages(run: Run, topic: Topic[Any], count: int) -> list[KafkaMessage]
     with run.reader(topic, start=places) as reader:
         found = sorted(reader.to_end(), key=lambda message: (message.timestamp_ms, message.partition, message.offset))
     return found[-count:]
-
-
-def at_places(run: Run, topic: Topic[Any], places: Mapping[int, set[int]]) -> list[KafkaMessage]:
-    """The messages of `topic` at these offsets, by partition. Messages older than the topic's retention are missing."""
-    wanted = {(number, offset) for number, offsets in places.items() for offset in offsets}
-    starts = {
-        (name, number): max(start, min(places[number])) if number in places else end
-        for (name, number), (start, end) in run.bounds(topic).items()
-    }
-    found = []
-    with run.reader(topic, start=starts) as reader:
-        for message in reader.to_end():
-            if (message.partition, message.offset) in wanted:
-                found.append(message)
-            if len(found) == len(wanted):
-                break
-    return found

@@ -25,9 +25,8 @@ from rollstream.local.cores import divide_cores
 from rollstream.local.demo import options, prepare
 from rollstream.local.demo.facts import FactsReader, RunFacts
 from rollstream.local.demo.options import DemoOptions
-from rollstream.local.demo.picture import draw
 from rollstream.local.demo.summary import Measured, RunSummary, num_incomplete, summarize
-from rollstream.local.demo.view import View, plain_line
+from rollstream.local.demo.view import View, draw, plain_line
 from rollstream.local.demo.watch import LoopState, LoopWatch
 from rollstream.local.keep_alive import StageState
 from rollstream.local.stack import LocalStack

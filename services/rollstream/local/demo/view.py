@@ -1,7 +1,8 @@
-"""Shows the loop while it runs: a live table on a terminal, a line every 10 s elsewhere."""
+"""Shows the loop: while it runs a live table on a terminal, a line every 10 s elsewhere; at its end a picture."""
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Self
 
 from rich.console import Console, Group
@@ -13,6 +14,7 @@ from rich.text import Text
 from rollstream.local.demo.watch import LoopState
 from rollstream.local.keep_alive import StageState
 from rollstream.local.supervisor import StageStatus, Supervisor
+from rollstream.schemas.ledger import LedgerEntry
 
 _LINE_EVERY_SECONDS = 10.0
 _BARS = "▁▂▃▄▅▆▇█"
@@ -101,3 +103,30 @@ def _stages(stages: Sequence[StageStatus]) -> Table:
 
 def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
+
+
+def draw(steps: Sequence[LedgerEntry], path: Path) -> None:
+    """Draw reward, policy lag and tokens/s of the surviving steps, given in their order."""
+    import matplotlib
+
+    # A backend that needs no screen.
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(3, 1, figsize=(8, 8), sharex=True, constrained_layout=True)
+    panels = (
+        ("reward_mean", "reward (mean of the step)", "tab:green"),
+        ("policy_lag_mean", "policy lag (optimizer steps)", "tab:orange"),
+        ("generated_tokens_per_second", "completion tokens/s", "tab:blue"),
+    )
+    numbers = [entry.step for entry in steps]
+    for axis, (metric, label, color) in zip(axes, panels, strict=True):
+        values = [entry.metrics.get(metric, float("nan")) for entry in steps]
+        axis.plot(numbers, values, color=color, linewidth=1)
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+    axes[1].plot(numbers, [entry.metrics.get("policy_lag_max", float("nan")) for entry in steps], "k:", linewidth=1)
+    axes[-1].set_xlabel("optimizer step")
+    figure.suptitle("rollstream demo")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
