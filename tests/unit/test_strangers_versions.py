@@ -7,7 +7,7 @@ import pytest
 from rollstream.history.ledger import LedgerFold
 from rollstream.history.passing import RecordPlace
 from rollstream.history.read import History
-from rollstream.history.repair import of_strangers
+from rollstream.history.repair import foreign_versions
 from rollstream.schemas.weights import WeightsPublished
 from tests.harness.builders import an_entry, published
 
@@ -23,7 +23,7 @@ def found(*records: WeightsPublished, skipped: frozenset[RecordPlace] = frozense
         published={}, entries={1: ENTRY}, fold=LedgerFold(), newest_version=1, problems=(), skipped=skipped
     )
     on_topic = {RecordPlace("weights", offset): record for offset, record in enumerate(records)}
-    return [f"{place}: {error}" for place, error in of_strangers(on_topic, history)]
+    return [f"{place}: {error}" for place, error in foreign_versions(on_topic, history)]
 
 
 def test_a_version_is_the_trainers_if_an_entry_made_it() -> None:

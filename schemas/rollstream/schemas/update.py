@@ -3,7 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from rollstream.schemas.compatibility import incompatibilities
 from rollstream.schemas.derive import avro_schema
@@ -12,7 +12,7 @@ from rollstream.schemas.record import Record
 from rollstream.schemas.registry import ManifestEntry, Schema, manifest
 from rollstream.schemas.topics import RECORDS
 
-SOURCE = Path(__file__).parent / "avro"
+_FOLDER: Final = Path(__file__).parent / "avro"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class SchemaUpdate:
     added: tuple[ManifestEntry, ...]
 
 
-def updated_manifest(entries: tuple[ManifestEntry, ...], records: tuple[type[Record], ...] = RECORDS) -> SchemaUpdate:
+def updated_manifest(entries: tuple[ManifestEntry, ...]) -> SchemaUpdate:
     """Add an entry for each record whose model changed; a change of docs alone keeps id and version.
 
     Raises `IncompatibleSchemaError` with every record, version and field that is not compatible.
@@ -31,7 +31,7 @@ def updated_manifest(entries: tuple[ManifestEntry, ...], records: tuple[type[Rec
     problems: list[str] = []
     kept = list(entries)
     added: list[ManifestEntry] = []
-    for record in records:
+    for record in RECORDS:
         schema = avro_schema(record)
         versions = [entry for entry in entries if entry.record == record.__name__]
         problems += incompatibilities(schema, versions)
@@ -47,16 +47,16 @@ def updated_manifest(entries: tuple[ManifestEntry, ...], records: tuple[type[Rec
     return SchemaUpdate(entries=(*kept, *added), added=tuple(added))
 
 
-def write_schemas(folder: Path = SOURCE) -> tuple[ManifestEntry, ...]:
+def write_schemas() -> tuple[ManifestEntry, ...]:
     """Write every `.avsc` and the manifest; returns the entries that are new."""
     update = updated_manifest(manifest())
     for record in RECORDS:
-        (folder / f"{record.__name__}.avsc").write_text(json.dumps(avro_schema(record), indent=2) + "\n")
+        (_FOLDER / f"{record.__name__}.avsc").write_text(json.dumps(avro_schema(record), indent=2) + "\n")
     rows = [
         {"id": entry.schema_id, "record": entry.record, "version": entry.version, "schema": entry.schema}
         for entry in update.entries
     ]
-    (folder / "manifest.json").write_text(json.dumps(rows, indent=1) + "\n")
+    (_FOLDER / "manifest.json").write_text(json.dumps(rows, indent=1) + "\n")
     return update.added
 
 

@@ -53,7 +53,7 @@ def beginnings(
         (part.topic, part.partition) for part in committed if not is_of_topic(part.metadata, watch.topic_id(part.topic))
     }
     for partition in strange:
-        warn_of_stranger(partition)
+        warn_of_foreign_commit(partition)
     return [
         TopicPartition(part.topic, part.partition, OFFSET_BEGINNING)
         if (part.topic, part.partition) in strange
@@ -62,6 +62,6 @@ def beginnings(
     ]
 
 
-def warn_of_stranger(partition: Partition) -> None:
+def warn_of_foreign_commit(partition: Partition) -> None:
     """Log that a commit does not count."""
     _LOG.warning("%s/%d is read from its start: what is committed is of a topic of this name before it", *partition)

@@ -31,10 +31,10 @@ def check(run: Run) -> list[LedgerProblem]:
     readable = Passing(run=run, skipped=frozenset()).weights()
     published = {RecordPlace(WEIGHTS.name, message.offset): weights for message, weights in readable}
     history = examine(run)
-    return [*history.problems, *of_strangers(published, history)]
+    return [*history.problems, *foreign_versions(published, history)]
 
 
-def of_strangers(published: Mapping[RecordPlace, WeightsPublished], history: History) -> Iterator[LedgerProblem]:
+def foreign_versions(published: Mapping[RecordPlace, WeightsPublished], history: History) -> Iterator[LedgerProblem]:
     """The versions on `weights` that no trainer published. Of several with one number, one is the trainer's. Pure."""
     by_version: dict[int, dict[RecordPlace, WeightsPublished]] = {}
     for place, weights in published.items():

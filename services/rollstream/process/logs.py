@@ -36,7 +36,7 @@ _QUIET_SECONDS: Final = 30.0
 _MOST_KINDS: Final = 1000
 
 
-def configure_logging(stage: str, level: int = logging.INFO) -> None:
+def configure_logging(stage: str) -> None:
     """Send every log line of the process to stderr, marked with `stage`; uncaught exceptions and warnings too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_terminal_formatter(stage) if sys.stderr.isatty() else _json_formatter(stage))
@@ -44,7 +44,7 @@ def configure_logging(stage: str, level: int = logging.INFO) -> None:
     if not is_verbose():
         logging.getLogger(KAFKA_CLIENT).setLevel(logging.NOTSET)
     # force: a library that was imported before may have installed handlers of its own.
-    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_uncaught_in_thread

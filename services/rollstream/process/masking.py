@@ -94,12 +94,12 @@ SECRETS: Final = Secrets()
 """Those of this process; loading settings adds theirs."""
 
 
-def harmless_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Those to pass on to a process that runs code of others. What else it needs is an option of its environment.
+def harmless_variables() -> dict[str, str]:
+    """The variables to pass on to a process that runs code of others. What else it needs is an option that it gets.
 
     A value that holds a secret all the same, such as the password of a proxy, is left out.
     """
-    passed = ((name, value) for name, value in variables.items() if _PASSED.fullmatch(name))
+    passed = ((name, value) for name, value in os.environ.items() if _PASSED.fullmatch(name))
     return {name: value for name, value in passed if SECRETS.masked(value) == value}
 
 

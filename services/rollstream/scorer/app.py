@@ -38,7 +38,7 @@ from faust.transport.drivers.aiokafka import Consumer as AiokafkaConsumer
 from mode.utils.queues import ThrowableQueue
 
 from rollstream.bus.commit_notes import is_of_topic, metadata_of
-from rollstream.bus.commits import warn_of_stranger
+from rollstream.bus.commits import warn_of_foreign_commit
 from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.bus.topic_watch import TopicWatch
@@ -243,7 +243,7 @@ def _counted(commits: Mapping[Any, Any], watch: TopicWatch) -> dict[Any, int]:
         if is_of_topic(commit.metadata, watch.topic_id(partition.topic)):
             offsets[partition] = commit.offset
         else:
-            warn_of_stranger((partition.topic, partition.partition))
+            warn_of_foreign_commit((partition.topic, partition.partition))
     return offsets
 
 

@@ -53,8 +53,8 @@ def _shortened(text: str) -> str:
 
 
 def _plain(report: EvaluationReport) -> dict[str, Any]:
-    figures = asdict(replace(report, prompts=()))
-    del figures["prompts"]
+    counts = asdict(replace(report, prompts=()))
+    del counts["prompts"]
     names = ("prompt", "answer", REFERENCE, "reward")
     rows = [dict(zip(names, _row(prompt), strict=True)) for prompt in report.prompts[:_NUM_EXAMPLES]]
-    return {**figures, "examples": rows}
+    return {**counts, "examples": rows}

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollstream.history.ledger import Survivors, surviving
 from rollstream.local.demo.facts import RunFacts, SampleFact
-from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
 
 
 class RunSummary(BaseModel):
@@ -31,7 +31,9 @@ class RunSummary(BaseModel):
     groups_trained: int
     groups_dropped: dict[str, int] = Field(description="By reason")
     groups_in_flight: int = Field(description="Groups on prompts that no surviving ledger entry closes")
-    groups_lost: int = Field(description="Submitted, not closed, and without all samples after the stages had finished")
+    groups_lost: int = Field(
+        description="Closed as lost, or without all samples and not closed after the stages had finished"
+    )
     rollouts_trained: int
     rollouts_trained_twice: int = Field(description="Rollouts in more than one surviving step")
     duplicate_records: int = Field(description="Records of scored beyond the first of their rollout")
@@ -74,16 +76,17 @@ def summarize(facts: RunFacts, measured: Measured) -> RunSummary:
     seconds = _loop_seconds(facts.started_at, steps)
     trained = Counter(rollout.rollout_id for entry in steps for rollout in entry.trained)
     open_groups = facts.submitted - set(survivors.closed)
+    dropped = Counter(group.reason for group in survivors.closed.values() if group.outcome is GroupOutcome.DROPPED)
     return RunSummary(
         **measured.model_dump(),
         reward_first=_mean_reward(facts.samples, first),
         reward_last=_mean_reward(facts.samples, last),
         steps=survivors.step,
         groups_submitted=len(facts.submitted),
-        groups_trained=_count(survivors.closed, GroupOutcome.TRAINED),
-        groups_dropped=_drop_reasons(survivors.closed),
+        groups_trained=sum(group.outcome is GroupOutcome.TRAINED for group in survivors.closed.values()),
+        groups_dropped=dict(sorted(dropped.items())),
         groups_in_flight=len(open_groups),
-        groups_lost=_lost(facts.samples, open_groups, survivors.closed),
+        groups_lost=num_incomplete(facts.samples, open_groups) + dropped["lost"],
         rollouts_trained=len(trained),
         rollouts_trained_twice=sum(1 for count in trained.values() if count > 1),
         duplicate_records=len(facts.samples) - len({sample.rollout_id for sample in facts.samples}),
@@ -140,15 +143,6 @@ def _loop_seconds(started_at: datetime | None, steps: list[LedgerEntry]) -> floa
     return (steps[-1].finished_at - started_at).total_seconds()
 
 
-def _count(closed: Mapping[str, ClosedGroup], outcome: GroupOutcome) -> int:
-    return sum(1 for group in closed.values() if group.outcome is outcome)
-
-
-def _drop_reasons(closed: Mapping[str, ClosedGroup]) -> dict[str, int]:
-    reasons = Counter(group.reason for group in closed.values() if group.outcome is GroupOutcome.DROPPED)
-    return dict(sorted(reasons.items()))
-
-
 def num_incomplete(samples: Iterable[SampleFact], open_groups: Set[str]) -> int:
     """Open groups that do not have all their samples on `scored`."""
     seen: dict[str, set[str]] = {group: set() for group in open_groups}
@@ -158,8 +152,3 @@ def num_incomplete(samples: Iterable[SampleFact], open_groups: Set[str]) -> int:
             seen[sample.group_id].add(sample.rollout_id)
             sizes[sample.group_id] = sample.group_size
     return sum(1 for group, rollouts in seen.items() if len(rollouts) < sizes.get(group, 1))
-
-
-def _lost(samples: Iterable[SampleFact], open_groups: Set[str], closed: Mapping[str, ClosedGroup]) -> int:
-    """The number of groups that the trainer closed as lost, and of open groups without all samples."""
-    return num_incomplete(samples, open_groups) + sum(1 for group in closed.values() if group.reason == "lost")

@@ -17,6 +17,7 @@ from rollstream.local.supervisor import StageStatus, Supervisor
 from rollstream.schemas.ledger import LedgerEntry
 
 _LINE_EVERY_SECONDS = 10.0
+_WIDTH = 40
 _BARS = "▁▂▃▄▅▆▇█"
 _COLORS = {StageState.RUNNING: "green", StageState.WAITING: "yellow", StageState.FINISHED: "blue"}
 
@@ -50,9 +51,9 @@ class View:
 
 
 def _live_table(state: LoopState, stages: Sequence[StageStatus], num_steps: int) -> Group:
-    """Progress, the figures of the loop, and the four stages."""
+    """A bar, the progress of the loop, and the four stages."""
     return Group(
-        ProgressBar(total=num_steps, completed=state.step, width=60), _figures(state, num_steps), _stages(stages)
+        ProgressBar(total=num_steps, completed=state.step, width=60), _progress(state, num_steps), _stages(stages)
     )
 
 
@@ -68,17 +69,17 @@ def plain_line(state: LoopState, num_steps: int) -> str:
     )
 
 
-def _sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Values between 0 and 1 as bars, at most `width`; each bar is the mean of neighboring values."""
+def _sparkline(values: Sequence[float]) -> str:
+    """Values between 0 and 1 as bars, at most `_WIDTH`; each bar is the mean of neighboring values."""
     if not values:
         return ""
-    size = -(-len(values) // width)
+    size = -(-len(values) // _WIDTH)
     chunks = [values[start : start + size] for start in range(0, len(values), size)]
     means = [min(1.0, max(0.0, sum(chunk) / len(chunk))) for chunk in chunks]
     return "".join(_BARS[min(len(_BARS) - 1, int(mean * len(_BARS)))] for mean in means)
 
 
-def _figures(state: LoopState, num_steps: int) -> Table:
+def _progress(state: LoopState, num_steps: int) -> Table:
     table = Table(show_header=False, box=None)
     recent = state.rewards[-5:]
     reward = f"{sum(recent) / len(recent):.3f}" if recent else "-"
