@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from click.testing import CliRunner
 
+from rollstream.cli.main import cli
 from rollstream.offline.compare.examples import example_key
 from rollstream.offline.convert.conversations import export_for_sft
 from rollstream.offline.convert.verifiers_runs import RunName, export_run, import_run
@@ -23,6 +25,7 @@ from rollstream.rows.row import ReadRow
 from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import ConfigurationError, DecodeError, UnusableRowError
 from tests.harness.collecting import lines_of, settings_for
+from tests.harness.fake_openai import fake_openai
 from tests.harness.scoring import put_own_rewards, scored
 
 Row = dict[str, Any]
@@ -231,7 +234,13 @@ def test_a_reward_function_is_given_what_the_table_says_and_the_same_of_what_col
     assert unscored == {"a number as prompt", "a message without content", "an unknown role", "an image"}
 
 
-@pytest.mark.parametrize("name", ["a solution and its result", "verifiers", "tools in a prompt", "parts", "zero"])
+# What verifiers itself writes has no other columns.
+OF_VERIFIERS = {"prompt", "question", "answer", "tools", "example_id", "info"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.asked is not None and case.row.keys() <= OF_VERIFIERS]
+)
 def test_a_run_of_verifiers_says_the_same_when_it_was_imported(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     result = {**case.row, "example_id": 0, "completion": [{"role": "assistant", "content": "72"}], "reward": 1.0}
@@ -240,6 +249,29 @@ def test_a_run_of_verifiers_says_the_same_when_it_was_imported(name: str, tmp_pa
     [imported] = FileTasks(open_rows(tmp_path / "rollouts.jsonl"), prompt_key="prompt")
     assert isinstance(imported, CollectTask)
     assert _of(imported) == case.said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["collect", "rows.jsonl", "--model", "tiny", "--output", "out.jsonl", "--url"],
+        ["generate-rollouts", "--data_path", "rows.jsonl", "--use_vllm", "--model_path", "tiny", "--num_samples", "1",
+         "--output_path", "out.jsonl", "--vllm_base_url"],
+    ],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_server_is_asked_what_the_table_says(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with write_rows(tmp_path / "rows.jsonl", "jsonl") as writer:
+        for case in CASES.values():
+            writer.write(case.row)
+    with fake_openai() as server:
+        result = CliRunner().invoke(cli, [*words, server.url])
+    assert result.exit_code == 0, (result.output, result.exception)
+    asked = [[_told(message) for message in one.body["messages"]] for one in server.asked]
+    assert sorted(asked) == sorted(case.said[0] for case in CASES.values() if case.said[0] is not None)
 
 
 def test_a_column_that_a_person_names_is_asked_and_is_no_reference() -> None:
