@@ -1,10 +1,8 @@
 """The codec: what it takes comes back; what it can't read, or a model would not hold, is refused with the reason."""
 
-import io
 from datetime import UTC, datetime
 from typing import Any
 
-import fastavro
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,13 +10,13 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from rollstream.schemas.codec import AvroCodec, schema_id_of
-from rollstream.schemas.errors import DecodeError, EncodeError, RecordTooLargeError
+from rollstream.schemas.errors import DecodeError, EncodeError
 from rollstream.schemas.failure import Failure
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, TrainedRollout
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import Message, PromptSubmitted, Purpose, Sampling, ToolCall
 from rollstream.schemas.record import Record
-from rollstream.schemas.registry import PackagedRegistry, current_schema
+from rollstream.schemas.registry import PackagedRegistry
 from rollstream.schemas.rollout import FinishReason, Status, Turn, WeightSpan
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, Topic
 from rollstream.schemas.weights import ApplyOutcome, WeightFile, WeightsApplied, WeightsKind, WeightsPublished
@@ -34,6 +32,7 @@ from tests.harness.builders import (
     applied,
     published,
 )
+from tests.harness.wire_bytes import wire_of
 
 TEXT = st.text(max_size=20)
 NAMES = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=20)
@@ -172,16 +171,8 @@ def test_every_record_comes_back_as_it_was(example: tuple[Topic[Any], Record]) -
     decoded = codec.decode(codec.encode(record))
     assert decoded == record
     assert type(decoded) is type(record)
-
-
-@given(turns())
-def test_token_arrays_come_back_as_little_endian_numpy_arrays(turn: Turn) -> None:
-    codec = AvroCodec(ROLLOUTS)
-    back = codec.decode(codec.encode(a_generated(turns=(turn,)))).turns[0]
-    assert back.token_ids.dtype == np.dtype("<i4")
-    assert back.behavior_logprobs.dtype == np.dtype("<f4")
-    np.testing.assert_array_equal(back.token_ids, turn.token_ids)
-    np.testing.assert_array_equal(back.behavior_logprobs, turn.behavior_logprobs)
+    for turn in getattr(decoded, "turns", ()):
+        assert (turn.token_ids.dtype, turn.behavior_logprobs.dtype) == (np.dtype("<i4"), np.dtype("<f4"))
 
 
 @given(st.sampled_from(EXAMPLES), st.binary(max_size=300), st.integers(0, 8))
@@ -223,8 +214,9 @@ def test_every_truncation_is_refused(topic: Topic[Any], record: Record) -> None:
         (b"\x00\x7f\xff\xff\xff" + AvroCodec(PROMPTS).encode(a_prompt())[5:], "schema id 2147483647"),
         (AvroCodec(PROMPTS).encode(a_prompt()) + b"\x00", "1 bytes follow"),
         (AvroCodec(LEDGER).encode(an_entry()), "does not fit"),
+        (b"\0\0\0\0\x01" + b"\x80" * 8 + b"\x01x", "."),
     ],
-    ids=["null", "empty", "short", "garbage", "magic", "unknown id", "trailing", "another record"],
+    ids=["null", "empty", "short", "garbage", "magic", "unknown id", "trailing", "another record", "long length"],
 )
 def test_broken_bytes_are_refused_with_the_reason(value: bytes | None, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason) as raised:
@@ -242,7 +234,7 @@ def test_broken_bytes_are_refused_with_the_reason(value: bytes | None, reason: s
 )
 def test_bytes_that_fit_the_schema_but_not_the_model_are_refused(changes: dict[str, Any], where: str) -> None:
     with pytest.raises(DecodeError, match=where):
-        AvroCodec(PROMPTS).decode(_wire(PROMPTS, {**a_prompt().to_avro(), **changes}))
+        AvroCodec(PROMPTS).decode(wire_of(PROMPTS, {**a_prompt().to_avro(), **changes}))
 
 
 @pytest.mark.parametrize(
@@ -260,17 +252,7 @@ def test_turns_whose_parts_disagree_are_refused(changes: dict[str, Any], where: 
     plain = a_generated().to_avro()
     plain["turns"] = ({**plain["turns"][0], **changes},)
     with pytest.raises(DecodeError, match=where):
-        AvroCodec(ROLLOUTS).decode(_wire(ROLLOUTS, plain))
-
-
-def test_a_length_beyond_the_bytes_is_refused_at_once() -> None:
-    with pytest.raises(DecodeError):
-        AvroCodec(PROMPTS).decode(b"\0\0\0\0\x01" + b"\x80\x80\x80\x80\x80\x80\x80\x80\x01" + b"x")
-
-
-def test_a_record_over_the_limit_is_refused_with_sizes_and_remedy() -> None:
-    with pytest.raises(RecordTooLargeError, match=r"the limit is 6225920: lower max_tokens"):
-        AvroCodec(PROMPTS).encode(a_prompt(metadata={"blob": "x" * 8_000_000}))
+        AvroCodec(ROLLOUTS).decode(wire_of(ROLLOUTS, plain))
 
 
 def test_a_whole_number_beyond_64_bits_is_an_encode_error() -> None:
@@ -302,12 +284,9 @@ def test_unknown_fields_are_refused(builder: Any) -> None:
         builder(reword=1.0)
 
 
-def test_records_are_frozen() -> None:
+def test_records_are_frozen_and_their_times_have_a_zone() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         a_prompt().group_size = 2  # type: ignore[misc]
-
-
-def test_times_without_zone_are_refused() -> None:
     with pytest.raises(ValidationError, match="UTC"):
         a_prompt(submitted_at=datetime(2026, 1, 1))
 
@@ -340,10 +319,3 @@ def _decode_or_refuse(topic: Topic[Any], value: bytes) -> None:
         AvroCodec(topic).decode(value)
     except DecodeError:
         return
-
-
-def _wire(topic: Topic[Any], plain: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    schema = fastavro.parse_schema(current_schema(topic.record))  # type: ignore[arg-type]
-    fastavro.schemaless_writer(buffer, schema, plain)
-    return b"\0" + PackagedRegistry().id_of(topic).to_bytes(4, "big") + buffer.getvalue()

@@ -1,10 +1,8 @@
 """Only schemas that a check has passed are read with: the library would crash or never end on others."""
 
 import copy
-import io
 from typing import Any
 
-import fastavro
 import pytest
 
 from rollstream.schemas.codec import AvroCodec
@@ -14,6 +12,7 @@ from rollstream.schemas.registry import PackagedRegistry, Schema, current_schema
 from rollstream.schemas.topics import PROMPTS, Topic
 from tests.harness.builders import a_prompt
 from tests.harness.strange_schemas import STRANGE, record
+from tests.harness.wire_bytes import avro_bytes
 
 FOREIGN = 900
 
@@ -43,12 +42,6 @@ def decoded(schema: Schema, extra: bytes) -> Any:
     return AvroCodec(PROMPTS, OneMore(schema)).decode(b"\0" + FOREIGN.to_bytes(4, "big") + extra + body)
 
 
-def a_long(number: int) -> bytes:
-    buffer = io.BytesIO()
-    fastavro.schemaless_writer(buffer, "long", number)
-    return buffer.getvalue()
-
-
 def test_every_schema_of_ours_may_be_read_with() -> None:
     assert [entry.record for entry in manifest() if why_unreadable(entry.schema)] == []
 
@@ -64,12 +57,12 @@ def test_a_schema_that_would_hurt_whoever_reads_with_it_is_refused(name: str) ->
 @pytest.mark.parametrize(
     ("kind", "extra"),
     [
-        ("long", a_long(7)),
+        ("long", avro_bytes("long", 7)),
         (["null", "string"], b"\2\4ab"),
-        ({"type": "array", "items": "double"}, a_long(1) + bytes(8) + b"\0"),
-        ({"type": "map", "values": "boolean"}, a_long(1) + b"\2a\1\0"),
+        ({"type": "array", "items": "double"}, avro_bytes("long", 1) + bytes(8) + b"\0"),
+        ({"type": "map", "values": "boolean"}, avro_bytes("long", 1) + b"\2a\1\0"),
         ({"type": "enum", "name": "Color", "symbols": ["RED"]}, b"\0"),
-        ({"type": "long", "logicalType": "timestamp-micros"}, a_long(7)),
+        ({"type": "long", "logicalType": "timestamp-micros"}, avro_bytes("long", 7)),
         ({"type": "fixed", "name": "Sum", "size": 4}, b"abcd"),
         (record("Inner", "string"), b"\2a"),
     ],
@@ -82,7 +75,7 @@ def test_a_field_that_a_newer_version_added_is_passed_over(kind: Any, extra: byt
 @pytest.mark.parametrize("count", [2**20, 2**60])
 def test_values_that_are_not_there_are_not_passed_over_for_ever(items: Any, count: int) -> None:
     with pytest.raises(DecodeError, match=r"beyond the end|more than 1048576 values"):
-        decoded(with_field({"type": "array", "items": items}), a_long(count))
+        decoded(with_field({"type": "array", "items": items}), avro_bytes("long", count))
 
 
 def test_a_schema_may_be_as_deep_as_the_bound_and_no_deeper() -> None:
