@@ -139,30 +139,30 @@ def test_low_rewards_are_followed_by_the_documents_advice() -> None:
     assert "adjust" in ended.output
 
 
-@pytest.mark.parametrize("ending", ["", "/", "/v1", "/v1/"])
-def test_the_url_may_end_in_v1_or_not_and_the_key_is_the_documents_dummy(ending: str) -> None:
-    with a_proxy(api_key="dummy") as proxy:
-        ended = run("--num-examples", "2", "--base-url", proxy.url + ending)
-    assert ended.exit_code == 0, ended.output
-    assert {(one.path, one.authorization) for one in proxy.asked} == {("/v1/chat/completions", "Bearer dummy")}
+NOBODY = "http://127.0.0.1:9"
 
 
-def test_api_base_url_and_the_key_of_the_environment_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    with a_proxy(api_key="sk-proxy-key-1") as proxy:
-        monkeypatch.setenv("API_BASE_URL", proxy.url)
-        monkeypatch.setenv("LITELLM_API_KEY", "sk-proxy-key-1")
-        ended = run("--num-examples", "2")
+@pytest.mark.parametrize(
+    ("variables", "ending", "key"),
+    [
+        ({}, "", "dummy"),
+        ({}, "/v1/", "dummy"),
+        ({"API_BASE_URL": "URL", "LITELLM_API_KEY": "sk-proxy-key-1"}, None, "sk-proxy-key-1"),
+        ({"API_BASE_URL": NOBODY}, "", "dummy"),
+    ],
+    ids=["typed", "with v1", "of the environment", "typed before the environment's"],
+)
+def test_the_server_is_the_typed_one_or_the_environments_and_gets_its_key_or_any(
+    variables: dict[str, str], ending: str | None, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with a_proxy(api_key=key) as proxy:
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value.replace("URL", proxy.url))
+        ended = run("--num-examples", "2", *([] if ending is None else ["--base-url", proxy.url + ending]))
     assert ended.exit_code == 0, ended.output
+    assert {(one.path, one.authorization) for one in proxy.asked} == {("/v1/chat/completions", f"Bearer {key}")}
     assert proxy.num_model_calls == 2
     assert "sk-proxy-key-1" not in ended.output + "".join(path.read_text() for path in Path().glob("*.json*"))
-
-
-def test_a_url_that_is_typed_comes_before_the_one_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("API_BASE_URL", "http://127.0.0.1:9")
-    with a_proxy() as proxy:
-        ended = run("--num-examples", "2", "--base-url", proxy.url)
-    assert ended.exit_code == 0, ended.output
-    assert proxy.num_model_calls == 2
 
 
 def test_a_proxy_that_refuses_the_key_is_told_with_the_variable_that_holds_it() -> None:
@@ -183,7 +183,7 @@ def test_a_url_with_and_without_v1_is_the_same_server() -> None:
 
 
 def test_a_url_with_a_password_is_refused_without_showing_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("API_BASE_URL", "http://me:sekret@127.0.0.1:9")
+    monkeypatch.setenv("API_BASE_URL", NOBODY.replace("//", "//me:sekret@"))
     ended = run("--num-examples", "2")
     assert isinstance(ended.exception, ConfigurationError)
     assert "sekret" not in ended.output + str(ended.exception)
