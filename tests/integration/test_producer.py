@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
-from rollstream.producers.numbering import Place, numbered_rows, prompt_of_row
+from rollstream.producers.numbering import RowPlace, numbered_rows, prompt_of_row
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, FencedError
@@ -168,7 +168,7 @@ def test_a_contradicting_entry_ends_no_producer_and_a_repair_gives_its_credit_ba
 def test_what_a_kill_left_out_of_a_batch_is_submitted(run: Run) -> None:
     settings = run.settings(rows=5, num_prompts=5, wait_until_closed=False)
     source = build_source(settings)
-    for row in numbered_rows(source, Place(), stop_before=4):
+    for row in numbered_rows(source, RowPlace(), stop_before=4):
         if row.place.sequence != 2:
             prompt = prompt_of_row(row, settings=settings, dataset=source.dataset, sampling=sampling_of(settings))
             run.put(PROMPTS.of(run.name), AvroCodec(PROMPTS).encode(prompt))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollstream.producers.numbering import NumberedRow, Place, place_after, prompt_of_row
+from rollstream.producers.numbering import NumberedRow, RowPlace, place_after, prompt_of_row
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.errors import ConfigurationError
@@ -24,7 +24,7 @@ def prompt_of(
     settings = ProducerSettings(run="demo", name=name, environment="sort_digits", group_size=group_size)
     messages = (Message(role="user", content=f"{row}={text}"),)
     numbered = NumberedRow(
-        place=Place(position=row, sequence=row),
+        place=RowPlace(position=row, sequence=row),
         epoch=epoch,
         row=PromptRow(prompt_id=f"digits/{row}", row=row, messages=messages),
     )
@@ -55,17 +55,17 @@ def test_a_row_whose_samples_would_all_fail_is_refused_with_its_bound() -> None:
 
 
 def test_a_producer_goes_on_where_its_record_says() -> None:
-    assert place_after(None, "digits", 7) == Place(position=0, sequence=0)
-    left = a_progress(source="digits", mark=Place(position=4).mark(7), next_sequence=9)
-    assert place_after(left, "digits", 7) == Place(position=4, sequence=9)
-    assert place_after(left, "letters", 7) == Place(sequence=9), "another data set starts at its first row"
+    assert place_after(None, "digits", 7) == RowPlace(position=0, sequence=0)
+    left = a_progress(source="digits", mark=RowPlace(position=4).mark(7), next_sequence=9)
+    assert place_after(left, "digits", 7) == RowPlace(position=4, sequence=9)
+    assert place_after(left, "letters", 7) == RowPlace(sequence=9), "another data set starts at its first row"
     elsewhere = left.model_copy(update={"source": "letters", "mark": "0/7"})
     earlier = left.model_copy(update={"next_sequence": 5})
-    assert place_after(elsewhere, "digits", 7, earlier=earlier) == Place(position=4, sequence=9), "it came back"
-    assert place_after(left.model_copy(update={"mark": "-1"}), "digits", 7) == Place(sequence=9), "no position"
+    assert place_after(elsewhere, "digits", 7, earlier=earlier) == RowPlace(position=4, sequence=9), "it came back"
+    assert place_after(left.model_copy(update={"mark": "-1"}), "digits", 7) == RowPlace(sequence=9), "no position"
 
 
 def test_another_seed_of_the_same_source_is_refused_since_its_rows_come_in_another_order() -> None:
-    left = a_progress(source="digits", mark=Place(position=4).mark(7), next_sequence=9)
+    left = a_progress(source="digits", mark=RowPlace(position=4).mark(7), next_sequence=9)
     with pytest.raises(ConfigurationError, match=r"at row 4 of digits in the order of seed 7: .* set seed = 7"):
         place_after(left, "digits", 8)

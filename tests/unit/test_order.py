@@ -8,7 +8,7 @@ from itertools import islice, product
 
 import pytest
 
-from rollstream.producers.numbering import Place, last_position, numbered_rows
+from rollstream.producers.numbering import RowPlace, last_position, numbered_rows
 from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.schemas.errors import ConfigurationError
@@ -34,7 +34,7 @@ class Numbers:
 
 
 def order_of(source: Numbers, first: int, count: int) -> list[tuple[int, int, int]]:
-    numbered = islice(numbered_rows(source, Place(position=first), stop_before=None), count)
+    numbered = islice(numbered_rows(source, RowPlace(position=first), stop_before=None), count)
     return [(each.place.position, each.epoch, each.row.row) for each in numbered]
 
 
@@ -71,6 +71,6 @@ def test_an_endless_source_is_one_epoch_and_has_no_more() -> None:
 
 def test_a_finite_producer_stops_where_it_is_told() -> None:
     stop_before = last_position(Numbers(), epochs=2, num_prompts=None)
-    assert len(list(numbered_rows(Numbers(), Place(position=15), stop_before=stop_before))) == 25
+    assert len(list(numbered_rows(Numbers(), RowPlace(position=15), stop_before=stop_before))) == 25
     assert last_position(Numbers(), epochs=2, num_prompts=30) == 30
     assert last_position(Numbers(), epochs=None, num_prompts=None) is None

@@ -9,8 +9,7 @@ from pydantic import ValidationError
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.settings.base import STAGES, KafkaSettings, StageSettings
 from rollstream.process.settings.declared import Declaration
-from rollstream.producers.loop import idle_engine_warning
-from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.settings import ProducerSettings, idle_engine_warning
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.scorer.settings import ScorerSettings
 from rollstream.trainer.settings import TrainerSettings

@@ -35,7 +35,7 @@ class CreditMark:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Link:
+class _ClosingEntry:
     """A surviving entry. `closed`: the own groups that it closed."""
 
     offset: int
@@ -56,17 +56,15 @@ class Credit:
     """
 
     def __init__(self, share: int, mark: CreditMark | None = None) -> None:
-        self._share = share
-        self._outstanding = set() if mark is None else {*mark.open_groups, *mark.recently_closed}
-        self._is_whole = mark is None
-        self._start = 0 if mark is None else mark.ledger_offset
-        self._chain: list[_Link] = []
-        self._size = 0
-
-    @property
-    def share(self) -> int:
+        self.share = share
         """Most groups that may be outstanding."""
-        return self._share
+        # Those closed lately are open until the entries that close them are read again: a restart may have cut these.
+        self._outstanding = set() if mark is None else {*mark.open_groups, *mark.recently_closed}
+        self.is_whole = mark is None
+        """Whether every entry of the ledger is remembered."""
+        self._start = 0 if mark is None else mark.ledger_offset
+        self._chain: list[_ClosingEntry] = []
+        self._size = 0
 
     @property
     def num_outstanding(self) -> int:
@@ -76,12 +74,7 @@ class Credit:
     @property
     def free(self) -> int:
         """How many groups may be submitted now."""
-        return max(0, self._share - len(self._outstanding))
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether every entry of the ledger is remembered."""
-        return self._is_whole
+        return max(0, self.share - len(self._outstanding))
 
     def submitted(self, group_id: str) -> None:
         """Count a group as this producer's; submitting it again while it is open changes nothing."""
@@ -112,7 +105,7 @@ class Credit:
         named = dict.fromkeys(group.group_id for group in entry.closed)
         closed = tuple(group_id for group_id in named if group_id in self._outstanding)
         self._outstanding.difference_update(closed)
-        link = _Link(
+        link = _ClosingEntry(
             offset=offset,
             version=entry.weight_version,
             makes_version=entry.kind is not EntryKind.DROPS,
@@ -130,16 +123,18 @@ class Credit:
             count += 1
         if count:
             del self._chain[:count]
-            self._is_whole = False
+            self.is_whole = False
 
     def anew(self) -> "Credit":
         """A credit of the same groups, all open, that takes in the ledger from its first entry on."""
-        credit = Credit(self._share)
+        credit = Credit(self.share)
+        # Of these groups nobody knows any more which entry closed them; the whole ledger follows and says it.
         credit._outstanding.update(self._outstanding, *(link.closed for link in self._chain))
         return credit
 
     def mark(self) -> CreditMark:
         """The mark to go on from later."""
+        # What entries after the base closed: whoever goes on from the mark reads these entries again.
         recent = (group_id for link in self._chain[self._base + 1 :] for group_id in link.closed)
         return CreditMark(
             ledger_offset=self.ledger_offset,

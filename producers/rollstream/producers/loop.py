@@ -15,9 +15,9 @@ What happens when …
   … a prompt is submitted twice: the same row and epoch have the same group_id, which is one group for the trainer
     and counts once against the share.
   … somebody else submits a prompt in its name: it is passed over, with a warning, unless it is what the source gives at
-    that place. No row is left out for it (`found.py`).
+    that place. No row is left out for it (`foreign.py`).
   … somebody else writes on `producers` in its name: what the log contradicts is passed over (`plausible.py`), and
-    groups that nobody submitted use no credit (`proof.py`).
+    groups that nobody submitted use no credit (`foreign.py`).
   … a record of `prompts`, `ledger` or `producers` can't be read: it is passed over. Generators put the prompt into
     dead-letters. The same holds for an entry of the ledger that contradicts those before it. This producer is not ready
     then, since credit may not come back. `rollstream ledger repair` writes which entries do not count: then the credit
@@ -41,8 +41,6 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import sending
-from rollstream.engines.http.settings import HttpSettings
-from rollstream.engines.settings import EngineSettings
 from rollstream.history.passing import skipped_by
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
@@ -51,10 +49,10 @@ from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.producers import metrics
 from rollstream.producers.claims import Claims
 from rollstream.producers.credit import Credit, CreditMark
-from rollstream.producers.found import FoundPrompts
+from rollstream.producers.foreign import LOOKED_BACK_ROWS, FoundPrompts, have_prompts_expired, not_on_prompts
 from rollstream.producers.numbering import (
     NumberedRow,
-    Place,
+    RowPlace,
     group_of_row,
     last_position,
     numbered_rows,
@@ -62,8 +60,7 @@ from rollstream.producers.numbering import (
     prompt_of_row,
 )
 from rollstream.producers.plausible import LogEnds
-from rollstream.producers.proof import LOOKED_BACK_ROWS, have_prompts_expired, not_on_prompts
-from rollstream.producers.settings import ProducerSettings
+from rollstream.producers.settings import ProducerSettings, idle_engine_warning
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
@@ -98,7 +95,7 @@ class Producer:
         self._health = health
         self._claims = Claims(settings.name, source.dataset)
         self._credit = Credit(settings.share)
-        self._place = Place()
+        self._place = RowPlace()
         # Groups that were found at the start, and must not be submitted.
         self._known: set[str] = set()
         self._prompts_offsets: dict[int, int] = {}
@@ -177,7 +174,7 @@ class Producer:
         ghosts = not_on_prompts(self._run, doubtful, self._prompts_offsets)
         if ghosts and have_prompts_expired(self._run):
             first = max(0, self._place.position - LOOKED_BACK_ROWS)
-            rows = numbered_rows(self._source, Place(position=first), stop_before=self._place.position)
+            rows = numbered_rows(self._source, RowPlace(position=first), stop_before=self._place.position)
             ghosts.difference_update(group_of_row(row, self._run.name) for row in rows)
         if ghosts:
             self._credit.disown(ghosts)
@@ -201,17 +198,17 @@ class Producer:
         self._known |= own
         for group_id in own if self._needs_credit else ():
             self._credit.submitted(group_id)
-        self._report_strangers(found)
+        self._report_foreign(found)
 
-    def _report_strangers(self, found: FoundPrompts) -> None:
-        if not found.strangers:
+    def _report_foreign(self, found: FoundPrompts) -> None:
+        if not found.foreign:
             return
-        metrics.STRANGERS.inc(len(found.strangers))
-        sequence, group_id = min(found.strangers)
+        metrics.FOREIGN.inc(len(found.foreign))
+        sequence, group_id = min(found.foreign)
         _LOG.warning(
             "passed over %d prompts that somebody else submitted in the name of producer %s, the first with sequence "
             "%d where %d comes next: give each producer a name of its own",
-            len(found.strangers), self._settings.name, sequence, self._place.sequence, extra={"group_id": group_id},
+            len(found.foreign), self._settings.name, sequence, self._place.sequence, extra={"group_id": group_id},
         )  # fmt: skip
 
     def _log_ends(self) -> LogEnds:
@@ -359,28 +356,6 @@ def _ends(publisher: Publisher, records: Sequence[OutRecord]) -> dict[Partition,
         publisher.send_blocking(record, deliveries)
     deliveries.wait()
     return deliveries.ends
-
-
-def idle_engine_warning(settings: ProducerSettings) -> str | None:
-    """A warning if the share is too small to keep the run's engine busy; else None.
-
-    The engine is described in the generator's table of the run's file.
-    """
-    engine = settings.table_of("generator").get("engine")
-    num_samples = settings.share * settings.group_size
-    if settings.purpose != "train" or not isinstance(engine, dict):
-        return None
-    name, table, fields = "max_num_seqs", engine, EngineSettings.model_fields
-    if engine.get("kind") == "openai_http":
-        name, table, fields = "max_connections", engine.get("http", {}), HttpSettings.model_fields
-    wanted = table.get(name, fields[name].default)
-    if num_samples >= wanted:
-        return None
-    return (
-        f"share {settings.share} x group_size {settings.group_size} = {num_samples} samples in flight at most, the "
-        f"engine runs {wanted} side by side: raise groups_per_step or max_policy_lag and the share with them, or lower "
-        f"{name}"
-    )
 
 
 def run_producer(settings: ProducerSettings, stop: Stop) -> None:

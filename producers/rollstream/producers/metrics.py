@@ -6,7 +6,7 @@ SUBMITTED = Counter("rollstream_producer_prompts_submitted_total", "Prompts put 
 OUTSTANDING = Gauge("rollstream_producer_outstanding_groups", "Own groups that are submitted and not closed")
 SHARE = Gauge("rollstream_producer_credit_share_groups", "Most groups that may be outstanding")
 SEQUENCE = Gauge("rollstream_producer_sequence", "Number of the next prompt in the producer's order")
-STRANGERS = Counter(
+FOREIGN = Counter(
     "rollstream_producer_strangers_prompts_total",
     "Prompts in this producer's name that its source does not give; they are passed over",
 )

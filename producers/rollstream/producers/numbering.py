@@ -21,16 +21,16 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RowPlace:
     """A row's position in its source, and the sequence number of its prompt."""
 
     position: int = 0
     sequence: int = 0
 
     @property
-    def next(self) -> "Place":
+    def next(self) -> "RowPlace":
         """The place of the row after it."""
-        return Place(position=self.position + 1, sequence=self.sequence + 1)
+        return RowPlace(position=self.position + 1, sequence=self.sequence + 1)
 
     def mark(self, seed: int) -> str:
         """The position in the order of this seed, as `ProducerProgress` holds it."""
@@ -39,7 +39,7 @@ class Place:
 
 def place_after(
     progress: ProducerProgress | None, dataset: str, seed: int, *, earlier: ProducerProgress | None = None
-) -> Place:
+) -> RowPlace:
     """Where a producer goes on that has left `progress`; None: it has left nothing. Another data set starts anew.
 
     `earlier`: the newest record that it has left of this data set. It counts where `progress` is of another one, which
@@ -49,7 +49,7 @@ def place_after(
     would leave some out, and repeat others whose groups are closed.
     """
     if progress is None:
-        return Place()
+        return RowPlace()
     if progress.source != dataset and earlier is not None:
         return replace(place_after(earlier, dataset, seed), sequence=progress.next_sequence)
     position, _, of_seed = progress.mark.partition("/")
@@ -58,20 +58,20 @@ def place_after(
             "producer %s was at %r of %s: it starts at the first row of %s",
             progress.producer, progress.mark, progress.source, dataset,
         )  # fmt: skip
-        return Place(sequence=progress.next_sequence)
+        return RowPlace(sequence=progress.next_sequence)
     if of_seed not in ("", str(seed)):
         raise ConfigurationError(
             f"producer {progress.producer} is at row {position} of {dataset} in the order of seed {of_seed}: with seed "
             f"{seed} it would leave rows out and repeat others; set seed = {of_seed}, or start another run"
         )
-    return Place(position=int(position), sequence=progress.next_sequence)
+    return RowPlace(position=int(position), sequence=progress.next_sequence)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumberedRow:
     """A row with its place and its epoch."""
 
-    place: Place
+    place: RowPlace
     epoch: int
     row: PromptRow
 
@@ -88,7 +88,7 @@ def last_position(source: Source, *, epochs: int | None, num_prompts: int | None
     return of_epochs if num_prompts is None else min(of_epochs, num_prompts)
 
 
-def numbered_rows(source: Source, first: Place, *, stop_before: int | None) -> Iterator[NumberedRow]:
+def numbered_rows(source: Source, first: RowPlace, *, stop_before: int | None) -> Iterator[NumberedRow]:
     """The rows from the place `first` on, over all epochs; `stop_before` is a position."""
     epoch, start = (0, first.position) if source.num_rows is None else divmod(first.position, source.num_rows)
     place = first

@@ -5,6 +5,8 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rollstream.engines.http.settings import HttpSettings
+from rollstream.engines.settings import EngineSettings
 from rollstream.environments.protocol import Split
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.bounds import MAX_GROUP_SIZE
@@ -75,3 +77,25 @@ class ProducerSettings(StageSettings):
                 "max_policy_lag or groups_per_step for the whole run"
             )
         return self
+
+
+def idle_engine_warning(settings: ProducerSettings) -> str | None:
+    """A warning if the share is too small to keep the run's engine busy; else None.
+
+    The engine is described in the generator's table of the run's file.
+    """
+    engine = settings.table_of("generator").get("engine")
+    num_samples = settings.share * settings.group_size
+    if settings.purpose != "train" or not isinstance(engine, dict):
+        return None
+    name, table, fields = "max_num_seqs", engine, EngineSettings.model_fields
+    if engine.get("kind") == "openai_http":
+        name, table, fields = "max_connections", engine.get("http", {}), HttpSettings.model_fields
+    wanted = table.get(name, fields[name].default)
+    if num_samples >= wanted:
+        return None
+    return (
+        f"share {settings.share} x group_size {settings.group_size} = {num_samples} samples in flight at most, the "
+        f"engine runs {wanted} side by side: raise groups_per_step or max_policy_lag and the share with them, or lower "
+        f"{name}"
+    )

@@ -25,22 +25,13 @@ class EnvironmentSource:
         if not first:
             raise ConfigurationError(f"environment {environment.name} has no task in its split {split!r}")
         # Not named by the seed: some environments give the same tasks with any, and their prompts would come twice.
-        self._identity = tasks_identity(f"{environment.name}/{split}", first) if known is None else known.identity
+        self.dataset = tasks_identity(f"{environment.name}/{split}", first) if known is None else known.identity
         is_small = len(first) <= MOST_SHUFFLED_TASKS if known is None else _is_small(known)
         self._all = first if is_small else None
-
-    @property
-    def dataset(self) -> str:
-        """See `Source.dataset`."""
-        return self._identity
-
-    @property
-    def num_rows(self) -> int | None:
-        """See `Source.num_rows`."""
-        return None if self._all is None else len(self._all)
+        self.num_rows = len(first) if is_small else None
 
     def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
-        """See `Source.rows`."""
+        """Few tasks are shuffled; many come in the environment's own order."""
         if self._all is None:
             for row, task in enumerate(tasks_from(self._environment, self._split, self._seed, start), start):
                 yield self._row(row, task)

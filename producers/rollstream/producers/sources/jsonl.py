@@ -21,25 +21,16 @@ class JsonlSource:
         self._offsets = array("q")
         self._lines = array("q")
         try:
-            self._identity = file_identity(path)
+            self.dataset = file_identity(path)
             self._check()
         except OSError as error:
             raise ConfigurationError(f"cannot read {path}: {error.strerror}; set `path` to a JSONL file") from error
         if not self._offsets:
             raise ConfigurationError(f"{path} has no rows")
-
-    @property
-    def dataset(self) -> str:
-        """See `Source.dataset`."""
-        return self._identity
-
-    @property
-    def num_rows(self) -> int | None:
-        """See `Source.num_rows`."""
-        return len(self._offsets)
+        self.num_rows = len(self._offsets)
 
     def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
-        """See `Source.rows`."""
+        """All lines, shuffled anew each epoch."""
         [(_, order)] = epoch_order([len(self._offsets)], seed=self._seed, epoch=epoch)
         with self._path.open("rb") as stream:
             for row in order[start:]:

@@ -25,7 +25,7 @@ class ParquetSource:
         self._path = path
         self._seed = seed
         try:
-            self._identity = file_identity(path)
+            self.dataset = file_identity(path)
             self._file = pyarrow.parquet.ParquetFile(path)
         except (OSError, pyarrow.ArrowInvalid) as error:
             raise ConfigurationError(f"cannot read {path}: {error}; set `path` to a parquet file") from error
@@ -35,23 +35,14 @@ class ParquetSource:
         names = self._file.schema_arrow.names
         if not ASKED_COLUMNS & set(names):
             raise ConfigurationError(f"{path}: needs a column `prompt` or `messages`, has {names}")
-        if not sum(self._sizes):
+        self.num_rows = self._firsts[-1]
+        if not self.num_rows:
             raise ConfigurationError(f"{path} has no rows")
         if "id" in names:
             self._refuse_equal_ids()
 
-    @property
-    def dataset(self) -> str:
-        """See `Source.dataset`."""
-        return self._identity
-
-    @property
-    def num_rows(self) -> int | None:
-        """See `Source.num_rows`."""
-        return sum(self._sizes)
-
     def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
-        """See `Source.rows`."""
+        """A row group is read when its turn comes, so that only one is in memory."""
         to_skip = start
         for block, order in epoch_order(self._sizes, seed=self._seed, epoch=epoch):
             if to_skip >= len(order):
