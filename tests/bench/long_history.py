@@ -23,7 +23,7 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
-from rollstream.trainer.commits.checkpoint import CheckpointStore, Position, as_next_offsets
+from rollstream.trainer.commits.checkpoint import Position, as_next_offsets, write_checkpoint
 from rollstream.trainer.commits.commit import new_incarnation
 from rollstream.trainer.learning.backends.protocol import TrainingBackend
 from rollstream.trainer.settings import TrainerSettings
@@ -85,8 +85,8 @@ def _checkpoint(settings: TrainerSettings, run: Run, shape: HistoryShape, backen
     ledger_topic_id = run.admin().identity([run.topic(LEDGER)]).topic_ids[run.topic(LEDGER)]
     history = read_known(run, ledger_topic_id, None).snapshot()
     name = f"{shape.steps}-{new_incarnation(ledger_topic_id)}"
-    return CheckpointStore(open_weight_store(settings.checkpoints)).write(
-        name, _position(run, shape), history, backend.save_state
+    return write_checkpoint(
+        open_weight_store(settings.checkpoints), name, _position(run, shape), history, backend.save_state
     )
 
 

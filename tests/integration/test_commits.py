@@ -28,7 +28,7 @@ from rollstream.schemas.errors import ExpiredTransactionError, InconsistentLedge
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER
-from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
+from rollstream.trainer.commits.checkpoint import Position, newest_history
 from rollstream.trainer.commits.commit import (
     MOST_CLOSED_PER_ENTRY,
     CheckpointRequest,
@@ -63,12 +63,12 @@ class FreshRun:
     def stores(self) -> Stores:
         return Stores(
             weights=DirectoryWeightStore(self.directory / "weights"),
-            checkpoints=CheckpointStore(DirectoryWeightStore(self.directory / "checkpoints")),
+            checkpoints=DirectoryWeightStore(self.directory / "checkpoints"),
         )
 
     def snapshot(self) -> HistorySnapshot | None:
         """What the next trainer begins with."""
-        return self.stores.checkpoints.newest_history(run_mark(self.ledger_topic_id), self.ledger_topic_id)
+        return newest_history(self.stores.checkpoints, run_mark(self.ledger_topic_id), self.ledger_topic_id)
 
     def known(self, snapshot: HistorySnapshot | None = None) -> KnownHistory:
         """What the snapshot and the topics say; without one, what the topics say."""

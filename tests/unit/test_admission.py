@@ -11,7 +11,7 @@ from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
-from rollstream.trainer.intake.groups import DropReason, Group, Place, PlacedSample
+from rollstream.trainer.intake.groups import DropReason, Group, LogPlace, PlacedSample
 from rollstream.trainer.learning.bounds import ModelBounds
 from rollstream.trainer.reporting import tokens_by_lag
 from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_text_turn, a_turn
@@ -23,7 +23,7 @@ LAGS = {3: 1, 2: 2, 1: 3}
 def a_complete_group(samples: Sequence[RolloutScored]) -> Group:
     group = Group(group_id=samples[0].rollout.group_id, content_hash="", group_size=len(samples))
     for offset, scored in enumerate(samples):
-        place = Place(("demo.scored", 0), offset)
+        place = LogPlace(("demo.scored", 0), offset)
         group.samples[scored.rollout.sample_index] = PlacedSample(scored=scored, place=place, num_bytes=100)
     return group
 

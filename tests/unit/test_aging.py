@@ -11,7 +11,7 @@ from rollstream.bus.message import Partition
 from rollstream.trainer.intake.admission import AdmissionRules
 from rollstream.trainer.intake.aging import Aging, ReadUpTo, Upstream
 from rollstream.trainer.intake.assembler import Assembler
-from rollstream.trainer.intake.groups import Group, Place
+from rollstream.trainer.intake.groups import Group, LogPlace
 from rollstream.trainer.intake.intake import Intake
 from tests.harness.builders import a_group, a_prompt
 
@@ -22,8 +22,8 @@ def an_intake_that_lacks_a_sample(*, expired_before: dict[Partition, int] | None
     prompt = a_prompt(group_size=2)
     assembler = Assembler(closed=(), offsets={}, incomplete_bytes=10**9)
     intake = Intake(assembler, Aging(GRACE), AdmissionRules(max_policy_lag=4), expired_before=expired_before or {})
-    assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))
-    assembler.add_sample(a_group([0.0, 1.0], prompt=prompt)[0], Place(("demo.scored", 0), 0), 10)
+    assembler.add_prompt(prompt, LogPlace(("demo.prompts", 0), 7))
+    assembler.add_sample(a_group([0.0, 1.0], prompt=prompt)[0], LogPlace(("demo.scored", 0), 0), 10)
     return intake
 
 
@@ -116,9 +116,9 @@ def test_a_complete_group_has_no_deadline() -> None:
         Assembler(closed=(), offsets={}, incomplete_bytes=10**9), Aging(GRACE), AdmissionRules(max_policy_lag=4),
         expired_before={},
     )  # fmt: skip
-    intake.assembler.add_prompt(prompt, Place(("demo.prompts", 0), 7))
+    intake.assembler.add_prompt(prompt, LogPlace(("demo.prompts", 0), 7))
     for offset, sample in enumerate(a_group([0.0, 1.0], prompt=prompt)):
-        intake.assembler.add_sample(sample, Place(("demo.scored", 0), offset), 10)
+        intake.assembler.add_sample(sample, LogPlace(("demo.scored", 0), offset), 10)
     intake.settle(lambda version: 0)
     assert aged(intake, ALL_DONE, 3600) == []
     assert intake.batch(1, lambda version: 0) is not None
@@ -208,7 +208,7 @@ class Stages:
     def incomplete(self) -> list[Group]:
         samples = Counter(group for group, _ in self.scored[: self.read])
         return [
-            Group(group_id=str(n), content_hash="", group_size=2, prompt_place=Place(("demo.prompts", 0), n))
+            Group(group_id=str(n), content_hash="", group_size=2, prompt_place=LogPlace(("demo.prompts", 0), n))
             for n in range(NUM_GROUPS)
             if samples[n] < 2
         ]

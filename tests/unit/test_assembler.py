@@ -11,7 +11,7 @@ from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.assembler import Assembler
-from rollstream.trainer.intake.groups import DropReason, Place
+from rollstream.trainer.intake.groups import DropReason, LogPlace
 from tests.harness.builders import NOON, a_group, a_prompt, a_rollout
 
 PROMPTS: Partition = ("demo.prompts", 0)
@@ -30,9 +30,9 @@ def feed(assembler: Assembler, *records: PromptSubmitted | RolloutScored, first:
     """Prompts and samples, each at the next offset of its topic."""
     for offset, record in enumerate(records, start=first):
         if isinstance(record, PromptSubmitted):
-            assembler.add_prompt(record, Place(PROMPTS, offset))
+            assembler.add_prompt(record, LogPlace(PROMPTS, offset))
         else:
-            assembler.add_sample(record, Place(SCORED, offset), num_bytes=1000)
+            assembler.add_sample(record, LogPlace(SCORED, offset), num_bytes=1000)
 
 
 def dropped(assembler: Assembler) -> dict[str, str]:

@@ -6,7 +6,7 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, narrow_lag_bound
 from rollstream.trainer.intake.aging import Aging, ReadUpTo, Upstream
 from rollstream.trainer.intake.assembler import Assembler
-from rollstream.trainer.intake.groups import Place
+from rollstream.trainer.intake.groups import LogPlace
 from rollstream.trainer.intake.intake import Intake
 from rollstream.trainer.since_step import SampleSums
 from tests.harness.builders import a_prompt, a_rollout, a_turn
@@ -25,7 +25,7 @@ def an_intake(*samples: RolloutScored, rules: AdmissionRules = RULES) -> Intake:
     """It has taken in the samples in this order."""
     intake = Intake(Assembler(closed=(), offsets={}, incomplete_bytes=10**9), Aging(60.0), rules, expired_before={})
     for offset, sample in enumerate(samples):
-        intake.assembler.add_sample(sample, Place(("demo.scored", 0), offset), 10)
+        intake.assembler.add_sample(sample, LogPlace(("demo.scored", 0), offset), 10)
     intake.settle(LAGS.get)
     return intake
 
@@ -42,7 +42,7 @@ def test_a_group_that_lacks_samples_is_late_if_one_more_step_makes_it_too_old() 
 def a_group_without_samples(*words: Upstream) -> Intake:
     """Its prompt is `prompts`/3 @ 40; the broker gave these answers."""
     intake = an_intake()
-    intake.assembler.add_prompt(a_prompt(0, group_size=GROUP_SIZE), Place(("demo.prompts", 3), 40))
+    intake.assembler.add_prompt(a_prompt(0, group_size=GROUP_SIZE), LogPlace(("demo.prompts", 3), 40))
     for word in words:
         intake.give_up_lost(word, ReadUpTo())
     return intake
@@ -63,7 +63,7 @@ def test_what_generators_said_of_a_group_counts_until_its_samples_came_or_anothe
     assert not a_group_without_samples(begun, Upstream(begun={3: {40: 7}})).has_late(LAGS.get)
     intake = a_group_without_samples(begun)
     for index in range(GROUP_SIZE):
-        intake.assembler.add_sample(a_sample(0, index, version=5), Place(("demo.scored", 0), index), 10)
+        intake.assembler.add_sample(a_sample(0, index, version=5), LogPlace(("demo.scored", 0), index), 10)
     assert not intake.has_late(LAGS.get)
 
 

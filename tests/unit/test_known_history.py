@@ -8,7 +8,7 @@ from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.known import HistorySnapshot, KnownHistory
 from rollstream.history.milestones import Milestones
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
-from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
+from rollstream.trainer.commits.checkpoint import Position, newest_history, write_checkpoint
 from tests.harness.builders import an_entry, published
 
 MODEL = "policy"
@@ -99,7 +99,7 @@ def test_only_the_newest_surviving_versions_are_looked_for() -> None:
 
 
 def test_the_newest_snapshot_of_this_ledger_that_can_be_read_is_taken(tmp_path: Path) -> None:
-    store = CheckpointStore(DirectoryWeightStore(tmp_path))
+    store = DirectoryWeightStore(tmp_path)
     position = Position(
         run="run", weight_version=0, step=0, cluster_id="c", topic_ids={}, next_offsets=(), open_groups=()
     )
@@ -107,15 +107,15 @@ def test_the_newest_snapshot_of_this_ledger_that_can_be_read_is_taken(tmp_path: 
     def save(directory: Path) -> None:
         (directory / "model").write_bytes(b"all")
 
-    assert store.newest_history(MARK, TOPIC_ID) is None
+    assert newest_history(store, MARK, TOPIC_ID) is None
     for version, topic_id in ((2, TOPIC_ID), (10, TOPIC_ID), (11, "another")):
         history = a_history(*VERSIONS[: min(version, 5)]).snapshot().model_copy(update={"ledger_topic_id": topic_id})
-        store.write(f"{version}-{MARK}01", position, history, save)
-    newest = store.newest_history(MARK, TOPIC_ID)
+        write_checkpoint(store, f"{version}-{MARK}01", position, history, save)
+    newest = newest_history(store, MARK, TOPIC_ID)
     assert newest is not None
     assert newest.newest_version == 4
     (tmp_path / f"10-{MARK}01" / "history.json").write_text("{")
-    older = store.newest_history(MARK, TOPIC_ID)
+    older = newest_history(store, MARK, TOPIC_ID)
     assert older is not None
     assert older.newest_version == 1
-    assert store.newest_history("cd", TOPIC_ID) is None
+    assert newest_history(store, "cd", TOPIC_ID) is None

@@ -17,7 +17,7 @@ from rollstream.schemas.prompt import PromptSubmitted, Sampling
 from rollstream.schemas.rollout import FinishReason, Turn
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
-from rollstream.trainer.intake.groups import Group, Place, PlacedSample
+from rollstream.trainer.intake.groups import Group, LogPlace, PlacedSample
 from rollstream.trainer.learning.packing import microbatches
 from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings, LossName
@@ -146,7 +146,7 @@ def admitted_samples() -> list[TrainingSample]:
     for scored in GROUPS:
         group = Group(group_id=scored[0].rollout.group_id, content_hash="", group_size=len(scored))
         for one in scored:
-            place = Place(("demo.scored", 0), 0)
+            place = LogPlace(("demo.scored", 0), 0)
             group.samples[one.rollout.sample_index] = PlacedSample(scored=one, place=place, num_bytes=1)
         verdict = admit(group, AdmissionRules(max_policy_lag=0), lambda _: 0)
         assert isinstance(verdict, Admitted), verdict

@@ -78,23 +78,6 @@ def test_a_bias_does_not_decay():
     assert (others["params"], others["weight_decay"]) == ([layer.bias], 0.0)
 
 
-def test_a_checkpoint_from_before_embeddings_were_left_out_is_restored_to_the_same_parameters(model_path, tmp_path):
-    backend = a_backend(model_path)
-    for step in range(2):
-        backend.train_step(eight_samples(), step=step)
-    backend.save_state(tmp_path)
-    # One group, in the model's order, as it was written then.
-    before = torch.optim.AdamW(backend._parameters, lr=1e-3, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
-    before.state.update(backend._optimizer.state)
-    state = torch.load(tmp_path / "training_state.pt")
-    torch.save(state | {"optimizer": before.state_dict()}, tmp_path / "training_state.pt")
-    restored = a_backend(model_path)
-    restored.load_state(tmp_path)
-    for one in (backend, restored):
-        one.train_step(eight_samples(), step=2)
-    assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(restored, tmp_path / "b"))
-
-
 def test_decay_rates_and_epsilon_are_those_of_the_settings(model_path, tmp_path):
     """AdamW by hand for two steps of the same samples, of which the first one gives the gradients."""
     backend = a_backend(model_path, beta1=0.5, beta2=0.75, adam_epsilon=1e-3, max_grad_norm=1e9)

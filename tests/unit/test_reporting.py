@@ -9,7 +9,7 @@ from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
-from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Place, PlacedSample
+from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, LogPlace, PlacedSample
 from rollstream.trainer.learning.backends.protocol import StepReport
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.since_step import SampleSums, SinceStep
@@ -24,7 +24,7 @@ REPORT = StepReport(
 def a_group_of(samples: Sequence[RolloutScored]) -> Group:
     group = Group(group_id=samples[0].rollout.group_id, content_hash="", group_size=len(samples))
     for offset, scored in enumerate(samples):
-        place = Place(("demo.scored", 0), offset)
+        place = LogPlace(("demo.scored", 0), offset)
         group.samples[scored.rollout.sample_index] = PlacedSample(scored=scored, place=place, num_bytes=100)
     return group
 

@@ -12,7 +12,7 @@ from rollstream.schemas.ledger import MOST_REWARD_COMPONENTS, EntryKind
 from rollstream.schemas.topics import PROMPTS, SCORED
 from rollstream.trainer import metrics
 from rollstream.trainer.intake.aging import Upstream
-from rollstream.trainer.intake.own_lag import export_own_lag
+from rollstream.trainer.intake.upstream import export_own_lag
 from tests.harness.builders import NOON, an_entry
 from tests.harness.running import run_on
 

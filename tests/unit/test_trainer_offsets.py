@@ -14,7 +14,7 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules
 from rollstream.trainer.intake.aging import Aging
 from rollstream.trainer.intake.assembler import Assembler
-from rollstream.trainer.intake.groups import Group, Place, PlacedSample
+from rollstream.trainer.intake.groups import Group, LogPlace, PlacedSample
 from rollstream.trainer.intake.intake import Intake, LagByLength
 from tests.harness.builders import a_group, a_prompt, a_rollout, a_turn
 
@@ -75,7 +75,7 @@ class Run:
             assert passed <= set(self.closed)
 
     def read(self, intake: Intake, partition: Partition, offset: int) -> None:
-        record, place = self.log[partition][offset], Place(partition, offset)
+        record, place = self.log[partition][offset], LogPlace(partition, offset)
         if isinstance(record, PromptSubmitted):
             intake.assembler.add_prompt(record, place)
         else:
@@ -128,7 +128,7 @@ def test_every_group_closes_exactly_once_and_checkpoints_never_pass_an_open_one(
 
 def a_group_of_length(num_tokens: int) -> Group:
     turn = a_turn(range(num_tokens))
-    sample = PlacedSample(scored=a_rollout(turns=(turn,)), place=Place(("demo.scored", 0), 0), num_bytes=10)
+    sample = PlacedSample(scored=a_rollout(turns=(turn,)), place=LogPlace(("demo.scored", 0), 0), num_bytes=10)
     return Group(group_id="group", content_hash="", group_size=1, samples={0: sample})
 
 

@@ -60,12 +60,15 @@ def metrics_of_step(
     `since` has every group that closed since the step before: these, and those of the entries between both steps.
     Publishing is that of the step before: this one is not published yet.
     """
+    wall = max(clock.wall_seconds, 1e-9)
+    policy_lags = [sample.policy_lag for admitted in batch for sample in admitted.training]
     seconds: Mapping[str, float] = {
         "waiting": clock.waiting_seconds,
         "assembling": clock.assembling_seconds,
         "waiting_for_late": clock.late_seconds,
         **report.seconds,
         "publishing": clock.publishing_seconds,
+        "step": wall,
     }
     return {
         "loss": report.loss,
@@ -73,13 +76,11 @@ def metrics_of_step(
         **report.metrics,
         **since.metrics(),
         **entry_metrics(batch, drops),
-        **lag_metrics([sample.policy_lag for admitted in batch for sample in admitted.training]),
-        **throughput_metrics(
-            generated_tokens=since.samples.tokens,
-            trained_tokens=report.metrics.get("trained_tokens", 0.0),
-            wall_seconds=clock.wall_seconds,
-            seconds=seconds,
-        ),
+        "policy_lag_mean": float(np.mean(policy_lags)),
+        "policy_lag_max": float(max(policy_lags)),
+        "generated_tokens_per_second": since.samples.tokens / wall,
+        "trained_tokens_per_second": report.metrics.get("trained_tokens", 0.0) / wall,
+        **{f"{phase}_seconds": value for phase, value in seconds.items()},
     }
 
 
@@ -94,13 +95,6 @@ def entry_metrics(batch: Sequence[Admitted], drops: Sequence[DroppedGroup]) -> d
         "groups_dropped": float(len(drops)),
         **{f"groups_dropped/{reason}": float(count) for reason, count in reasons.items()},
     }
-
-
-def lag_metrics(policy_lags: Sequence[int]) -> dict[str, float]:
-    """Policy lag of the samples that the step trains on."""
-    if not policy_lags:
-        return {}
-    return {"policy_lag_mean": float(np.mean(policy_lags)), "policy_lag_max": float(max(policy_lags))}
 
 
 def tokens_by_lag(batch: Sequence[Admitted], lag: Callable[[int], int | None]) -> dict[str, float]:
@@ -120,19 +114,3 @@ def tokens_by_lag(batch: Sequence[Admitted], lag: Callable[[int], int | None]) -
                 counts[lag(span.weight_version) or 0] += int(trained.sum())
             begins += len(turn.token_ids)
     return {f"{TRAINED_AT_LAG}{steps}": float(number) for steps, number in sorted(counts.items()) if number}
-
-
-def throughput_metrics(
-    *, generated_tokens: float, trained_tokens: float, wall_seconds: float, seconds: Mapping[str, float]
-) -> dict[str, float]:
-    """Tokens per second of wall time, and the seconds of each phase.
-
-    `seconds`: waiting, assembling, waiting_for_late, packing, forward_backward, optimizer, publishing.
-    """
-    wall = max(wall_seconds, 1e-9)
-    return {
-        "step_seconds": wall_seconds,
-        "generated_tokens_per_second": generated_tokens / wall,
-        "trained_tokens_per_second": trained_tokens / wall,
-        **{f"{phase}_seconds": value for phase, value in seconds.items()},
-    }

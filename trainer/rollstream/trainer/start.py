@@ -15,7 +15,7 @@ from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.engines.model_directory import read_config
 from rollstream.history.known import KnownHistory, read_known
 from rollstream.history.passing import Passing
-from rollstream.history.weight_store import open_weight_store
+from rollstream.history.weight_store import WeightStore, open_weight_store
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.heap import hide_loaded_objects
@@ -26,8 +26,10 @@ from rollstream.schemas.errors import BrokerError, ExpiredTransactionError, Fenc
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHTS
 from rollstream.trainer import metrics
 from rollstream.trainer.commits.checkpoint import (
-    CheckpointStore,
     Position,
+    checkpoint_directory,
+    newest_history,
+    positions,
     read_position,
     state_directory,
 )
@@ -47,9 +49,8 @@ from rollstream.trainer.intake.admission import AdmissionRules, narrow_lag_bound
 from rollstream.trainer.intake.aging import Aging
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.intake import Intake
-from rollstream.trainer.intake.own_lag import export_own_lag
 from rollstream.trainer.intake.reading import RolloutReader
-from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
+from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher, export_own_lag
 from rollstream.trainer.learning.backends.protocol import TrainingBackend
 from rollstream.trainer.loop import Parts, Trainer
 from rollstream.trainer.settings import TrainerSettings
@@ -92,7 +93,7 @@ def _refuse_what_is_missing(settings: TrainerSettings) -> Stores:
     run = Run(settings)
     run.require_topics(WEIGHTS, LEDGER)
     run.sibling(settings.rollouts_run).require_topics(PROMPTS, SCORED)
-    return Stores(weights=weights, checkpoints=CheckpointStore(checkpoints))
+    return Stores(weights=weights, checkpoints=checkpoints)
 
 
 def train(
@@ -173,20 +174,20 @@ class _Found:
     remember_seconds: float | None
 
 
-def _look_up(settings: TrainerSettings, run: Run, checkpoints: CheckpointStore) -> _Found:
+def _look_up(settings: TrainerSettings, run: Run, checkpoints: WeightStore) -> _Found:
     """Read what the trainers before this one left; nobody may append to the ledger any more."""
     ledger_topic_id = run.admin().identity([run.topic(LEDGER)]).topic_ids[run.topic(LEDGER)]
-    snapshot = checkpoints.newest_history(run_mark(ledger_topic_id), ledger_topic_id)
+    snapshot = newest_history(checkpoints, run_mark(ledger_topic_id), ledger_topic_id)
     known = read_known(run, ledger_topic_id, snapshot)
     if said := narrow_lag_bound(known.step_times, settings.max_policy_lag):
         _LOG.warning(said)
     plan = plan_restart(known.fold, known.newest_version)
     source = run.sibling(settings.rollouts_run)
-    checkpoint = None if plan.checkpoint is None else checkpoints.directory(plan.checkpoint)
+    checkpoint = None if plan.checkpoint is None else checkpoint_directory(checkpoints, plan.checkpoint)
     restored = _restored_position(run, source, plan, checkpoint)
     if plan.parent is None:
         check_first_start(
-            checkpoints.positions(), _noted(run, source),
+            positions(checkpoints), _noted(run, source),
             run=run.name, topic_ids=restored.topic_ids, newest_version=known.newest_version,
         )  # fmt: skip
     elif not any(run.ends(WEIGHTS).values()):

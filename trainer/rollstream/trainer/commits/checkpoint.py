@@ -1,5 +1,6 @@
-"""Checkpoints: what a trainer restarts from. Each is a directory, written once, with three parts.
+"""Checkpoints: what a trainer restarts from. Each is a directory `<version>-<incarnation>/`, written once: three parts.
 
+One that no surviving ledger entry names is as absent.
 The state of the training backend (model, optimizer), the trainer's position in the topics that it reads, and what it
 knew of the run's history, so that the next trainer reads only what came since.
 """
@@ -7,7 +8,7 @@ knew of the run's history, so that the next trainer reads only what came since.
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -20,6 +21,7 @@ _LOG = logging.getLogger(__name__)
 _POSITION: Final = "position.json"
 _HISTORY: Final = "history.json"
 _STATE: Final = "state"
+_Part = TypeVar("_Part", bound=BaseModel)
 
 
 class NextOffset(BaseModel):
@@ -60,74 +62,54 @@ def as_next_offsets(offsets: Mapping[Partition, int]) -> tuple[NextOffset, ...]:
     )
 
 
-class CheckpointStore:
-    """Checkpoints as `<version>-<incarnation>/` in a store; one that no surviving ledger entry names is as absent."""
+def write_checkpoint(
+    store: WeightStore, name: str, position: Position, history: HistorySnapshot, save_state: Callable[[Path], None]
+) -> str:
+    """Write a new checkpoint, all or nothing, and durably; returns its uri. Raises `WeightStoreError`."""
 
-    def __init__(self, store: WeightStore) -> None:
-        self._store = store
+    def save(directory: Path) -> None:
+        (directory / _STATE).mkdir()
+        save_state(directory / _STATE)
+        (directory / _POSITION).write_text(position.model_dump_json(indent=2))
+        (directory / _HISTORY).write_text(history.model_dump_json())
 
-    def write(self, name: str, position: Position, history: HistorySnapshot, save_state: Callable[[Path], None]) -> str:
-        """Write a new checkpoint, all or nothing, and durably; returns its uri. Raises `WeightStoreError`."""
+    return store.write(name, save).uri
 
-        def save(directory: Path) -> None:
-            (directory / _STATE).mkdir()
-            save_state(directory / _STATE)
-            (directory / _POSITION).write_text(position.model_dump_json(indent=2))
-            (directory / _HISTORY).write_text(history.model_dump_json())
 
-        return self._store.write(name, save).uri
+def newest_history(store: WeightStore, mark: str, ledger_topic_id: str) -> HistorySnapshot | None:
+    """The newest snapshot of this ledger among the checkpoints of its trainers; None if none can be read."""
+    histories = (snapshot for _, snapshot in _read(store, mark, _HISTORY, HistorySnapshot))
+    return next((found for found in histories if found.ledger_topic_id == ledger_topic_id), None)
 
-    def names(self, mark: str) -> set[str]:
-        """Names of the checkpoints whose writers' incarnations begin with `mark`."""
-        return self._store.names(mark)
 
-    def delete(self, name: str) -> None:
-        """Delete a checkpoint, if it exists."""
-        self._store.delete(name)
+def positions(store: WeightStore) -> Iterator[tuple[str, Position]]:
+    """Every checkpoint's name and position, newest version first; unreadable ones are left out."""
+    return _read(store, "", _POSITION, Position)
 
-    def sweep(self) -> None:
-        """Remove what killed processes left half-written."""
-        self._store.sweep()
 
-    def newest_history(self, mark: str, ledger_topic_id: str) -> HistorySnapshot | None:
-        """The newest snapshot of this ledger; None if there is none that can be read."""
-        newest_first = sorted(self.names(mark), key=lambda name: int(name.partition("-")[0]), reverse=True)
-        for name in newest_first:
-            try:
-                found = HistorySnapshot.model_validate_json(self._store.read(name, _HISTORY))
-            except (CorruptWeightsError, ValidationError) as error:
-                said = str(error).partition("\n")[0]
-                _LOG.warning("%s of checkpoint %s can't be read, an older one has to do: %s", _HISTORY, name, said)
-                continue
-            if found.ledger_topic_id == ledger_topic_id:
-                return found
-        return None
-
-    def positions(self) -> Iterator[tuple[str, Position]]:
-        """Every checkpoint's name and position, newest version first; unreadable ones are left out."""
-        for name in sorted(self.names(""), key=lambda name: int(name.partition("-")[0]), reverse=True):
-            try:
-                yield name, Position.model_validate_json(self._store.read(name, _POSITION))
-            except (CorruptWeightsError, ValidationError) as error:
-                _LOG.warning("checkpoint %s can't be read: %s", name, str(error).partition("\n")[0])
-
-    def directory(self, uri: str) -> Path:
-        """The checkpoint that the ledger names, as a local directory; raises `ConfigurationError` if it is elsewhere.
-
-        Entries come from a topic that others may write, and a trainer becomes what its checkpoint holds.
-        """
+def _read(store: WeightStore, mark: str, part: str, kind: type[_Part]) -> Iterator[tuple[str, _Part]]:
+    """One part of each checkpoint whose writer's incarnation begins with `mark`, newest version first."""
+    for name in sorted(store.names(mark), key=lambda name: int(name.partition("-")[0]), reverse=True):
         try:
-            return self._store.fetch(uri, None)
-        except CorruptWeightsError as error:
-            raise ConfigurationError(
-                f"the ledger names a checkpoint that is not here, or damaged: {error}; set [trainer] checkpoints to "
-                "where the trainers before this one wrote theirs, or go back to a version before it with `rollstream "
-                "weights rollback`"
-            ) from error
+            yield name, kind.model_validate_json(store.read(name, part))
+        except (CorruptWeightsError, ValidationError) as error:
+            said = str(error).partition("\n")[0]
+            _LOG.warning("%s of checkpoint %s can't be read, an older one has to do: %s", part, name, said)
 
-    def confirm(self) -> None:
-        """Raise `CorruptWeightsError` if the checkpoint was changed while it was restored."""
-        self._store.confirm()
+
+def checkpoint_directory(store: WeightStore, uri: str) -> Path:
+    """The checkpoint that the ledger names, as a local directory; raises `ConfigurationError` if it is elsewhere.
+
+    Entries come from a topic that others may write, and a trainer becomes what its checkpoint holds.
+    """
+    try:
+        return store.fetch(uri, None)
+    except CorruptWeightsError as error:
+        raise ConfigurationError(
+            f"the ledger names a checkpoint that is not here, or damaged: {error}; set [trainer] checkpoints to "
+            "where the trainers before this one wrote theirs, or go back to a version before it with `rollstream "
+            "weights rollback`"
+        ) from error
 
 
 def read_position(directory: Path) -> Position:

@@ -38,7 +38,7 @@ from rollstream.schemas.ledger import (
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER, WEIGHTS
 from rollstream.schemas.weights import WeightsPublished
-from rollstream.trainer.commits.checkpoint import CheckpointStore, Position
+from rollstream.trainer.commits.checkpoint import Position, write_checkpoint
 
 Save = Callable[[Path], None]
 
@@ -81,7 +81,7 @@ class Stores:
     """Where directories go."""
 
     weights: WeightStore
-    checkpoints: CheckpointStore
+    checkpoints: WeightStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,7 +241,7 @@ class Commits:
             self._known.fold.forget(timedelta(seconds=self._settings.remember_seconds))
         name = f"{published.weight_version}-{self._settings.incarnation}"
         position = request.position(published.weight_version, published.step)
-        uri = self._checkpoints.write(name, position, self._known.snapshot(), request.save_state)
+        uri = write_checkpoint(self._checkpoints, name, position, self._known.snapshot(), request.save_state)
         crash_point("checkpoint_written")
         self._checkpoints_there.add(name)
         return uri
@@ -275,6 +275,7 @@ class Commits:
         )
         entry, published = made[-1]
         if published is not None:
+            # A restart goes back to a version's entry, so the drops before it are not cut.
             self._published = published
             self._drops_since_version.clear()
         self.weight_version, self.step = entry.weight_version, entry.step

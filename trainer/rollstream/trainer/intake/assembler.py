@@ -16,7 +16,7 @@ from rollstream.schemas.ledger import ClosedGroup, GroupOutcome
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, out_of_bounds
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Place, PlacedSample
+from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, LogPlace, PlacedSample
 
 
 class Assembler:
@@ -49,7 +49,8 @@ class Assembler:
         self._start = dict(offsets)
         self._trackers: dict[Partition, OffsetTracker] = {}
         self._bytes_bound = incomplete_bytes
-        self._incomplete_bytes = 0
+        self.incomplete_bytes = 0
+        """Encoded size of the samples of incomplete groups."""
         self.num_duplicates = 0
 
     @property
@@ -62,11 +63,6 @@ class Assembler:
         """Groups that are not closed."""
         return len(self._open)
 
-    @property
-    def incomplete_bytes(self) -> int:
-        """Encoded size of the samples of incomplete groups."""
-        return self._incomplete_bytes
-
     def is_closed(self, group_id: str) -> bool:
         """Whether the group is trained on or dropped, on the surviving branch or since."""
         return group_id in self._closed or group_id in self._closed_in_ledger
@@ -77,7 +73,7 @@ class Assembler:
             if not self.is_closed(group_id):
                 self._open.setdefault(group_id, Group(group_id=group_id, content_hash="", group_size=0))
 
-    def skip(self, place: Place) -> None:
+    def skip(self, place: LogPlace) -> None:
         """Pass over a record that belongs to no group."""
         tracker = self._tracker(place.partition)
         tracker.start(place.offset)
@@ -87,14 +83,14 @@ class Assembler:
         """Note that the ledger names these groups as closed."""
         self._closed.difference_update(group_ids)
 
-    def add_prompt(self, prompt: PromptSubmitted, place: Place, trace: TraceContext | None = None) -> None:
+    def add_prompt(self, prompt: PromptSubmitted, place: LogPlace, trace: TraceContext | None = None) -> None:
         """Open the prompt's group."""
         group = self._group_for(prompt, prompt.group_id, prompt.group_size, place, trace)
         if group is not None and group.prompt_place is None:
             group.prompt_place = place
 
     def add_sample(
-        self, scored: RolloutScored, place: Place, num_bytes: int, trace: TraceContext | None = None
+        self, scored: RolloutScored, place: LogPlace, num_bytes: int, trace: TraceContext | None = None
     ) -> None:
         """Put a sample into its group; of two attempts a completed one is kept, else the first."""
         rollout = scored.rollout
@@ -108,9 +104,10 @@ class Assembler:
         known = group.samples.get(rollout.sample_index)
         if known is None:
             self._fill(group, sample)
+        # Also in a complete group, which waits for a step: it counts until the group is closed.
         elif sample.is_completed and not known.is_completed:
             if not group.is_complete:
-                self._incomplete_bytes += num_bytes - known.num_bytes
+                self.incomplete_bytes += num_bytes - known.num_bytes
             group.samples[rollout.sample_index] = sample
         else:
             self.num_duplicates += 1
@@ -154,7 +151,7 @@ class Assembler:
         return tuple(self._open)
 
     def _group_for(
-        self, prompt: PromptSubmitted, group_id: str, group_size: int, place: Place, trace: TraceContext | None
+        self, prompt: PromptSubmitted, group_id: str, group_size: int, place: LogPlace, trace: TraceContext | None
     ) -> Group | None:
         """The open group that this record belongs to, opened if it is new; None if the record changes nothing."""
         if self.is_closed(group_id):
@@ -171,6 +168,7 @@ class Assembler:
         elif not group.content_hash:
             # The group was only expected (`expect`).
             group.content_hash, group.group_size = content_hash, group_size
+        # Before anything may drop the group: closing it finishes all of its records.
         self._tracker(place.partition).start(place.offset)
         group.places.append(place)
         if (group.content_hash, group.group_size) != (content_hash, group_size):
@@ -193,11 +191,11 @@ class Assembler:
 
     def _fill(self, group: Group, sample: PlacedSample) -> None:
         group.samples[sample.scored.rollout.sample_index] = sample
-        self._incomplete_bytes += sample.num_bytes
+        self.incomplete_bytes += sample.num_bytes
         if group.is_complete:
-            self._incomplete_bytes -= group.num_bytes
+            self.incomplete_bytes -= group.num_bytes
             self._completed.append(group)
-        while self._incomplete_bytes > self._bytes_bound:
+        while self.incomplete_bytes > self._bytes_bound:
             oldest = next(group for group in self.incomplete if group.samples)
             self.drop(oldest.group_id, DropReason.OVERFLOW)
 
@@ -205,7 +203,7 @@ class Assembler:
         group = self._open.pop(group_id)
         self._closed.add(group_id)
         if not group.is_complete:
-            self._incomplete_bytes -= group.num_bytes
+            self.incomplete_bytes -= group.num_bytes
         for place in group.places:
             self._tracker(place.partition).finish(place.offset)
         return group

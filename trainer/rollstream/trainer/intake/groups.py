@@ -79,7 +79,7 @@ class DropReason(StrEnum):
     """Its step had a non-finite loss or gradient and was skipped. A restart that cuts this closes it again."""
 
 
-class Place(NamedTuple):
+class LogPlace(NamedTuple):
     """Where a record lies."""
 
     partition: Partition
@@ -91,7 +91,7 @@ class PlacedSample:
     """A scored sample, where it lies in `scored`, its size there in bytes, and the span of its scoring, if traced."""
 
     scored: RolloutScored
-    place: Place
+    place: LogPlace
     num_bytes: int
     trace: TraceContext | None = None
 
@@ -112,9 +112,9 @@ class Group:
     group_id: str
     content_hash: str
     group_size: int
-    prompt_place: Place | None = None
+    prompt_place: LogPlace | None = None
     samples: dict[int, PlacedSample] = field(default_factory=dict)
-    places: list[Place] = field(default_factory=list)
+    places: list[LogPlace] = field(default_factory=list)
     trace: TraceContext | None = None
 
     @property

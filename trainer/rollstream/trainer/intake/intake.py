@@ -94,7 +94,7 @@ class Intake:
     def has_late(self, lag: LagOf) -> bool:
         """Whether one more step would make a group too old that still lacks samples.
 
-        Its samples so far tell, or before any came the generators: see `Aging.begun_with`.
+        Its samples so far tell it, or before any came the generators (`Aging.begun_with`).
         """
         if self._rules.lag_scope == "token":
             return False
@@ -124,11 +124,11 @@ class Intake:
         return None
 
     def tick(self, now: float, *, is_fresh: bool) -> None:
-        """See `Aging.tick`."""
+        """Let groups age, for as long as the broker answers."""
         self._aging.tick(now, is_fresh=is_fresh)
 
     def give_up_lost(self, upstream: Upstream, read: ReadUpTo) -> None:
-        """Drop the incomplete groups that will never be complete; see `Aging.observe`."""
+        """Drop the incomplete groups that will never be complete."""
         self._aging.observe(upstream, self.assembler.incomplete, read)
         for group in self._aging.lost(self.assembler.incomplete, read):
             self.assembler.drop(group.group_id, DropReason.EXPIRED if self._is_expired(group) else DropReason.LOST)

@@ -17,7 +17,7 @@ from rollstream.stage.dead_letters import dead_letter
 from rollstream.trainer import metrics
 from rollstream.trainer.intake.aging import ReadUpTo
 from rollstream.trainer.intake.assembler import Assembler
-from rollstream.trainer.intake.groups import Place
+from rollstream.trainer.intake.groups import LogPlace
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class RolloutReader:
     def assemble(self, messages: list[KafkaMessage], assembler: Assembler) -> None:
         """Decode and assemble; a sample that can't be read goes to dead-letters, and its group lacks it."""
         for message in messages:
-            place = Place(message.topic_partition, message.offset)
+            place = LogPlace(message.topic_partition, message.offset)
             trace = context_in(message.headers) if self._is_traced else None
             try:
                 if message.topic == self._prompts_topic:

@@ -1,4 +1,7 @@
-"""Asks the broker every few seconds how far generators and scorers are, in a thread of its own."""
+"""Asks the broker every few seconds how far generators and scorers are, in a thread of its own.
+
+What the trainer's own lag is follows from the answers, so it is exported here too.
+"""
 
 import logging
 import threading
@@ -9,10 +12,12 @@ from typing import Final
 
 from rollstream.bus.admin import CommittedOffsets, KafkaAdmin
 from rollstream.bus.commit_notes import marks_in
+from rollstream.bus.message import Partition
+from rollstream.bus.metrics import LAG
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.topics import LEDGER, PROMPTS, ROLLOUTS, SCORED, WEIGHTS
-from rollstream.trainer.intake.aging import Upstream
+from rollstream.trainer.intake.aging import Offsets, Upstream
 from rollstream.trainer.metrics import TOPIC_RECORDS
 
 Clock = Callable[[], float]
@@ -35,17 +40,13 @@ class UpstreamWatcher:
     ) -> None:
         self._run = run
         self._ask_every_seconds = ask_every_seconds
-        self._latest = Upstream()
+        self.latest = Upstream()
+        """The newest answer: the same object until there is a newer one."""
         self._clock = clock
         self._asked_at: float | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._ask_for_ever, name="upstream", daemon=True)
         self._thread.start()
-
-    @property
-    def latest(self) -> Upstream:
-        """The newest answer: the same object until there is a newer one."""
-        return self._latest
 
     @property
     def is_fresh(self) -> bool:
@@ -65,7 +66,7 @@ class UpstreamWatcher:
             while not self._closing.wait(self._ask_every_seconds):
                 asked_at = self._clock()
                 try:
-                    self._latest = _ask(run, admin, generators, scorers)
+                    self.latest = _ask(run, admin, generators, scorers)
                     self._asked_at = asked_at
                     if time.monotonic() - sizes_at >= _SIZES_EVERY_SECONDS:
                         _export_sizes(run, admin)
@@ -73,6 +74,24 @@ class UpstreamWatcher:
                 # Whatever it is: without this thread no group would be given up any more, and nobody would know why.
                 except Exception as error:  # noqa: BLE001
                     _LOG.warning("cannot tell how far the other stages are, no group is given up meanwhile: %s", error)
+
+
+def export_own_lag(
+    group: str, source: Run, upstream: Callable[[], Upstream], committed: Callable[[], Mapping[Partition, int]]
+) -> None:
+    """Export how far the offsets that the trainer commits for monitors lie behind the ends of what it reads.
+
+    Each scrape computes it anew, so it grows also while a step runs or hangs.
+
+    `source`: the run whose topics are read. `upstream`: the broker's newest answer. `committed`: the newest offsets.
+    """
+    prompts, scored = source.topic(PROMPTS), source.topic(SCORED)
+    LAG.labels(group, prompts).set_function(lambda: _lag(prompts, upstream().prompts_end, committed()))
+    LAG.labels(group, scored).set_function(lambda: _lag(scored, upstream().scored_end, committed()))
+
+
+def _lag(topic: str, ends: Offsets, committed: Mapping[Partition, int]) -> float:
+    return float(sum(max(0, end - committed.get((topic, number), 0)) for number, end in ends.items()))
 
 
 def _ask(run: Run, admin: KafkaAdmin, generators: CommittedOffsets, scorers: CommittedOffsets) -> Upstream:

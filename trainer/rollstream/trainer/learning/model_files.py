@@ -13,8 +13,9 @@ from transformers.utils import logging as transformers_logging
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.trainer.learning.hidden_states import CausalModel
 
-_TOKENIZER_FILES = ("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model")
-_CHAT_TEMPLATES = ("chat_template*",)
+_TOKENIZER_FILES = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "chat_template*"
+)  # fmt: skip
 
 
 def load_model(path: Path, device: torch.device) -> Any:
@@ -44,7 +45,7 @@ def save_model(model: CausalModel, path: Path, *, dtype: torch.dtype, tokenizer_
     else:
         model.save_pretrained(path, state_dict=_cast(model.state_dict(), dtype))
         _name_dtype(path / "config.json", dtype)
-    for pattern in (*_TOKENIZER_FILES, *_CHAT_TEMPLATES):
+    for pattern in _TOKENIZER_FILES:
         for file in tokenizer_from.glob(pattern):
             shutil.copyfile(file, path / file.name)
 

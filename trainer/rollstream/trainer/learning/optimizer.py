@@ -5,11 +5,11 @@ shrinking them bounds no function of the input, and rare tokens, which hardly ge
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch.nn import Embedding, Module, Parameter
+from torch.nn import Embedding, Module
 
 from rollstream.trainer.learning.settings import LearningSettings
 
@@ -40,27 +40,9 @@ def learning_rate(settings: LearningSettings, update: int) -> float:
     return settings.final_learning_rate + (settings.learning_rate - settings.final_learning_rate) * left
 
 
-def restore(optimizer: torch.optim.Optimizer, state: Mapping[str, Any], parameters: Sequence[Parameter]) -> None:
-    """Take over the moments of a checkpoint; the optimizer's own settings stay in force.
-
-    `parameters`: in the model's order, in which a checkpoint without a group of its own for what is not decayed has
-    them.
-    """
+def restore(optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Take over the moments of a checkpoint; the optimizer's own settings stay in force."""
     own = [{name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups]
-    optimizer.load_state_dict(_in_groups(optimizer, state, parameters))
+    optimizer.load_state_dict(dict(state))
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
-
-
-def _in_groups(
-    optimizer: torch.optim.Optimizer, state: Mapping[str, Any], parameters: Sequence[Parameter]
-) -> dict[str, Any]:
-    if len(state["param_groups"]) == len(optimizer.param_groups):
-        return dict(state)
-    numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
-    in_order = [numbers[id(parameter)] for group in optimizer.param_groups for parameter in group["params"]]
-    moments = state["state"]
-    return {
-        "state": {place: moments[number] for place, number in enumerate(in_order) if number in moments},
-        "param_groups": optimizer.state_dict()["param_groups"],
-    }

@@ -59,18 +59,10 @@ def run_sft(settings: SftSettings, rollouts: Iterable[Exchange] | None = None) -
     texts = Texts(settings)
     validation = _validation(settings)
     if rollouts is None:
-        return _trained(model, of_environment(_environment(settings), texts, settings.seed), validation, settings)
+        return _train(model, of_environment(_environment(settings), texts, settings.seed), validation, settings)
     source = RolloutDemonstrations(rollouts, texts, settings, longest_sequence(settings.model_path))
-    report = _trained(model, iter(source), validation, settings)
+    report = _train(model, iter(source), validation, settings)
     return replace(report, left_out=dict(source.left_out))
-
-
-def _trained(
-    model: Any, source: Iterator[Demonstration], validation: Validation | None, settings: SftSettings
-) -> SftReport:
-    report = _train(model, source, validation, settings)
-    save_model(model, settings.output, dtype=torch.float32, tokenizer_from=settings.model_path)
-    return report
 
 
 def _environment(settings: SftSettings) -> Environment:
@@ -117,6 +109,7 @@ def _train(
         _LOG.info("step %d: loss %.3f, sampled accuracy %.3f", num_steps, loss, accuracy)
         if settings.until_accuracy is not None and accuracy >= settings.until_accuracy:
             break
+    save_model(model, settings.output, dtype=torch.float32, tokenizer_from=settings.model_path)
     return SftReport(num_steps=num_steps, loss=loss, accuracy=accuracy)
 
 

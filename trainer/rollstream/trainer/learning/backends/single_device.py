@@ -92,7 +92,6 @@ class SingleDeviceBackend:
         return cls(model, settings, model_path=model_path, device=device)
 
     def train_step(self, samples: Sequence[TrainingSample], *, step: int) -> StepReport:
-        """See `TrainingBackend.train_step`."""
         watch = _Stopwatch()
         order = np.random.default_rng([self._settings.seed, step])
         parts = split_minibatches(samples, self._settings.minibatches, order)
@@ -108,11 +107,9 @@ class SingleDeviceBackend:
         return _report(updates, len(minibatches), rate, watch)
 
     def save_weights(self, path: Path) -> None:
-        """See `TrainingBackend.save_weights`."""
         save_model(self._model, path, dtype=self._dtype, tokenizer_from=self._model_path)
 
     def save_state(self, path: Path) -> None:
-        """See `TrainingBackend.save_state`."""
         cuda = [torch.cuda.get_rng_state(self._device)] if self._device.type == "cuda" else []
         state = {
             "model": self._model.state_dict(),
@@ -124,11 +121,10 @@ class SingleDeviceBackend:
         torch.save(state, path / _STATE)
 
     def load_state(self, path: Path) -> None:
-        """See `TrainingBackend.load_state`."""
         state = _read_state(path)
         self._model.load_state_dict(state["model"])
-        restore(self._optimizer, state["optimizer"], self._parameters)
-        _log_changes(state.get("settings", {}), self._settings)
+        restore(self._optimizer, state["optimizer"])
+        _log_changes(state["settings"], self._settings)
         self._num_updates = state["num_updates"]
         torch.set_rng_state(state["random"][0])
         for generator_state in state["random"][1:]:
@@ -214,8 +210,8 @@ def _model_bounds(config: Any, settings: LearningSettings) -> ModelBounds:
 def _log_changes(before: Mapping[str, Any], settings: LearningSettings) -> None:
     """Log each setting that differs from those of the checkpoint that is restored."""
     for name, value in settings.model_dump().items():
-        if name in before and before[name] != value:
-            _LOG.info("learning.%s was changed since the checkpoint: %s -> %s", name, before[name], value)
+        if before.get(name) != value:
+            _LOG.info("learning.%s was changed since the checkpoint: %s -> %s", name, before.get(name), value)
 
 
 def _read_state(directory: Path) -> dict[str, Any]:
