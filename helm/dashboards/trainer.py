@@ -27,7 +27,7 @@ rollstream weights rollback VERSION
 
 
 def make() -> dashboard.Dashboard:
-    """Time, optimization, on- and off-policy figures of the newest step."""
+    """Time, optimization, on- and off-policy numbers of the newest step."""
     return board(
         "trainer",
         "Trainer",
@@ -108,26 +108,26 @@ def _optimization() -> Row:
     return Row(
         title="Optimization",
         panels=[
-            _figure(
+            _of_step(
                 "Loss",
                 "Mean over the updates of the step. Its sign and size say little by themselves.",
                 "none",
                 loss="loss",
             ),
-            _figure(
+            _of_step(
                 "Gradient norm",
                 "Before it is scaled down to max_grad_norm. A growth over many steps often comes before a collapse.",
                 "none",
                 grad_norm="norm",
             ),
-            _figure("Learning rate", "Of the newest step.", "none", learning_rate="learning rate"),
-            _figure(
+            _of_step("Learning rate", "Of the newest step.", "none", learning_rate="learning rate"),
+            _of_step(
                 "Entropy over time",
                 "On the trained tokens. Near 0 samples of a group become equal and nothing is learned.",
                 "suffix: nats",
                 entropy="entropy",
             ),
-            _figure(
+            _of_step(
                 "Clipped tokens",
                 "Share of the tokens whose importance ratio was clipped. With one minibatch a step and "
                 'old = "proximal" nothing is.',
@@ -135,7 +135,7 @@ def _optimization() -> Row:
                 clip_fraction_low="below",
                 clip_fraction_high="above",
             ),
-            _figure(
+            _of_step(
                 "Dropped and flat groups",
                 "Of the groups that closed since the step before: those not trained on, and those without an advantage "
                 "on anything that trains, mostly since all rewards are equal.",
@@ -160,7 +160,7 @@ def _policies() -> Row:
     return Row(
         title="Sampling policy against trained policy",
         panels=[
-            _figure(
+            _of_step(
                 "Mismatch KL",
                 "At policy lag 0 it compares the engine's probabilities with the trainer's and should be about 0. "
                 "Above lag 0 it also shows how far the policy has moved.",
@@ -168,14 +168,14 @@ def _policies() -> Row:
                 mismatch_kl_lag_0="lag 0",
                 mismatch_kl_lagged="lag above 0",
             ),
-            _figure(
+            _of_step(
                 "Importance weights",
                 "Proximal ÷ behavior probability of the tokens, at most importance_cap. 1 means no difference.",
                 "none",
                 importance_weight_mean="mean",
                 importance_weight_max="most",
             ),
-            _figure(
+            _of_step(
                 "Effective samples and capped weights",
                 "Share of the tokens that count after weighting, and share of the tokens whose weight was capped.",
                 "percentunit",
@@ -186,6 +186,6 @@ def _policies() -> Row:
     )
 
 
-def _figure(title: str, description: str, unit: str, **figures: str) -> Panel:
-    queries = (query(f"rollstream_trainer_{name}{{{RUN}}}", legend) for name, legend in figures.items())
+def _of_step(title: str, description: str, unit: str, **legends: str) -> Panel:
+    queries = (query(f"rollstream_trainer_{name}{{{RUN}}}", legend) for name, legend in legends.items())
     return lines(title, description, unit, *queries)

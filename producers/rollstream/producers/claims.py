@@ -93,11 +93,11 @@ class Claims:
         before = None if older is None else (older.source, older.claimed_at)
         if record.producer == self._name and self.claimed_at is not None:
             before = (self._source, self.claimed_at)
-        place = self.own_of_source if record.producer == self._name else older
+        furthest = self.own_of_source if record.producer == self._name else older
         why = (
             why_untrue(record, appended_at, ends)
             or (before and why_not_after(record, *before))
-            or (place and why_not_further(record, place))
+            or (furthest and why_not_further(record, furthest))
         )
         if why:
             self._refuse(record, why)

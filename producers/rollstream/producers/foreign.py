@@ -73,9 +73,9 @@ def not_on_prompts(run: Run, groups: Iterable[str], read_to: Mapping[int, int]) 
     if not missing:
         return missing
     bounds = run.bounds(PROMPTS)
-    firsts = {place: first for place, (first, _) in bounds.items()}
+    firsts = {one: first for one, (first, _) in bounds.items()}
     window = _LEAST_WINDOW + 4 * len(missing)
-    near = {place: min(max(first, read_to.get(place[1], end) - window), end) for place, (first, end) in bounds.items()}
+    near = {one: min(max(first, read_to.get(one[1], end) - window), end) for one, (first, end) in bounds.items()}
     missing = _without_found(run, missing, near)
     return missing if near == firsts or not missing else _without_found(run, missing, firsts)
 

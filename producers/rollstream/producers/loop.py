@@ -224,7 +224,7 @@ class Producer:
     def _start_in(self, topic: Topic[Any], offsets: Mapping[int, int]) -> dict[Partition, int]:
         """The wanted offsets, as far as the topic has them: records of `prompts` are deleted when they are old."""
         bounds = self._run.bounds(topic).items()
-        return {place: min(max(offsets.get(place[1], 0), first), end) for place, (first, end) in bounds}
+        return {partition: min(max(offsets.get(partition[1], 0), first), end) for partition, (first, end) in bounds}
 
     def _take_in(self, message: KafkaMessage) -> LedgerEntry | None:
         """Note a record of `producers`, or fold an entry of the ledger into the credit and return it."""

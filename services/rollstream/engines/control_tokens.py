@@ -65,8 +65,8 @@ class OutsideEncoder:
 
 def _unknown(model: dict[str, Any]) -> str | None:
     """The token that stands for characters that no other token has."""
-    place = model.get("unk_id")
-    return model.get("unk_token") if place is None else model["vocab"][place][0]
+    number = model.get("unk_id")
+    return model.get("unk_token") if number is None else model["vocab"][number][0]
 
 
 def _renamed(state: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:

@@ -46,12 +46,12 @@ class Marked(str):
 
     __rmul__ = __mul__
 
-    def __getitem__(self, place: SupportsIndex | slice) -> Marked:
-        own = self.own[place] if isinstance(place, slice) else bytes([self.own[place]])
-        return Marked(super().__getitem__(place), own)
+    def __getitem__(self, index: SupportsIndex | slice) -> Marked:
+        own = self.own[index] if isinstance(index, slice) else bytes([self.own[index]])
+        return Marked(super().__getitem__(index), own)
 
     def __iter__(self) -> Iterator[Marked]:
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def lstrip(self, chars: str | None = None, /) -> Marked:
         return self[len(self) - len(super().lstrip(chars)) :]
@@ -117,12 +117,12 @@ class Marked(str):
 
     def _pieces(self, parts: list[str], separator: str | None) -> list[Marked]:
         """`parts` of this text, in their order, with their origin."""
-        pieces, place = [], 0
+        pieces, start = [], 0
         for part in parts:
             # Between words is any white space, of which a part has none at its beginning.
-            place = place if separator is not None else self.find(part, place)
-            pieces.append(self[place : place + len(part)])
-            place += len(part) + len(separator or "")
+            start = start if separator is not None else self.find(part, start)
+            pieces.append(self[start : start + len(part)])
+            start += len(part) + len(separator or "")
         return pieces
 
 

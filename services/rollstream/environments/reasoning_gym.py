@@ -80,11 +80,11 @@ class ReasoningGym:
     def _endless(self, split: Split, seed: int, start: int) -> Iterator[Task]:
         block, to_skip = divmod(start, _BLOCK_TASKS)
         while True:
-            place = -1
-            for place, entry in enumerate(islice(self._entries_in(split, f"{seed}/{block}"), _BLOCK_TASKS)):
-                if place >= to_skip:
-                    yield self._task(f"{split}/{seed}/{block * _BLOCK_TASKS + place}", entry)
-            if place + 1 < _BLOCK_TASKS:
+            row = -1
+            for row, entry in enumerate(islice(self._entries_in(split, f"{seed}/{block}"), _BLOCK_TASKS)):
+                if row >= to_skip:
+                    yield self._task(f"{split}/{seed}/{block * _BLOCK_TASKS + row}", entry)
+            if row + 1 < _BLOCK_TASKS:
                 return
             block, to_skip = block + 1, 0
 

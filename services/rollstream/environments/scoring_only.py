@@ -20,26 +20,21 @@ from functools import partial
 from importlib.util import find_spec
 
 from rollstream.environments.protocol import no_tasks
-from rollstream.environments.rewards.equivalence import is_equivalent, load_math_verify
+from rollstream.environments.rewards.datasets import equivalent
+from rollstream.environments.rewards.equivalence import load_math_verify
 from rollstream.environments.rewards.json_schema import fits_schema, is_json, load_jsonschema
 from rollstream.environments.rewards.letters import answered, multiple_choice
-from rollstream.environments.rewards.references import reference_of
 from rollstream.environments.rewards.registry import score_by_source
 from rollstream.environments.rewards.sandbox import Sandbox
-from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
+from rollstream.environments.rubric import Rubric, WeightedReward
 from rollstream.schemas.prompt import Sampling
-
-
-def correct(sample: RewardInput) -> float:
-    """1 if the answer is right, else 0."""
-    return float(is_equivalent(sample.completion, reference_of(sample)))
 
 
 class Math:
     """It has no options."""
 
     name = "math"
-    rubric = Rubric(WeightedReward("correct", correct))
+    rubric = Rubric(WeightedReward("correct", equivalent))
     sampling = Sampling(temperature=1.0, max_tokens=1024)
     tasks = no_tasks
 

@@ -115,6 +115,7 @@ async def run_on(
 ) -> None:
     """Run the stage on an engine that was started already; see `run_generator`."""
     identity = _identity(engine, settings)
+    # An evaluation prompt waits for its version for as long as others may hold that version back.
     current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
     run = Run(settings)
     async with run.publisher(identity.generator_id) as publisher:

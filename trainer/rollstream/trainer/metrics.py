@@ -1,4 +1,4 @@
-"""What a trainer exports to Prometheus: figures of the newest step as gauges, sums since the start as counters."""
+"""What a trainer exports to Prometheus: numbers of the newest step as gauges, sums since the start as counters."""
 
 from collections import Counter as Counts
 from collections.abc import Iterable, Iterator, Mapping

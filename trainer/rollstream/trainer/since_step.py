@@ -116,7 +116,7 @@ class SinceStep:
             self._add_missing(admitted.group)
 
     def metrics(self) -> dict[str, float]:
-        """Figures of the samples, and shares of the groups that were for training."""
+        """Numbers of the samples, and shares of the groups that were for training."""
         num_dropped = self.dropped.total() - self.dropped[DropReason.NOT_FOR_TRAINING]
         num_closed = max(1, self.num_trained + num_dropped)
         return {

@@ -135,7 +135,7 @@ def train(
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
         upstream = UpstreamWatcher(run.sibling(settings.rollouts_run), clock)
         stack.callback(upstream.close)
-        reader = stack.enter_context(RolloutReader(settings, found.start.offsets))
+        reader = stack.enter_context(closing(RolloutReader(settings, found.start.offsets)))
         # Minutes may have passed: from here on the reader itself looks.
         check_topics(found.restored, reader.topic_ids)
         source = run.sibling(settings.rollouts_run)

@@ -40,17 +40,17 @@ def lend(settings: EngineSettings, on_ready: Callable[[], None]) -> NoReturn:
 
     end_forks_with_this_process()
     VllmDirectory.make()
-    place = f"machine {settings.nodes.rank} of {settings.nodes.count}"
+    machine = f"machine {settings.nodes.rank} of {settings.nodes.count}"
     try:
         executor = MultiprocExecutor(config, monitor_workers=False)
         leader = _connected(settings.nodes)
     except Exception as error:  # vLLM raises nothing more exact
-        raise EngineDeadError(f"vLLM's processes on {place} did not start: {error}") from error
+        raise EngineDeadError(f"vLLM's processes on {machine} did not start: {error}") from error
     threading.Thread(target=_end_workers_with, args=(leader,), name="leader", daemon=True).start()
     on_ready()
     executor.start_worker_monitor(inline=True)
     raise EngineDeadError(
-        f"vLLM's processes on {place} have ended, by themselves or with the generator's engine at "
+        f"vLLM's processes on {machine} have ended, by themselves or with the generator's engine at "
         f"{settings.nodes.leader}: all machines of this generator must start again"
     )
 

@@ -48,8 +48,8 @@ def math_dapo(sample: RewardInput) -> float:
     return 1.0 if lines and minerva_form(lines[-1]) == wanted else -1.0
 
 
-def numina(sample: RewardInput) -> float:
-    """1 if the answer is mathematically the reference answer, else 0. verl has rules of its own here."""
+def equivalent(sample: RewardInput) -> float:
+    """1 if the answer is mathematically the reference answer, else 0. verl has rules of its own for NuminaMath."""
     return float(is_equivalent(sample.completion, reference_of(sample)))
 
 

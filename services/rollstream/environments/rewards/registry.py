@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from rollstream.environments.ifeval.ifeval import strict
 from rollstream.environments.rewards.code import code_reward
-from rollstream.environments.rewards.datasets import geometry3k, gsm8k, math_boxed, math_dapo, numina, search_r1
+from rollstream.environments.rewards.datasets import equivalent, geometry3k, gsm8k, math_boxed, math_dapo, search_r1
 from rollstream.environments.rewards.json_schema import fits_schema
 from rollstream.environments.rewards.letters import multiple_choice
 from rollstream.environments.rewards.references import as_metadata, as_text
@@ -71,7 +71,7 @@ SOURCES: Final = (
     _dapo("math"),
     _dapo("math_dapo_reasoning"),
     _dapo("aime*"),
-    RewardSource(name="numina_*", score=numina),
+    RewardSource(name="numina_*", score=equivalent),
     RewardSource(name="hiyouga/geometry3k", score=geometry3k, pass_threshold=0.9),
     *(RewardSource(name=f"searchR1_{name}", score=search_r1) for name in _SEARCH_SETS),
     *(RewardSource(name=name) for name in ("codecontests", "apps", "codeforces", "taco")),

@@ -2,8 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import KafkaMessage, Partition
@@ -42,12 +41,8 @@ class RolloutReader:
         """The offsets that monitors see as the trainer's."""
         self._reader = source.reader(PROMPTS, SCORED, start=start, monitor_group=self._group, follows=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Leave the broker."""
         self._reader.close()
         self._publisher.close()
 

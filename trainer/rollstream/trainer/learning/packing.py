@@ -93,12 +93,12 @@ def microbatches(
     max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)
     weights = token_weights(num_tokens, max_tokens, normalization)
     weighted = [(samples[index], float(weights[index])) for index in np.flatnonzero(num_tokens)]
-    parts = _split(sorted(_rows(weighted, share_prompts=False), key=lambda row: -row.length), tokens)
+    batches = _split(sorted(_rows(weighted, share_prompts=False), key=lambda row: -row.length), tokens)
     if share_prompts:
         shared = _split(_beside_each_other(_rows(weighted, share_prompts=True)), tokens)
-        if _num_padded(shared) <= _SHARING_PAYS * _num_padded(parts):
-            parts = shared
-    return [_microbatch(part) for part in parts]
+        if _num_padded(shared) <= _SHARING_PAYS * _num_padded(batches):
+            batches = shared
+    return [_microbatch(rows) for rows in batches]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,41 +156,41 @@ def _beside_each_other(rows: Sequence[_Row]) -> list[_Row]:
 
 
 def _split(rows: Sequence[_Row], tokens: int) -> list[list[_Row]]:
-    parts: list[list[_Row]] = []
+    batches: list[list[_Row]] = []
     prompts: set[bytes] = set()
     given = length = 0
     for row in rows:
         prompts.add(row.prompt)
         given, length = max(given, row.num_given), max(length, row.length)
-        if not parts or len(prompts) * given + (len(parts[-1]) + 1) * length > tokens:
-            parts.append([])
+        if not batches or len(prompts) * given + (len(batches[-1]) + 1) * length > tokens:
+            batches.append([])
             prompts, given, length = {row.prompt}, row.num_given, row.length
-        parts[-1].append(row)
-    return parts
+        batches[-1].append(row)
+    return batches
 
 
-def _num_padded(parts: list[list[_Row]]) -> int:
+def _num_padded(batches: list[list[_Row]]) -> int:
     """Tokens that the model computes, padding included."""
     return sum(
-        len({row.prompt for row in part}) * max(row.num_given for row in part)
-        + len(part) * max(row.length for row in part)
-        for part in parts
+        len({row.prompt for row in rows}) * max(row.num_given for row in rows)
+        + len(rows) * max(row.length for row in rows)
+        for rows in batches
     )
 
 
-def _microbatch(part: list[_Row]) -> MicroBatch:
-    places = {prompt: index for index, prompt in enumerate(dict.fromkeys(row.prompt for row in part if row.prompt))}
-    prompts = [np.frombuffer(prompt, dtype=part[0].tokens.dtype) for prompt in places]
-    input_ids = _padded([row.tokens for row in part])
-    members = [(index, row, *member) for index, row in enumerate(part) for member in row.members]
+def _microbatch(rows: list[_Row]) -> MicroBatch:
+    numbers = {prompt: index for index, prompt in enumerate(dict.fromkeys(row.prompt for row in rows if row.prompt))}
+    prompts = [np.frombuffer(prompt, dtype=rows[0].tokens.dtype) for prompt in numbers]
+    input_ids = _padded([row.tokens for row in rows])
+    members = [(index, row, *member) for index, row in enumerate(rows) for member in row.members]
     samples = [sample for _, _, sample, _ in members]
     trained = [np.flatnonzero(sample.loss_mask) for sample in samples]
     counts = [len(positions) for positions in trained]
     sources = [
         np.where(
             positions + row.num_held > 0,
-            len(places) + index * input_ids.shape[1] + positions + row.num_held - 1,
-            places.get(row.prompt, 0),
+            len(numbers) + index * input_ids.shape[1] + positions + row.num_held - 1,
+            numbers.get(row.prompt, 0),
         )
         for (index, row, _, _), positions in zip(members, trained, strict=True)
     ]
@@ -201,7 +201,7 @@ def _microbatch(part: list[_Row]) -> MicroBatch:
     return MicroBatch(
         prompt_ids=_padded(prompts),
         prompt_lengths=np.array([len(prompt) for prompt in prompts], dtype=np.int64),
-        prompts=np.array([places[row.prompt] for row in part if row.prompt], dtype=np.int64),
+        prompts=np.array([numbers[row.prompt] for row in rows if row.prompt], dtype=np.int64),
         input_ids=input_ids,
         samples=np.repeat(np.arange(len(samples)), counts),
         sources=np.concatenate(sources),

@@ -1,4 +1,4 @@
-"""How well a model answers the prompts of the split validate: the figure that stops a warm-up."""
+"""How well a model answers the prompts of the split validate: the number that stops a warm-up."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

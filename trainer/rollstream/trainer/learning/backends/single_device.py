@@ -184,7 +184,7 @@ class SingleDeviceBackend:
 
 
 def _report(updates: list[_Update], num_minibatches: int, rate: float, watch: _Stopwatch) -> StepReport:
-    """Means over the updates that were applied; if none was, the figures of the one that was skipped."""
+    """Means over the updates that were applied; if none was, the numbers of the one that was skipped."""
     applied = [update for update in updates if update.applied]
     reported = applied or updates
     return StepReport(
