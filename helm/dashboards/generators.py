@@ -24,78 +24,74 @@ def make() -> dashboard.Dashboard:
 def _throughput() -> Row:
     tokens = f"rate(rollstream_generator_completion_tokens_total{{{_ONE}}}[$__rate_interval])"
     return Row(
-        title="Throughput",
-        panels=[
-            lines(
-                "Tokens of all generators",
-                "Tokens sampled. They count when their sample ends.",
-                "suffix: tokens/s",
-                query(f"sum({tokens})", "all"),
-            ),
-            lines(
-                "Tokens of one generator",
-                "Least, mean and most among the generators. One that stays far below the mean is sick or idle.",
-                "suffix: tokens/s",
-                query(f"min({tokens})", "least"),
-                query(f"avg({tokens})", "mean"),
-                query(f"max({tokens})", "most"),
-            ),
-            lines("Tokens by generator", "The same for each.", "suffix: tokens/s", query(tokens, "{{instance}}")),
-            lines(
-                "Samples",
-                "Samples that ended, by status. Failed: the prompt can't be asked. Unresolved: infrastructure failed.",
-                "suffix: samples/s",
-                rates("rollstream_generator_samples_total", "status", matchers=_ONE),
-                stacked=True,
-            ),
-            lines(
-                "Prompts in hand",
-                "Prompts that each generator has taken and not finished.",
-                "suffix: prompts",
-                query(f"rollstream_bus_in_flight_records{{{_ONE}}}", "{{instance}}"),
-            ),
-            lines(
-                "Samples or tokens in hand",
-                "Samples in hand that have not ended, at most about 1.5 times those that the engine runs side by side. "
-                "Where `max_tokens_in_flight` is set: the tokens that they may have, which it bounds.",
-                "none",
-                query(f"rollstream_bus_in_flight_weight{{{_ONE}}}", "{{instance}}"),
-            ),
-        ],
+        "Throughput",
+        lines(
+            "Tokens of all generators",
+            "Tokens sampled. They count when their sample ends.",
+            "suffix: tokens/s",
+            query(f"sum({tokens})", "all"),
+        ),
+        lines(
+            "Tokens of one generator",
+            "Least, mean and most among the generators. One that stays far below the mean is sick or idle.",
+            "suffix: tokens/s",
+            query(f"min({tokens})", "least"),
+            query(f"avg({tokens})", "mean"),
+            query(f"max({tokens})", "most"),
+        ),
+        lines("Tokens by generator", "The same for each.", "suffix: tokens/s", query(tokens, "{{instance}}")),
+        lines(
+            "Samples",
+            "Samples that ended, by status. Failed: the prompt can't be asked. Unresolved: infrastructure failed.",
+            "suffix: samples/s",
+            rates("rollstream_generator_samples_total", "status", matchers=_ONE),
+            stacked=True,
+        ),
+        lines(
+            "Prompts in hand",
+            "Prompts that each generator has taken and not finished.",
+            "suffix: prompts",
+            query(f"rollstream_bus_in_flight_records{{{_ONE}}}", "{{instance}}"),
+        ),
+        lines(
+            "Samples or tokens in hand",
+            "Samples in hand that have not ended, at most about 1.5 times those that the engine runs side by side. "
+            "Where `max_tokens_in_flight` is set: the tokens that they may have, which it bounds.",
+            "none",
+            query(f"rollstream_bus_in_flight_weight{{{_ONE}}}", "{{instance}}"),
+        ),
     )
 
 
 def _weights() -> Row:
     return Row(
-        title="Weights",
-        panels=[
-            lines(
-                "Weight versions",
-                "Version that each generator generates with, and the newest one.",
-                "none",
-                query(f"rollstream_generator_weight_version{{{_ONE}}}", "{{instance}}"),
-                query(f"max(rollstream_trainer_weight_version{{{RUN}}})", "newest"),
+        "Weights",
+        lines(
+            "Weight versions",
+            "Version that each generator generates with, and the newest one.",
+            "none",
+            query(f"rollstream_generator_weight_version{{{_ONE}}}", "{{instance}}"),
+            query(f"max(rollstream_trainer_weight_version{{{RUN}}})", "newest"),
+        ),
+        lines(
+            "Steps behind the newest version",
+            "Optimizer steps. Above max_policy_lag a generator takes no prompts; -1: its version is not on the way "
+            "to the newest.",
+            "suffix: steps",
+            query(f"rollstream_generator_policy_lag_steps{{{_ONE}}}", "{{instance}}"),
+            query(f"max(rollstream_generator_max_policy_lag_steps{{{RUN}}})", "max_policy_lag"),
+        ),
+        lines(
+            "Time since a newer version was there",
+            "0 while the generator has the newest version.",
+            "s",
+            query(
+                f"(time() - (rollstream_generator_stale_since_timestamp_seconds{{{_ONE}}} > 0))"
+                f" or 0 * rollstream_generator_stale_since_timestamp_seconds{{{_ONE}}}",
+                "{{instance}}",
             ),
-            lines(
-                "Steps behind the newest version",
-                "Optimizer steps. Above max_policy_lag a generator takes no prompts; -1: its version is not on the way "
-                "to the newest.",
-                "suffix: steps",
-                query(f"rollstream_generator_policy_lag_steps{{{_ONE}}}", "{{instance}}"),
-                query(f"max(rollstream_generator_max_policy_lag_steps{{{RUN}}})", "max_policy_lag"),
-            ),
-            lines(
-                "Time since a newer version was there",
-                "0 while the generator has the newest version.",
-                "s",
-                query(
-                    f"(time() - (rollstream_generator_stale_since_timestamp_seconds{{{_ONE}}} > 0))"
-                    f" or 0 * rollstream_generator_stale_since_timestamp_seconds{{{_ONE}}}",
-                    "{{instance}}",
-                ),
-            ),
-            *_loads(),
-        ],
+        ),
+        *_loads(),
     )
 
 
@@ -136,27 +132,25 @@ def _loads() -> list[Panel]:
 
 def _failures() -> Row:
     return Row(
-        title="Failures",
-        panels=[
-            lines(
-                "Samples that did not complete, by why",
-                "The codes are explained in the runbooks RollstreamSamplesFailed and RollstreamSamplesUnresolved.",
-                "suffix: samples/s",
-                rates("rollstream_generator_failures_total", "code", matchers=_ONE),
-            ),
-            lines(
-                "Engine errors",
-                "Model calls that the engine did not resolve. They are tried again.",
-                "suffix: errors/s",
-                query(f"rate(rollstream_generator_engine_errors_total{{{_ONE}}}[$__rate_interval])", "{{instance}}"),
-            ),
-            lines(
-                "Share of samples by status",
-                "Over half an hour, of all generators of the run.",
-                "percentunit",
-                query(f"rollstream:samples:ratio_rate30m{{{RUN}}}", "{{status}}"),
-            ),
-        ],
+        "Failures",
+        lines(
+            "Samples that did not complete, by why",
+            "The codes are explained in the runbooks RollstreamSamplesFailed and RollstreamSamplesUnresolved.",
+            "suffix: samples/s",
+            rates("rollstream_generator_failures_total", "code", matchers=_ONE),
+        ),
+        lines(
+            "Engine errors",
+            "Model calls that the engine did not resolve. They are tried again.",
+            "suffix: errors/s",
+            query(f"rate(rollstream_generator_engine_errors_total{{{_ONE}}}[$__rate_interval])", "{{instance}}"),
+        ),
+        lines(
+            "Share of samples by status",
+            "Over half an hour, of all generators of the run.",
+            "percentunit",
+            query(f"rollstream:samples:ratio_rate30m{{{RUN}}}", "{{status}}"),
+        ),
     )
 
 
@@ -164,46 +158,44 @@ def _vllm() -> Row:
     kept = f"rate(vllm:prefix_cache_hits_total{{{_ONE}}}[$__rate_interval])"
     asked = f"rate(vllm:prefix_cache_queries_total{{{_ONE}}}[$__rate_interval])"
     return Row(
-        title="vLLM's own metrics",
-        panels=[
-            _percentiles("Time to first token", "From a request to its first token.", "time_to_first_token_seconds"),
-            _percentiles("Time between tokens", "Between two tokens of one request.", "inter_token_latency_seconds"),
-            _percentiles(
-                "Time in vLLM's queue",
-                "What a request waits inside vLLM. Nearly 0: the generator gives it what it can start at once.",
-                "request_queue_time_seconds",
-            ),
-            lines(
-                "KV cache in use",
-                f"Share of its blocks, mean and most of the generators. A full one preempts requests. {_NEEDED}",
-                "percentunit",
-                query(f"avg(vllm:kv_cache_usage_perc{{{_ONE}}})", "mean"),
-                query(f"max(vllm:kv_cache_usage_perc{{{_ONE}}})", "most"),
-                width=6,
-            ),
-            lines(
-                "Requests inside vLLM",
-                f"Requests that vLLM computes, and those that wait in its queue. {_NEEDED}",
-                "suffix: requests",
-                query(f"sum(vllm:num_requests_running{{{_ONE}}})", "running"),
-                query(f"sum(vllm:num_requests_waiting{{{_ONE}}})", "waiting"),
-                width=6,
-            ),
-            lines(
-                "Preempted requests",
-                f"Requests whose KV cache was given to others: their tokens so far are computed again. {_NEEDED}",
-                "suffix: requests/s",
-                query(f"sum(rate(vllm:num_preemptions_total{{{_ONE}}}[$__rate_interval]))", "preempted"),
-                width=6,
-            ),
-            lines(
-                "Prompt tokens found in the cache",
-                f"Share of the prompt tokens that samples of one prompt compute only once. {_NEEDED}",
-                "percentunit",
-                query(f"sum({kept}) / (sum({asked}) > 0)", "found"),
-                width=6,
-            ),
-        ],
+        "vLLM's own metrics",
+        _percentiles("Time to first token", "From a request to its first token.", "time_to_first_token_seconds"),
+        _percentiles("Time between tokens", "Between two tokens of one request.", "inter_token_latency_seconds"),
+        _percentiles(
+            "Time in vLLM's queue",
+            "What a request waits inside vLLM. Nearly 0: the generator gives it what it can start at once.",
+            "request_queue_time_seconds",
+        ),
+        lines(
+            "KV cache in use",
+            f"Share of its blocks, mean and most of the generators. A full one preempts requests. {_NEEDED}",
+            "percentunit",
+            query(f"avg(vllm:kv_cache_usage_perc{{{_ONE}}})", "mean"),
+            query(f"max(vllm:kv_cache_usage_perc{{{_ONE}}})", "most"),
+            width=6,
+        ),
+        lines(
+            "Requests inside vLLM",
+            f"Requests that vLLM computes, and those that wait in its queue. {_NEEDED}",
+            "suffix: requests",
+            query(f"sum(vllm:num_requests_running{{{_ONE}}})", "running"),
+            query(f"sum(vllm:num_requests_waiting{{{_ONE}}})", "waiting"),
+            width=6,
+        ),
+        lines(
+            "Preempted requests",
+            f"Requests whose KV cache was given to others: their tokens so far are computed again. {_NEEDED}",
+            "suffix: requests/s",
+            query(f"sum(rate(vllm:num_preemptions_total{{{_ONE}}}[$__rate_interval]))", "preempted"),
+            width=6,
+        ),
+        lines(
+            "Prompt tokens found in the cache",
+            f"Share of the prompt tokens that samples of one prompt compute only once. {_NEEDED}",
+            "percentunit",
+            query(f"sum({kept}) / (sum({asked}) > 0)", "found"),
+            width=6,
+        ),
     )
 
 

@@ -34,30 +34,28 @@ def make() -> dashboard.Dashboard:
 
 def _learning() -> Row:
     return Row(
-        title="Is it learning?",
-        panels=[
-            lines(
-                "Reward",
-                "Mean over the completed samples of all groups that closed since the step before, trained or dropped. "
-                "In rewards of the environment.",
-                "none",
-                query(f"rollstream:reward_mean:step{{{RUN}}}", "mean reward"),
-                width=12,
+        "Is it learning?",
+        lines(
+            "Reward",
+            "Mean over the completed samples of all groups that closed since the step before, trained or dropped. "
+            "In rewards of the environment.",
+            "none",
+            query(f"rollstream:reward_mean:step{{{RUN}}}", "mean reward"),
+            width=12,
+        ),
+        lines(
+            "Steps",
+            "Optimizer steps an hour. Close to 0 while groups are open means that the run stands still.",
+            "suffix: steps/h",
+            query(
+                "3600 * " + rate("rollstream_trainer_ledger_entries_total", matchers=f'{RUN}, kind="step"'),
+                "steps an hour",
             ),
-            lines(
-                "Steps",
-                "Optimizer steps an hour. Close to 0 while groups are open means that the run stands still.",
-                "suffix: steps/h",
-                query(
-                    "3600 * " + rate("rollstream_trainer_ledger_entries_total", matchers=f'{RUN}, kind="step"'),
-                    "steps an hour",
-                ),
-                width=6,
-            ),
-            words("Where a step came from", _LINEAGE, width=6),
-            *_newest_step(),
-            *_signs(),
-        ],
+            width=6,
+        ),
+        words("Where a step came from", _LINEAGE, width=6),
+        *_newest_step(),
+        *_signs(),
     )
 
 
@@ -119,91 +117,87 @@ def _signs() -> list[Panel]:
 
 def _losses() -> Row:
     return Row(
-        title="Is anything lost?",
-        panels=[
-            number(
-                "Groups lost",
-                "In the time shown: groups that lacked samples which no stage would deliver. Must be 0.",
-                "suffix: groups",
-                f"sum(increase(rollstream:groups_lost:zero_filled{{{RUN}}}[$__range]))",
-                bad_from=0.5,
-            ),
-            number(
-                "Groups refused",
-                "In the time shown: groups that no trainer could use, whatever the policy answered.",
-                "suffix: groups",
-                f"sum(increase(rollstream:groups_refused:zero_filled{{{RUN}}}[$__range]))",
-                bad_from=0.5,
-            ),
-            number(
-                "Dead letters",
-                "In the time shown: messages that could not be handled. `rollstream dead-letters list` shows them.",
-                "suffix: letters",
-                f"sum(increase(rollstream:dead_letters:zero_filled{{{RUN}}}[$__range]))",
-                bad_from=0.5,
-            ),
-            number(
-                "Samples unresolved",
-                "Share of samples that infrastructure left without an answer, in the past half hour.",
-                "percentunit",
-                f'max(rollstream:samples:ratio_rate30m{{{RUN}, status="unresolved"}})',
-                bad_from=0.05,
-            ),
-            number(
-                "Rewards that failed",
-                "Share of rollouts without a reward for a fault of the environment, in the past half hour.",
-                "percentunit",
-                f"max(rollstream:reward_failures:ratio_rate30m{{{RUN}}})",
-                bad_from=0.02,
-            ),
-            number(
-                "Groups too old",
-                "Share of the groups closed in the past hour that were older than max_policy_lag.",
-                "percentunit",
-                f"max(rollstream:too_old:ratio_rate1h{{{RUN}}})",
-                bad_from=0.05,
-            ),
-        ],
+        "Is anything lost?",
+        number(
+            "Groups lost",
+            "In the time shown: groups that lacked samples which no stage would deliver. Must be 0.",
+            "suffix: groups",
+            f"sum(increase(rollstream:groups_lost:zero_filled{{{RUN}}}[$__range]))",
+            bad_from=0.5,
+        ),
+        number(
+            "Groups refused",
+            "In the time shown: groups that no trainer could use, whatever the policy answered.",
+            "suffix: groups",
+            f"sum(increase(rollstream:groups_refused:zero_filled{{{RUN}}}[$__range]))",
+            bad_from=0.5,
+        ),
+        number(
+            "Dead letters",
+            "In the time shown: messages that could not be handled. `rollstream dead-letters list` shows them.",
+            "suffix: letters",
+            f"sum(increase(rollstream:dead_letters:zero_filled{{{RUN}}}[$__range]))",
+            bad_from=0.5,
+        ),
+        number(
+            "Samples unresolved",
+            "Share of samples that infrastructure left without an answer, in the past half hour.",
+            "percentunit",
+            f'max(rollstream:samples:ratio_rate30m{{{RUN}, status="unresolved"}})',
+            bad_from=0.05,
+        ),
+        number(
+            "Rewards that failed",
+            "Share of rollouts without a reward for a fault of the environment, in the past half hour.",
+            "percentunit",
+            f"max(rollstream:reward_failures:ratio_rate30m{{{RUN}}})",
+            bad_from=0.02,
+        ),
+        number(
+            "Groups too old",
+            "Share of the groups closed in the past hour that were older than max_policy_lag.",
+            "percentunit",
+            f"max(rollstream:too_old:ratio_rate1h{{{RUN}}})",
+            bad_from=0.05,
+        ),
     )
 
 
 def _waits() -> Row:
     return Row(
-        title="Who waits for whom?",
-        panels=[
-            lines(
-                "Where open groups wait",
-                "Groups that are submitted and not closed. The stage at which most of them wait is the one that the "
-                "others wait for. Between generators and trainer means: at the scorers, or still without some samples.",
-                "suffix: groups",
-                query(f"sum(rollstream:groups_at_generators{{{RUN}}})", "at the generators"),
-                query(
-                    f"clamp_min(sum(rollstream:groups_upstream{{{RUN}}})"
-                    f" - (sum(rollstream:groups_at_generators{{{RUN}}}) or vector(0)), 0)",
-                    "between generators and trainer",
-                ),
-                query(f"sum(rollstream_trainer_ready_groups{{{RUN}}})", "complete, wait for a step"),
-                stacked=True,
+        "Who waits for whom?",
+        lines(
+            "Where open groups wait",
+            "Groups that are submitted and not closed. The stage at which most of them wait is the one that the "
+            "others wait for. Between generators and trainer means: at the scorers, or still without some samples.",
+            "suffix: groups",
+            query(f"sum(rollstream:groups_at_generators{{{RUN}}})", "at the generators"),
+            query(
+                f"clamp_min(sum(rollstream:groups_upstream{{{RUN}}})"
+                f" - (sum(rollstream:groups_at_generators{{{RUN}}}) or vector(0)), 0)",
+                "between generators and trainer",
             ),
-            lines(
-                "Credit",
-                "Groups that producers have open, and how many they may have. When both are equal, producers wait for "
-                "the trainer, as they should.",
-                "suffix: groups",
-                query(f"sum(rollstream_producer_outstanding_groups{{{RUN}}})", "open"),
-                query(f"sum(rollstream_producer_credit_share_groups{{{RUN}}})", "allowed"),
-            ),
-            lines(
-                "What the trainer does",
-                "Shares of the wall time of the newest step, which begins where the training of the step before ends: "
-                "without a record to read, held back for groups that it would have made too old, at work (publishing "
-                "the step before is its first part). While it is held back it may wait for records too.",
-                "percentunit",
-                query(_share_of_step("waiting"), "waits for records"),
-                query(_share_of_step("waiting_for_late"), "waits for late groups"),
-                query(_share_of_step(*PHASES), "works"),
-            ),
-        ],
+            query(f"sum(rollstream_trainer_ready_groups{{{RUN}}})", "complete, wait for a step"),
+            stacked=True,
+        ),
+        lines(
+            "Credit",
+            "Groups that producers have open, and how many they may have. When both are equal, producers wait for "
+            "the trainer, as they should.",
+            "suffix: groups",
+            query(f"sum(rollstream_producer_outstanding_groups{{{RUN}}})", "open"),
+            query(f"sum(rollstream_producer_credit_share_groups{{{RUN}}})", "allowed"),
+        ),
+        lines(
+            "What the trainer does",
+            "Shares of the wall time of the newest step, which begins where the training of the step before ends: "
+            "without a record to read, held back for groups that it would have made too old, at work (publishing "
+            "the step before is its first part). While it is held back it may wait for records too.",
+            "percentunit",
+            query(_share_of_step("waiting"), "waits for records"),
+            query(_share_of_step("waiting_for_late"), "waits for late groups"),
+            query(_share_of_step(*PHASES), "works"),
+        ),
     )
 
 
@@ -215,73 +209,69 @@ def _share_of_step(*phases: str) -> str:
 
 def _cost() -> Row:
     return Row(
-        title="What does a token cost?",
-        panels=[
-            lines(
-                "Tokens",
-                "Tokens that generators sample, and that steps train on. The rest is dropped, cut off or on its way.",
-                "suffix: tokens/s",
-                query(f"sum(rollstream:completion_tokens:rate5m{{{RUN}}})", "sampled"),
-                query(f"sum(rollstream:trained_tokens:rate5m{{{RUN}}})", "trained"),
+        "What does a token cost?",
+        lines(
+            "Tokens",
+            "Tokens that generators sample, and that steps train on. The rest is dropped, cut off or on its way.",
+            "suffix: tokens/s",
+            query(f"sum(rollstream:completion_tokens:rate5m{{{RUN}}})", "sampled"),
+            query(f"sum(rollstream:trained_tokens:rate5m{{{RUN}}})", "trained"),
+        ),
+        lines(
+            "Process hours per million trained tokens",
+            "Hours of generator and trainer processes. Times the price of the machine or GPU that each has for an "
+            "hour, this is the price of a million trained tokens.",
+            "h",
+            query(
+                f'sum by (stage) (up{{{RUN}, stage=~"generator|trainer"}}) / 3600 * 1e6'
+                f" / ignoring (stage) group_left () (sum(rollstream:trained_tokens:rate5m{{{RUN}}}) > 0)",
+                "{{stage}}",
             ),
-            lines(
-                "Process hours per million trained tokens",
-                "Hours of generator and trainer processes. Times the price of the machine or GPU that each has for an "
-                "hour, this is the price of a million trained tokens.",
-                "h",
-                query(
-                    f'sum by (stage) (up{{{RUN}, stage=~"generator|trainer"}}) / 3600 * 1e6'
-                    f" / ignoring (stage) group_left () (sum(rollstream:trained_tokens:rate5m{{{RUN}}}) > 0)",
-                    "{{stage}}",
-                ),
-                stacked=True,
+            stacked=True,
+        ),
+        lines(
+            "CPU time per trained token",
+            "Seconds of CPU of each stage, without child processes such as vLLM's engine.",
+            "s",
+            query(
+                f"sum by (stage) (rollstream:cpu_seconds:rate5m{{{RUN}}})"
+                f" / ignoring (stage) group_left () (sum(rollstream:trained_tokens:rate5m{{{RUN}}}) > 0)",
+                "{{stage}}",
             ),
-            lines(
-                "CPU time per trained token",
-                "Seconds of CPU of each stage, without child processes such as vLLM's engine.",
-                "s",
-                query(
-                    f"sum by (stage) (rollstream:cpu_seconds:rate5m{{{RUN}}})"
-                    f" / ignoring (stage) group_left () (sum(rollstream:trained_tokens:rate5m{{{RUN}}}) > 0)",
-                    "{{stage}}",
-                ),
-                stacked=True,
-            ),
-        ],
+            stacked=True,
+        ),
     )
 
 
 def _processes() -> Row:
     return Row(
-        title="Processes",
-        panels=[
-            lines(
-                "Processes that answer",
-                "Of each stage, processes that Prometheus can scrape.",
-                "none",
-                query(f"sum by (stage) (up{{{RUN}}})", "{{stage}}"),
-                width=6,
-            ),
-            lines(
-                "Processes that are ready",
-                "Of each stage, processes whose /readyz is fine. One that loads a model or ends is not ready.",
-                "none",
-                query(f"sum by (stage) (rollstream_process_ready{{{RUN}}})", "{{stage}}"),
-                width=6,
-            ),
-            lines(
-                "Memory",
-                "Resident memory of each process, without its children.",
-                "bytes",
-                query(f"process_resident_memory_bytes{{{RUN}}}", "{{stage}} {{instance}}"),
-                width=6,
-            ),
-            lines(
-                "Open files",
-                "File handles of each process, connections to brokers included.",
-                "none",
-                query(f"process_open_fds{{{RUN}}}", "{{stage}} {{instance}}"),
-                width=6,
-            ),
-        ],
+        "Processes",
+        lines(
+            "Processes that answer",
+            "Of each stage, processes that Prometheus can scrape.",
+            "none",
+            query(f"sum by (stage) (up{{{RUN}}})", "{{stage}}"),
+            width=6,
+        ),
+        lines(
+            "Processes that are ready",
+            "Of each stage, processes whose /readyz is fine. One that loads a model or ends is not ready.",
+            "none",
+            query(f"sum by (stage) (rollstream_process_ready{{{RUN}}})", "{{stage}}"),
+            width=6,
+        ),
+        lines(
+            "Memory",
+            "Resident memory of each process, without its children.",
+            "bytes",
+            query(f"process_resident_memory_bytes{{{RUN}}}", "{{stage}} {{instance}}"),
+            width=6,
+        ),
+        lines(
+            "Open files",
+            "File handles of each process, connections to brokers included.",
+            "none",
+            query(f"process_open_fds{{{RUN}}}", "{{stage}} {{instance}}"),
+            width=6,
+        ),
     )

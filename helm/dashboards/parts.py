@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from grafana_foundation_sdk.builders import common, dashboard, heatmap, prometheus, stat, text, timeseries
@@ -36,12 +35,11 @@ RUN: Final = 'run="$run"'
 """The matcher that every query has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
     """A heading and its panels, which fill the width from left to right."""
 
-    title: str
-    panels: Sequence[Panel]
+    def __init__(self, title: str, *panels: Panel) -> None:
+        self.title, self.panels = title, panels
 
 
 def query(expr: str, legend: str = "") -> prometheus.Dataquery:

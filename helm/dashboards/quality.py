@@ -17,111 +17,105 @@ def make() -> dashboard.Dashboard:
 
 def _rewards() -> Row:
     return Row(
-        title="Rewards and answers",
-        panels=[
-            lines(
-                "Mean reward",
-                "Over the completed samples of all groups that closed since the step before, trained or dropped. In "
-                "rewards of the environment.",
-                "none",
-                query(f"rollstream:reward_mean:step{{{RUN}}}", "mean"),
-            ),
-            lines(
-                "Reward functions",
-                "Mean of each reward function of the rubric, before its weight, over the same samples.",
-                "none",
-                query(f"rollstream_trainer_reward_component{{{RUN}}}", "{{component}}"),
-            ),
-            lines(
-                "Completion length",
-                "Mean tokens of a completed sample. A length that grows while the reward does not is repetition.",
-                "suffix: tokens",
-                query(f"rollstream_trainer_completion_tokens_mean{{{RUN}}}", "mean"),
-            ),
-            lines(
-                "Cut-off samples",
-                "Share of completed samples that ended at their token limit. Their tokens are not trained on.",
-                "percentunit",
-                query(f"rollstream_trainer_truncated_ratio{{{RUN}}}", "cut off"),
-            ),
-            lines(
-                "Slowest samples",
-                "99th percentile of the time that a completed sample took to generate.",
-                "s",
-                query(f"rollstream_trainer_rollout_seconds_p99{{{RUN}}}", "99th percentile"),
-            ),
-            lines(
-                "Share of closed groups",
-                "Over an hour: groups with an advantage of 0 on all that trains, and groups that were too old.",
-                "percentunit",
-                query(f"rollstream:no_spread:ratio_rate1h{{{RUN}}}", "without spread"),
-                query(f"rollstream:too_old:ratio_rate1h{{{RUN}}}", "too old"),
-            ),
-        ],
+        "Rewards and answers",
+        lines(
+            "Mean reward",
+            "Over the completed samples of all groups that closed since the step before, trained or dropped. In "
+            "rewards of the environment.",
+            "none",
+            query(f"rollstream:reward_mean:step{{{RUN}}}", "mean"),
+        ),
+        lines(
+            "Reward functions",
+            "Mean of each reward function of the rubric, before its weight, over the same samples.",
+            "none",
+            query(f"rollstream_trainer_reward_component{{{RUN}}}", "{{component}}"),
+        ),
+        lines(
+            "Completion length",
+            "Mean tokens of a completed sample. A length that grows while the reward does not is repetition.",
+            "suffix: tokens",
+            query(f"rollstream_trainer_completion_tokens_mean{{{RUN}}}", "mean"),
+        ),
+        lines(
+            "Cut-off samples",
+            "Share of completed samples that ended at their token limit. Their tokens are not trained on.",
+            "percentunit",
+            query(f"rollstream_trainer_truncated_ratio{{{RUN}}}", "cut off"),
+        ),
+        lines(
+            "Slowest samples",
+            "99th percentile of the time that a completed sample took to generate.",
+            "s",
+            query(f"rollstream_trainer_rollout_seconds_p99{{{RUN}}}", "99th percentile"),
+        ),
+        lines(
+            "Share of closed groups",
+            "Over an hour: groups with an advantage of 0 on all that trains, and groups that were too old.",
+            "percentunit",
+            query(f"rollstream:no_spread:ratio_rate1h{{{RUN}}}", "without spread"),
+            query(f"rollstream:too_old:ratio_rate1h{{{RUN}}}", "too old"),
+        ),
     )
 
 
 def _groups() -> Row:
     return Row(
-        title="Groups and policy lag",
-        panels=[
-            lines(
-                "Closed groups by outcome",
-                "Groups trained on, and groups dropped by reason. The runbook RollstreamGroupsRefused has them.",
-                "suffix: groups/s",
-                rates("rollstream_trainer_groups_total", "outcome", "reason"),
-                width=12,
-                stacked=True,
-            ),
-            lines(
-                "Policy lag of samples",
-                "Optimizer steps between the weights that sampled and those that are trained, of the newest step.",
-                "suffix: steps",
-                query(f"rollstream_trainer_policy_lag_mean{{{RUN}}}", "mean"),
-                query(f"rollstream_trainer_policy_lag_max{{{RUN}}}", "most"),
-                width=12,
-            ),
-            buckets(
-                "Policy lag of tokens",
-                "How many trained tokens had which policy lag.",
-                "suffix: steps",
-                "rollstream_trainer_token_policy_lag_steps",
-                width=12,
-            ),
-            lines(
-                "Policy lag of tokens, percentiles",
-                "Optimizer steps.",
-                "suffix: steps",
-                *percentiles("rollstream_trainer_token_policy_lag_steps"),
-                width=12,
-            ),
-        ],
+        "Groups and policy lag",
+        lines(
+            "Closed groups by outcome",
+            "Groups trained on, and groups dropped by reason. The runbook RollstreamGroupsRefused has them.",
+            "suffix: groups/s",
+            rates("rollstream_trainer_groups_total", "outcome", "reason"),
+            width=12,
+            stacked=True,
+        ),
+        lines(
+            "Policy lag of samples",
+            "Optimizer steps between the weights that sampled and those that are trained, of the newest step.",
+            "suffix: steps",
+            query(f"rollstream_trainer_policy_lag_mean{{{RUN}}}", "mean"),
+            query(f"rollstream_trainer_policy_lag_max{{{RUN}}}", "most"),
+            width=12,
+        ),
+        buckets(
+            "Policy lag of tokens",
+            "How many trained tokens had which policy lag.",
+            "suffix: steps",
+            "rollstream_trainer_token_policy_lag_steps",
+            width=12,
+        ),
+        lines(
+            "Policy lag of tokens, percentiles",
+            "Optimizer steps.",
+            "suffix: steps",
+            *percentiles("rollstream_trainer_token_policy_lag_steps"),
+            width=12,
+        ),
     )
 
 
 def _scoring() -> Row:
     return Row(
-        title="Scoring",
-        panels=[
-            lines(
-                "Rollouts by status",
-                "Rollouts that scorers handled. Failed and unresolved ones of generators are passed on.",
-                "suffix: rollouts/s",
-                rates("rollstream_scorer_rollouts_total", "topic", "status"),
-                stacked=True,
-            ),
-            lines(
-                "Rollouts without a reward, by why",
-                "The codes are explained in the runbooks RollstreamRewardFailures, RollstreamSamplesFailed and "
-                "RollstreamSamplesUnresolved.",
-                "suffix: rollouts/s",
-                rates("rollstream_scorer_failures_total", "code"),
-            ),
-            lines(
-                "Time to score a batch",
-                "From taking a batch to the broker's confirmation of all its results.",
-                "s",
-                *percentiles("rollstream_scorer_batch_seconds"),
-            ),
-        ],
+        "Scoring",
+        lines(
+            "Rollouts by status",
+            "Rollouts that scorers handled. Failed and unresolved ones of generators are passed on.",
+            "suffix: rollouts/s",
+            rates("rollstream_scorer_rollouts_total", "topic", "status"),
+            stacked=True,
+        ),
+        lines(
+            "Rollouts without a reward, by why",
+            "The codes are explained in the runbooks RollstreamRewardFailures, RollstreamSamplesFailed and "
+            "RollstreamSamplesUnresolved.",
+            "suffix: rollouts/s",
+            rates("rollstream_scorer_failures_total", "code"),
+        ),
+        lines(
+            "Time to score a batch",
+            "From taking a batch to the broker's confirmation of all its results.",
+            "s",
+            *percentiles("rollstream_scorer_batch_seconds"),
+        ),
     )
