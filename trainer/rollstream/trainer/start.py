@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rollstream.bus.message import Partition
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
@@ -159,9 +158,8 @@ class _Found:
     """The run as the trainers before this one left it.
 
     `known`: its history. `plan`, `checkpoint` and `restored`: what to restore. `start`: where to read on. `expected`:
-    after an accepted loss, the groups that may be open without a prompt to read. `ends`: where each partition of
-    `prompts` and `scored` ended at that moment. `remember_seconds`: how long a record of these two may come after its
-    group closed; None: for ever.
+    after an accepted loss, the groups that may be open without a prompt to read. `remember_seconds`: how long a record
+    of `prompts` or `scored` may come after its group closed; None: for ever.
     """
 
     known: KnownHistory
@@ -170,7 +168,6 @@ class _Found:
     restored: Position
     start: ReadingStart
     expected: tuple[str, ...]
-    ends: dict[Partition, int]
     remember_seconds: float | None
 
 
@@ -196,14 +193,15 @@ def _look_up(settings: TrainerSettings, run: Run, checkpoints: WeightStore) -> _
             "again. Training goes on, but where older versions lie is lost: none of them can be rolled back to",
             run.name, known.newest_version,
         )  # fmt: skip
-    start, ends = _where_to_read(settings, source, restored)
+    bounds = {**source.bounds(PROMPTS), **source.bounds(SCORED)}
+    start = reading_start(restored.offsets(), bounds, accept_loss=settings.accept_loss)
     expected: tuple[str, ...] = ()
-    if start.is_loss_accepted:
+    if start.expired_before:
         # Of the groups that producers name, some may have closed long ago: so here the whole ledger is remembered.
         known = read_known(run, ledger_topic_id, None)
         expected = (*restored.open_groups, *_groups_of_producers(source))
     return _Found(
-        known=known, plan=plan, checkpoint=checkpoint, restored=restored, start=start, expected=expected, ends=ends,
+        known=known, plan=plan, checkpoint=checkpoint, restored=restored, start=start, expected=expected,
         remember_seconds=_remember_seconds(source),
     )  # fmt: skip
 
@@ -235,7 +233,7 @@ def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) 
         assembler,
         Aging(settings.lost_after_seconds),
         _rules(settings, backend),
-        expired_before=found.ends if start.is_loss_accepted else {},
+        expired_before=start.expired_before,
     )
 
 
@@ -298,17 +296,6 @@ def _noted(run: Run, source: Run) -> set[tuple[str, str]]:
     with closing(run.committed_by("trainer")) as committed:
         topics = [source.topic(PROMPTS), source.topic(SCORED)]
         return set().union(*(committed.topic_ids(topic, source.admin().shape(topic)) for topic in topics))
-
-
-def _where_to_read(
-    settings: TrainerSettings, source: Run, restored: Position
-) -> tuple[ReadingStart, dict[Partition, int]]:
-    """Where to read on, and where each partition ends now."""
-    bounds = {**source.bounds(PROMPTS), **source.bounds(SCORED)}
-    log_starts = {partition: start for partition, (start, _) in bounds.items()}
-    start = reading_start(restored.offsets(), log_starts, accept_loss=settings.accept_loss)
-    ends = {partition: end for partition, (_, end) in bounds.items()}
-    return start, ends
 
 
 def _remember_seconds(source: Run) -> float | None:

@@ -138,17 +138,6 @@ class VllmEngine:
         is_kept = self._settings.kv_after_update == "keep"
         return is_kept and bool(answer.weight_versions) and answer.weight_versions[0].version != salt
 
-    async def token_moments(self, request: GenerationRequest) -> AsyncIterator[float]:
-        """The moment when each token comes, monotonic seconds. For measuring only: it costs more than `generate`."""
-        from vllm.inputs.engine import tokens_input
-        from vllm.sampling_params import RequestOutputKind
-
-        prompt = tokens_input(request.prompt_token_ids.tolist(), cache_salt=str(self._weight_version))
-        params = _sampling_params(request)
-        params.output_kind = RequestOutputKind.DELTA
-        async for _ in self._running().generate(prompt, params, request.request_id):
-            yield time.monotonic()
-
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
         started = time.monotonic()
         found = await asyncio.to_thread(tensor_shapes, path)

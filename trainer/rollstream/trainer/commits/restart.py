@@ -32,10 +32,10 @@ class RestartPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingStart:
-    """Next offset of every partition, and whether records before it expired unread."""
+    """Next offset of every partition. `expired_before`: after an accepted loss, where each one ended; else empty."""
 
     offsets: dict[Partition, int]
-    is_loss_accepted: bool
+    expired_before: dict[Partition, int]
 
 
 def plan_restart(fold: LedgerFold, newest_version: int) -> RestartPlan:
@@ -109,24 +109,26 @@ def check_first_start(
 
 
 def reading_start(
-    wanted: Mapping[Partition, int], log_starts: Mapping[Partition, int], *, accept_loss: bool
+    wanted: Mapping[Partition, int], bounds: Mapping[Partition, tuple[int, int]], *, accept_loss: bool
 ) -> ReadingStart:
     """The offset to read from, of every partition.
 
-    `wanted`: the checkpoint's offsets; a partition that it does not name is wanted from offset 0. `log_starts`: the
-    lowest offsets that are left. Raises `ConfigurationError` if wanted records expired and that is not accepted.
+    `wanted`: the checkpoint's offsets; a partition that it does not name is wanted from offset 0. `bounds`: the
+    lowest offset that is left, and the end. Raises `ConfigurationError` if wanted records expired and that is not
+    accepted.
     """
-    offsets = {partition: max(wanted.get(partition, 0), start) for partition, start in log_starts.items()}
+    offsets = {partition: max(wanted.get(partition, 0), start) for partition, (start, _) in bounds.items()}
     expired = [partition for partition, offset in offsets.items() if wanted.get(partition, 0) < offset]
     if expired and not accept_loss:
         topic, number = expired[0]
-        offset, start = wanted.get(expired[0], 0), log_starts[expired[0]]
+        offset, start = wanted.get(expired[0], 0), bounds[expired[0]][0]
         raise ConfigurationError(
             f"{topic}/{number}: offset {offset} is wanted and the log starts at {start}: {start - offset} records "
             f"expired unread ({len(expired)} partitions in all); start with --accept-loss to close their groups as "
             "expired, and raise the topic's retention"
         )
-    return ReadingStart(offsets=offsets, is_loss_accepted=bool(expired))
+    ends = {partition: end for partition, (_, end) in bounds.items()}
+    return ReadingStart(offsets=offsets, expired_before=ends if expired else {})
 
 
 def with_margin(kept_seconds: float) -> float:
