@@ -70,10 +70,18 @@ def test_that_schema_refuses_a_misspelled_key(path: tuple[str, ...], typo: str) 
     assert any(typo in error for error in errors(damaged))
 
 
-def test_every_image_has_a_whole_version() -> None:
+def test_every_image_has_a_whole_version_and_that_of_the_tests_and_dashboards() -> None:
+    def locked(path: Any, artifact: str) -> str:
+        return re.findall(rf'artifactId = "{artifact}"\nversion = "(.+)"', path.read_text())[0]
+
     images = {name: service["image"] for name, service in services()}
     pinned = re.compile(r"[a-z0-9./-]+:([a-z0-9]+-)?v?\d+\.\d+\.\d+(-\w+)?")
     assert {name: image for name, image in images.items() if not pinned.fullmatch(image)} == {}
+    assert images["kafka"] == f"apache/kafka:{locked(LOCK, 'kafka_2.13')}"
+    s3_lock = ROOT / "tests" / "harness" / "s3proxy.lock.toml"
+    assert images["object-store"] == f"andrewgaul/s3proxy:s3proxy-{locked(s3_lock, 's3proxy')}"
+    (sdk,) = [line for line in PROJECT["dependency-groups"]["dev"] if line.startswith("grafana-foundation-sdk")]
+    assert images["grafana"].startswith(f"grafana/grafana:{re.findall(r'!([0-9]+[.][0-9]+)[.]', sdk)[0]}.")
 
 
 def test_our_images_are_built_from_the_targets_of_the_dockerfile_and_carry_our_version() -> None:
@@ -87,23 +95,6 @@ def test_our_images_are_built_from_the_targets_of_the_dockerfile_and_carry_our_v
         assert target == ("cuda" if name.endswith("-gpu") else "cpu")
 
 
-def test_kafka_and_the_s3_server_have_the_versions_that_the_tests_run() -> None:
-    def locked(path: Any, artifact: str) -> str:
-        return re.findall(rf'artifactId = "{artifact}"\nversion = "(.+)"', path.read_text())[0]
-
-    s3_lock = ROOT / "tests" / "harness" / "s3proxy.lock.toml"
-    assert EVERYTHING.all_services["kafka"]["image"] == f"apache/kafka:{locked(LOCK, 'kafka_2.13')}"
-    s3_image = EVERYTHING.all_services["object-store"]["image"]
-    assert s3_image == f"andrewgaul/s3proxy:s3proxy-{locked(s3_lock, 's3proxy')}"
-
-
-def test_grafana_is_of_the_version_that_the_dashboards_are_built_for() -> None:
-    (pinned,) = [line for line in PROJECT["dependency-groups"]["dev"] if line.startswith("grafana-foundation-sdk")]
-    built_for = re.search(r"!(\d+\.\d+)\.", pinned)
-    assert built_for is not None
-    assert EVERYTHING.all_services["grafana"]["image"].startswith(f"grafana/grafana:{built_for[1]}.")
-
-
 def test_no_container_has_a_fixed_name_and_none_is_privileged_or_shares_the_host() -> None:
     allowed = {
         "build", "cap_drop", "command", "depends_on", "deploy", "entrypoint", "environment", "healthcheck", "image",
@@ -114,25 +105,18 @@ def test_no_container_has_a_fixed_name_and_none_is_privileged_or_shares_the_host
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_service_is_contained(name: str) -> None:
+def test_a_service_is_contained_and_has_bounds_for_memory_and_logs(name: str) -> None:
     service = EVERYTHING.all_services[name]
-    assert service["init"] is True
-    assert service["cap_drop"] == ["ALL"]
+    assert (service["init"], service["cap_drop"]) == (True, ["ALL"])
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert int(service["user"].split(":")[0]) > 0
     # Kafka's start script writes its settings beside its programs.
     assert service.get("read_only", False) is (name != "kafka")
     assert "stop_grace_period" in service
-    assert service["restart"] in ("no", "on-failure", "unless-stopped")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_service_has_bounds_for_memory_and_logs(name: str) -> None:
-    service = EVERYTHING.all_services[name]
     amount, unit = re.fullmatch(r"(\d+)([mg])", service["deploy"]["resources"]["limits"]["memory"]).groups()  # type: ignore[union-attr]
     assert 64 <= int(amount) * _MEBIBYTES[unit] <= 8192
-    assert service["logging"]["driver"] == "json-file"
     options = service["logging"]["options"]
+    assert service["logging"]["driver"] == "json-file"
     assert re.fullmatch(r"\d+m", options["max-size"])
     assert int(options["max-file"]) <= 5
 
@@ -144,16 +128,15 @@ def test_ports_are_on_the_loopback_interface_and_differ() -> None:
     assert len({port.split(":")[1] for port in published}) == len(published)
 
 
-def test_what_is_mounted_from_here_exists_and_can_only_be_read() -> None:
-    found = [mount for _, service in services() for mount in mounts(service).values() if is_path(mount[0])]
-    assert len(found) >= 10
-    assert [source for source, _ in found if not (ROOT / source).exists()] == []
-    assert [source for source, only_read in found if not only_read] == []
-
-
-def test_every_named_volume_is_declared_and_used() -> None:
-    used = {source for _, service in services() for source, _ in mounts(service).values() if not is_path(source)}
-    assert used == document()["volumes"].keys()
+def test_what_is_mounted_from_here_can_only_be_read_and_volumes_are_written_by_whom_they_are_for() -> None:
+    found = [(name, *mount) for name, service in services() for mount in mounts(service).values()]
+    here = [(source, only_read) for _, source, only_read in found if is_path(source)]
+    assert len(here) >= 10
+    assert [source for source, only_read in here if not only_read or not (ROOT / source).exists()] == []
+    assert {source for _, source, _ in found if not is_path(source)} == document()["volumes"].keys()
+    written = [(name, source) for name, source, only_read in found if not only_read]
+    writers = {(name, source) for name, source in written if source in ("weights", "checkpoints")}
+    assert writers == {(name, source) for name in ("trainer", "trainer-gpu") for source in ("weights", "checkpoints")}
 
 
 def test_our_containers_write_only_where_the_image_lets_its_user() -> None:
@@ -166,15 +149,3 @@ def test_our_containers_write_only_where_the_image_lets_its_user() -> None:
         assert set(written) <= set(owned.split()), name
         # Compiled models are loaded from there, which Docker's default forbids.
         assert [text for text in service["tmpfs"] if text.startswith("/tmp:") and "exec" in text.split(":")[1]]
-
-
-def test_only_the_trainer_writes_weights_and_checkpoints() -> None:
-    writers = [
-        (name, source)
-        for name, service in services()
-        for source, only_read in mounts(service).values()
-        if source in ("weights", "checkpoints") and not only_read
-    ]
-    assert sorted(writers) == [
-        ("trainer", "checkpoints"), ("trainer", "weights"), ("trainer-gpu", "checkpoints"), ("trainer-gpu", "weights"),
-    ]  # fmt: skip

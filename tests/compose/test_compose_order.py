@@ -51,23 +51,12 @@ def test_each_set_of_profiles_starts_its_services_and_each_stage_once(profiles: 
     assert set(order(project(*profiles))) == expected
 
 
-def test_both_kinds_together_are_refused_as_a_cycle() -> None:
-    with pytest.raises(CycleError):
-        order(project("cpu", "gpu"))
-
-
-@pytest.mark.parametrize("stage", ["generator", "trainer"])
-def test_each_kind_waits_for_the_other_where_there_is_one(stage: str) -> None:
-    every = project("cpu").all_services
-    waits = {"condition": "service_started", "required": False}
-    assert every[stage]["depends_on"][f"{stage}-gpu"] == waits
-    assert every[f"{stage}-gpu"]["depends_on"][stage] == waits
-
-
-def test_the_example_chooses_exactly_one_kind() -> None:
+def test_one_kind_is_chosen_and_both_together_are_refused_as_a_cycle() -> None:
     chosen = example_variables()["COMPOSE_PROFILES"].split(",")
     assert len({"cpu", "gpu"} & set(chosen)) == 1
     assert set(chosen) <= {"cpu", "gpu", *OPTIONAL}
+    with pytest.raises(CycleError):
+        order(project("cpu", "gpu"))
 
 
 def test_a_service_that_is_waited_for_says_when_it_is_there() -> None:

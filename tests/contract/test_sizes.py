@@ -60,7 +60,7 @@ def test_every_folder_has_a_room() -> None:
 
 def test_a_class_name_is_used_once() -> None:
     counts = Counter(node.name for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
-    assert {name for name, count in counts.items() if count > 1} == STAND_TWICE
+    assert {name for name, count in counts.items() if count > 1} <= STAND_TWICE, "choose another name"
 
 
 def test_a_docstring_says_what_something_is_and_not_only_where_to_look() -> None:

@@ -30,27 +30,24 @@ def test_there_is_no_other_dashboard() -> None:
 @each_board
 def test_a_dashboard_has_the_shared_frame(name: str) -> None:
     made = board(name)
-    assert made["uid"] == f"rollstream-{name}"
+    assert (made["uid"], made["tags"], made["editable"]) == (f"rollstream-{name}", ["rollstream"], False)
     assert made["title"].startswith("rollstream / ")
-    assert made["tags"] == ["rollstream"]
-    assert made["editable"] is False
     assert made["schemaVersion"] >= 39
     assert made["description"]
     assert (made["time"], made["refresh"]) == ({"from": "now-6h", "to": "now"}, "30s")
     assert "__inputs" not in made
     assert path_of(name).stat().st_size < 200_000
+    # It leads to the others with run and time.
+    (link,) = made["links"]
+    assert (link["type"], link["tags"], link["includeVars"], link["keepTime"]) == (
+        "dashboards", ["rollstream"], True, True,
+    )  # fmt: skip
 
 
 @each_board
-def test_a_dashboard_leads_to_the_others_with_run_and_time(name: str) -> None:
-    (link,) = board(name)["links"]
-    assert (link["type"], link["tags"]) == ("dashboards", ["rollstream"])
-    assert (link["includeVars"], link["keepTime"]) == (True, True)
-
-
-@each_board
-def test_data_source_and_run_are_chosen_by_variables(name: str) -> None:
-    source, run, *others = board(name)["templating"]["list"]
+def test_data_source_and_run_are_chosen_by_variables_and_all_is_drawn_from_them(name: str) -> None:
+    made = board(name)
+    source, run, *others = made["templating"]["list"]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
     assert (run["name"], run["query"], run["multi"]) == ("run", 'label_values(up{run!=""}, run)', False)
     for variable in (run, *others):
@@ -58,31 +55,33 @@ def test_data_source_and_run_are_chosen_by_variables(name: str) -> None:
     for variable in others:
         assert "$run" in variable["query"], "the choice must be of this run"
         assert (variable["multi"], variable["includeAll"], variable["allValue"]) == (True, True, ".+")
-
-
-@each_board
-def test_all_that_is_drawn_comes_from_the_chosen_data_source(name: str) -> None:
-    made = board(name)
-    sourced = [*charts(name), *made["annotations"]["list"]]
-    assert all(one["datasource"] == SOURCE for one in sourced)
+    assert all(one["datasource"] == SOURCE for one in [*charts(name), *made["annotations"]["list"]])
     assert set(re.findall(r'"uid": "([^"]+)"', json.dumps(made))) == {"${datasource}", made["uid"]}
 
 
 @each_board
-def test_every_panel_says_what_it_shows_and_in_which_unit(name: str) -> None:
+def test_every_panel_has_its_place_and_says_what_it_shows(name: str) -> None:
+    made = board(name)["panels"]
+    assert len({panel["id"] for panel in made}) == len(made)
+    taken = [cell for panel in made for cell in _cells(panel["gridPos"])]
+    assert len(taken) == len(set(taken))
+    assert all(0 <= column < 24 for column, _ in taken)
     for panel in panels(name):
+        # Others have been dropped by Grafana.
+        assert panel["type"] in {"timeseries", "stat", "heatmap", "text"}
         assert panel["title"]
         assert panel["description"].endswith("."), panel["title"]
-    for panel in charts(name):
-        unit = panel["fieldConfig"]["defaults"]["unit"]
-        assert unit in UNITS or unit.startswith("suffix: "), (panel["title"], unit)
 
 
 @each_board
-def test_seconds_shares_and_bytes_are_shown_as_such(name: str) -> None:
+def test_every_chart_has_its_unit_and_queries_that_are_told_apart(name: str) -> None:
     for panel in charts(name):
-        wanted = {unit for target in panel["targets"] if (unit := _unit_of(target["expr"])) is not None}
-        assert wanted <= {panel["fieldConfig"]["defaults"]["unit"]}, panel["title"]
+        unit, targets = panel["fieldConfig"]["defaults"]["unit"], panel["targets"]
+        assert unit in UNITS or unit.startswith("suffix: "), (panel["title"], unit)
+        assert {found for target in targets if (found := _unit_of(target["expr"])) is not None} <= {unit}
+        assert targets, panel["title"]
+        assert len({target["refId"] for target in targets}) == len(targets), panel["title"]
+        assert len(targets) == 1 or all(target["legendFormat"] != "__auto" for target in targets), panel["title"]
 
 
 def _unit_of(expr: str) -> str | None:
@@ -94,34 +93,9 @@ def _unit_of(expr: str) -> str | None:
     return next((unit for ending, unit in endings.items() if found[0].endswith(ending)), None)
 
 
-@each_board
-def test_ids_of_panels_are_their_own_and_places_do_not_overlap(name: str) -> None:
-    made = board(name)["panels"]
-    assert len({panel["id"] for panel in made}) == len(made)
-    assert all(isinstance(panel["id"], int) and panel["id"] > 0 for panel in made)
-    taken = [cell for panel in made for cell in _cells(panel["gridPos"])]
-    assert len(taken) == len(set(taken))
-    assert all(0 <= column < 24 for column, _ in taken)
-
-
 def _cells(place: dict[str, int]) -> list[tuple[int, int]]:
     columns, rows = range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
     return [(column, row) for column in columns for row in rows]
-
-
-@each_board
-def test_queries_of_a_panel_are_told_apart(name: str) -> None:
-    for panel in charts(name):
-        assert panel["targets"], panel["title"]
-        refs = [target["refId"] for target in panel["targets"]]
-        assert len(set(refs)) == len(refs), panel["title"]
-        if len(refs) > 1:
-            assert all(target["legendFormat"] != "__auto" for target in panel["targets"]), panel["title"]
-
-
-@each_board
-def test_no_panel_is_of_a_type_that_grafana_has_dropped(name: str) -> None:
-    assert {panel["type"] for panel in panels(name)} <= {"timeseries", "stat", "heatmap", "text"}
 
 
 @each_board
@@ -134,23 +108,27 @@ def test_annotations_mark_starts_rollbacks_and_versions(name: str) -> None:
 
 
 @each_board
-def test_every_expression_parses_and_asks_for_this_run(name: str) -> None:
-    for title, expr in expressions(name):
-        assert nodes(expr), title
-        if "kafka_brokers" not in expr:
-            assert all(one.labels & {"run", "topic", "consumergroup"} for one in asked(expr)), (title, expr)
-            assert "$run" in expr, title
-
-
-@each_board
-def test_every_metric_and_label_exists(name: str) -> None:
+def test_every_expression_asks_for_metrics_and_labels_of_this_run_that_exist(name: str) -> None:
     known = known_metrics()
+    marks = {one["name"] for one in board(name)["annotations"]["list"]}
     for title, expr in expressions(name):
         metrics = list(asked(expr))
+        assert nodes(expr), title
         for one in metrics:
             assert one.metric in known, (title, one.metric)
             assert one.labels <= known[one.metric], (title, one)
         assert grouped_by(expr) <= {label for one in metrics for label in known[one.metric]}, (title, expr)
+        if "kafka_brokers" not in expr:
+            assert all(one.labels & {"run", "topic", "consumergroup"} for one in metrics), (title, expr)
+            assert "$run" in expr, title
+        # What a rule records is a little older than what was scraped since: it may be of the step before.
+        assert len({one.metric.endswith(":step") for one in metrics}) == 1, (title, expr)
+        # Rates are taken over Grafana's interval, and counters never raw.
+        windows = set(re.findall(r"\[(\$?\w+)\]", expr))
+        assert title in marks or windows <= {"$__rate_interval", "$__range"}, (title, expr)
+        if title not in ("Dead letters", "Prompts passed over"):  # a few, since the start of each process
+            raw = [one.metric for one in metrics if one.metric.endswith("_total")]
+            assert not raw or re.search(r"(rate|increase)\(", expr), (title, raw)
 
 
 @each_board
@@ -161,25 +139,6 @@ def test_legends_name_labels_that_the_series_have(name: str) -> None:
             shown = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
             left = grouped_by(target["expr"]) or {label for one in asked(target["expr"]) for label in known[one.metric]}
             assert shown <= left, (panel["title"], shown, left)
-
-
-@each_board
-def test_rates_are_taken_over_grafanas_interval_and_counters_never_raw(name: str) -> None:
-    marks = {one["name"] for one in board(name)["annotations"]["list"]}
-    for title, expr in expressions(name):
-        windows = set(re.findall(r"\[(\$?\w+)\]", expr))
-        assert title in marks or windows <= {"$__rate_interval", "$__range"}, (title, expr)
-        if title not in ("Dead letters", "Prompts passed over"):  # a few, since the start of each process
-            raw = [one.metric for one in asked(expr) if one.metric.endswith("_total")]
-            assert not raw or re.search(r"(rate|increase)\(", expr), (title, raw)
-
-
-@each_board
-def test_figures_of_a_step_are_compared_with_those_of_the_same_step(name: str) -> None:
-    """What a rule records is a little older than what was scraped since: it may be of the step before."""
-    for title, expr in expressions(name):
-        metrics = {one.metric for one in asked(expr)}
-        assert len({metric.endswith(":step") for metric in metrics}) == 1, (title, expr)
 
 
 def test_the_overview_answers_four_questions_and_shows_how_to_trace_a_step() -> None:

@@ -1,5 +1,8 @@
 """The list of what has no data: it names only what is asked for, and comparing with it finds every difference."""
 
+import pytest
+
+from tests.observability.answers import Span, put_in
 from tests.observability.expressions import own_metrics
 from tests.observability.questions import Silence, questions, selectors
 from tests.observability.without_data import AT_REST, EXPRESSIONS, MOVES_IN, SELECTORS
@@ -13,14 +16,11 @@ def test_what_is_listed_as_without_data_is_asked_for() -> None:
     assert len({question.place for question in asked}) == len(asked)
 
 
-def test_what_is_listed_as_at_rest_is_exported() -> None:
-    assert AT_REST.keys() <= own_metrics().keys()
-
-
 def test_what_several_stages_export_is_at_rest_or_said_to_move_where_it_does() -> None:
     of_several = {name for name in own_metrics() if name.startswith(("rollstream_bus_", "rollstream_process_"))}
     assert MOVES_IN.keys() | AT_REST.keys() >= of_several
     assert not MOVES_IN.keys() & AT_REST.keys()
+    assert AT_REST.keys() <= own_metrics().keys()
 
 
 def without_variables(expr: str) -> str:
@@ -49,3 +49,14 @@ def test_what_differs_from_the_list_is_found() -> None:
         "listed, and needs no entry: of a listed selector",
     ]
     assert silence.faults({"listed", "silent"}, {"listed place", "new"}) == []
+
+
+def test_a_rate_goes_over_four_scrapes_at_least_as_in_grafana() -> None:
+    assert Span(start=0, end=600, step=4, scrape=15).intervals["__rate_interval"] == "60s"
+    assert Span(start=0, end=600, step=100, scrape=15).intervals["__rate_interval"] == "115s"
+    assert put_in("increase(x[$__range])", Span(start=0, end=600, step=4, scrape=15).intervals) == "increase(x[600s])"
+
+
+def test_a_variable_without_a_value_is_an_error() -> None:
+    with pytest.raises(KeyError, match="topic"):
+        put_in('x{topic=~"$topic"}', {"run": "math"})

@@ -25,9 +25,16 @@ _DURATION = re.compile(r"\d+[mh]")
 _THRESHOLD = re.compile(r'scalar\(rollstream:threshold\{name="(\w+)"\}\)')
 
 
-def test_there_are_many_alerts_and_each_has_a_name_of_its_own() -> None:
-    assert len(ALERTS) == len(rules("alerts")) >= 20
-    assert all(name.startswith("Rollstream") for name in ALERTS)
+def test_alerts_compare_with_thresholds_and_every_threshold_is_a_number_that_is_used() -> None:
+    named = [rule["labels"]["name"] for rule in rules("thresholds")]
+    used = [name for rule in ALERTS.values() for name in _THRESHOLD.findall(rule["expr"])]
+    assert sorted(set(named)) == sorted(named), "a name twice"
+    assert set(used) == set(named)
+    for rule in rules("thresholds"):
+        assert (set(rule), rule["record"]) == ({"record", "labels", "expr"}, "rollstream:threshold")
+        (call,) = (node for node in nodes(rule["expr"]) if hasattr(node, "func"))
+        assert call.func.name == "vector"
+    assert f"< {len(named)}\n" in ALERTS["RollstreamThresholdMissing"]["expr"]
 
 
 def test_there_are_three_files_and_no_group_twice() -> None:
@@ -35,6 +42,8 @@ def test_there_are_three_files_and_no_group_twice() -> None:
     names = [group["name"] for path in RULES.iterdir() for group in yaml.safe_load(path.read_text())["groups"]]
     assert len(set(names)) == len(names)
     assert all(name.startswith("rollstream-") for name in names)
+    assert len(ALERTS) == len(rules("alerts")) >= 20
+    assert all(name.startswith("Rollstream") for name in ALERTS)
 
 
 @each_alert
@@ -59,48 +68,21 @@ def test_every_expression_asks_for_metrics_and_labels_that_exist(rule: dict[str,
         assert one.metric in known, one.metric
         assert one.labels <= known[one.metric], one
     assert grouped_by(rule["expr"]) <= {label for one in found for label in known[one.metric]}
+    # What every process of the cluster has is asked for ours alone.
+    of_all = [one for one in found if one.metric == "up" or one.metric.startswith("process_")]
+    assert not of_all or any("run" in one.labels for one in of_all)
 
 
-@pytest.mark.parametrize("rule", rules("recording", "alerts"), ids=lambda rule: rule.get("alert") or rule["record"])
-def test_what_every_process_of_the_cluster_has_is_asked_for_ours_alone(rule: dict[str, str]) -> None:
-    of_all = [one for one in asked(rule["expr"]) if one.metric == "up" or one.metric.startswith("process_")]
-    if of_all:
-        assert any("run" in one.labels for one in of_all)
-
-
-def test_alerts_compare_with_thresholds_and_every_threshold_is_used() -> None:
-    named = [rule["labels"]["name"] for rule in rules("thresholds")]
-    used = [name for rule in ALERTS.values() for name in _THRESHOLD.findall(rule["expr"])]
-    assert sorted(set(named)) == sorted(named), "a name twice"
-    assert set(used) == set(named)
-
-
-def test_a_threshold_is_a_number() -> None:
-    for rule in rules("thresholds"):
-        assert set(rule) == {"record", "labels", "expr"}
-        assert rule["record"] == "rollstream:threshold"
-        (call,) = (node for node in nodes(rule["expr"]) if hasattr(node, "func"))
-        assert call.func.name == "vector"
-
-
-def test_the_alert_on_missing_thresholds_knows_how_many_there_are() -> None:
-    assert f"< {len(rules('thresholds'))}\n" in ALERTS["RollstreamThresholdMissing"]["expr"]
-
-
-def test_recorded_metrics_are_named_alike_and_made_before_they_are_used() -> None:
+def test_recorded_metrics_are_named_alike_made_before_they_are_used_and_all_used() -> None:
     made: list[str] = []
     for rule in rules("recording"):
         assert re.fullmatch(r"rollstream:[a-z_0-9]+(:[a-z_0-9]+)?", rule["record"])
         assert rule["record"] not in made
         made.append(rule["record"])  # what is remembered asks for itself
         assert all(one.metric in made for one in asked(rule["expr"]) if one.metric.startswith("rollstream:"))
-
-
-def test_every_recorded_metric_is_used() -> None:
     exprs = [rule["expr"] for rule in (*rules("recording"), *ALERTS.values())]
     exprs += [expr for name in NAMES for _, expr in expressions(name)]
-    used = {one.metric for expr in exprs for one in asked(expr)}
-    assert recorded_metrics().keys() <= used
+    assert recorded_metrics().keys() <= {one.metric for expr in exprs for one in asked(expr)}, "all are used"
 
 
 @each_alert
