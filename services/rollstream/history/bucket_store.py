@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import re
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
@@ -27,6 +26,14 @@ from obstore.exceptions import (
     UnknownConfigurationKeyError,
 )
 from obstore.store import ObjectStore, from_url
+from tenacity import (
+    RetryError,
+    Retrying,
+    before_sleep_log,
+    retry_if_exception,
+    stop_before_delay,
+    wait_exponential,
+)
 
 from rollstream.history.directory_store import writing
 from rollstream.history.manifest import MANIFEST, VersionManifest, check_content
@@ -216,24 +223,21 @@ class BucketWeightStore:
 
         It is repeated as long as one, which the library does not do, and then raised as `WeightStoreError`.
         """
-        give_up = time.monotonic() + self._storage.outage_seconds
-        pause = _FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                answer = self._ask_once(doing, request, name)
-            except ConfigurationError as refusal:
-                if doing not in self._allowed:
-                    raise
-                if time.monotonic() + pause > give_up:
-                    raise WeightStoreError(
-                        f"{refusal}; it was allowed before, and refused for {self._storage.outage_seconds:g} s now"
-                    ) from refusal
-                _LOG.warning("trying again, since it was allowed before: %s", refusal)
-                time.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            else:
-                self._allowed.add(doing)
-                return answer
+        retrying = Retrying(
+            retry=retry_if_exception(lambda error: isinstance(error, ConfigurationError) and doing in self._allowed),
+            wait=wait_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
+            stop=stop_before_delay(self._storage.outage_seconds),
+            before_sleep=before_sleep_log(_LOG, logging.WARNING),
+        )
+        try:
+            answer: T = retrying(self._ask_once, doing, request, name)
+        except RetryError as outage:
+            refusal = outage.last_attempt.exception()
+            raise WeightStoreError(
+                f"{refusal}; it was allowed before, and refused for {self._storage.outage_seconds:g} s now"
+            ) from refusal
+        self._allowed.add(doing)
+        return answer
 
     def _ask_once(self, doing: str, request: Callable[[], T], name: str = "") -> T:
         """Turn what obstore raises into errors of ours; a missing object stays `FileNotFoundError`."""

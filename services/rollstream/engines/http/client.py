@@ -1,7 +1,7 @@
 """Asks servers over HTTP: kept connections, a bound on how many calls run, repetitions of what may be repeated.
 
 A call is repeated, up to `max_tries`, if the connection broke, if the server says that it failed (5xx), or if its reply
-can't be read (`http_bodies.py`). After 429 it waits as the server asks, up to the deadline. A refused key ends the
+can't be read (`bodies.py`). After 429 it waits as the server asks, up to the deadline. A refused key ends the
 engine: each call would be refused. All else a server refuses for good: its own words become a failed sample.
 """
 
@@ -9,18 +9,25 @@ import asyncio
 import json
 import logging
 import math
-import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    RetryError,
+    retry_if_exception_type,
+    wait_exponential,
+    wait_random_exponential,
+)
 from yarl import URL
 
 from rollstream.engines.http.bodies import read_body
-from rollstream.engines.http.pool import LONGEST_REST_SECONDS, Server, ServerPool
-from rollstream.engines.http.replies import Reply, failed_sample
+from rollstream.engines.http.pool import Server, ServerPool
+from rollstream.engines.http.replies import Reply, bounded_wait, failed_sample
 from rollstream.engines.http.settings import HttpSettings, server_root
 from rollstream.schemas.errors import EngineDeadError, EngineError, EngineLateError, RefusedKeyError
 
@@ -35,7 +42,8 @@ _CONNECT_SECONDS: Final = 10.0
 _KEPT_SECONDS: Final = 4.0
 # Who starts anew takes longer than that. Nobody would notice it of a server that is asked nothing meanwhile.
 _SEEN_SECONDS: Final = 5.0
-_FIRST_BACKOFF_SECONDS: Final = 0.25
+# From half of it on by chance, so that calls that failed together come apart: 0.25 to 0.5 s at first, at most 30 s.
+_BACKOFF: Final = wait_exponential(multiplier=0.25, max=15.0) + wait_random_exponential(multiplier=0.25, max=15.0)
 _JSON: Final = {"Content-Type": "application/json"}
 
 OnReturn = Callable[[Server], Awaitable[None]]
@@ -52,7 +60,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ServerAnswer:
     """The JSON answer to a call, which server gave it, and which weights it had when it was asked."""
 
     server: Server
@@ -62,10 +70,22 @@ class Answered:
 
 @dataclass(slots=True, kw_only=True)
 class _Tries:
-    """Of one call: until when it may go on, and when it first found nobody; monotonic seconds."""
+    """Of one call: until when it may go on, when it first found nobody (monotonic seconds), how many failed."""
 
     give_up_at: float
     lost_at: float = math.inf
+    num_failed: int = 0
+
+
+class _AgainError(Exception):
+    """The call may be repeated. `asked_seconds`: how long its server asks to wait; None: it does not say."""
+
+    def __init__(self, server: Server, asked_seconds: float | None = None, *, at_once: bool = False) -> None:
+        super().__init__(server.problem)
+        self.server = server
+        self.asked_seconds = asked_seconds
+        self.at_once = at_once
+        """Whether another server may answer meanwhile."""
 
 
 class HttpClient:
@@ -124,7 +144,7 @@ class HttpClient:
         except (aiohttp.ClientError, ValueError, ArithmeticError, LookupError, TypeError) as error:
             raise EngineError(f"{route} gave no readable reply: {type(error).__name__}: {str(error)[:500]}") from error
 
-    async def answered(self, call: Call) -> Answered:
+    async def answered(self, call: Call) -> ServerAnswer:
         """The answer to a call, once it is among those that may run side by side.
 
         Raises `FailedSampleError` if a server refuses it for good, `RefusedKeyError` if it refuses the key, and
@@ -140,37 +160,53 @@ class HttpClient:
                 late = f"no answer within {self._settings.request_seconds} s"
                 raise self._given_up(EngineLateError, late, tries) from None
 
-    async def _answered(self, call: Call, tries: _Tries) -> Answered:
-        num_tries, num_waits = 0, 0
-        while num_tries < self._settings.max_tries:
-            async with self.pool.taken() as server:
-                try:
-                    await self._see_again(server)
-                    asked_with = server.weight_version
-                    reply = await self._reply(server, call)
-                except (aiohttp.ClientError, OSError) as error:
-                    num_tries += 1
-                    tries.lost_at = min(tries.lost_at, time.monotonic())
-                    self.pool.failed(server, f"{type(error).__name__}: {error}")
-                    _LOG.warning("%s rests: %s", server.root, server.problem)
-                    continue
-                self.pool.succeeded(server)
-            if isinstance(reply, Reply) and reply.is_ok:
-                server.asked_until = 0.0
-                return Answered(server, reply.json_of(server.root + call.route), asked_with)
-            if isinstance(reply, Reply) and reply.status == _TOO_MANY:
-                num_waits += 1
-                self._wait_as_asked(server, reply, tries)
-                self.pool.rest(server, reply.wait_seconds(_backoff(num_waits)))
-                continue
-            num_tries += 1
-            if isinstance(reply, Reply):
-                self._refuse_for_good(server, reply)
-                self._wait_as_asked(server, reply, tries)
-            if num_tries < self._settings.max_tries:
-                backoff = _backoff(num_tries)
-                await asyncio.sleep(reply.wait_seconds(backoff) if isinstance(reply, Reply) else backoff)
-        raise self._given_up(EngineError, f"{num_tries} tries failed", tries)
+    async def _answered(self, call: Call, tries: _Tries) -> ServerAnswer:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_AgainError),
+            stop=lambda _: tries.num_failed >= self._settings.max_tries,
+            wait=self._pause,
+        )
+        try:
+            return await retrying(self._try, call, tries)
+        except RetryError:
+            raise self._given_up(EngineError, f"{tries.num_failed} tries failed", tries) from None
+
+    async def _try(self, call: Call, tries: _Tries) -> ServerAnswer:
+        """One try at one server. Raises `_AgainError` if it may be repeated."""
+        async with self.pool.taken() as server:
+            try:
+                await self._see_again(server)
+                asked_with = server.weight_version
+                reply = await self._reply(server, call)
+            except (aiohttp.ClientError, OSError) as error:
+                tries.num_failed += 1
+                tries.lost_at = min(tries.lost_at, time.monotonic())
+                self.pool.failed(server, f"{type(error).__name__}: {error}")
+                _LOG.warning("%s rests: %s", server.root, server.problem)
+                raise _AgainError(server, 0.0, at_once=True) from error
+            self.pool.succeeded(server)
+        if reply is None:
+            tries.num_failed += 1
+            raise _AgainError(server)
+        if reply.is_ok:
+            server.asked_until = 0.0
+            return ServerAnswer(server, reply.json_of(server.root + call.route), asked_with)
+        is_busy = reply.status == _TOO_MANY
+        if not is_busy:
+            tries.num_failed += 1
+            self._refuse_for_good(server, reply)
+        self._wait_as_asked(server, reply, tries)
+        raise _AgainError(server, reply.asked_seconds, at_once=is_busy)
+
+    def _pause(self, state: RetryCallState) -> float:
+        """Seconds before the next try. A server that is busy rests for them, and another one is asked at once."""
+        error = state.outcome.exception() if state.outcome is not None else None
+        assert isinstance(error, _AgainError)
+        seconds = _BACKOFF(state) if error.asked_seconds is None else bounded_wait(error.asked_seconds)
+        if not error.at_once:
+            return seconds
+        self.pool.rest(error.server, seconds)
+        return 0.0
 
     async def _see_again(self, server: Server) -> None:
         """Have a server looked at that was gone, or may have been; raises `ConnectionError` if it can't be used."""
@@ -238,9 +274,3 @@ def refused_key(server: Server, reply: Reply) -> str:
         f"{server.root} refuses the key (status {reply.status}): {reply.message}; give another one as http.api_key of "
         "the settings, or in the variable that the command reads, LITELLM_API_KEY or `collect`'s --api-key-variable"
     )
-
-
-def _backoff(number: int) -> float:
-    """Seconds before repetition `number`, from 1; by chance, so that calls that failed together come apart."""
-    longest: float = min(_FIRST_BACKOFF_SECONDS * 2 ** min(number, 16), LONGEST_REST_SECONDS)
-    return random.uniform(longest / 2, longest)

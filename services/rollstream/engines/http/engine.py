@@ -3,7 +3,7 @@
 Most speak text: a generation then has no tokens, and never trains. With `tokenizer_path` prompts are sent as token ids
 and answers come back as token ids with logprobs, as vLLM's servers give them.
 
-Weights are replaced by the servers' own routes (`http_weights.py`) while calls run, which go on. Where a server does
+Weights are replaced by the servers' own routes (`weights.py`) while calls run, which go on. Where a server does
 not report which version sampled which tokens, the version that it had when it was asked stands for all of them: none is
 of an older one, so the policy lag is never taken for smaller than it is. The logprobs are those of what was sampled.
 """
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.http.answers import reported_spans, text_generation, token_generation
 from rollstream.engines.http.bodies import most_bytes
-from rollstream.engines.http.client import Answered, Call, HttpClient
+from rollstream.engines.http.client import Call, HttpClient, ServerAnswer
 from rollstream.engines.http.pool import Server
 from rollstream.engines.http.ready import wait_until_ready
 from rollstream.engines.http.requests import refuse_unfit, text_request, token_request
@@ -38,7 +38,7 @@ from rollstream.schemas.rollout import WeightSpan
 
 
 class OpenAiHttpEngine:
-    """See `Engine`. Without `tokenizer_path` it has no tokens and no hashes."""
+    """An `Engine` whose model runs in servers. Without `tokenizer_path` it has no tokens and no hashes."""
 
     name = "openai_http"
 
@@ -60,20 +60,20 @@ class OpenAiHttpEngine:
             SECRETS.add([http.api_key.get_secret_value()])
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32] | None:
-        """See `Engine.tokenize`; None without `tokenizer_path`."""
+        """The prompt as token ids; None without `tokenizer_path`: the servers read the messages themselves."""
         if self._tokenizer is not None:
             return self._tokenizer.tokenize(messages, tools)
         refuse_unfit(messages, tools, self._settings)
         return None
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
-        """See `Engine.detokenize`."""
+        """The text of token ids."""
         if self._tokenizer is None:
             raise EngineError("without http.tokenizer_path there is no tokenizer: answers are text already")
         return self._tokenizer.detokenize(token_ids)
 
     async def start(self, weight_version: int) -> None:
-        """See `Engine.start`: wait until servers are ready. Their weights are called `weight_version`.
+        """Wait until servers are ready. Their weights are called `weight_version`.
 
         Raises `ConfigurationError` for a key that is refused, or a server that can't be updated as the settings say.
         """
@@ -85,7 +85,7 @@ class OpenAiHttpEngine:
             raise
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """See `Engine.generate`."""
+        """Have one server answer. Raises what `HttpClient.answered` raises, and `EngineError` if it can't be read."""
         if self._tokenizer is not None:
             refuse_impossible(request, self.max_model_len)
         self.in_flight += 1
@@ -95,7 +95,7 @@ class OpenAiHttpEngine:
             self.in_flight -= 1
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
-        """See `Engine.load_weights`. Files that do not fit are refused before a server is asked.
+        """Load a version into every server. Files that do not fit are refused before a server is asked.
 
         Raises `EngineDeadError` if no server has loaded them: what they have now is not known.
         """
@@ -116,7 +116,7 @@ class OpenAiHttpEngine:
         return LoadReport(stall_seconds=stall_seconds, load_seconds=time.monotonic() - started)
 
     async def close(self) -> None:
-        """See `Engine.close`."""
+        """Break off what runs; no server is asked any more."""
         await self._client.close()
 
     async def _start(self, weight_version: int) -> None:
@@ -144,7 +144,7 @@ class OpenAiHttpEngine:
         except (TypeError, ValueError, LookupError, ArithmeticError) as error:
             raise EngineError(f"the answer can't be read: {type(error).__name__}: {str(error)[:500]}") from error
 
-    def _taken_apart(self, asked: Answered, request: GenerationRequest) -> Generation:
+    def _taken_apart(self, asked: ServerAnswer, request: GenerationRequest) -> Generation:
         if self._tokenizer is None:
             return text_generation(asked.body, request)
         return token_generation(
@@ -155,7 +155,7 @@ class OpenAiHttpEngine:
             detokenize=self._tokenizer.detokenize,
         )
 
-    def _spans(self, asked: Answered) -> tuple[WeightSpan, ...] | None:
+    def _spans(self, asked: ServerAnswer) -> tuple[WeightSpan, ...] | None:
         """What the server reports, if anything. Labels that are none of ours: it started anew, see `ServerWeights`."""
         if self._weights is None:
             return None

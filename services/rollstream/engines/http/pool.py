@@ -13,8 +13,8 @@ from typing import Final
 
 from rollstream.schemas.errors import EngineDeadError
 
-FIRST_REST_SECONDS: Final = 0.5
-LONGEST_REST_SECONDS: Final = 30.0
+_FIRST_REST_SECONDS: Final = 0.5
+_LONGEST_REST_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True, eq=False)
@@ -73,7 +73,7 @@ class ServerPool:
         """Note that the server could not be reached, or broke off: it rests."""
         server.failures += 1
         server.problem = problem
-        self.rest(server, min(FIRST_REST_SECONDS * 2 ** min(server.failures - 1, 16), LONGEST_REST_SECONDS))
+        self.rest(server, min(_FIRST_REST_SECONDS * 2 ** min(server.failures - 1, 16), _LONGEST_REST_SECONDS))
 
     def rest(self, server: Server, seconds: float) -> None:
         """Ask this server nothing for so long."""

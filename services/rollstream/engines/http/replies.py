@@ -82,10 +82,10 @@ class Reply:
         """What the server says of an error, in its own words, shortened."""
         return (message_in(self.body) or self.text or "no message")[:_LONGEST_MESSAGE]
 
-    def wait_seconds(self, otherwise: float) -> float:
-        """Seconds to wait, within bounds: what `Retry-After` asks for, or `otherwise` without it."""
-        asked = self.asked_seconds
-        return otherwise if asked is None else min(max(asked, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)
+
+def bounded_wait(asked_seconds: float) -> float:
+    """What `Retry-After` asks for, within bounds."""
+    return min(max(asked_seconds, _SHORTEST_WAIT_SECONDS), _LONGEST_WAIT_SECONDS)
 
 
 def failed_sample(reply: Reply, problem: str) -> FailedSampleError:
