@@ -195,7 +195,7 @@ def test_a_wrong_alias_gives_the_proxys_message_and_no_rollout_with_reward_0() -
         ended = run("--num-examples", "3", "--base-url", proxy.url, "--model", "claude-sonet")
     assert isinstance(ended.exception, BrokenWorldError)
     assert "none of 3 rollouts got a reward" in str(ended.exception)
-    assert "The model `claude-sonet` does not exist." in ended.output
+    assert "The model `claude-sonet` does not exist." in str(ended.exception)
     assert [path.name for path in Path().iterdir()] == ["rollouts_failures.jsonl"], "the next run begins anew"
     assert not Path("rollouts").exists()
     assert not Path("rollouts.jsonl").exists()
@@ -232,7 +232,8 @@ def test_rows_that_failed_are_left_out_and_listed_and_the_same_command_asks_them
         assert ended.exit_code == 0, ended.output
         assert [row["answer"] for row in lines_of("rollouts.jsonl")] == ["12", "6", "22", "20"]
         assert load_from_disk("rollouts")["answer"][:] == ["12", "6", "22", "20"]
-        assert "1 of 5 rollouts failed and are left out; they are in rollouts_failures.jsonl" in ended.output
+        assert "1 without a response" in ended.output
+        assert "rollouts_failures.jsonl" in ended.output
         assert "the content filter refused" in ended.output
         [failure] = lines_of("rollouts_failures.jsonl")
         assert (failure["data_idx"], failure["stage"]) == (0, "generation")
@@ -241,7 +242,7 @@ def test_rows_that_failed_are_left_out_and_listed_and_the_same_command_asks_them
         assert len(proxy.asked) == 6
         assert [row["answer"] for row in lines_of("rollouts.jsonl")] == ["45", "12", "6", "22", "20"]
         third = run("--num-examples", "5", "--concurrency", "1", "--base-url", proxy.url)
-    assert "rollouts is complete: nothing was asked again" in third.output
+    assert "rollouts is complete" in third.output
     assert "5 rollouts saved in" in third.output
     assert len(proxy.asked) == 6
 

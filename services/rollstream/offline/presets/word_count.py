@@ -12,7 +12,6 @@ from pydantic import SecretStr, ValidationError
 
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
-from rollstream.offline.collection import CollectReport
 from rollstream.offline.engine_choice import litellm_variable, named_engine
 from rollstream.offline.job import Job, Say, kind_of
 from rollstream.offline.journal import EndedSample
@@ -21,6 +20,7 @@ from rollstream.offline.paths import Places
 from rollstream.offline.presets.mock import MockWordCounter
 from rollstream.offline.settings import CollectSettings
 from rollstream.offline.statistics import RewardStatistics, example_lines, shown_text, summarized
+from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import CollectTask
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
@@ -45,8 +45,6 @@ _NO_ANSWER: Final = frozenset({FailureCode.ENGINE.value, FailureCode.DEADLINE.va
 _LOW_REWARD: Final = 0.65
 """Half of 1.3, the best that `word_count` gives."""
 _MOST_HAVE_TAGS: Final = 0.5
-_SHOWN_FAILURES: Final = 3
-_FAILURE_CHARACTERS: Final = 300
 _SAME: Final = {*AskingOptions.model_fields, "model", "concurrency", "temperature", "max_tokens"}
 """Options that `collect` has too."""
 
@@ -71,7 +69,8 @@ def collect_word_count(options: WordCountOptions, stop: Stop, say: Say) -> int:
     except (EngineError, TooManyFailuresError) as error:
         raise BrokenWorldError("\n".join(_silent_server(options.base_url, str(error)))) from error
     is_stopped = report.summary is None and not report.was_complete
-    for line in report.lines(settings) if is_stopped else _told(options, job, report):
+    advice = [] if report.summary is None else _refused_or_advised(options, report.summary)
+    for line in (*report.lines(settings), *advice, *(() if is_stopped else _closing_lines(options, job))):
         say(line)
     return report.exit_code
 
@@ -169,46 +168,30 @@ def _info(metadata: Mapping[str, str]) -> dict[str, Any]:
     return dict(metadata)
 
 
-def _told(options: WordCountOptions, job: Job, report: CollectReport) -> Iterator[str]:
-    """What failed, where the rollouts are, their statistics, one example, and advice where it is needed.
+def _refused_or_advised(options: WordCountOptions, summary: CollectSummary) -> list[str]:
+    """Advice for a server that did not answer.
 
     Raises `BrokenWorldError` where nothing was written: a set without a single reward is of no use to anybody.
     """
-    yield from _failure_lines(options, report)
-    if report.summary is not None and not report.summary.num_rewards:
-        raise BrokenWorldError(
-            f"none of {report.summary.num_samples} rollouts got a reward; the reasons are above, and in "
-            f"{report.places.failures.name}"
-        )
-    output, formats = job.options.output, RewardStatistics()
-    summary = summarized(_watched(output, formats))
-    if report.was_complete:
-        yield f"{output} is complete: nothing was asked again; --overwrite collects anew"
+    silent = next((message for code, message in summary.first_messages.items() if code in _NO_ANSWER), None)
+    advice = [] if silent is None or options.mock else _silent_server(options.base_url, silent)
+    if not summary.num_rewards:
+        why = "; ".join(f"{code}: {message}" for code, message in summary.first_messages.items())
+        raise BrokenWorldError("\n".join([f"none of {summary.num_samples} rollouts got a reward: {why}", *advice]))
+    return advice
+
+
+def _closing_lines(options: WordCountOptions, job: Job) -> Iterator[str]:
+    """Where the rollouts are, their statistics, one example, and advice where the rewards are low."""
+    formats = RewardStatistics()
+    summary = summarized(_watched(job.options.output, formats))
     copied = "" if job.jsonl_copy is None else f" and {job.jsonl_copy}"
-    yield from ("", f"{summary.rewards.num} rollouts saved in: {output}{copied}", "", "Statistics:")
+    yield from ("", f"{summary.rewards.num} rollouts saved in: {job.options.output}{copied}", "", "Statistics:")
     yield from summary.rewards.lines()
     if summary.example is not None:
         yield from ("", "Example rollout:", *example_lines(summary.example))
     if not options.environment and summary.lowest is not None and summary.rewards.mean < _LOW_REWARD:
         yield from _low_reward(summary.rewards.mean, formats.mean, shown_text(summary.lowest["completion"]))
-
-
-def _failure_lines(options: WordCountOptions, report: CollectReport) -> Iterator[str]:
-    """The first messages of what failed, and the advice for a server that does not answer."""
-    failures = report.places.failures
-    if not failures.exists():
-        return
-    num_failed, shown = 0, dict[tuple[str, str], None]()
-    for row in open_rows(failures):
-        num_failed += 1
-        if isinstance(row, ReadRow) and len(shown) < _SHOWN_FAILURES:
-            shown[str(row.fields["failure"]), shown_text(row.fields["message"], _FAILURE_CHARACTERS)] = None
-    yield f"{num_failed} of {options.num_examples} rollouts failed and are left out; they are in {failures.name}:"
-    for failure, message in shown:
-        yield f"   {failure}: {message}"
-    silent = next((message for failure, message in shown if failure in _NO_ANSWER), None)
-    if silent is not None and not options.mock:
-        yield from _silent_server(options.base_url, silent)
 
 
 def _watched(output: Path, formats: RewardStatistics) -> Iterator[ReadRow | BadRow]:
