@@ -267,6 +267,8 @@ def test_a_file_of_somebody_else_is_not_replaced() -> None:
 
 
 def test_mock_rollouts_need_no_server_are_the_same_each_time_and_have_mixed_rewards() -> None:
+    # A directory of that name is no file of prompts.
+    Path("word_count").mkdir()
     ended = run("--mock", "--num-examples", "100")
     assert ended.exit_code == 0, ended.output
     dataset = load_from_disk("rollouts_mock")

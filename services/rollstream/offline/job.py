@@ -37,12 +37,14 @@ _KINDS: Final[Mapping[str, Kind]] = {".jsonl": "jsonl", ".parquet": "parquet", "
 class Job:
     """A collection: its options, and what a settings file or a preset adds to them.
 
-    `engine`: one that is there already takes part in one collection only. `cluster`: where topics are; None if no file
-    says it. `kind`: instead of what the output's name says. `described`, `jsonl_copy`: as in `CollectSettings`.
+    `engine`: one that is there already takes part in one collection only. `is_environment`: the source names one,
+    whatever lies in the working directory under that name. `cluster`: where topics are; None if no file says it.
+    `kind`: instead of what the output's name says. `described`, `jsonl_copy`: as in `CollectSettings`.
     """
 
     options: CollectOptions
     engine: EngineSettings | Engine
+    is_environment: bool = False
     environments: Mapping[str, Declaration] = field(default_factory=dict)
     agents: Mapping[str, Declaration] = field(default_factory=dict)
     cluster: StageSettings | None = None
@@ -68,7 +70,7 @@ class Job:
     def tasks(self) -> tuple[TaskSource, str]:
         """The tasks of the source, and the environment that scores them; "" for none."""
         options, path = self.options, Path(self.options.source)
-        if _names_rows(path):
+        if self._reads_rows():
             _refuse_same(path, options.output)
             rows = open_rows(path, "" if options.overwrite else begun_input(Places(options.output).manifest))
             return FileTasks(rows, prompt_key=options.prompt_key), options.environment or ""
@@ -108,6 +110,11 @@ class Job:
             jsonl_copy=self.jsonl_copy,
         )
 
+    def _reads_rows(self) -> bool:
+        """Whether the source is a file, a directory or a data set on the hub; else it is an environment's name."""
+        source = Path(self.options.source)
+        return not self.is_environment and (source.exists() or is_hub_name(source))
+
     def _sampling(self, environment: str) -> Sampling:
         usual = load_environment(environment, self.environments).sampling if environment else Sampling()
         given = self.options.model_dump(include={"temperature", "top_p", "max_tokens", "seed"}, exclude_none=True)
@@ -125,7 +132,7 @@ class Job:
             "source": options.source,
             "prompt_key": options.prompt_key,
             "environments": declared,
-            **({} if _names_rows(Path(options.source)) else by_environment),
+            **({} if self._reads_rows() else by_environment),
         }
 
 
@@ -137,11 +144,6 @@ def kind_of(output: Path) -> Kind:
             "`datasets.load_from_disk` opens"
         )
     return _KINDS[output.suffix]
-
-
-def _names_rows(source: Path) -> bool:
-    """Whether the source is a file, a directory or a data set on the hub; else it is an environment's name."""
-    return source.exists() or is_hub_name(source)
 
 
 def _refuse_same(data: Path, output: Path) -> None:

@@ -17,6 +17,7 @@ from rollstream.rows.write import Kind
 from rollstream.schemas.errors import ConfigurationError
 
 _DEADLINE_SECONDS: Final = 3600.0
+_CALL_SECONDS: Final = 300.0
 _EXAMPLES: Final = {"data.parquet": "data.jsonl"}
 """Files of well-known command lines → what is taken where the working directory has none."""
 _SAME: Final = {*AskingOptions.model_fields, "num_samples", "temperature", "top_p", "max_tokens", "prompt_key"}
@@ -27,7 +28,7 @@ def generate_rollouts(options: GenerateOptions, stop: Stop, say: Say) -> Collect
     """Generate, and say what is worth knowing; raises `ConfigurationError` for options that do not fit."""
     output, kind = _output(options, say)
     chosen = _collecting(options, output, say)
-    engine = named_engine(chosen)
+    engine = named_engine(chosen, request_seconds=_CALL_SECONDS)
     if options.trust_remote_code:
         say("--trust_remote_code has no effect: code beside the weights is never run here; a server decides by itself")
     return Job(options=chosen, engine=engine, to_columns=rollout_columns, kind=kind).run(stop, say)

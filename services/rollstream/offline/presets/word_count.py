@@ -92,6 +92,7 @@ def _job(options: WordCountOptions) -> Job:
     return Job(
         options=chosen,
         engine=MockWordCounter() if options.mock else named_engine(chosen, **_SERVER),
+        is_environment=True,
         environments=declared,
         described={"user_id": options.user_id},
         jsonl_copy=output.with_name(f"{output.name}.jsonl") if kind_of(output) == "hf" else None,
