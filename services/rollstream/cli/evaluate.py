@@ -1,16 +1,11 @@
 """`rollstream evaluate`: score a weight version on held-out prompts."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rollstream.cli.options import FiniteRange, config_option, connected, json_option, whole
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-
-if TYPE_CHECKING:
-    from rollstream.client.evaluate import EvaluationRequest
-    from rollstream.producers.settings import ProducerSettings
 
 
 @click.command("evaluate")
@@ -33,14 +28,22 @@ def command(
 
     A generator and a scorer of the run must be running. If not one prompt is scored, the exit code is 70.
     """
-    from rollstream.client.evaluate import newest_version
+    from rollstream.client.evaluate import EvaluationRequest, newest_version
     from rollstream.producers.settings import ProducerSettings
     from rollstream.views.evaluation import evaluate_with_progress, show
 
     settings = ProducerSettings.load(config)
+    name = environment or settings.environment
+    if not name:
+        raise ConfigurationError("the producer has no environment: say which with --environment")
     run = connected(settings, deadline)
-    chosen = newest_version(run) if version is None else version
-    request = _request(settings, chosen, environment=environment, num_prompts=num_prompts, deadline_seconds=deadline)
+    request = EvaluationRequest(
+        environment=name,
+        weight_version=newest_version(run) if version is None else version,
+        environments=settings.environments,
+        num_prompts=num_prompts,
+        deadline_seconds=deadline,
+    )
     report = evaluate_with_progress(run, request, is_shown=not as_json)
     show(report, as_json=as_json)
     if report.mean_reward is None:
@@ -48,26 +51,3 @@ def command(
             f"none of {num_prompts} prompts was scored; the reasons are above, and `rollstream status` shows whether "
             "generators and scorers run"
         )
-
-
-def _request(
-    settings: "ProducerSettings",
-    weight_version: int,
-    *,
-    environment: str | None,
-    num_prompts: int,
-    deadline_seconds: float,
-) -> "EvaluationRequest":
-    """A request on the producer's environment, or on another one."""
-    from rollstream.client.evaluate import EvaluationRequest
-
-    name = environment or settings.environment
-    if not name:
-        raise ConfigurationError("the producer has no environment: say which with --environment")
-    return EvaluationRequest(
-        environment=name,
-        weight_version=weight_version,
-        environments=settings.environments,
-        num_prompts=num_prompts,
-        deadline_seconds=deadline_seconds,
-    )
