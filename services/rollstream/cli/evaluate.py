@@ -14,11 +14,7 @@ from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 @click.option("--environment", help="Environment whose prompts are asked; default: the producer's.")
 @click.option("--num-prompts", default=512, show_default=True, type=whole(1), help="Held-out prompts.")
 @click.option(
-    "--deadline",
-    default=600.0,
-    show_default=True,
-    type=FiniteRange(1),
-    help="Seconds to wait for the last answer.",
+    "--deadline", default=600.0, show_default=True, type=FiniteRange(1), help="Seconds to wait for the last answer."
 )
 @json_option
 def command(

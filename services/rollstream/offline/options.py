@@ -190,8 +190,7 @@ class ScoresOptions(CommandOptions):
         default=None, description="Smallest reward that passes; default: the function's own."
     )
     sandbox_url: str | None = Field(
-        default=None,
-        description="Service that runs the programs of code data sets; without it they are not scored.",
+        default=None, description="Service that runs the programs of code data sets; without it they are not scored."
     )
     num_processes: int | None = Field(
         default=None, ge=1, le=64, description="Processes that score; default: one a core."
