@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -16,13 +16,11 @@ from rollstream.schemas.errors import ConfigurationError
 if TYPE_CHECKING:
     from rollstream.bus.run import Run
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 LARGEST: Final = 2**31 - 1
 """Largest whole number of an option: what libraries hold in 32 bits."""
-
-_HELP = f"The run's {RUN_FILE}. Default: ./{RUN_FILE}, else the newest runs/*/{RUN_FILE}."
 
 
 class FiniteRange(click.FloatRange):
@@ -104,29 +102,20 @@ def made_directory(path: Path) -> Path:
     return path
 
 
-def config_option(command: F) -> F:
-    """Add `--config`. The command gets `config: Path | None`, the result of `find_config`."""
+def _config_option(name: str, loaded: Callable[[Path | None], object]) -> Decorator:
     return click.option(
         "--config",
+        name,
         type=click.Path(dir_okay=False, path_type=Path),
         envvar="ROLLSTREAM_CONFIG",
-        callback=lambda context, parameter, value: find_config(value),
-        help=_HELP,
-    )(command)
+        callback=lambda context, parameter, value: loaded(find_config(value)),
+        help=f"The run's {RUN_FILE}. Default: ./{RUN_FILE}, else the newest runs/*/{RUN_FILE}.",
+    )
 
 
-def settings_option(command: F) -> F:
-    """Add `--config`. The command gets `settings: StageSettings`, the settings that all stages share."""
-    return click.option(
-        "--config",
-        "settings",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar="ROLLSTREAM_CONFIG",
-        callback=lambda context, parameter, value: StageSettings.load(find_config(value)),
-        help=_HELP,
-    )(command)
-
-
-def json_option(command: F) -> F:
-    """Add `--json`. The command gets `as_json: bool`."""
-    return click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")(command)
+config_option = _config_option("config", lambda path: path)
+"""`--config`. The command gets `config: Path | None`, the result of `find_config`."""
+settings_option = _config_option("settings", StageSettings.load)
+"""`--config`. The command gets `settings: StageSettings`, the settings that all stages share."""
+json_option: Decorator = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+"""`--json`. The command gets `as_json: bool`."""
