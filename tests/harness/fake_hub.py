@@ -1,8 +1,6 @@
 """The part of the Hugging Face hub's HTTP API that serves data sets, for tests: somebody else's program."""
 
-import asyncio
 import hashlib
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -10,6 +8,8 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from aiohttp import web
+
+from tests.harness.threads import application
 
 Files = Mapping[str, bytes]
 
@@ -117,21 +117,5 @@ def _refusal(status: int, code: str, message: str) -> web.Response:
 @contextmanager
 def fake_hub(hub: FakeHub) -> Iterator[FakeHub]:
     """The hub, in a thread, until the block ends."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="fake-hub")
-    thread.start()
-    runner = web.AppRunner(hub.application(), access_log=None, shutdown_timeout=0.1)
-    asyncio.run_coroutine_threadsafe(_start(runner), loop).result(30)
-    hub.port = runner.addresses[0][1]
-    try:
+    with application(hub.application()) as hub.port:
         yield hub
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _start(runner: web.AppRunner) -> None:
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()

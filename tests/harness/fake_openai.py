@@ -6,7 +6,6 @@ It runs in a thread of the test (`fake_openai`), or as a process where the clien
 
 import asyncio
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from aiohttp import web
+
+from tests.harness.threads import application, started
 
 Kind = Literal["vllm", "sglang", "litellm", "plain"]
 VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.9", "litellm": "1.80.0"}
@@ -291,32 +292,13 @@ def _planned(planned: Planned, request: web.Request) -> web.StreamResponse:
 def fake_openai(server: FakeOpenAI | None = None, **behavior: Any) -> Iterator[FakeOpenAI]:
     """The server, in a thread, until the block ends. A `server` that ran before gets its port back."""
     fake = server or FakeOpenAI(**behavior)
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="fake-openai")
-    thread.start()
-    runner = asyncio.run_coroutine_threadsafe(_started(fake), loop).result(30)
-    try:
+    with application(fake.application(), fake.port) as fake.port:
         yield fake
-    finally:
-        asyncio.run_coroutine_threadsafe(runner.cleanup(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-async def _started(fake: FakeOpenAI) -> web.AppRunner:
-    # Nobody waits at the end for answers that are still slow.
-    runner = web.AppRunner(fake.application(), access_log=None, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", fake.port, reuse_address=True)
-    await site.start()
-    fake.port = fake.port or runner.addresses[0][1]
-    return runner
 
 
 async def _serve(port: int, latency_seconds: float) -> None:
     fake = FakeOpenAI(latency_seconds=latency_seconds, port=port)
-    await _started(fake)
+    await started(fake.application(), port)
     sys.stdout.write(f"{fake.url}\n")
     sys.stdout.flush()
     await asyncio.Event().wait()

@@ -10,6 +10,8 @@ from typing import Any
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1 import trace_pb2
 
+from tests.harness.threads import Answering, served
+
 
 @dataclass(frozen=True, kw_only=True)
 class SeenSpan:
@@ -64,15 +66,11 @@ class OtlpReceiver(ThreadingHTTPServer):
 @contextmanager
 def a_receiver() -> Iterator[OtlpReceiver]:
     """A collector that answers until the end of the block."""
-    receiver = OtlpReceiver()
-    thread = threading.Thread(target=receiver.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield receiver
-    finally:
-        receiver.answering.set()
-        stop(receiver)
-        thread.join()
+    with served(OtlpReceiver()) as receiver:
+        try:
+            yield receiver
+        finally:
+            receiver.answering.set()
 
 
 def stop(receiver: OtlpReceiver) -> None:
@@ -81,21 +79,16 @@ def stop(receiver: OtlpReceiver) -> None:
     receiver.server_close()
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering, BaseHTTPRequestHandler):
     server: OtlpReceiver
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.body()
         self.server.requests.append((self.path, {name.lower(): value for name, value in self.headers.items()}))
         self.server.answering.wait()
         if self.server.status == 200:
             self.server.spans += _spans(ExportTraceServiceRequest.FromString(body))
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: the server of the standard library would write each request into the output of the tests."""
+        self.answer(b"", self.server.status)
 
 
 def _spans(request: ExportTraceServiceRequest) -> Iterator[SeenSpan]:

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
+
+from tests.harness.threads import loop_in_a_thread
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -145,12 +146,6 @@ async def _send(reply: RawReply, reader: asyncio.StreamReader, writer: asyncio.S
 def raw_server() -> Iterator[RawServer]:
     """The server, in a thread, until the block ends."""
     server = RawServer()
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="raw-server")
-    thread.start()
-
-    async def start() -> asyncio.Server:
-        return await asyncio.start_server(server.serve, "127.0.0.1", 0)
 
     async def end() -> None:
         listening.close()
@@ -161,12 +156,10 @@ def raw_server() -> Iterator[RawServer]:
         # What was closed is closed by the loop, a moment later.
         await asyncio.sleep(0.05)
 
-    listening = asyncio.run_coroutine_threadsafe(start(), loop).result(30)
-    server.port = listening.sockets[0].getsockname()[1]
-    try:
-        yield server
-    finally:
-        asyncio.run_coroutine_threadsafe(end(), loop).result(30)
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
+    with loop_in_a_thread() as run:
+        listening = run(asyncio.start_server(server.serve, "127.0.0.1", 0))
+        server.port = listening.sockets[0].getsockname()[1]
+        try:
+            yield server
+        finally:
+            run(end())

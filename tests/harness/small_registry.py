@@ -3,11 +3,12 @@
 import base64
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from tests.harness.threads import Answering, served
 
 _VERSIONS = re.compile(r"/subjects/([^/?]+)/versions")
 _SUBJECT = re.compile(r"/subjects/([^/?]+)")
@@ -43,7 +44,7 @@ class SmallRegistry(ThreadingHTTPServer):
         return self.register(subject, schema) if schema in known else None
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering, BaseHTTPRequestHandler):
     server: SmallRegistry
 
     def parse_request(self) -> bool:
@@ -52,7 +53,7 @@ class _Handler(BaseHTTPRequestHandler):
             return False
         is_allowed = self.server.demanded in (None, self.headers["Authorization"])
         if not is_allowed:
-            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.body()
             self._answer({"error_code": _UNAUTHORIZED, "message": "Unauthorized"}, status=401)
         return is_allowed
 
@@ -65,7 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(_NO_SCHEMA)
 
     def do_POST(self) -> None:
-        schema = json.loads(self._body()["schema"])
+        schema = json.loads(self.body())["schema"]
         if found := _VERSIONS.match(self.path):
             self._answer(self.server.register(found[1], schema))
         elif (found := _SUBJECT.match(self.path)) and (known := self.server.look_up(found[1], schema)):
@@ -74,34 +75,18 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(_NO_SUBJECT)
 
     def do_PUT(self) -> None:
-        self._answer(self._body())
-
-    def log_message(self, *_: object) -> None:
-        """Nothing: a test's output is its own."""
-
-    def _body(self) -> Any:
-        return json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self._answer(json.loads(self.body()))
 
     def _refuse(self, code: int) -> None:
         self._answer({"error_code": code, "message": "not found"}, status=404)
 
     def _answer(self, answer: Any, *, status: int = 200) -> None:
-        body = json.dumps(answer).encode()
-        self.send_response(503 if self.server.is_down else status)
-        self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        status = 503 if self.server.is_down else status
+        self.answer(json.dumps(answer).encode(), status, Content_Type="application/vnd.schemaregistry.v1+json")
 
 
 @contextmanager
 def a_small_registry(credentials: str | None = None) -> Iterator[SmallRegistry]:
     """A registry with nothing in it; it forgets everything at the end. Only who has the `credentials` may come in."""
-    with SmallRegistry(credentials) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(SmallRegistry(credentials)) as server:
+        yield server

@@ -1,7 +1,6 @@
 """An S3 server in this process, as far as a weight store asks: list, put, get, head and delete. It can refuse."""
 
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import SecretStr
 
 from rollstream.process.settings.storage import StorageSettings
+from tests.harness.threads import Answering, served
 
 _HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
 SKEWED = "The difference between the request time and the current time is too large."
@@ -43,21 +43,19 @@ class SmallS3(ThreadingHTTPServer):
         )
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(Answering, BaseHTTPRequestHandler):
     server: SmallS3
 
     def parse_request(self) -> bool:
         """Whether the request is one to answer; what is refused is answered here."""
         if not super().parse_request():
             return False
-        self.body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.content = self.body()
         if self.server.refusals == 0 or self.server.refused_paths not in self.path:
             return True
         self.server.refusals -= 1
         self.server.refused += 1
-        self._answer(
-            403, f"{_HEAD}<Error><Code>RequestTimeTooSkewed</Code><Message>{SKEWED}</Message><X>y</X></Error>".encode()
-        )
+        self._answer(f"{_HEAD}<Error><Code>RequestTimeTooSkewed</Code><Message>{SKEWED}</Message><X>y</X></Error>", 403)
         return False
 
     def do_GET(self) -> None:
@@ -66,51 +64,36 @@ class _Handler(BaseHTTPRequestHandler):
             prefix = parse_qs(parts.query).get("prefix", [""])[0]
             names = {name[len(prefix) :].partition("/")[0] for name in self.server.objects if name.startswith(prefix)}
             found = "".join(f"<CommonPrefixes><Prefix>{prefix}{name}/</Prefix></CommonPrefixes>" for name in names)
-            self._answer(200, f"{_HEAD}<ListBucketResult>{found}</ListBucketResult>".encode())
+            self._answer(f"{_HEAD}<ListBucketResult>{found}</ListBucketResult>")
         elif parts.path in self._named():
-            self._answer(200, self._named()[parts.path])
+            self._answer(self._named()[parts.path])
         else:
-            self._answer(404, b"")
+            self._answer(b"", 404)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_PUT(self) -> None:
-        self.server.objects[urlsplit(self.path).path.split("/", 2)[2]] = self.body
-        self._answer(200, b"")
+        self.server.objects[urlsplit(self.path).path.split("/", 2)[2]] = self.content
+        self._answer(b"")
 
     def do_POST(self) -> None:
-        keys = re.findall(r"<Key>(.*?)</Key>", self.body.decode())
+        keys = re.findall(r"<Key>(.*?)</Key>", self.content.decode())
         for key in keys:
             self.server.objects.pop(key, None)
         deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
-        self._answer(200, f"{_HEAD}<DeleteResult>{deleted}</DeleteResult>".encode())
+        self._answer(f"{_HEAD}<DeleteResult>{deleted}</DeleteResult>")
+
+    def _answer(self, content: bytes | str, status: int = 200) -> None:
+        content = content.encode() if isinstance(content, str) else content
+        self.answer(content, status, ETag='"1"', Last_Modified="Mon, 23 Nov 2026 23:00:00 GMT")
 
     def _named(self) -> dict[str, bytes]:
         return {f"/bucket/{name}": content for name, content in self.server.objects.items()}
-
-    def _answer(self, status: int, content: bytes) -> None:
-        self.send_response(status)
-        for name, value in {
-            "Content-Length": str(len(content)), "ETag": '"1"', "Last-Modified": "Mon, 23 Nov 2026 23:00:00 GMT",
-        }.items():  # fmt: skip
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Nothing: a test's output is its own."""
 
 
 @contextmanager
 def a_small_s3() -> Iterator[SmallS3]:
     """The server, while the block runs; its bucket is `bucket`."""
-    with SmallS3() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(SmallS3()) as server:
+        yield server

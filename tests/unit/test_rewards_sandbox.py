@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from rollstream.environments.rewards.sandbox import MAX_ANSWER_BYTES
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import RewardError, UnknownEnvironmentError
 from tests.harness.reward_inputs import an_answer
+from tests.harness.threads import Answering, served
 from tests.harness.waits import DEADLINE_SECONDS
 
 SUM = "```python\nprint(sum(map(int, input().split())))\n```"
@@ -45,30 +46,18 @@ def a_sandbox(answer: Callable[[dict[str, Any]], Any] = run_here, status: int = 
     """A server on a port of its own, and the requests that it got."""
     requests: list[Any] = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(Answering, BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             assert self.path == "/run_code"
-            request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            request = json.loads(self.body())
             requests.append(request)
             found = answer(request)
-            body = found if isinstance(found, bytes) else json.dumps(found).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Location", "/elsewhere")
-            self.end_headers()
-            self.wfile.write(body)
+            self.answer(
+                found if isinstance(found, bytes) else json.dumps(found).encode(), status, Location="/elsewhere"
+            )
 
-        def log_message(self, *args: Any) -> None:
-            """Without this the server writes each request to standard error, among what pytest shows."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/run_code", requests
-        finally:
-            server.shutdown()
-            thread.join()
+    with served(ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as server:
+        yield f"http://127.0.0.1:{server.server_port}/run_code", requests
 
 
 def score(url: str, completion: str, seconds: str = "30", **tests: Any) -> float:
