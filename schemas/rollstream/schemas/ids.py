@@ -28,10 +28,8 @@ def rollout_id(group: str, sample_index: int) -> str:
 
 
 def group_of(rollout: str) -> str:
-    """The group of a rollout id."""
     return rollout.rsplit("-", 1)[0]
 
 
 def new_attempt_id() -> str:
-    """A new id for one attempt at one sample."""
     return uuid.uuid4().hex

@@ -62,11 +62,9 @@ class PackagedRegistry:
         self._newest = {entry.record: entry.schema_id for entry in manifest()}
 
     def id_of(self, topic: Topic[Any]) -> int:
-        """The newest manifest id of the topic's record."""
         return self._newest[topic.record.__name__]  # type: ignore[union-attr]  # dead-letters has no record
 
     def schema_of(self, schema_id: int) -> Schema:
-        """The manifest's schema with this id."""
         try:
             return self._by_id[schema_id]
         except KeyError:

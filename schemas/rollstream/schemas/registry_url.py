@@ -71,7 +71,6 @@ class ConfluentRegistry:
         return registered
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.close()
 
     def _subject(self, topic: Topic[Any]) -> str:

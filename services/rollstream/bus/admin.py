@@ -159,7 +159,6 @@ class KafkaAdmin:
         return self.ask_topics([topic]).shape(topic)
 
     def identity(self, topics: list[str]) -> ClusterIdentity:
-        """Cluster id and topic ids."""
         ids = {topic: self.shape(topic).topic_id for topic in topics}
         return ClusterIdentity(cluster_id=str(self._cluster().cluster_id), topic_ids=ids)
 
@@ -298,7 +297,6 @@ class CommittedOffsets:
         return [part for part in found if part.offset >= 0]
 
     def close(self) -> None:
-        """Close the client."""
         self._client.close()
 
 

@@ -32,7 +32,6 @@ class Backlog:
         return len(self._records)
 
     def put(self, message: KafkaMessage) -> None:
-        """Append a record that was polled."""
         self._records.append(message)
 
     def take(self) -> KafkaMessage:
@@ -40,7 +39,6 @@ class Backlog:
         return self._records.popleft()
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Drop the records of these partitions."""
         self._records = deque(message for message in self._records if message.topic_partition not in partitions)
 
     def say_if_low(self) -> None:

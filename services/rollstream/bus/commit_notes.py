@@ -29,7 +29,6 @@ def note_of(marks: Mapping[int, int]) -> str:
 
 
 def ids_note(topic_ids: Mapping[str, str]) -> str:
-    """A note of the ids of several topics."""
     return ",".join(f"{topic}={topic_id}" for topic, topic_id in sorted(topic_ids.items()))
 
 
@@ -40,7 +39,6 @@ def ids_in(note: str) -> dict[str, str]:
 
 
 def metadata_of(topic_id: str, note: str) -> str:
-    """The metadata of a commit."""
     return f"{topic_id} {note}" if note else topic_id
 
 

@@ -168,7 +168,6 @@ class GroupConsumer:
 
     @property
     def num_in_flight(self) -> int:
-        """Records taken and not finished."""
         with self._lock:
             return self._assignment.num_unfinished
 

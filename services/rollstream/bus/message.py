@@ -27,7 +27,6 @@ class KafkaMessage(NamedTuple):
 
     @property
     def topic_partition(self) -> Partition:
-        """The partition that it lies in."""
         return self.topic, self.partition
 
     def checked_value(self) -> bytes | None:

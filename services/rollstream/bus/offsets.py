@@ -98,7 +98,6 @@ class OffsetTracker:
 
     @property
     def num_unfinished(self) -> int:
-        """Records taken and not finished."""
         return len(self._unfinished)
 
     def oldest_begun(self) -> float | None:
@@ -119,21 +118,17 @@ class Assignment:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """The partitions that are owned now."""
         return tuple(self._trackers)
 
     @property
     def num_unfinished(self) -> int:
-        """Records taken and not finished, in all partitions."""
         return sum(tracker.num_unfinished for tracker in self._trackers.values())
 
     @property
     def weight(self) -> int:
-        """Sum of those records' weights."""
         return sum(tracker.weight for tracker in self._trackers.values())
 
     def owns(self, partition: Partition) -> bool:
-        """Whether `partition` is owned now."""
         return partition in self._trackers
 
     def add(self, partitions: Collection[Partition]) -> None:
@@ -176,7 +171,6 @@ class Assignment:
         return None if tracker is None else tracker.committable()
 
     def num_unfinished_in(self, partitions: Iterable[Partition]) -> int:
-        """Unfinished records in these partitions."""
         return sum(self._trackers[one].num_unfinished for one in partitions if one in self._trackers)
 
     def oldest_begun(self) -> float | None:

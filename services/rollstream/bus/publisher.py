@@ -7,6 +7,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any, Final, Self
 
@@ -80,23 +81,27 @@ class Publisher:
     async def publish(self, record: OutRecord) -> Delivery:
         """Send one record and wait for its delivery report. Waits while the local queue is full."""
         future, report = promise()
-        await self._send(record, report)
+        for pause in self._pauses(record, report):
+            await asyncio.sleep(pause)
         return await asyncio.wrap_future(future)
 
     def publish_soon(self, record: OutRecord) -> Future[Delivery]:
         """The same for synchronous code. The future holds the delivery report."""
         future, report = promise()
-        self._send_blocking(record, report)
+        for pause in self._pauses(record, report):
+            time.sleep(pause)
         return future
 
     async def send(self, record: OutRecord, deliveries: Deliveries) -> None:
         """Send one of many records, which `deliveries` waits for. Waits while the local queue is full."""
-        await self._send(record, deliveries.report)
+        for pause in self._pauses(record, deliveries.report):
+            await asyncio.sleep(pause)
         deliveries.num_sent += 1
 
     def send_blocking(self, record: OutRecord, deliveries: Deliveries) -> None:
         """The same for synchronous code."""
-        self._send_blocking(record, deliveries.report)
+        for pause in self._pauses(record, deliveries.report):
+            time.sleep(pause)
         deliveries.num_sent += 1
 
     def close(self, timeout_seconds: float = 10.0) -> None:
@@ -107,23 +112,15 @@ class Publisher:
         if left:
             raise BrokerError(f"{left} records were not delivered within {timeout_seconds} s of closing")
 
-    def _check_deadline(self, deadline: float, record: OutRecord) -> None:
-        if time.monotonic() > deadline:
-            raise BrokerError(
-                f"the queue to {record.topic} stayed full for {DELIVERY_TIMEOUT_SECONDS} s: is the broker up?"
-            )
-
-    async def _send(self, record: OutRecord, report: Report) -> None:
+    def _pauses(self, record: OutRecord, report: Report) -> Iterator[float]:
+        """Hand the record to the client; each pause, in seconds, is to be waited for before the next try."""
         deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
         while not self._is_taken(record, report):
-            self._check_deadline(deadline, record)
-            await asyncio.sleep(0.01)
-
-    def _send_blocking(self, record: OutRecord, report: Report) -> None:
-        deadline = time.monotonic() + DELIVERY_TIMEOUT_SECONDS
-        while not self._is_taken(record, report):
-            self._check_deadline(deadline, record)
-            time.sleep(0.01)
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"the queue to {record.topic} stayed full for {DELIVERY_TIMEOUT_SECONDS} s: is the broker up?"
+                )
+            yield 0.01
 
     def _is_taken(self, record: OutRecord, report: Report) -> bool:
         """Hand the record to the client; False while its queue is full, or it does not know the brokers yet."""

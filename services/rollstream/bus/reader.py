@@ -71,12 +71,10 @@ class TopicReader:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        """The partitions that are read."""
         return tuple(self._watch.partitions)
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The ids of the topics that are read."""
         return {topic: self._watch.topic_id(topic) for topic, _ in self._watch.partitions}
 
     def poll(self, max_messages: int = 500, timeout_seconds: float = 0.5) -> list[KafkaMessage]:
@@ -131,7 +129,6 @@ class TopicReader:
             )
 
     def close(self) -> None:
-        """Leave the cluster."""
         self._consumer.close()
 
     def _ends(self) -> dict[Partition, int]:

@@ -153,7 +153,6 @@ class Run:
             raise ConfigurationError(f"no topics {', '.join(missing)}: make them with `rollstream topics create`")
 
     def admin(self) -> KafkaAdmin:
-        """A client for topics and committed offsets."""
         return KafkaAdmin(self.kafka)
 
     @cached_property

@@ -220,7 +220,6 @@ class LedgerFold:
 
     @property
     def step(self) -> int:
-        """Optimizer steps on the chain."""
         return self._step
 
     @property
@@ -240,7 +239,6 @@ class LedgerFold:
                 yield from reversed(versions)
 
     def is_surviving(self, version: int) -> bool:
-        """Whether the version is on the surviving branch."""
         current = self._current_version
         return current is not None and any(version in versions for versions in self._versions.branch(current))
 

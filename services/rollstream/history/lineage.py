@@ -99,7 +99,6 @@ def trace_rollout(
 
 
 def surviving_step(number: int, survivors: Survivors) -> LedgerEntry | None:
-    """The surviving entry of optimizer step `number`."""
     return next((e for e in survivors.chain if e.kind is EntryKind.STEP and e.step == number), None)
 
 

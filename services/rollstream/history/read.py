@@ -33,7 +33,6 @@ class History:
 
     @property
     def surviving(self) -> set[int]:
-        """The versions on the surviving branch."""
         return set(self.fold.surviving_versions())
 
     def checkpoint_at(self, version: int) -> NamedCheckpoint | None:

@@ -60,7 +60,6 @@ def _mark(path: Path) -> tuple[int, ...] | None:
 
 
 def files_below(directory: Path) -> list[Path]:
-    """The files that were written into `directory`, in order."""
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
@@ -123,7 +122,6 @@ def path_of(directory: Path, name: str) -> Path:
 
 
 def num_bytes(files: Iterable[WeightFile]) -> int:
-    """The bytes of all these files."""
     return sum(file.num_bytes for file in files)
 
 

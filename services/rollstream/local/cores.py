@@ -26,7 +26,6 @@ class CoreDivision:
         return {"generator": self.engine, "trainer": self.trainer}.get(stage, self.rest)
 
     def describe(self) -> str:
-        """One line for the log."""
         parts = {"engine": self.engine, "trainer": self.trainer, "rest": self.rest}
         return "; ".join(f"{name} on cores {_listed(p)} at nice {p.nice}" for name, p in parts.items())
 

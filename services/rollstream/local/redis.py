@@ -67,14 +67,12 @@ class RedisServer:
         self._wait_ready(log)
 
     def stop(self) -> None:
-        """SIGTERM, then SIGKILL."""
         if self._process is not None:
             self._process.terminate()
             self._process.wait(STOP_GRACE_SECONDS)
             self.kill()
 
     def kill(self) -> None:
-        """kill -9."""
         if self._process is not None:
             self._process.kill()
             self._process = None

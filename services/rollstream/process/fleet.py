@@ -26,7 +26,6 @@ class Shares:
 
     @property
     def total(self) -> int:
-        """The sum of all shares."""
         return sum(self.by_member.values())
 
 

@@ -66,7 +66,6 @@ def be_verbose() -> None:
 
 
 def is_verbose() -> bool:
-    """Whether `be_verbose` was called."""
     return logging.getLogger("rollstream").level == logging.DEBUG
 
 

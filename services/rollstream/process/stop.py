@@ -24,7 +24,6 @@ class Stop:
 
     @property
     def is_asked(self) -> bool:
-        """Whether somebody asked the process to end."""
         return self._asked.is_set()
 
     def ask(self) -> None:
@@ -40,7 +39,6 @@ class Stop:
         return self.is_asked
 
     async def asked(self) -> None:
-        """Wait until the process is asked to end."""
         while not self.is_asked:
             await asyncio.sleep(_LOOK_EVERY_SECONDS)
 

@@ -94,7 +94,6 @@ class StartCounter:
         await self._ask("DEL", *keys)
 
     async def close(self) -> None:
-        """Close the connection."""
         if self._redis is not None:
             await self._redis.aclose()
 
@@ -191,7 +190,6 @@ class PoisonGuard:
         self._blamed.add(message)
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._counter.close()
 
     def _is_outside(self, message: KafkaMessage, error: BaseException) -> bool:

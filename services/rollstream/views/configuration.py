@@ -32,7 +32,6 @@ class FileKey:
     key: Key
 
     def as_plain(self) -> dict[str, Any]:
-        """The key as JSON types."""
         listed = {name: value for name, value in asdict(self.key).items() if name not in ("path", "is_table", "schema")}
         return {"table": self.table, "name": self.key.path[-1], "variable": variable_name(self.key.path), **listed}
 

@@ -24,7 +24,6 @@ def evaluate_with_progress(run: Run, request: EvaluationRequest, *, is_shown: bo
 
 
 def show(report: EvaluationReport, *, as_json: bool) -> None:
-    """Print the report."""
     if as_json:
         click.echo(json_text(_plain(report)))
         return

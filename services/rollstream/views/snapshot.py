@@ -72,7 +72,6 @@ class Snapshot:
         return shares_of(self.members)
 
     def as_plain(self) -> dict[str, Any]:
-        """The snapshot as JSON types."""
         return {
             "run": self.run,
             "taken_at": self.taken_at.isoformat(),

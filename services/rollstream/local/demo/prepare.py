@@ -104,7 +104,6 @@ def write_run_file(run_dir: Path, stack: LocalStack, stage_settings: dict[str, A
 
 
 def make_topics(demo: DemoOptions, stack: LocalStack) -> None:
-    """Create the run's topics."""
     kafka = KafkaSettings(bootstrap_servers=stack.kafka.bootstrap_servers)
     KafkaAdmin(kafka).create_topics(run_name(demo.run_dir), partitions=2)
 

@@ -45,7 +45,6 @@ def show_demo(demo: DemoOptions) -> None:
 
 
 def _final_table(summary: RunSummary) -> Table:
-    """What the run did."""
     table = Table(title="What happened", show_header=False, title_justify="left")
     rows = {
         "mean held-out reward (greedy)": f"{summary.eval_before:.3f} → {summary.eval_after:.3f}",

@@ -49,7 +49,6 @@ class RunSummary(BaseModel):
     killed: str | None = Field(default=None, description="Stage that the demo killed")
 
     def write(self, path: Path) -> None:
-        """Write as JSON, for people and programs."""
         path.write_text(json.dumps(self.model_dump(), indent=2) + "\n")
 
 
@@ -67,7 +66,6 @@ class Measured(BaseModel):
 
 
 def summarize(facts: RunFacts, measured: Measured) -> RunSummary:
-    """Compute every figure."""
     survivors = surviving(facts.ledger)
     steps = [entry for entry in survivors.chain if entry.kind is EntryKind.STEP]
     first, last = _tenths(survivors.chain, survivors.step)

@@ -42,7 +42,6 @@ class View:
             self._live.stop()
 
     def show(self, state: LoopState) -> None:
-        """Show the state of the loop."""
         if self._live:
             self._live.update(_live_table(state, self._supervisor.statuses(), self._num_steps), refresh=True)
         elif time.monotonic() >= self._next_line:

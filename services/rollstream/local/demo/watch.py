@@ -24,7 +24,6 @@ class LoopState:
     groups_dropped: int = 0
 
     def metric(self, name: str) -> float | None:
-        """A metric of the last step."""
         return None if self.last is None else self.last.metrics.get(name)
 
 
@@ -51,7 +50,6 @@ class LoopWatch:
         return self.state
 
     def close(self) -> None:
-        """Stop reading."""
         self._reader.close()
 
     @property

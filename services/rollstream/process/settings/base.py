@@ -276,7 +276,6 @@ def _checked(address: Address | None, *schemes: str) -> Address | None:
 
 
 def settings_class(stage: Stage) -> type[StageSettings]:
-    """The settings class of a stage."""
     found: type[StageSettings] = pkgutil.resolve_name(STAGES[stage])
     return found
 

@@ -35,7 +35,6 @@ class TraceContext(NamedTuple):
 
     @property
     def headers(self) -> TraceHeaders:
-        """The headers of records that this span causes."""
         parent = f"00-{self.trace_id:032x}-{self.span_id:016x}-{self.flags:02x}"
         headers: TraceHeaders = ((TRACEPARENT, parent.encode()),)
         return (*headers, (TRACESTATE, self.tracestate.encode())) if self.tracestate else headers

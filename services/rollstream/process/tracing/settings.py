@@ -79,11 +79,9 @@ class TracingSettings(BaseModel):
 
     @property
     def is_on(self) -> bool:
-        """Whether spans are exported."""
         return bool(self.endpoint)
 
     @property
     def url(self) -> str:
-        """Where spans are posted."""
         base = self.endpoint.rstrip("/")
         return base if base.endswith(_TRACES) else base + _TRACES
