@@ -11,7 +11,7 @@ Example, with versions in brackets; (c) means that the entry names a checkpoint:
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -106,16 +106,20 @@ class LedgerFold:
 
     An entry costs time for its own size, a cut for the size of what it cuts. Kept are ranges of versions, checkpoints,
     and the ids of closed groups until `forget`. The surviving versions are the current one and its ancestors.
+
+    What it knows, and changes itself alone: `closed`, ids of the groups that are closed on the surviving branch.
+    `versions`: all of them, those of cut entries too. `current_version`: at the end of the chain, None before the first
+    start. `step`: optimizer steps on the chain. `checkpoints`: those that surviving entries name, oldest first.
     """
 
     def __init__(self, snapshot: FoldSnapshot | None = None) -> None:
         """Begin before the first entry, or where the snapshot was taken."""
-        self._versions = VersionTree(list(snapshot.versions) if snapshot else [])
-        self._current_version = snapshot.current_version if snapshot else None
-        self._step = snapshot.step if snapshot else 0
-        self._checkpoints = list(snapshot.checkpoints) if snapshot else []
+        self.versions = VersionTree(list(snapshot.versions) if snapshot else [])
+        self.current_version = snapshot.current_version if snapshot else None
+        self.step = snapshot.step if snapshot else 0
+        self.checkpoints = list(snapshot.checkpoints) if snapshot else []
         self._closings = deque(snapshot.closings if snapshot else ())
-        self._closed = {group for closing in self._closings for group in closing.group_ids}
+        self.closed = {group for closing in self._closings for group in closing.group_ids}
         self._forgotten_until = snapshot.forgotten_until if snapshot else None
         self._cuts_from = snapshot.cuts_from if snapshot else 0
         self._newest_at: datetime | None = None
@@ -138,16 +142,16 @@ class LedgerFold:
         if entry.kind in (EntryKind.RESTART, EntryKind.ROLLBACK) and entry.parent_version is not None:
             reopened = self._cut(entry.parent_version)
         if not is_drops:
-            self._versions.add(version, entry.parent_version, is_step=entry.kind is EntryKind.STEP)
+            self.versions.add(version, entry.parent_version, is_step=entry.kind is EntryKind.STEP)
         if entry.checkpoint is not None:
-            self._checkpoints.append(NamedCheckpoint(version, entry.step, entry.checkpoint))
-        newly = {group.group_id: group for group in entry.closed if group.group_id not in self._closed}
+            self.checkpoints.append(NamedCheckpoint(version, entry.step, entry.checkpoint))
+        newly = {group.group_id: group for group in entry.closed if group.group_id not in self.closed}
         closed = tuple(newly)
         if closed:
-            self._closed.update(closed)
+            self.closed.update(closed)
             non_finite = tuple(group_id for group_id, group in newly.items() if _was_non_finite(group, entry))
             self._closings.append(Closing(version, is_drops, at, closed, non_finite))
-        self._current_version, self._step = version, entry.step
+        self.current_version, self.step = version, entry.step
         return LedgerChange(closed=closed, reopened=reopened)
 
     def _disbelieve_after(self, at: datetime) -> None:
@@ -172,7 +176,7 @@ class LedgerFold:
         closed_before = self._newest_at - kept
         while self._closings and self._closings[0].closed_at < closed_before:
             closing = self._closings.popleft()
-            self._closed.difference_update(closing.group_ids)
+            self.closed.difference_update(closing.group_ids)
             self._forgotten_until = max(closing.closed_at, self._forgotten_until or closing.closed_at)
 
     def is_forgotten(self, submitted_at: datetime) -> bool:
@@ -181,12 +185,12 @@ class LedgerFold:
 
     def snapshot(self) -> FoldSnapshot:
         """What a fold goes on from: with it and all later entries it is as if it had read every entry."""
-        checkpoints = tuple(self._checkpoints[-_CHECKPOINTS_IN_SNAPSHOT:])
-        is_whole = len(checkpoints) == len(self._checkpoints)
+        checkpoints = tuple(self.checkpoints[-_CHECKPOINTS_IN_SNAPSHOT:])
+        is_whole = len(checkpoints) == len(self.checkpoints)
         return FoldSnapshot(
-            versions=tuple(self._versions.ranges),
-            current_version=self._current_version,
-            step=self._step,
+            versions=tuple(self.versions.ranges),
+            current_version=self.current_version,
+            step=self.step,
             checkpoints=checkpoints,
             closings=tuple(self._closings),
             forgotten_until=self._forgotten_until,
@@ -194,53 +198,29 @@ class LedgerFold:
         )
 
     @property
-    def closed(self) -> Set[str]:
-        """Ids of the groups that are closed on the surviving branch; a view that later entries change."""
-        return self._closed
-
-    @property
-    def versions(self) -> VersionTree:
-        """All versions, those of cut entries too; later entries add to it."""
-        return self._versions
-
-    @property
     def first_version(self) -> int | None:
         """The version that the first start published, an ancestor of all others; None before it."""
-        return self._versions.ranges[0].first if self._versions.ranges else None
-
-    @property
-    def current_version(self) -> int | None:
-        """Weight version at the end of the chain; None before the first start."""
-        return self._current_version
+        return self.versions.ranges[0].first if self.versions.ranges else None
 
     @property
     def max_version(self) -> int:
         """Largest weight version of all entries, those of cut entries too; -1 before the first start."""
-        return self._versions.ranges[-1].last if self._versions.ranges else -1
-
-    @property
-    def step(self) -> int:
-        return self._step
-
-    @property
-    def checkpoints(self) -> Sequence[NamedCheckpoint]:
-        """Those that surviving entries name, oldest first; a view that later entries change."""
-        return self._checkpoints
+        return self.versions.ranges[-1].last if self.versions.ranges else -1
 
     @property
     def checkpoint(self) -> NamedCheckpoint | None:
         """The newest checkpoint that a surviving entry names."""
-        return self._checkpoints[-1] if self._checkpoints else None
+        return self.checkpoints[-1] if self.checkpoints else None
 
     def surviving_versions(self) -> Iterator[int]:
         """The versions on the surviving branch, the newest first."""
-        if self._current_version is not None:
-            for versions in self._versions.branch(self._current_version):
+        if self.current_version is not None:
+            for versions in self.versions.branch(self.current_version):
                 yield from reversed(versions)
 
     def is_surviving(self, version: int) -> bool:
-        current = self._current_version
-        return current is not None and any(version in versions for versions in self._versions.branch(current))
+        current = self.current_version
+        return current is not None and any(version in versions for versions in self.versions.branch(current))
 
     def non_finite_after(self, version: int) -> tuple[str, ...]:
         """Groups of non-finite steps, out of the surviving entries after the one that made `version`."""
@@ -270,7 +250,7 @@ class LedgerFold:
     def _check_parent(self, entry: LedgerEntry, what: str) -> None:
         parent = entry.parent_version
         if parent is None:
-            if self._current_version is not None or entry.kind is not EntryKind.RESTART:
+            if self.current_version is not None or entry.kind is not EntryKind.RESTART:
                 raise InconsistentLedgerError(f"{what}: only the first restart of a run has no parent version")
         elif not self.is_surviving(parent):
             raise InconsistentLedgerError(f"{what}: its parent, version {parent}, is not on the surviving branch")
@@ -284,9 +264,9 @@ class LedgerFold:
         reopened: list[str] = []
         while self._closings and _is_after(parent, self._closings[-1].weight_version, self._closings[-1].is_drops):
             reopened.extend(self._closings.pop().group_ids)
-        self._closed.difference_update(reopened)
-        while self._checkpoints and self._checkpoints[-1].weight_version > parent:
-            self._checkpoints.pop()
+        self.closed.difference_update(reopened)
+        while self.checkpoints and self.checkpoints[-1].weight_version > parent:
+            self.checkpoints.pop()
         return tuple(reopened)
 
 
