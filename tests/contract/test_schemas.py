@@ -13,7 +13,7 @@ import fastavro
 import pytest
 
 from rollstream.schemas.codec import AvroCodec
-from rollstream.schemas.compatibility import check_packaged, incompatibilities
+from rollstream.schemas.compatibility import check_packaged, incompatibilities, updated_manifest
 from rollstream.schemas.derive import avro_schema
 from rollstream.schemas.errors import IncompatibleSchemaError
 from rollstream.schemas.ledger import EntryKind, SkippedRecord
@@ -32,7 +32,6 @@ from rollstream.schemas.topics import (
     WEIGHTS_APPLIED,
     Topic,
 )
-from rollstream.schemas.update import updated_manifest
 from tests.harness.builders import (
     a_generated,
     a_generator,

@@ -9,11 +9,10 @@ from rollstream.cli.options import find_config
 from rollstream.process.settings.address import revealed
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.addresses import checked_address
-from rollstream.schemas.compatibility import check_packaged
+from rollstream.schemas.compatibility import check_packaged, write_schemas
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.registry import manifest
-from rollstream.schemas.update import write_schemas
 
 
 def _checked_url(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:

@@ -36,9 +36,18 @@ from tenacity import (
 )
 
 from rollstream.history.directory_store import writing
-from rollstream.history.manifest import MANIFEST, VersionManifest, check_content
 from rollstream.history.weight_cache import WeightCache
-from rollstream.history.weight_files import FileMarks, StoredWeights, check_names, check_sum, files_below, shown
+from rollstream.history.weight_files import (
+    MANIFEST,
+    FileMarks,
+    StoredWeights,
+    VersionManifest,
+    check_content,
+    check_names,
+    check_sum,
+    files_below,
+    shown,
+)
 from rollstream.process.crash_points import crash_point
 from rollstream.process.masking import without_values
 from rollstream.process.settings.storage import StorageSettings, is_address

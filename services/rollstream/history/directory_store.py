@@ -10,14 +10,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote
 
-from rollstream.history.manifest import check_content, read_manifest, write_manifest
 from rollstream.history.weight_files import (
     FileMarks,
     StoredWeights,
+    check_content,
     check_names,
+    read_manifest,
     refuse_unnamed,
     shown,
     verify,
+    write_manifest,
 )
 from rollstream.process.files import DirectoryLock, is_full, move, sync_all
 from rollstream.schemas.errors import CorruptWeightsError, RollstreamError, WeightStoreError

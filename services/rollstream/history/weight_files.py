@@ -1,15 +1,24 @@
-"""The files of a version: what they are called, and whether they are what was published."""
+"""The files of a version or a checkpoint: what they are called, and whether they are what was published.
+
+`manifest.json`, the last file that is written, says which there are, with sizes and sums.
+"""
 
 import hashlib
+import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollstream.schemas.errors import CorruptWeightsError
 from rollstream.schemas.weights import WeightFile
 
+_LOG = logging.getLogger(__name__)
+MANIFEST: Final = "manifest.json"
 # Uris and names come from a topic that others may write: one of some megabytes would not fit into any report.
 _LONGEST_SHOWN = 200
 
@@ -20,6 +29,22 @@ class StoredWeights:
 
     uri: str
     files: tuple[WeightFile, ...]
+
+
+class VersionManifest(BaseModel):
+    """The files of a version, and that they are all there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    files: tuple[WeightFile, ...]
+
+    @classmethod
+    def parse(cls, place: str, content: bytes) -> "VersionManifest":
+        """Read one; `place` names it in the `CorruptWeightsError` that is raised if it is none."""
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            raise CorruptWeightsError(f"{place} is no manifest of a version") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +88,7 @@ def files_below(directory: Path) -> list[Path]:
     return sorted(path for path in directory.rglob("*") if path.is_file())
 
 
-def described(directory: Path, path: Path) -> WeightFile:
+def _described(directory: Path, path: Path) -> WeightFile:
     """The file at `path` with its size and sum."""
     name = path.relative_to(directory).as_posix()
     return WeightFile(name=name, num_bytes=path.stat().st_size, sha256=_sha256(path))
@@ -128,6 +153,35 @@ def num_bytes(files: Iterable[WeightFile]) -> int:
 def shown(text: str) -> str:
     """`text` in quotes, cut if it is very long."""
     return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+
+
+def write_manifest(directory: Path) -> tuple[WeightFile, ...]:
+    """Describe what was written into `directory`, there and to the caller. Every file is read once more."""
+    files = tuple(_described(directory, path) for path in files_below(directory))
+    (directory / MANIFEST).write_text(VersionManifest(files=files).model_dump_json())
+    return files
+
+
+def check_content(place: str, name: str, content: bytes, files: Sequence[WeightFile]) -> None:
+    """Raise `CorruptWeightsError` unless `content` is that of the file of this name."""
+    found = next((file for file in files if file.name == name), None)
+    if found is None:
+        raise CorruptWeightsError(f"{place}: {MANIFEST} has no sum of it")
+    check_sum(place, found, hashlib.sha256(content).hexdigest())
+
+
+def read_manifest(directory: Path) -> tuple[WeightFile, ...] | None:
+    """The files that a directory should have; None for one that was written before there were manifests."""
+    path = directory / MANIFEST
+    try:
+        return VersionManifest.parse(str(path), path.read_bytes()).files
+    except FileNotFoundError:
+        if not directory.is_dir():
+            raise CorruptWeightsError(f"{directory} is not there") from None
+        _LOG.warning("%s has no %s: its files are taken as they are, without sums", directory, MANIFEST)
+        return None
+    except OSError as error:
+        raise CorruptWeightsError(f"{path} can't be read: {error.strerror}") from error
 
 
 def _sha256(path: Path) -> str:
