@@ -5,6 +5,7 @@ only what comes after the commit, and unfinished records before it would be lost
 """
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from rollstream.bus.commit_notes import note_of
@@ -20,6 +21,14 @@ class Commit(NamedTuple):
     """What `commit_notes.note_of` makes of the marks."""
 
 
+@dataclass(slots=True)
+class Totals:
+    """Records taken and not finished, and the sum of their weights. Kept as it changes: it is asked for each record."""
+
+    num_unfinished: int = 0
+    weight: int = 0
+
+
 class OffsetTracker:
     """One partition, for as long as this member owns it: which records were taken, and which are not finished.
 
@@ -27,7 +36,8 @@ class OffsetTracker:
     transaction markers take offsets and compaction removes records.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, totals: Totals | None = None) -> None:
+        """`totals`: of all trackers of an assignment, which this one changes with its own."""
         # Weights, in order of offsets, since a dict keeps the order in which keys were added: the first is the lowest.
         self._unfinished: dict[int, int] = {}
         # Since when those are handled that do not wait for it any more.
@@ -35,9 +45,8 @@ class OffsetTracker:
         self._marks: dict[int, int] = {}
         self._next: int | None = None
         self.is_owned = True
-        """Whether the partition is owned since this tracker was made. If not, it counts nowhere any more."""
-        self.weight = 0
-        """Sum of the unfinished records' weights."""
+        """Whether the partition is owned since this tracker was made."""
+        self._totals = totals or Totals()
 
     def start(self, offset: int, *, weight: int = 1) -> None:
         """Note that the record at `offset` was taken.
@@ -50,7 +59,8 @@ class OffsetTracker:
             )
         self._unfinished[offset] = weight
         self._next = offset + 1
-        self.weight += weight
+        self._totals.num_unfinished += 1
+        self._totals.weight += weight
 
     def begin(self, offset: int, *, now: float) -> None:
         """Note that the handling of `offset` began, which was taken before and is not finished."""
@@ -66,26 +76,34 @@ class OffsetTracker:
         weight = self._unfinished[offset]
         self._unfinished[offset] = 0
         self._begun.pop(offset, None)
-        self.weight -= weight
+        self._totals.weight -= weight
         return weight
 
     def resume(self, offset: int, weight: int) -> None:
         """Note that `offset`, which rested, weighs `weight` again."""
         self._unfinished[offset] = weight
-        self.weight += weight
+        self._totals.weight += weight
 
     def free(self, offset: int, weight: int) -> None:
         """Note that `offset` weighs so much less, at least nothing."""
         weight = min(weight, self._unfinished.get(offset, 0))
         if weight:
             self._unfinished[offset] -= weight
-            self.weight -= weight
+            self._totals.weight -= weight
 
     def finish(self, offset: int) -> None:
         """Note that the effects of `offset` are confirmed; raises KeyError if it is not unfinished."""
-        self.weight -= self._unfinished.pop(offset)
+        self._totals.weight -= self._unfinished.pop(offset)
+        self._totals.num_unfinished -= 1
         self._begun.pop(offset, None)
         self._marks.pop(offset, None)
+
+    def leave(self) -> None:
+        """Note that the partition is not owned any more: its unfinished records count nowhere."""
+        self.is_owned = False
+        self._totals.num_unfinished -= len(self._unfinished)
+        self._totals.weight -= sum(self._unfinished.values())
+        self._totals = Totals()
 
     def committable(self) -> int | None:
         """The lowest unfinished offset, or the one after the last if all are finished; None before the first."""
@@ -113,6 +131,7 @@ class Assignment:
     """
 
     def __init__(self) -> None:
+        self._totals = Totals()
         self._trackers: dict[Partition, OffsetTracker] = {}
         self._committed: dict[Partition, Commit] = {}
 
@@ -122,11 +141,11 @@ class Assignment:
 
     @property
     def num_unfinished(self) -> int:
-        return sum(tracker.num_unfinished for tracker in self._trackers.values())
+        return self._totals.num_unfinished
 
     @property
     def weight(self) -> int:
-        return sum(tracker.weight for tracker in self._trackers.values())
+        return self._totals.weight
 
     def owns(self, partition: Partition) -> bool:
         return partition in self._trackers
@@ -134,13 +153,13 @@ class Assignment:
     def add(self, partitions: Collection[Partition]) -> None:
         """Note that these partitions are owned from now on."""
         self.remove(partitions)
-        self._trackers |= {partition: OffsetTracker() for partition in partitions}
+        self._trackers |= {partition: OffsetTracker(self._totals) for partition in partitions}
 
     def remove(self, partitions: Iterable[Partition]) -> None:
         """Note that these partitions are not owned any more; unfinished records there do not count any more."""
         for partition in partitions:
             if tracker := self._trackers.pop(partition, None):
-                tracker.is_owned = False
+                tracker.leave()
             self._committed.pop(partition, None)
 
     def start(self, partition: Partition, offset: int, *, weight: int = 1) -> OffsetTracker | None:
