@@ -1,10 +1,10 @@
 """The settings of a member of a consumer group: ours, and librdkafka's for both group protocols."""
 
 import logging
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import KafkaError
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from rollstream.bus.clients import CLIENT_LOG
 from rollstream.process.settings.base import KafkaSettings
@@ -22,30 +22,21 @@ _DENIED: Final = (
 )
 
 
-class ConsumerSettings(BaseModel):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConsumerSettings:
     """How many records one member takes at a time, and how long it may take over them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    max_in_flight: int = Field(default=64, ge=1, description="Most records taken and not finished")
-    max_weight: int = Field(default=2**62, ge=1, description="Most summed weight of those records (generator: samples)")
-    record_deadline_seconds: float = Field(
-        default=1800.0, gt=0, description="A record that is handled for longer ends the process: its handler hangs"
-    )
-    commit_interval_seconds: float = Field(default=1.0, gt=0, description="Time between commits")
-    max_poll_interval_seconds: float = Field(
-        default=300.0, gt=0, description="A member that does not poll for so long is excluded by Kafka"
-    )
-    revoke_drain_seconds: float = Field(
-        default=20.0, gt=0, description="Time for revoked partitions to finish, below half of the poll interval"
-    )
-
-    @model_validator(mode="after")
-    def _drain_fits(self) -> "ConsumerSettings":
-        bound = self.max_poll_interval_seconds / 2
-        if self.revoke_drain_seconds >= bound:
-            raise ValueError(f"revoke_drain_seconds {self.revoke_drain_seconds} must be below {bound}: lower it")
-        return self
+    max_in_flight: int = 64
+    """Most records taken and not finished."""
+    max_weight: int = 2**62
+    """Most summed weight of those records (generator: samples)."""
+    record_deadline_seconds: float = 1800.0
+    """A record that is handled for longer ends the process: its handler hangs."""
+    commit_interval_seconds: float = 1.0
+    max_poll_interval_seconds: float = 300.0
+    """A member that does not poll for so long is excluded by Kafka."""
+    revoke_drain_seconds: float = 20.0
+    """Time for revoked partitions to finish; below half of the poll interval."""
 
 
 def group_config(kafka: KafkaSettings, group_id: str, max_poll_interval_seconds: float) -> dict[str, Any]:
