@@ -225,7 +225,7 @@ class KafkaAdmin:
         }
 
     def _existing(self, run: str) -> list[str]:
-        there = cluster_topics(self._kafka, _TIMEOUT_SECONDS)
+        there = cluster_topics(self._kafka)
         return [topic.of(run) for topic in TOPICS if topic.of(run) in there]
 
     @until_settled

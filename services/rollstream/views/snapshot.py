@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from rollstream.bus.admin import TopicDescription
-from rollstream.bus.clients import cluster_topics
 from rollstream.bus.run import Run
 from rollstream.history.passing import RecordPlace, all_skipped
 from rollstream.process.fleet import Fleet, Shares, shares_of
@@ -99,8 +98,7 @@ class StatusSource:
     def snapshot(self) -> Snapshot:
         """The state now. Raises `ConfigurationError` if the run has no topics, `BrokerError` if no broker answers."""
         run = self._run.name
-        # First, since it fails after 5 s and says why; what follows would wait for 30 s.
-        cluster_topics(self._run.kafka)
+        # First: without a broker it fails after 5 s and says why; what follows would wait for 30 s.
         topics = tuple(self._admin.describe_topics(run))
         if not topics:
             raise ConfigurationError(
