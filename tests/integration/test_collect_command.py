@@ -8,11 +8,13 @@ from click.testing import CliRunner
 
 from rollstream.cli.collect import command
 from rollstream.cli.collecting import job_of
+from rollstream.environments.sort_digits import SortDigits
 from rollstream.offline.job import kind_of
 from rollstream.offline.options import CollectOptions
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.prompt import Sampling
 from tests.harness.collecting import a_job, lines_of, some_prompts
 from tests.harness.fake_openai import fake_openai
 from tests.harness.unruly_environment import NAME, PATH
@@ -68,6 +70,19 @@ def test_what_is_neither_a_file_nor_an_environment_is_refused_and_so_is_an_unkno
         run(tmp_path, "nowhere.jsonl")
     with pytest.raises(ConfigurationError, match=r"must end in \.jsonl or \.parquet"):
         kind_of(tmp_path / "out.csv")
+
+
+class Endless(SortDigits):
+    """Wants more tokens than a record holds."""
+
+    sampling = Sampling(max_tokens=2**21)
+
+
+def test_what_an_environment_of_ones_own_wants_beyond_the_bounds_is_refused_unless_an_option_says_less(tmp_path):
+    declared = {"endless": Declaration(path=f"{__name__}.Endless")}
+    with pytest.raises(ConfigurationError, match=r"max_tokens 2097152 .*--max-tokens"):
+        run(tmp_path, "endless", environments=declared)
+    assert run(tmp_path, "endless", environments=declared, num_tasks=2, max_tokens=8)[0].exit_code == 0
 
 
 def engine_of(**options):

@@ -1,7 +1,6 @@
 """The collection core: what is asked, what is kept, what a second run asks again, and what it refuses."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -173,7 +172,7 @@ def test_a_failed_sample_has_no_response_is_listed_and_alone_is_asked_again_up_t
     assert [line["attempts"] for line in lines_of(tmp_path / "out.jsonl_failures.jsonl")] == [3, 3]
     said = "\n".join(collected(source, settings, CountingEngine()).lines(settings))
     assert "2 samples failed 3 times: they are not asked again without --retry-failed" in said
-    collected(source, replace(settings, max_attempts=4), CountingEngine())
+    collected(source, settings.model_copy(update={"max_attempts": 4}), CountingEngine())
     assert all(row["response"] for row in lines_of(tmp_path / "out.jsonl"))
     assert not (tmp_path / "out.jsonl_failures.jsonl").exists()
     assert not (tmp_path / "out.jsonl_journal.jsonl").exists()
@@ -229,10 +228,10 @@ def test_a_collection_that_is_told_to_stop_writes_no_output_and_goes_on_later(tm
 def test_a_resume_with_another_setting_is_refused_with_both_values_and_what_to_do(tmp_path):
     source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
     collected(source, settings)
-    other = replace(settings, sampling=settings.sampling.model_copy(update={"temperature": 1.0}))
+    other = settings.model_copy(update={"sampling": settings.sampling.model_copy(update={"temperature": 1.0})})
     with pytest.raises(ConfigurationError, match=r"temperature = 0\.7, now it is 1\.0: .*--overwrite"):
         collected(source, other)
-    collected(source, replace(other, overwrite=True))
+    collected(source, other.model_copy(update={"overwrite": True}))
     assert {row["temperature"] for row in lines_of(tmp_path / "out.jsonl")} == {1.0}
 
 
@@ -240,7 +239,8 @@ def test_a_resume_with_another_setting_is_refused_with_both_values_and_what_to_d
 def test_what_was_collected_stays_until_a_collection_anew_can_replace_it(tmp_path, wrong):
     source, settings = some_prompts(tmp_path / "data.jsonl", 3), settings_for(tmp_path / "out.jsonl")
     collected(source, settings)
-    kept, anew = (tmp_path / "out.jsonl").read_bytes(), replace(settings, num_samples=1, overwrite=True)
+    kept = (tmp_path / "out.jsonl").read_bytes()
+    anew = settings.model_copy(update={"num_samples": 1, "overwrite": True})
     if wrong == "engine":
         with pytest.raises(EngineDeadError):
             collected(source, anew, CountingEngine(lambda prompt: EngineDeadError("no GPU")))
@@ -263,7 +263,7 @@ def test_a_server_that_does_not_start_leaves_what_was_collected_as_it_is(tmp_pat
     collected(source, settings)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(EngineDeadError):
-        collected(source, replace(settings, overwrite=True), Absent())
+        collected(source, settings.model_copy(update={"overwrite": True}), Absent())
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
     assert collected(source, settings).was_complete
 
@@ -274,7 +274,7 @@ def test_a_directory_with_other_files_is_not_replaced_even_anew(tmp_path):
     collected(source, settings)
     (output / "notes.txt").write_text("mine")
     with pytest.raises(ConfigurationError, match=r"other files \(notes\.txt\)"):
-        collected(source, replace(settings, overwrite=True), engine)
+        collected(source, settings.model_copy(update={"overwrite": True}), engine)
     assert engine.asked == []
     assert (output / "notes.txt").read_text() == "mine"
 
@@ -311,7 +311,7 @@ def test_settings_may_change_as_long_as_no_sample_has_ended(tmp_path):
     dead = CountingEngine(lambda prompt: EngineDeadError("no GPU"))
     with pytest.raises(EngineDeadError):
         collected(source, settings, dead)
-    collected(source, replace(settings, num_samples=3))
+    collected(source, settings.model_copy(update={"num_samples": 3}))
     assert len(lines_of(tmp_path / "out.jsonl")) == 6
 
 

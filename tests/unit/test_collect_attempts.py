@@ -2,7 +2,6 @@
 
 import threading
 from collections import deque
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +69,7 @@ def test_what_failed_as_often_as_it_may_is_asked_again_where_that_is_wanted(tmp_
     collected(source, settings, again)
     assert again.asked == []
     again = CountingEngine()
-    collected(source, replace(settings, retry_failed=True), again)
+    collected(source, settings.model_copy(update={"retry_failed": True}), again)
     assert again.asked == ["00002="] * 2
     assert all(row["response"] for row in lines_of(tmp_path / "out.jsonl"))
 
@@ -123,7 +122,7 @@ def test_every_command_that_asks_takes_attempts_with_hyphens_and_underscores(nam
 def test_a_dead_engine_uses_up_no_attempts_of_those_before_it(tmp_path: Path) -> None:
     """They may have failed for the same reason."""
     source, settings = some_prompts(tmp_path / "data.jsonl", 60), settings_for(tmp_path / "out.jsonl", num_samples=1)
-    settings = replace(settings, max_attempts=1)
+    settings = settings.model_copy(update={"max_attempts": 1})
     dying = CountingEngine(lambda prompt: EngineDeadError("gone") if prompt == "00050=" else EngineError("overloaded"))
     with pytest.raises(EngineDeadError):
         collected(source, settings, dying)

@@ -14,7 +14,7 @@ from rollstream.environments.pool.pool import PoolBounds
 from rollstream.environments.protocol import Environment
 from rollstream.offline.collection import CollectReport, collect
 from rollstream.offline.manifest import begun_input
-from rollstream.offline.options import CollectOptions
+from rollstream.offline.options import AskingOptions, CollectOptions
 from rollstream.offline.output import ToColumns, scored_columns
 from rollstream.offline.paths import Places
 from rollstream.offline.settings import CollectSettings
@@ -25,6 +25,7 @@ from rollstream.process.stop import Stop
 from rollstream.rows.hub import is_hub_name
 from rollstream.rows.open import open_rows
 from rollstream.rows.write import Kind
+from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
@@ -103,11 +104,8 @@ class Job:
             # An HTTP engine repeats a call itself, and knows better when.
             bounds=SampleBounds(deadline_seconds=options.deadline, max_tries=1 if is_remote else 2),
             pool=PoolBounds(num_processes=options.scoring_processes),
-            max_attempts=options.max_attempts,
-            retry_failed=options.retry_failed,
-            fail_over=options.fail_over,
-            overwrite=options.overwrite,
             jsonl_copy=self.jsonl_copy,
+            **options.model_dump(include=set(AskingOptions.model_fields)),
         )
 
     def _reads_rows(self) -> bool:
@@ -119,7 +117,16 @@ class Job:
         usual = load_environment(environment, self.environments).sampling if environment else Sampling()
         given = self.options.model_dump(include={"temperature", "top_p", "max_tokens", "seed"}, exclude_none=True)
         stop = {"stop": self.options.stop} if self.options.stop else {}
-        return usual.model_copy(update={**given, **stop})
+        found = usual.model_copy(update={**given, **stop})
+        # An environment of one's own may say anything.
+        is_possible = not found.temperature or MIN_TEMPERATURE <= found.temperature <= MAX_TEMPERATURE
+        if not is_possible or found.max_tokens > MAX_SAMPLE_TOKENS:
+            raise ConfigurationError(
+                f"environment {environment} wants temperature {found.temperature:g} (0, or {MIN_TEMPERATURE:g} to "
+                f"{MAX_TEMPERATURE:g}) and max_tokens {found.max_tokens} (at most {MAX_SAMPLE_TOKENS}): name others "
+                "with --temperature and --max-tokens"
+            )
+        return found
 
     def _described(self) -> dict[str, Any]:
         options = self.options

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -52,7 +51,7 @@ def _run(job: Job, watch: Watch, stop: Stop, say: Say) -> int:
         def collect_part(rows: Path, output: Path) -> CollectReport:
             settings = job.settings(output, one.format, environment)
             # Later tries of this process at the same part go on counting.
-            settings = replace(settings, retry_failed=one.retry_failed and output not in tally)
+            settings = settings.model_copy(update={"retry_failed": one.retry_failed and output not in tally})
             tasks = FileTasks(WatchedRows(open_rows(rows), watch), prompt_key=prompt_key)
             report = job.collect(settings, tasks, stop)
             tally.see(output, report)
