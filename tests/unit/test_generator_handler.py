@@ -1,18 +1,33 @@
-"""One prompt in, group_size samples out: the generator's handler without Kafka, with the scripted engine."""
+"""The generator's handler without Kafka, how much it takes at a time, and what it notes beside a commit."""
 
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
 from rollstream.agents.samples import SampleBounds, sample_seed
+from rollstream.bus.commit_notes import (
+    MAX_NOTE_BYTES,
+    ids_in,
+    ids_note,
+    is_of_topic,
+    marks_in,
+    metadata_of,
+    note_in,
+    note_of,
+    topic_id_in,
+)
 from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.generator.current_version import CurrentVersion
-from rollstream.generator.handler import GeneratorHandler, without_tokens
+from rollstream.generator.handler import GeneratorHandler, InHand, without_tokens
+from rollstream.generator.settings import GeneratorSettings
 from rollstream.schemas.errors import EngineDeadError, EngineError, RecordTooLargeError
 from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status
@@ -156,3 +171,111 @@ def test_each_sample_has_a_seed_of_its_own_and_the_same_one_again() -> None:
     assert seeds == [sample_seed(Sampling(seed=7), index) for index in range(8)]
     assert all(seed is not None and 0 <= seed < 2**63 for seed in seeds)
     assert sample_seed(Sampling(), 0) is None
+
+
+SERVERS = {"urls": ("http://one:8000",), "model": "policy", "weight_updates": "vllm", "max_connections": 128}
+
+
+def in_hand(max_tokens_in_flight: int | None = None, **engine: Any) -> InHand:
+    settings = GeneratorSettings(
+        run="demo",
+        engine=EngineSettings(**{"model_path": Path("model"), **engine}),
+        max_tokens_in_flight=max_tokens_in_flight,
+    )
+    return InHand(settings, max_model_len=8192)
+
+
+def asked(group_size: int, max_tokens: int) -> PromptSubmitted:
+    return a_prompt(group_size=group_size, sampling=Sampling(max_tokens=max_tokens))
+
+
+@pytest.mark.parametrize(
+    ("engine", "most"),
+    [
+        ({}, 384),
+        ({"max_num_seqs": 64}, 96),
+        ({"max_num_seqs": 1}, 2),
+        ({"kind": "transformers", "max_num_seqs": 5}, 8),
+        ({"kind": "scripted", "max_num_seqs": 2}, 3),
+        ({"kind": "openai_http", "max_num_seqs": 7, "http": SERVERS}, 192),
+    ],
+)
+def test_one_and_a_half_times_the_samples_that_the_engine_runs_are_in_hand(engine: dict[str, Any], most: int) -> None:
+    taken = in_hand(**engine)
+    assert taken.most == most
+    assert [taken.weight(asked(8, max_tokens)) for max_tokens in (12, 8192)] == [8, 8], "however long they are"
+
+
+@pytest.mark.parametrize(("bound", "weight"), [(None, 1), (65536, 12)])
+def test_the_samples_of_a_prompt_free_together_what_it_weighs(bound: int | None, weight: int) -> None:
+    prompt, taken = asked(8, 12), in_hand(bound)
+    assert 8 * taken.freed(a_generated(prompt=prompt)) == taken.weight(prompt) == 8 * weight
+    assert taken.weight(asked(10**12, 12)) == weight, "beyond its bound one sample says so"
+
+
+def test_where_tokens_are_bounded_a_prompt_weighs_the_most_that_it_can_have() -> None:
+    tokens = in_hand(65536)
+    assert tokens.most == 65536
+    assert tokens.weight(asked(4, 12)) == 48
+    assert tokens.weight(asked(8, 8192)) == 65536
+    # No more than the model takes.
+    assert tokens.weight(asked(4, 2**62)) == 4 * 8192
+
+
+def test_as_many_prompts_of_one_sample_are_taken_as_the_engine_has_room_for() -> None:
+    many = {"kind": "openai_http", "http": {**SERVERS, "max_connections": 4000}}
+    assert (in_hand(**many).most, in_hand(**many).most_prompts) == (6000, 6000)
+    assert in_hand().most_prompts == in_hand(10**9).most_prompts == 4096
+
+
+NUMBERS = st.integers(0, 10**18 - 1)
+
+
+def test_metadata_names_the_topic_and_then_the_offsets_of_each_mark() -> None:
+    assert note_of({1024: 17, 1030: 18, 1027: 17}) == "17:1024,1027;18:1030"
+    for note in ("", "17:1024"):
+        metadata = metadata_of("kYb3wUkdRqy5zEJ-rbkQ_w", note)
+        assert (topic_id_in(metadata), note_in(metadata)) == ("kYb3wUkdRqy5zEJ-rbkQ_w", note)
+    assert [(topic_id_in(metadata), note_in(metadata)) for metadata in (None, "")] == [("", ""), ("", "")]
+
+
+def test_a_commit_counts_unless_it_names_another_topic() -> None:
+    for metadata in ("new", "new 17:1024", "", None, "new\0", "\0"):
+        assert is_of_topic(metadata, "new"), metadata
+    for metadata in ("old", "old 17:1024", "old\0"):
+        assert not is_of_topic(metadata, "new"), metadata
+
+
+@given(st.text(alphabet="0123456789:;,", max_size=60))
+def test_whatever_a_note_says_it_is_read_without_an_error(note: str) -> None:
+    assert all(isinstance(number, int) for pair in marks_in(note).items() for number in pair)
+
+
+def test_ids_of_several_topics_are_read_as_they_were_written_and_mark_nothing() -> None:
+    ids = {"demo.prompts": "kYb3wUkdRqy5zEJ-rbkQ_w", "demo.scored": "0Yb3wUkdRqy5zEJ-rbkQ_w"}
+    assert ids_in(ids_note(ids)) == ids
+    assert marks_in(ids_note(ids)) == {}
+    assert [ids_in(note) for note in ("", "17:1024", "=", "a=", "=b,,")] == [{}] * 5
+
+
+@given(st.dictionaries(NUMBERS, NUMBERS, max_size=20))
+def test_what_fits_is_read_as_it_was_written(marks: dict[int, int]) -> None:
+    assert marks_in(note_of(marks)) == marks
+
+
+@given(st.dictionaries(NUMBERS, st.integers(0, 3), min_size=50, max_size=200))
+def test_a_note_is_bounded_and_keeps_the_lowest_marks(marks: dict[int, int]) -> None:
+    note = note_of(marks)
+    found = marks_in(note)
+    assert len(note.encode()) <= MAX_NOTE_BYTES
+    left_out = [mark for offset, mark in marks.items() if offset not in found]
+    assert found.items() <= marks.items()
+    assert max(found.values()) <= min(left_out, default=3)
+
+
+STRANGE = ("", "of another program", "7", "7:", ":7", "7:1;", "7:1,,2", "-7:1", "\u0667:1", "7:1\n", "7:1," * 600)
+
+
+@pytest.mark.parametrize("note", [*STRANGE, "7:" + "1" * 19])
+def test_a_note_of_a_stranger_marks_nothing(note: str) -> None:
+    assert marks_in(note) == {}

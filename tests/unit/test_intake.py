@@ -1,7 +1,14 @@
-"""Which groups make the next step, and for which the next step waits."""
+"""Which groups make the next step, and when partitions and resting records wait."""
 
+import asyncio
+import threading
 from dataclasses import replace
 
+from rollstream.bus.backlog import FULL_SECONDS, HIGH, LOW, Backlog
+from rollstream.bus.group_config import ConsumerSettings
+from rollstream.bus.in_flight import InFlight, Room
+from rollstream.bus.message import KafkaMessage
+from rollstream.bus.offsets import Assignment
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, narrow_lag_bound
 from rollstream.trainer.intake.aging import Aging, ReadUpTo, Upstream
@@ -10,6 +17,7 @@ from rollstream.trainer.intake.groups import LogPlace
 from rollstream.trainer.intake.intake import Intake
 from rollstream.trainer.since_step import SampleSums
 from tests.harness.builders import a_prompt, a_rollout, a_turn
+from tests.harness.waits import DEADLINE_SECONDS, in_a_loop
 
 GROUP_SIZE = 2
 RULES = AdmissionRules(max_policy_lag=2)
@@ -89,3 +97,117 @@ def test_a_step_reports_how_long_its_rollouts_took() -> None:
     sums = SampleSums()
     sums.add([a_rollout(), a_rollout(sample_index=1)])
     assert sums.metrics()["rollout_seconds_p99"] == 1.0
+
+
+LATER = FULL_SECONDS + 0.1
+
+
+def filled(count: int, partition: int = 0) -> Backlog:
+    backlog = Backlog()
+    for offset in range(count):
+        backlog.put(KafkaMessage(topic="demo.prompts", partition=partition, offset=offset, key=None, value=b""))
+    return backlog
+
+
+def test_a_backlog_that_is_full_for_a_moment_pauses_nothing_and_is_not_filled_further() -> None:
+    backlog = filled(HIGH)
+    assert not backlog.must_pause(1.0)
+    assert not backlog.has_room(0.0)
+    backlog.take()
+    assert not backlog.must_pause(1.0 + LATER)
+    assert backlog.has_room(0.0)
+    assert not filled(HIGH - 1).must_pause(1.0)
+
+
+def test_a_pause_lasts_until_the_backlog_is_low() -> None:
+    backlog = filled(HIGH)
+    assert not backlog.must_pause(1.0)
+    assert backlog.must_pause(1.0 + LATER)
+    backlog.is_paused = True
+    assert backlog.has_room(0.0), "what was asked for before may still come"
+    while len(backlog) > LOW:
+        backlog.take()
+        assert backlog.must_pause(9.0)
+    backlog.take()
+    assert not backlog.must_pause(9.0)
+
+
+def test_what_was_polled_of_a_partition_that_is_gone_is_forgotten() -> None:
+    backlog = filled(3, partition=1)
+    backlog.put(KafkaMessage(topic="demo.prompts", partition=0, offset=7, key=None, value=b""))
+    backlog.forget([("demo.prompts", 1)])
+    assert [backlog.take().offset for _ in range(len(backlog))] == [7]
+
+
+PARTITION = ("eval-prompts", 0)
+
+
+@in_a_loop
+async def test_a_record_that_rests_holds_no_room_and_gets_it_back_before_others() -> None:
+    assignment, room = empty_room()
+    rested, arrival = taken(assignment, room, 0), asyncio.Event()
+    assert not room.for_another()
+    resting = asyncio.create_task(rested.rest(arrival.wait()))
+    await asyncio.sleep(0)
+    assert (assignment.weight, room.for_another()) == (0, True)
+    other = taken(assignment, room, 1)
+    arrival.set()
+    await asyncio.sleep(0.01)
+    assert not resting.done(), "another one has the room"
+    other.tracker.finish(1)
+    assert not room.for_another(), "the one that rested comes first"
+    room.resume_rested()
+    await asyncio.wait_for(resting, DEADLINE_SECONDS)
+    assert assignment.weight == 8
+
+
+@in_a_loop
+async def test_a_record_that_rests_on_a_partition_that_was_lost_holds_nothing_afterwards() -> None:
+    assignment, room = empty_room()
+    rested, arrival = taken(assignment, room, 0), asyncio.Event()
+    resting = asyncio.create_task(rested.rest(arrival.wait()))
+    await asyncio.sleep(0)
+    assignment.remove([PARTITION])
+    arrival.set()
+    await asyncio.wait_for(resting, DEADLINE_SECONDS)
+    assert (assignment.weight, assignment.num_unfinished) == (0, 0)
+
+
+@in_a_loop
+async def test_one_whose_wait_was_in_vain_needs_no_room() -> None:
+    async def nothing() -> bool:
+        return False
+
+    assignment, room = empty_room()
+    rested = taken(assignment, room, 0)
+    taken(assignment, room, 1)
+    await asyncio.wait_for(rested.rest(nothing()), DEADLINE_SECONDS)
+    assert assignment.weight == 8
+
+
+@in_a_loop
+async def test_one_that_is_cancelled_while_it_wants_its_room_back_keeps_nobody_away() -> None:
+    assignment, room = empty_room()
+    room.take = lambda: None
+    rested, arrival = taken(assignment, room, 0), asyncio.Event()
+    arrival.set()
+    resting = asyncio.create_task(rested.rest(arrival.wait()))
+    await asyncio.sleep(0.01)
+    resting.cancel()
+    await asyncio.wait([resting])
+    room.resume_rested()
+    assert (assignment.weight, room.for_another()) == (0, True)
+
+
+def empty_room() -> tuple[Assignment, Room]:
+    assignment = Assignment()
+    assignment.add([PARTITION])
+    room = Room(assignment, threading.Lock(), ConsumerSettings(max_weight=8), lambda: None)
+    room.take = room.resume_rested
+    return assignment, room
+
+
+def taken(assignment: Assignment, room: Room, offset: int) -> InFlight:
+    tracker = assignment.start(PARTITION, offset, weight=8)
+    assert tracker is not None
+    return InFlight(KafkaMessage(*PARTITION, offset, None, b""), tracker, room)

@@ -1,15 +1,26 @@
-"""Surrogates and normalizations against numbers worked by hand; `test_losses_reference.py` has whole steps."""
+"""Surrogates and normalizations by hand, and all six losses against a reference of our own in float64."""
 
+import copy
 import math
+from collections.abc import Sequence
 from functools import cache
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.schemas.prompt import PromptSubmitted, Sampling
+from rollstream.schemas.rollout import FinishReason, Turn
+from rollstream.schemas.scored import RolloutScored
+from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
+from rollstream.trainer.intake.groups import Group, LogPlace, PlacedSample
 from rollstream.trainer.learning.normalization import token_weights
+from rollstream.trainer.learning.packing import microbatches
+from rollstream.trainer.learning.samples import TrainingSample
 from rollstream.trainer.learning.settings import LearningSettings, LossName
+from tests.harness.builders import a_prompt, a_rollout, a_turn
 from tests.harness.late import Late
 
 torch = Late("torch")
@@ -149,3 +160,198 @@ def test_correcting_for_lag_twice_is_refused():
 def test_a_schedule_that_does_not_fit_is_refused(schedule, message):
     with pytest.raises(ValueError, match=message):
         LearningSettings(**schedule)
+
+
+single_device = Late("rollstream.trainer.learning.backends.single_device")
+hidden_states = Late("rollstream.trainer.learning.hidden_states")
+model_files = Late("rollstream.trainer.learning.model_files")
+objectives = Late("rollstream.trainer.learning.objective")
+policy_forward = Late("rollstream.trainer.learning.policy_forward")
+
+LOW, HIGH, CAP, MAX_TOKENS = 0.2, 0.28, 2.0, 12
+MICROBATCH_TOKENS = 40  # three or four micro-batches
+STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
+RANDOM = np.random.default_rng(7)
+
+
+def turn(num_given: int, num_sampled: int, *, after: int = 0, finish: FinishReason = STOP) -> Turn:
+    """A turn of random tokens; `after` is how many tokens of the sample lie before it."""
+    return a_turn(
+        RANDOM.integers(3, 60, num_sampled).tolist(),
+        prompt_token_ids=RANDOM.integers(3, 60, num_given).astype(np.int32),
+        behavior_logprobs=RANDOM.uniform(-5.0, -3.3, num_sampled).astype(np.float32),
+        prefix_turn=0 if after else None,
+        prefix_tokens=after,
+        finish_reason=finish,
+    )
+
+
+def a_prompt_at(temperature: float, row: int) -> PromptSubmitted:
+    return a_prompt(row, sampling=Sampling(temperature=temperature, max_tokens=MAX_TOKENS))
+
+
+def some_groups() -> list[list[RolloutScored]]:
+    warm, cool = a_prompt_at(1.0, 1), a_prompt_at(0.7, 2)
+    answered = {"prompt": warm}
+    return [
+        [
+            a_rollout(1.0, 0, turns=(turn(5, 3),), **answered),
+            a_rollout(0.5, 1, turns=(turn(5, 12, finish=LENGTH),), **answered),
+            a_rollout(0.0, 2, turns=(turn(5, 7), turn(3, 4, after=12)), **answered),
+            a_rollout(0.25, 3, turns=(turn(5, 9),), **answered),
+        ],
+        [
+            a_rollout(0.0, 0, turns=(turn(8, 6),), prompt=cool),
+            a_rollout(1.0, 1, turns=(turn(8, 2), turn(4, 12, after=10, finish=LENGTH)), prompt=cool),
+            a_rollout(None, 2, prompt=cool),
+            a_rollout(1.0, 3, turns=(turn(8, 11),), prompt=cool),
+        ],
+    ]
+
+
+GROUPS = some_groups()
+
+
+def sampled_logprobs(model: Any, scored: RolloutScored) -> Any:
+    """Logprobs of all sampled tokens of a rollout, in order."""
+    ids: list[int] = []
+    is_sampled: list[bool] = []
+    for one in scored.rollout.turns:
+        ids += [*one.prompt_token_ids.tolist(), *one.token_ids.tolist()]
+        is_sampled += [False] * len(one.prompt_token_ids) + [True] * len(one.token_ids)
+    logits = model(input_ids=torch.tensor([ids])).logits[0] / scored.rollout.prompt.sampling.temperature
+    logprobs = torch.log_softmax(logits, dim=-1)
+    return torch.stack([logprobs[at - 1, ids[at]] for at in range(len(ids)) if is_sampled[at]])
+
+
+def reference_loss(name: str, policy: Any, proximal: Any | None) -> Any:
+    """The loss of `GROUPS`; without `proximal` the ratio is policy ÷ behavior, and nothing corrects for lag."""
+    sums, counts = [], []
+    for group in GROUPS:
+        completed = [scored for scored in group if scored.scoring.reward is not None]
+        baseline = sum(scored.scoring.reward or 0.0 for scored in completed) / len(completed)
+        for scored in completed:
+            is_cut = scored.rollout.turns[-1].finish_reason is LENGTH
+            advantage = (scored.scoring.reward or 0.0) - baseline
+            losses = token_losses(name, scored, advantage, policy, proximal)
+            sums.append(losses.sum() * (0.0 if is_cut else 1.0))
+            counts.append(0 if is_cut else len(losses))
+    if name in ("grpo", "gspo"):
+        return sum(one / max(count, 1) for one, count in zip(sums, counts, strict=True)) / len(sums)  # type: ignore[return-value]
+    if name == "dr_grpo":
+        return sum(sums) / (len(sums) * MAX_TOKENS)  # type: ignore[return-value]
+    return sum(sums) / sum(counts)  # type: ignore[return-value]
+
+
+def token_losses(name: str, scored: RolloutScored, advantage: float, policy: Any, proximal: Any | None) -> Any:
+    current = sampled_logprobs(policy, scored)
+    behavior = torch.cat([torch.tensor(one.behavior_logprobs) for one in scored.rollout.turns]).double()
+    before, weight = behavior, torch.ones_like(behavior)
+    if proximal is not None:
+        before = sampled_logprobs(proximal, scored).detach()
+        weight = torch.minimum(torch.exp(before - behavior), torch.tensor(CAP))
+    ratio = torch.exp(current - before)
+    if name == "cispo":
+        return -weight * torch.clamp(ratio, max=1 + HIGH).detach() * advantage * current
+    if name == "gspo":
+        ratio = torch.exp((current - before).mean()) * torch.ones_like(before)
+    return -weight * torch.minimum(ratio * advantage, torch.clamp(ratio, 1 - LOW, 1 + HIGH) * advantage)
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two policies whose logprobs differ from the behavior's and from each other's, and their directory."""
+    path = tmp_path_factory.mktemp("model")
+    write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
+    found: dict[str, Any] = {"path": path}
+    for seed, name in enumerate(("policy", "proximal")):
+        model = model_files.load_model(path, torch.device("cpu"))
+        generator = torch.Generator().manual_seed(seed)
+        for parameter in model.parameters():
+            parameter.data += 0.07 * torch.randn(parameter.shape, generator=generator)
+        found[name] = model
+    return found
+
+
+def in_float64(model: Any) -> Any:
+    return copy.deepcopy(model).double()
+
+
+def admitted_samples() -> list[TrainingSample]:
+    """The samples of `GROUPS` as the trainer takes them in."""
+    found: list[TrainingSample] = []
+    for scored in GROUPS:
+        group = Group(group_id=scored[0].rollout.group_id, content_hash="", group_size=len(scored))
+        for one in scored:
+            place = LogPlace(("demo.scored", 0), 0)
+            group.samples[one.rollout.sample_index] = PlacedSample(scored=one, place=place, num_bytes=1)
+        verdict = admit(group, AdmissionRules(max_policy_lag=0), lambda _: 0)
+        assert isinstance(verdict, Admitted), verdict
+        found += verdict.training
+    return found
+
+
+def settings_of(name: str, **fields: Any) -> LearningSettings:
+    values = {
+        "loss": name,
+        "clip_low": LOW,
+        "clip_high": HIGH,
+        "tokens_per_microbatch": MICROBATCH_TOKENS,
+        "learning_rate": 0.0,
+        "max_grad_norm": 1e9,
+        "device": "cpu",
+        **fields,
+    }
+    return LearningSettings(**values)
+
+
+def check_gradients(model: Any, expected: Any) -> None:
+    """Each parameter's gradient is within 1e-6 of the reference's."""
+    pairs: Sequence[tuple[Any, Any]] = list(zip(model.named_parameters(), expected.parameters(), strict=True))
+    assert max(float(wanted.grad.abs().max()) for _, wanted in pairs) > 1e-2
+    for (name, found), wanted in pairs:
+        difference = float((found.grad.double() - wanted.grad).abs().max())
+        assert difference <= 1e-6, f"{name} differs by {difference}"
+
+
+@pytest.mark.parametrize("old", ["proximal", "behavior"])
+@pytest.mark.parametrize("name", get_args(LossName))
+def test_a_step_has_the_loss_and_the_gradient_of_the_reference(name: str, old: str, policies: dict[str, Any]) -> None:
+    policy = copy.deepcopy(policies["policy"])
+    reference = in_float64(policy)
+    loss = reference_loss(name, reference, reference if old == "proximal" else None)
+    torch.autograd.backward(loss)
+
+    settings = settings_of(name, old=old)
+    backend = single_device.SingleDeviceBackend(
+        policy, settings, model_path=policies["path"], device=torch.device("cpu")
+    )
+    report = backend.train_step(admitted_samples(), step=0)
+    assert report.loss == pytest.approx(float(loss.detach()), abs=1e-6)
+    check_gradients(policy, reference)
+    # The example reaches what it is for: the weight's cap, or the clip bounds.
+    clipped = report.metrics["clip_fraction_low"] + report.metrics["clip_fraction_high"]
+    assert (report.metrics["importance_weight_capped_ratio"] if old == "proximal" else clipped) > 0
+
+
+@pytest.mark.parametrize("name", get_args(LossName))
+def test_a_later_minibatch_has_the_loss_and_the_gradient_of_the_reference(name: str, policies: dict[str, Any]) -> None:
+    """Behavior, proximal and current policy all differ."""
+    policy, proximal = copy.deepcopy(policies["policy"]), policies["proximal"]
+    reference = in_float64(policy)
+    expected = reference_loss(name, reference, in_float64(proximal))
+    torch.autograd.backward(expected)
+
+    settings = settings_of(name)
+    total = 0.0
+    for batch in microbatches(
+        admitted_samples(), tokens=MICROBATCH_TOKENS, normalization=settings.resolved_normalization
+    ):
+        on_device = hidden_states.DeviceBatch.of(batch, torch.device("cpu"))
+        with torch.no_grad():
+            before = policy_forward.token_statistics(proximal, on_device).logprobs
+        loss, _ = objectives.objective(on_device, policy_forward.token_statistics(policy, on_device), before, settings)
+        torch.autograd.backward(loss)
+        total += float(loss.detach())
+    assert total == pytest.approx(float(expected.detach()), abs=1e-6)
+    check_gradients(policy, reference)

@@ -1,10 +1,14 @@
-"""Rewards by data source: golden tables of hand-made answers, each with the traps of its rule."""
+"""Rewards by data source, multiple choice and structured output: golden tables, each with the traps of its rule."""
 
 import json
+import socket
+from typing import Any
 
 import numpy as np
 import pytest
 
+from rollstream.environments.load import load_environment
+from rollstream.environments.rewards.letters import chosen_letter
 from rollstream.environments.rewards.registry import SOURCES, default_compute_score, score_by_source, source_of
 from rollstream.schemas.errors import RewardError
 from tests.harness.reward_inputs import an_answer
@@ -259,3 +263,127 @@ def test_the_scripts_function_takes_no_missing_value_for_a_text(missing: object)
 
 
 """What the source document types after its import."""
+
+
+@pytest.mark.parametrize(
+    ("completion", "letter"),
+    [
+        (r"\boxed{B}", "B"),
+        (r"\boxed{(B)}", "B"),
+        (r"\boxed{\text{B}}", "B"),
+        (r"Answer: A, so \boxed{B}", "B"),
+        (r"\boxed{A} no \boxed{B}", "B"),
+        (r"\boxed{A, B}", None),
+        (r"\boxed{7}", None),
+        ("<answer>B</answer>", "B"),
+        ("<answer>(B) Paris</answer>", "B"),
+        ("<answer>B or C</answer>", None),
+        ("The answer is (B).", "B"),
+        ("the answer is B", "B"),
+        ("Answer: B", "B"),
+        ("**Answer:** B", "B"),
+        ("answer: **B**", "B"),
+        ("Answer:\n(B)", "B"),
+        ("The correct option is B because A is wrong", "B"),
+        ("Option B is correct", "B"),
+        ("The answer is A. No, the answer is B.", "B"),
+        ("The answer is B, and A is wrong", "B"),
+        ("The answer is A or B.", None),
+        ("Answer: A and B", None),
+        ("Answer: A/B", None),
+        ("The answer is a dog", None),
+        ("The answer is I'm not sure", None),
+        ("B", "B"),
+        ("(B)", "B"),
+        ("B.", "B"),
+        ("**B**", "B"),
+        ("A is wrong, so\nB) Paris", "B"),
+        ("B\nor something else", None),
+        ("(A) or (B)", None),
+        ("A cat sat", None),
+        ("I think", None),
+        ("b", None),
+        ("", None),
+        ("\N{GREEK CAPITAL LETTER BETA}", None),
+        ("Answer: " * 12_500, None),
+        ("word " * 20_000 + "Answer: B", "B"),
+    ],
+)
+def test_a_completion_names_one_letter_or_none(completion: str, letter: str | None) -> None:
+    assert chosen_letter(completion) == letter
+
+
+def test_only_the_letters_of_the_choices_count() -> None:
+    rubric = load_environment("multiple_choice").rubric
+    choices = ["red", "green", "blue"]
+    assert rubric.score(an_answer("Answer: C", "C", choices=choices)) == (1.0, {"correct": 1.0, "answered": 1.0})
+    assert rubric.score(an_answer("Answer: D", "C", choices=choices)) == (0.0, {"correct": 0.0, "answered": 0.0})
+    assert rubric.score(an_answer("Answer: D", "(C)"))[1] == {"correct": 0.0, "answered": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("reference", "choices"), [("D", ["red", "green", "blue"]), ("green", ["red", "green"]), ("A", ["red"]), ("A", 3)]
+)
+def test_a_row_whose_right_letter_is_no_choice_is_unscored(reference: str, choices: object) -> None:
+    with pytest.raises(RewardError, match=r"no letter of|must be a JSON list"):
+        load_environment("multiple_choice").rubric.score(an_answer("Answer: A", reference, choices=choices))
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0}},
+    "required": ["name", "age"],
+    "additionalProperties": False,
+}
+
+
+def scored(completion: str, schema: Any = SCHEMA) -> tuple[float, dict[str, float]]:
+    rubric = load_environment("structured_output").rubric
+    return rubric.score(an_answer(completion, json_schema=schema))
+
+
+@pytest.mark.parametrize(
+    ("completion", "fits", "is_json"),
+    [
+        ('{"name": "Ada", "age": 36}', 1, 1),
+        ('  {"name": "Ada", "age": 36}\n', 1, 1),
+        ('Here it is:\n```json\n{"name": "Ada", "age": 36}\n```\n', 1, 1),
+        ('```\n{"name": "Ada", "age": 36}\n```', 1, 1),
+        ('```json\n{"name": "A", "age": 1}\n```\n```json\n{"name": "B", "age": 2}\n```', 0, 0),
+        ('{"name": "Ada", "age": 36.5}', 0, 1),
+        ('{"name": "Ada", "age": -1}', 0, 1),
+        ('{"name": "Ada"}', 0, 1),
+        ('{"name": "Ada", "age": 36, "sex": "f"}', 0, 1),
+        ('{"name": "Ada", "age": 36', 0, 0),
+        ("{'name': 'Ada', 'age': 36}", 0, 0),
+        ('{"name": "Ada", "age": NaN}', 0, 0),
+        ('{"name": "Ada", "age": ' + "9" * 5000 + "}", 0, 0),
+        ("[" * 100_000, 0, 0),
+        ("", 0, 0),
+        ("word " * 20_000, 0, 0),
+    ],
+)
+def test_a_completion_is_json_that_fits_or_it_is_not(completion: str, fits: float, is_json: float) -> None:
+    assert scored(completion) == (fits, {"fits_schema": fits, "is_json": is_json})
+
+
+@pytest.mark.parametrize("schema", ["", "{", "[]", "7", {"type": "no such type"}, {"pattern": "("}])
+def test_a_row_without_a_usable_schema_is_unscored(schema: Any) -> None:
+    with pytest.raises(RewardError, match="json_schema"):
+        scored("{}", schema)
+
+
+def test_a_schema_that_refers_elsewhere_is_an_error_and_nothing_is_fetched() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.2)
+        port = listening.getsockname()[1]
+        with pytest.raises(RewardError, match="Unresolvable"):
+            scored("{}", {"$ref": f"http://127.0.0.1:{port}/schema.json"})
+        with pytest.raises(TimeoutError):
+            listening.accept()
+
+
+def test_a_schema_may_refer_to_its_own_parts() -> None:
+    tree = {"$defs": {"tree": {"type": "array", "items": {"$ref": "#/$defs/tree"}}}, "$ref": "#/$defs/tree"}
+    assert scored("[[], [[]]]", json.dumps(tree))[0] == 1.0
+    assert scored("[[], [7]]", json.dumps(tree))[0] == 0.0

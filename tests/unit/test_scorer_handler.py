@@ -1,18 +1,27 @@
-"""What the scorer's handler makes of a rollout, without Kafka."""
+"""What the scorer makes of a rollout, without Kafka; how its Faust application is set up, and how its buffer fills."""
 
+import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from mode.utils.queues import FlowControlEvent
 
+from rollstream.bus.message import KafkaMessage
 from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.topics import SCORED
+from rollstream.scorer.app import MAX_BUFFER_BYTES, BoundedBuffer, StreamSettings, build_app
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of, without_tokens
 from rollstream.scorer.settings import ScorerSettings
 from tests.harness.builders import a_failure, a_generated, a_prompt, a_rollout, a_turn
+from tests.harness.waits import in_a_loop
 
 SCORER = ScorerIdentity(scorer_id="scorer-1", version="0.1.0")
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -77,3 +86,101 @@ def test_a_result_over_the_size_limit_fails_without_its_tokens() -> None:
 def test_deadlines_that_do_not_nest_are_refused(deadlines: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="_seconds"):
         ScorerSettings(run="demo", **deadlines)  # type: ignore[arg-type]
+
+
+async def handle(messages: Sequence[KafkaMessage]) -> None:
+    raise AssertionError(f"nothing is read here, got {messages}")
+
+
+def an_app() -> Any:
+    """Within an event loop."""
+    stream = StreamSettings(
+        group="demo.scorers",
+        topics=["demo.rollouts"],
+        watch=asyncio.get_running_loop().create_future(),
+        batch_size=128,
+        session_timeout_seconds=20.0,
+    )
+    return build_app(KafkaSettings(), stream, handle, lambda count: None)
+
+
+def test_the_last_commit_is_made_also_when_one_is_under_way_that_began_before() -> None:
+    """Faust only waits for that one: what was scored meanwhile would be scored again."""
+
+    async def end() -> list[set[str]]:
+        app = an_app()
+        consumer = app._new_consumer()
+        consumer._thread.thread_loop.close()  # of a thread that is never started
+        done, began, go_on, committed = {"the first batch"}, asyncio.Event(), asyncio.Event(), []
+
+        async def commit_what_is_done(*args: object, **options: object) -> bool:
+            found = set(done)
+            began.set()
+            await go_on.wait()
+            committed.append(found)
+            return True
+
+        consumer.force_commit = commit_what_is_done
+        under_way = asyncio.create_task(consumer.commit())
+        await began.wait()
+        done.add("the last batch")
+        last = asyncio.create_task(consumer.commit_and_end_transactions())
+        go_on.set()
+        await asyncio.gather(under_way, last)
+        return committed
+
+    assert asyncio.run(end()) == [{"the first batch"}, {"the first batch", "the last batch"}]
+
+
+@in_a_loop
+async def test_a_new_leader_is_known_within_seconds_and_the_buffer_is_bounded_by_bytes() -> None:
+    app = an_app()
+    assert app.conf.consumer_metadata_max_age_ms == 5000
+    assert isinstance(app.FlowControlQueue(maxsize=10), BoundedBuffer)
+
+
+MEGABYTE = 2**20
+
+
+def an_event(num_bytes: int) -> Any:
+    return SimpleNamespace(message=SimpleNamespace(value=bytes(num_bytes)))
+
+
+def a_buffer() -> BoundedBuffer:
+    """A buffer of the running event loop."""
+    return BoundedBuffer(maxsize=2048, flow_control=FlowControlEvent())
+
+
+def fill(buffer: BoundedBuffer, num_bytes: int) -> tuple[int, int]:
+    """Put events in as Faust does: how many before it stops fetching, and how many before the buffer is full."""
+    stopped_after: list[int] = []
+    count = 0
+    while not buffer.full():
+        buffer.put_nowait_enhanced(
+            an_event(num_bytes),
+            on_pressure_high=lambda: stopped_after.append(count),  # noqa: B023
+            on_pressure_drop=lambda: None,
+        )
+        count += 1
+    return stopped_after[0], count
+
+
+@in_a_loop
+async def test_large_records_fill_it_by_their_bytes_and_small_ones_by_their_number() -> None:
+    stopped_after, count = fill(a_buffer(), 7 * MEGABYTE)
+    assert stopped_after < count
+    assert MAX_BUFFER_BYTES <= count * 7 * MEGABYTE < MAX_BUFFER_BYTES + 7 * MEGABYTE
+    assert fill(a_buffer(), 1000) == (1638, 2048)
+
+
+@in_a_loop
+async def test_it_has_room_again_when_records_are_taken_or_cleared() -> None:
+    buffer = a_buffer()
+    fill(buffer, 7 * MEGABYTE)
+    for _ in range(3):
+        await buffer.get()
+    assert not buffer.full()
+    fill(buffer, 7 * MEGABYTE)
+    buffer.clear()
+    assert buffer.qsize() == 0
+    assert buffer.empty()

@@ -1,6 +1,7 @@
-"""The parts of a process end together, and the error of the one that ended first is what the process ends with."""
+"""How the parts of a process end: together, when its loop hangs, and with what it started."""
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from rollstream.process.stop import Stop, ending_within, first_to_end
 from rollstream.schemas.errors import BrokerError
 from tests.harness.processes import start_process
-from tests.harness.waits import wait_until
+from tests.harness.waits import DEADLINE_SECONDS, wait_until
 
 BLOCKED_START = """
 import multiprocessing, time
@@ -73,3 +74,94 @@ def test_a_start_that_ends_in_time_is_left_alone() -> None:
     with ending_within(stop, 0.0):
         pass
     stop.ask()
+
+
+PROGRAM = """
+import asyncio, re, signal
+from rollstream.process.beat import beat
+from rollstream.process.health import Health
+
+async def main():
+    beating = asyncio.create_task(beat(Health(), lambda: "", hangs_after=2.0))
+    await asyncio.sleep(2.5)
+    print("it ran for longer than it may hang", flush=True)
+    {block}
+
+asyncio.run(main())
+"""
+# The second one holds the interpreter's lock: no thread of Python could end the process.
+BLOCKING = ("signal.pause()", "re.match('(a+)+$', 'a' * 60 + 'b')")
+
+
+def test_code_that_blocks_the_event_loop_ends_the_process_and_its_stack_is_shown() -> None:
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM.format(block=block)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for block in BLOCKING
+    ]
+    try:
+        for process in started:
+            said, stacks = process.communicate(timeout=DEADLINE_SECONDS)
+            assert (process.returncode, said) == (1, "it ran for longer than it may hang\n"), stacks
+            assert "in main" in stacks
+    finally:
+        for process in started:
+            process.kill()
+
+
+FORKS_A_SLEEPER = """
+import os, signal
+from rollstream.process.parent import end_forks_with_this_process
+
+end_forks_with_this_process()
+if os.fork() == 0:
+    print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_forked_process_ends_with_the_one_that_forked_it() -> None:
+    with subprocess.Popen([sys.executable, "-c", FORKS_A_SLEEPER], stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        child = psutil.Process(int(parent.stdout.readline()))
+        assert child.is_running()
+        parent.kill()
+    wait_until(lambda: not _lives(child), "the forked process to end")
+
+
+STARTS_ONE_BETWEEN = """
+import os, signal, subprocess, sys
+
+between = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())])
+signal.pause()
+"""
+STARTS_A_WORKER = """
+import os, signal, subprocess, sys
+from rollstream.process.parent import die_with_ancestor
+
+if os.fork() == 0:
+    die_with_ancestor(int(sys.argv[1]))
+    print(os.getppid(), os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize("killed", ["the one above", "the one between"])
+def test_a_worker_ends_with_the_one_above_and_with_the_one_between(killed: str) -> None:
+    command = [sys.executable, "-c", STARTS_ONE_BETWEEN, STARTS_A_WORKER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as generator:
+        assert generator.stdout is not None
+        between, worker = (psutil.Process(int(pid)) for pid in generator.stdout.readline().split())
+        assert between.is_running()
+        assert worker.is_running()
+        (generator if killed == "the one above" else between).kill()
+        wait_until(lambda: not _lives(worker) and not _lives(between), "both to end")
+        generator.kill()
+
+
+def _lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

@@ -1,4 +1,4 @@
-"""Without a broker it is said within 5 s where it was looked for and why nobody answered."""
+"""What is said without a broker, by a client that refuses, and of a partition that nobody answers for."""
 
 import json
 import os
@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rollstream.bus.admin import KafkaAdmin
+from rollstream.bus.clients import cluster_topics
+from rollstream.bus.message import Partition
+from rollstream.bus.publisher import Publisher
+from rollstream.bus.reader import TopicReader
+from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.cli.main import cli
-from rollstream.schemas.errors import BrokerError
+from rollstream.process.settings.base import KafkaSettings
+from rollstream.schemas.errors import BrokerError, ConfigurationError
+from rollstream.scorer.fetching import Fetched, FetchWatch
 
 
 @pytest.fixture
@@ -109,3 +117,65 @@ def test_a_check_in_a_child_tells_its_error_here_and_leaves_no_thread() -> None:
         "BrokenWorldError a check before the start was ended from outside",
         "1",
     ]
+
+
+def test_the_address_that_does_not_answer_is_told() -> None:
+    with pytest.raises(BrokerError, match=r"no broker answered at 127\.0\.0\.1:1 within"):
+        cluster_topics(KafkaSettings(bootstrap_servers="127.0.0.1:1"), 0.2)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sasl.pasword": "hunter2"}, {"security.protocol": "SSL", "ssl.cipher.suites": "hunter2"}]
+)
+@pytest.mark.parametrize(
+    "make",
+    [
+        KafkaAdmin,
+        lambda kafka: TopicReader(kafka, ["t"]),
+        lambda kafka: Publisher(kafka, client_id="x"),
+        lambda kafka: TransactionalPublisher(kafka, "x"),
+    ],
+    ids=["admin", "reader", "publisher", "transactions"],
+)
+def test_a_security_setting_that_the_client_refuses_is_an_error_of_ours_without_its_value(make, wrong) -> None:
+    kafka = KafkaSettings(security=wrong)
+    with pytest.raises(ConfigurationError, match=r"the Kafka client refuses the settings of \[kafka\]") as raised:
+        make(kafka)
+    assert "hunter2" not in str(raised.value)
+    assert "pasword" in str(raised.value) or "ssl.cipher.suites" in str(raised.value)
+
+
+ONE: Partition = ("demo.rollouts", 0)
+TWO: Partition = ("demo.rollouts", 1)
+
+
+def state(answer: int | None, *, has_records: bool = False) -> Fetched:
+    return Fetched(answer=answer, has_records=has_records)
+
+
+def test_a_partition_is_read_from_its_first_answer_on() -> None:
+    watch = FetchWatch(10)
+    assert watch.look({ONE: state(None)}, 0) == "demo.rollouts/0 was not read yet"
+    assert watch.look({ONE: state(1000)}, 1) == ""
+
+
+def test_one_silent_partition_among_others_is_named_with_its_silence() -> None:
+    watch = FetchWatch(10)
+    for second in range(13):
+        said = watch.look({ONE: state(second), TWO: state(0)}, second)
+        assert said == ("" if second <= 10 else f"demo.rollouts/1 was not read for {second} s, at most 10 s")
+    assert watch.look({ONE: state(13), TWO: state(13)}, 13) == ""
+
+
+def test_a_partition_whose_records_wait_here_is_read_although_nothing_is_fetched() -> None:
+    watch = FetchWatch(10)
+    for second in range(30):
+        assert watch.look({ONE: state(0, has_records=True)}, second) == ""
+
+
+def test_a_partition_that_stays_over_a_rebalance_keeps_its_time_and_one_that_comes_back_does_not() -> None:
+    watch = FetchWatch(10)
+    watch.look({ONE: state(5)}, 0)
+    assert watch.look({ONE: state(None), TWO: state(7)}, 1) == ""
+    watch.look({TWO: state(8)}, 2)
+    assert watch.look({ONE: state(None), TWO: state(9)}, 3) == "demo.rollouts/0 was not read yet"
