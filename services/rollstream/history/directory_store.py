@@ -21,7 +21,7 @@ from rollstream.history.weight_files import (
     verify,
     write_manifest,
 )
-from rollstream.process.files import DirectoryLock, is_full, move, sync_all
+from rollstream.process.files import DirectoryLock, free_bytes, is_full, move, sync_all
 from rollstream.schemas.errors import CorruptWeightsError, RollstreamError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 
@@ -219,5 +219,4 @@ def _raising_weight_store_error(root: Path) -> Iterator[None]:
 
 
 def _room(root: Path) -> str:
-    existing = next((path for path in (root, *root.parents) if path.exists()), Path("/"))
-    return f"{shutil.disk_usage(existing).free / 2**20:.0f} MiB are free"
+    return f"{free_bytes(root) / 2**20:.0f} MiB are free"

@@ -14,6 +14,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from rollstream.process.files import sha256_of
 from rollstream.schemas.errors import CorruptWeightsError
 from rollstream.schemas.weights import WeightFile
 
@@ -91,7 +92,7 @@ def files_below(directory: Path) -> list[Path]:
 def _described(directory: Path, path: Path) -> WeightFile:
     """The file at `path` with its size and sum."""
     name = path.relative_to(directory).as_posix()
-    return WeightFile(name=name, num_bytes=path.stat().st_size, sha256=_sha256(path))
+    return WeightFile(name=name, num_bytes=path.stat().st_size, sha256=sha256_of(path))
 
 
 def check_names(place: str | Path, files: Sequence[WeightFile]) -> None:
@@ -122,7 +123,7 @@ def verify(directory: Path, file: WeightFile) -> None:
             raise CorruptWeightsError(f"{path} is no regular file")
         if found.st_size != file.num_bytes:
             raise CorruptWeightsError(f"{path}: expected {file.num_bytes} bytes, got {found.st_size}")
-        sha256 = _sha256(path)
+        sha256 = sha256_of(path)
     except OSError as error:
         raise CorruptWeightsError(
             f"{shown(str(path))}: expected {file.num_bytes} bytes, got none: {error.strerror}"
@@ -182,9 +183,3 @@ def read_manifest(directory: Path) -> tuple[WeightFile, ...] | None:
         return None
     except OSError as error:
         raise CorruptWeightsError(f"{path} can't be read: {error.strerror}") from error
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        # In blocks: a weight file may be larger than the memory.
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -18,6 +18,7 @@ from rollstream.local.kafka import MIN_FREE_BYTES
 from rollstream.local.kafka_jars import kafka_libraries, locked_jars, unusable_jars
 from rollstream.local.ports import free_ports, is_free
 from rollstream.local.stack import LocalStack
+from rollstream.process.files import free_bytes
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.process.settings.security_files import unreadable_files
 from rollstream.process.settings.storage import StorageSettings
@@ -111,12 +112,9 @@ def check_memory() -> CheckResult:
 
 
 def check_disk(run_dir: Path) -> CheckResult:
-    """Free disk space of the run directory, or of the nearest directory above it that exists."""
-    place = run_dir.resolve()
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    found = f"{free / GIB:.1f} GiB free at {place}"
+    """Free disk space of the run directory."""
+    free = free_bytes(run_dir)
+    found = f"{free / GIB:.1f} GiB free at {run_dir.resolve()}"
     if free >= ENOUGH_DISK_BYTES:
         return CheckResult("disk", CheckVerdict.OK, found)
     return CheckResult(

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -22,7 +21,7 @@ from rollstream.local.kafka_properties import (
 )
 from rollstream.local.ports import require_free
 from rollstream.local.processes import TIED_TO_PARENT, ChildProcess, Placement, failed_start, stop_all
-from rollstream.process.files import write_private
+from rollstream.process.files import free_bytes, write_private
 from rollstream.schemas.errors import DiskFullError, StartFailedError
 
 LOG_SETTINGS = Path(__file__).with_name("log4j2.properties")
@@ -164,8 +163,7 @@ class KafkaCluster:
         return self._home(node) / "kafka.log"
 
     def _require_room(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(self._directory).free
+        free = free_bytes(self._directory)
         if free < MIN_FREE_BYTES:
             raise DiskFullError(
                 f"{self._directory} has {free / 2**20:.0f} MiB free, Kafka needs at least "

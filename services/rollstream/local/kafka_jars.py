@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollstream.process.files import move, waited_for
+from rollstream.process.files import move, sha256_of, waited_for
 from rollstream.schemas.errors import JarsUnusableError
 
 LOCK = Path(__file__).with_name("jgo.lock.toml")
@@ -65,8 +65,7 @@ def unusable_jars(libs: Path, jars: Sequence[LockedJar]) -> dict[LockedJar, str]
 def _fault(path: Path, sha256: str) -> str:
     if not path.exists():
         return "missing"
-    with path.open("rb") as file:
-        actual = hashlib.file_digest(file, "sha256").hexdigest()
+    actual = sha256_of(path)
     if actual == sha256:
         return ""
     return f"{path.stat().st_size} bytes with sha256 {actual[:16]}…, the lock says {sha256[:16]}…"

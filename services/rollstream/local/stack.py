@@ -84,7 +84,9 @@ class LocalStack:
         """
         self._run_dir.mkdir(parents=True, exist_ok=True)
         with self._exclusive():
-            self._attach(self._load() or self._new_state())
+            self._attach(
+                self._load() or StackState(cluster=plan_cluster(self._brokers or 1), redis_port=free_ports(1)[0])
+            )
             # A directory that came from elsewhere names that one's processes. From here on it has none but its own.
             self._save()
             brokers, has_redis = set(self.kafka.processes), self.redis.process is not None
@@ -147,9 +149,6 @@ class LocalStack:
         self._redis = RedisServer(
             self._run_dir / "redis", state.redis_port, placement=self._placement, running=running.get("redis")
         )
-
-    def _new_state(self) -> StackState:
-        return StackState(cluster=plan_cluster(self._brokers or 1), redis_port=free_ports(1)[0])
 
     def _load(self) -> StackState | None:
         path = self._run_dir / STATE_FILE

@@ -9,7 +9,9 @@ setting: 78. So is a file that another process holds.
 
 import errno
 import fcntl
+import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -83,6 +85,18 @@ def replace_text(path: Path, text: str) -> None:
     """Replace a small file as a whole. Raises what `writable` raises."""
     with replacing(path) as stream, writable(path):
         stream.write(text.encode())
+
+
+def sha256_of(path: Path) -> str:
+    """The hex digest of a file's content, which may be larger than the memory; raises `OSError`."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def free_bytes(path: Path) -> int:
+    """Room on the disk of `path`, or of the nearest directory above it that exists."""
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    return shutil.disk_usage(there).free
 
 
 def move(source: Path, target: Path) -> None:

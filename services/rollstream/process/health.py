@@ -85,7 +85,7 @@ class Health:
         # The server makes a handler for each request by itself: a subclass is the way to hand this object to it.
         handler = type("_OwnHandler", (_Handler,), {"health": self})
         try:
-            self._server = _server_kind(host)((host, port), handler)
+            self._server = (_Ipv6Server if ":" in host else ThreadingHTTPServer)((host, port), handler)
         except socket.gaierror as error:
             raise ConfigurationError(
                 f"health_host {host!r} is no address of this machine: {error.strerror}; set one, or 0.0.0.0 for all"
@@ -96,14 +96,11 @@ class Health:
                 "free one, or another health_host"
             ) from error
         self._server.daemon_threads = True
-        READY.set_function(self._is_ready)
+        READY.set_function(lambda: float(all(check.is_ok for check in self.readiness().values())))
         threading.Thread(target=self._server.serve_forever, args=(0.1,), name="health", daemon=True).start()
         actual = int(self._server.server_address[1])
         _LOG.info("serving /metrics, /livez and /readyz on port %d", actual)
         return actual
-
-    def _is_ready(self) -> float:
-        return float(all(check.is_ok for check in self.readiness().values()))
 
     def close(self) -> None:
         """Stop answering."""
@@ -114,10 +111,6 @@ class Health:
 
 class _Ipv6Server(ThreadingHTTPServer):
     address_family = socket.AF_INET6
-
-
-def _server_kind(host: str) -> type[ThreadingHTTPServer]:
-    return _Ipv6Server if ":" in host else ThreadingHTTPServer
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -49,7 +49,7 @@ class Columns:
             known = self._types.get(name, pyarrow.null())
             found = None if name in self._as_json else _inferred(values)
             merged = None if found is None else _merged(known, found)
-            if merged is None or not _is_small(merged):
+            if merged is None or _num_fields(merged) > MAX_STRUCT_FIELDS:
                 self._as_json.add(name)
             elif _holds_integer(merged, values) or _is_widened(known, merged):
                 self._widened.add(name)
@@ -180,10 +180,6 @@ def _has_empty_struct(kind: pyarrow.DataType) -> bool:
 def _is_too_deep(kind: pyarrow.DataType, depth: int = MAX_DEPTH) -> bool:
     inner = [kind.field(number).type for number in range(kind.num_fields)]
     return bool(inner) and (not depth or any(_is_too_deep(one, depth - 1) for one in inner))
-
-
-def _is_small(kind: pyarrow.DataType) -> bool:
-    return _num_fields(kind) <= MAX_STRUCT_FIELDS
 
 
 def _num_fields(kind: pyarrow.DataType) -> int:

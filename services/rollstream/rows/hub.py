@@ -8,7 +8,6 @@ A revision is resolved to its commit once, when the rows are opened; `identity` 
 """
 
 import re
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl, urlencode
 
+from rollstream.process.files import free_bytes
 from rollstream.process.masking import SECRETS
 from rollstream.rows.jsonl import JsonlRows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
@@ -193,14 +193,12 @@ def _refuse_unread(pinned: HubName, names: Sequence[str]) -> None:
 
 
 def _refuse_too_large(wanted: HubName, num_bytes: int) -> None:
-    from huggingface_hub.constants import HF_HUB_CACHE
+    from huggingface_hub.constants import HF_HUB_CACHE as CACHE
 
-    cache = Path(HF_HUB_CACHE)
-    place = next(parent for parent in (cache, *cache.parents) if parent.exists())
-    free = shutil.disk_usage(place).free
+    free = free_bytes(Path(CACHE))
     if num_bytes > free:
         raise ConfigurationError(
-            f"{wanted}: {num_bytes} bytes are to be fetched, {cache} has room for {free}: set HF_HOME to a larger disk"
+            f"{wanted}: {num_bytes} bytes are to be fetched, {CACHE} has room for {free}: set HF_HOME to a larger disk"
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from rollstream.process.files import sha256_of
 from rollstream.schemas.errors import ConfigurationError
 
 MAX_ROW_BYTES: Final = 2**26
@@ -69,7 +70,7 @@ def good_rows(rows: RowSource) -> Iterator[Mapping[str, Any]]:
 def identity_of(path: Path, files: Sequence[Path]) -> str:
     """The name of `path` and the start of a SHA-256 of its `files`, in their order; raises `ConfigurationError`."""
     try:
-        sums = {file: _sha256(file) for file in files}
+        sums = {file: sha256_of(file) for file in files}
     except OSError as error:
         raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
     return joined_identity(path, sums)
@@ -87,8 +88,3 @@ def joined_identity(path: Path, sums: Mapping[Path, str]) -> str:
 def shown_identity(path: Path, sha256: str) -> str:
     """How an identity is written."""
     return f"{path.name}@{sha256[:_DIGITS]}"
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

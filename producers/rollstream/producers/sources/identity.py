@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Final
 
 from rollstream.environments.protocol import Task
+from rollstream.process.files import sha256_of
+from rollstream.rows.row import shown_identity
 
 _DIGITS: Final = 12
 
 
 def file_identity(path: Path) -> str:
     """The file's name and the start of its SHA-256; raises `OSError`."""
-    with path.open("rb") as stream:
-        return f"{path.name}@{hashlib.file_digest(stream, 'sha256').hexdigest()[:_DIGITS]}"
+    return shown_identity(path, sha256_of(path))
 
 
 def tasks_identity(name: str, tasks: Iterable[Task]) -> str:

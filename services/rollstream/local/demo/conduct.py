@@ -221,7 +221,8 @@ class _Conductor:
 
         Groups that are incomplete at the deadline are lost.
         """
-        self._until(lambda _: self._is_finished("trainer"), _STEP_SECONDS, "the trainer to end")
+        status = self._supervisor.status
+        self._until(lambda _: status("trainer").state is StageState.FINISHED, _STEP_SECONDS, "the trainer to end")
         ledger = read_entries(self._run)
         closed = set(surviving(ledger).closed)
         deadline = time.monotonic() + _UNFINISHED_SECONDS
@@ -232,9 +233,6 @@ class _Conductor:
                 break
             self._look()
         return ledger
-
-    def _is_finished(self, stage: str) -> bool:
-        return self._supervisor.status(stage).state is StageState.FINISHED
 
 
 @contextmanager

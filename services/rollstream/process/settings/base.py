@@ -317,7 +317,9 @@ def _unknown_variables(cls: type[StageSettings]) -> Iterator[str]:
             continue
         path = tuple(name.removeprefix(PREFIX).lower().split("__"))
         # All stages may be started with the same environment, so a field of another stage is no mistake.
-        known = cls.model_fields if path[0] in cls.model_fields else _fields_of_all()
+        known = (
+            cls.model_fields if path[0] in cls.model_fields else {key for keys in key_tables().values() for key in keys}
+        )
         if path[0] not in known:
             meant = did_you_mean(name, [variable_name([key]) for key in known])
             yield f"environment variable {name} names no setting; {meant}"
@@ -325,7 +327,3 @@ def _unknown_variables(cls: type[StageSettings]) -> Iterator[str]:
             # The library would pass over what is below a field that is no table.
             below = [variable_name(key.path) for key in keys_of(cls) if key.path[0] == path[0]]
             yield f"environment variable {name} names no setting; {did_you_mean(name, below)}"
-
-
-def _fields_of_all() -> set[str]:
-    return {key for keys in key_tables().values() for key in keys}

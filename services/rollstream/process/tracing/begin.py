@@ -31,7 +31,9 @@ def tracing_of(settings: TracingSettings, *, stage: str, run: str) -> Iterator[T
     # OpenTelemetry is imported only where spans are exported.
     from rollstream.process.tracing.export import Exporting
 
-    exporting = Exporting(settings, service=f"rollstream-{stage}", run=run, instance=_instance())
+    exporting = Exporting(
+        settings, service=f"rollstream-{stage}", run=run, instance=f"{socket.gethostname()}-{os.getpid()}"
+    )
     _LOG.info("spans are exported: %g of all traces", settings.sample_ratio)
     try:
         yield exporting
@@ -61,7 +63,3 @@ def _is_installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # a package above it
         return False
-
-
-def _instance() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
