@@ -1,4 +1,4 @@
-"""An S3 server in this process, as far as a weight store asks: list, put, get, head and delete. It can refuse."""
+"""An S3 server in this process: list, put, get, head and delete, as weight stores and archives ask. It can refuse."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,9 @@ SKEWED = "The difference between the request time and the current time is too la
 
 
 class SmallS3(ThreadingHTTPServer):
-    """`refusals`: so many of the next requests are answered by 403, -1: all. `refused` counts them.
+    """`objects`: name -> content. `bytes_put`: of all that were put.
+
+    `refusals`: so many of the next requests are answered by 403, -1: all. `refused` counts them.
 
     Only requests whose path contains `refused_paths` are refused.
     """
@@ -28,6 +30,7 @@ class SmallS3(ThreadingHTTPServer):
         self.refusals = 0
         self.refused = 0
         self.refused_paths = ""
+        self.bytes_put = 0
 
     def storage(self, cache: Path, outage_seconds: float) -> StorageSettings:
         """Settings that lead here."""
@@ -61,20 +64,35 @@ class _Handler(Answering, BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
         if "list-type" in parts.query:
-            prefix = parse_qs(parts.query).get("prefix", [""])[0]
-            names = {name[len(prefix) :].partition("/")[0] for name in self.server.objects if name.startswith(prefix)}
-            found = "".join(f"<CommonPrefixes><Prefix>{prefix}{name}/</Prefix></CommonPrefixes>" for name in names)
+            asked = parse_qs(parts.query)
+            found = self._listed(asked.get("prefix", [""])[0], is_deep="delimiter" not in asked)
             self._answer(f"{_HEAD}<ListBucketResult>{found}</ListBucketResult>")
         elif parts.path in self._named():
-            self._answer(self._named()[parts.path])
+            self._answer_part(self._named()[parts.path])
         else:
             self._answer(b"", 404)
+
+    def _listed(self, prefix: str, *, is_deep: bool) -> str:
+        names = [name for name in sorted(self.server.objects) if name.startswith(prefix)]
+        if is_deep:
+            return "".join(
+                f"<Contents><Key>{name}</Key><Size>{len(self.server.objects[name])}</Size><ETag>1</ETag>"
+                "<LastModified>2026-11-23T23:00:00.000Z</LastModified></Contents>"
+                for name in names
+            )
+        below = {name[len(prefix) :].partition("/")[0] for name in names}
+        return "".join(f"<CommonPrefixes><Prefix>{prefix}{name}/</Prefix></CommonPrefixes>" for name in below)
 
     def do_HEAD(self) -> None:
         self.do_GET()
 
     def do_PUT(self) -> None:
-        self.server.objects[urlsplit(self.path).path.split("/", 2)[2]] = self.content
+        name = urlsplit(self.path).path.split("/", 2)[2]
+        if self.headers["If-None-Match"] and name in self.server.objects:
+            self._answer(f"{_HEAD}<Error><Code>PreconditionFailed</Code></Error>", 412)
+            return
+        self.server.objects[name] = self.content
+        self.server.bytes_put += len(self.content)
         self._answer(b"")
 
     def do_POST(self) -> None:
@@ -84,9 +102,17 @@ class _Handler(Answering, BaseHTTPRequestHandler):
         deleted = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys)
         self._answer(f"{_HEAD}<DeleteResult>{deleted}</DeleteResult>")
 
-    def _answer(self, content: bytes | str, status: int = 200) -> None:
+    def _answer_part(self, content: bytes) -> None:
+        asked = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers["Range"] or "")
+        if asked is None:
+            self._answer(content)
+            return
+        first, part = int(asked[1]), content[int(asked[1]) : int(asked[2]) + 1]
+        self._answer(part, 206, Content_Range=f"bytes {first}-{first + len(part) - 1}/{len(content)}")
+
+    def _answer(self, content: bytes | str, status: int = 200, **headers: str) -> None:
         content = content.encode() if isinstance(content, str) else content
-        self.answer(content, status, ETag='"1"', Last_Modified="Mon, 23 Nov 2026 23:00:00 GMT")
+        self.answer(content, status, ETag='"1"', Last_Modified="Mon, 23 Nov 2026 23:00:00 GMT", **headers)
 
     def _named(self) -> dict[str, bytes]:
         return {f"/bucket/{name}": content for name, content in self.server.objects.items()}

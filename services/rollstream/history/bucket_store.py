@@ -7,34 +7,16 @@ What a killed upload leaves are parts that no listing shows: only a lifecycle ru
 """
 
 import hashlib
-import logging
-import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from obstore import delete, get, head, list_with_delimiter, put
 from obstore import list as list_objects
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    UnauthenticatedError,
-    UnknownConfigurationKeyError,
-)
-from obstore.store import ObjectStore, from_url
-from tenacity import (
-    RetryError,
-    Retrying,
-    before_sleep_log,
-    retry_if_exception,
-    stop_before_delay,
-    wait_exponential,
-)
 
+from rollstream.history.bucket import Bucket
 from rollstream.history.directory_store import writing
 from rollstream.history.weight_cache import WeightCache
 from rollstream.history.weight_files import (
@@ -49,36 +31,15 @@ from rollstream.history.weight_files import (
     shown,
 )
 from rollstream.process.crash_points import crash_point
-from rollstream.process.masking import without_values
-from rollstream.process.settings.storage import StorageSettings, is_address
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 
-_LOG = logging.getLogger(__name__)
-T = TypeVar("T")
 _PART_BYTES: Final = 8 * 2**20
 _READ_BYTES: Final = 4 * 2**20
 _PARALLEL_PARTS: Final = 4
 _SMALL_FILE_BYTES: Final = 256 * 2**20  # the history in a checkpoint; a manifest is far smaller
 _NAME: Final = re.compile(r"\d{1,18}-\w{1,128}", re.ASCII)
-_LONGEST_CAUSE: Final = 300
-_STATUS: Final = re.compile(r"status code: (\d{3}(?: [A-Za-z][A-Za-z -]{0,40})?)")
-# S3 and Azure answer in XML, Google in JSON.
-_ANSWER: Final = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"<Code>([\w.-]{1,80})</Code>",
-        r"<Message>([^<\x00-\x1f]{1,300})",
-        r"\"message\"\s*:\s*\"([^\"\x00-\x1f]{1,300})\"",
-    )
-)
-_FIRST_PAUSE_SECONDS: Final = 0.2
-_LONGEST_PAUSE_SECONDS: Final = 5.0
-# Any of these options, or their variables, says where keys come from.
-_KEYS_OF_S3: Final = frozenset(
-    ("access_key_id", "skip_signature", "web_identity_token_file", "container_credentials_relative_uri",
-     "container_credentials_full_uri", "metadata_endpoint")
-)  # fmt: skip
 
 
 class BucketWeightStore:
@@ -86,9 +47,7 @@ class BucketWeightStore:
 
     def __init__(self, url: str, storage: StorageSettings) -> None:
         self._url = url.rstrip("/")
-        self._storage = storage
-        self._store = _open(self._url, storage)
-        self._allowed: set[str] = set()
+        self._bucket = Bucket(self._url, storage)
         self._checked = FileMarks()
         # Stores share a cache's directory, and their versions have the same names: weights 3-a and checkpoint 3-a.
         own = hashlib.sha256(self._url.encode()).hexdigest()[:12]
@@ -97,22 +56,23 @@ class BucketWeightStore:
     def probe(self, *, writes: bool) -> None:
         marker = f".probe-{uuid.uuid4().hex}"
         try:
-            self._ask("list", lambda: list_with_delimiter(self._store))
+            self._bucket.ask("list", lambda: list_with_delimiter(self._bucket.store))
             if writes:
-                self._ask("write to", lambda: put(self._store, marker, b"rollstream may write here"))
-                self._ask("read", lambda: get(self._store, marker).bytes())
-                self._ask("delete from", lambda: delete(self._store, [marker]))
+                self._bucket.ask("write to", lambda: put(self._bucket.store, marker, b"rollstream may write here"))
+                self._bucket.ask("read", lambda: get(self._bucket.store, marker).bytes())
+                self._bucket.ask("delete from", lambda: delete(self._bucket.store, [marker]))
         except (FileNotFoundError, WeightStoreError) as error:
-            if isinstance(error, WeightStoreError) and _status(error.__cause__) != 404:
-                raise
-            raise ConfigurationError(f"{self._url}: there is no such bucket; make it, or correct its name") from error
+            raise self._bucket.missing(error) from error
 
     def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
         with writing(self._cache.root, name) as directory:
             save(directory)
             files = tuple(self._upload(name, directory, path) for path in files_below(directory))
         manifest = VersionManifest(files=files).model_dump_json().encode()
-        self._ask("write to", lambda: put(self._store, f"{name}/{MANIFEST}", manifest, mode="create"), name)
+        try:
+            self._bucket.create(f"{name}/{MANIFEST}", manifest)
+        except FileExistsError as error:
+            raise WeightStoreError(f"{error}: a version is written once by an incarnation") from error
         return StoredWeights(uri=f"{self._url}/{name}", files=files)
 
     def fetch(self, uri: str, files: Sequence[WeightFile] | None) -> Path:
@@ -129,16 +89,10 @@ class BucketWeightStore:
         return content
 
     def _content(self, name: str, file: str) -> bytes:
-        def whole() -> bytes:
-            found = get(self._store, f"{name}/{file}")
-            if found.meta["size"] > _SMALL_FILE_BYTES:
-                raise CorruptWeightsError(
-                    f"{self._url}/{name}/{file} has {found.meta['size']} bytes, at most {_SMALL_FILE_BYTES} are read"
-                )
-            return bytes(found.bytes())
-
         try:
-            return self._ask("read", whole, name)
+            return self._bucket.read(f"{name}/{file}", _SMALL_FILE_BYTES)
+        except ValueError as error:
+            raise CorruptWeightsError(str(error)) from error
         except FileNotFoundError as error:
             raise CorruptWeightsError(f"{self._url}/{name} has no {file}: it was deleted, or never complete") from error
 
@@ -151,7 +105,7 @@ class BucketWeightStore:
     def holds(self, uri: str) -> bool | None:
         try:
             name = self._name(uri)
-            self._ask_once("read", lambda: head(self._store, f"{name}/{MANIFEST}"))
+            self._bucket.ask_once("read", lambda: head(self._bucket.store, f"{name}/{MANIFEST}"))
         except (FileNotFoundError, CorruptWeightsError):
             return False
         except (WeightStoreError, ConfigurationError):
@@ -159,7 +113,7 @@ class BucketWeightStore:
         return True
 
     def names(self, mark: str) -> set[str]:
-        prefixes = self._ask("list", lambda: list_with_delimiter(self._store)["common_prefixes"])
+        prefixes = self._bucket.ask("list", lambda: list_with_delimiter(self._bucket.store)["common_prefixes"])
         names = (prefix.rstrip("/").rpartition("/")[2] for prefix in prefixes)
         return {name for name in names if _NAME.fullmatch(name) and name.partition("-")[2].startswith(mark)}
 
@@ -167,11 +121,11 @@ class BucketWeightStore:
         """Delete the version; its manifest first, so that what is deleted in part does not count."""
 
         def objects() -> None:
-            delete(self._store, [f"{name}/{MANIFEST}"])
-            for found in list_objects(self._store, prefix=name):
-                delete(self._store, [one["path"] for one in found])
+            delete(self._bucket.store, [f"{name}/{MANIFEST}"])
+            for found in list_objects(self._bucket.store, prefix=name):
+                delete(self._bucket.store, [one["path"] for one in found])
 
-        self._ask("delete from", objects, name)
+        self._bucket.ask("delete from", objects, name)
 
     def sweep(self) -> None:
         """Nothing: what was left on this machine's disk went when the cache was opened."""
@@ -195,7 +149,7 @@ class BucketWeightStore:
             # One request for a small file. A big one never lies in memory whole.
             parts = _parts(path, digest)
             put(
-                self._store,
+                self._bucket.store,
                 f"{name}/{relative}",
                 parts if size > _PART_BYTES else b"".join(parts),
                 chunk_size=_PART_BYTES,
@@ -203,7 +157,7 @@ class BucketWeightStore:
             )
             return digest.hexdigest()
 
-        sha256 = self._ask("write to", whole, name)
+        sha256 = self._bucket.ask("write to", whole, name)
         crash_point("file_uploaded")
         return WeightFile(name=relative, num_bytes=size, sha256=sha256)
 
@@ -212,7 +166,7 @@ class BucketWeightStore:
 
         def whole() -> str:
             digest = hashlib.sha256()
-            found = get(self._store, f"{name}/{file.name}")
+            found = get(self._bucket.store, f"{name}/{file.name}")
             if found.meta["size"] != file.num_bytes:
                 raise CorruptWeightsError(f"{place}: expected {file.num_bytes} bytes, got {found.meta['size']}")
             with path.open("wb") as copy:
@@ -222,102 +176,10 @@ class BucketWeightStore:
             return digest.hexdigest()
 
         try:
-            sha256 = self._ask("read", whole, name)
+            sha256 = self._bucket.ask("read", whole, name)
         except FileNotFoundError as error:
             raise CorruptWeightsError(f"{shown(place)}: expected {file.num_bytes} bytes, got none") from error
         check_sum(place, file, sha256)
-
-    def _ask(self, doing: str, request: Callable[[], T], name: str = "") -> T:
-        """Ask the store. A refusal of what it allowed before is an outage: clocks drift and policies are changed.
-
-        It is repeated as long as one, which the library does not do, and then raised as `WeightStoreError`.
-        """
-        retrying = Retrying(
-            retry=retry_if_exception(lambda error: isinstance(error, ConfigurationError) and doing in self._allowed),
-            wait=wait_exponential(multiplier=_FIRST_PAUSE_SECONDS, max=_LONGEST_PAUSE_SECONDS),
-            stop=stop_before_delay(self._storage.outage_seconds),
-            before_sleep=before_sleep_log(_LOG, logging.WARNING),
-        )
-        try:
-            answer: T = retrying(self._ask_once, doing, request, name)
-        except RetryError as outage:
-            refusal = outage.last_attempt.exception()
-            raise WeightStoreError(
-                f"{refusal}; it was allowed before, and refused for {self._storage.outage_seconds:g} s now"
-            ) from refusal
-        self._allowed.add(doing)
-        return answer
-
-    def _ask_once(self, doing: str, request: Callable[[], T], name: str = "") -> T:
-        """Turn what obstore raises into errors of ours; a missing object stays `FileNotFoundError`."""
-        place = f"{self._url}/{name}" if name else self._url
-        try:
-            return request()
-        except AlreadyExistsError as error:
-            raise WeightStoreError(f"{place} already exists: a version is written once by an incarnation") from error
-        except (BaseError, ValueError) as error:
-            cause = _cause(error, self._storage)
-            # Of a list the library says so in words alone.
-            if _status(error) in (401, 403) or isinstance(error, PermissionDeniedError | UnauthenticatedError):
-                raise ConfigurationError(
-                    f"may not {doing} {place}: {cause}; check the keys in [storage] options, their rights, and this "
-                    "machine's clock"
-                ) from error
-            raise WeightStoreError(f"could not {doing} {place}: {cause}") from error
-
-
-def _open(url: str, storage: StorageSettings) -> ObjectStore:
-    options = {name: value.get_secret_value() for name, value in storage.options.items()}
-    _refuse_without_keys(url, options)
-    config: Any = options
-    try:
-        return from_url(
-            url,
-            config=config,
-            client_options={"timeout": timedelta(seconds=storage.timeout_seconds), "allow_http": storage.allow_http},
-            retry_config={
-                # The library's ten are used up within three seconds.
-                "max_retries": 1_000_000,
-                "retry_timeout": timedelta(seconds=storage.outage_seconds),
-                "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=5), "base": 2},
-            },
-        )
-    except UnknownConfigurationKeyError as error:
-        raise ConfigurationError(f"[storage] options: {_cause(error, storage)}") from None
-    except (BaseError, ValueError) as error:
-        raise ConfigurationError(
-            f"{url} can't be opened with the [storage] options {', '.join(options)}: {_cause(error, storage)}"
-        ) from None
-
-
-def _refuse_without_keys(url: str, options: dict[str, str]) -> None:
-    """Without any keys the library asks the cloud's metadata address for some, which elsewhere nobody answers."""
-    given = {name.lower().removeprefix("aws_") for name in (*options, *(v for v in os.environ if v.startswith("AWS_")))}
-    if url.startswith("s3://") and not given & _KEYS_OF_S3:
-        raise ConfigurationError(
-            f"no keys for {url}: set access_key_id and secret_access_key in [storage] options, or the variables "
-            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; for the role of a machine set the option metadata_endpoint "
-            "to the address that gives its keys, for a bucket that is open to all skip_signature"
-        )
-
-
-def _cause(error: Exception, storage: StorageSettings) -> str:
-    """What the store answered, else the first line of what the library says, without the options that it quotes.
-
-    The library puts the answer after addresses of any length, and then repeats it over pages.
-    """
-    hidden = (value.get_secret_value() for name, value in storage.options.items() if not is_address(name))
-    text = without_values(hidden, str(error)).strip()
-    status, answer = _STATUS.search(text), [found[1] for part in _ANSWER if (found := part.search(text))]
-    if status and answer:
-        return ": ".join([status[1], *answer])
-    return text.partition("\n")[0][:_LONGEST_CAUSE]
-
-
-def _status(error: BaseException | None) -> int | None:
-    """The HTTP status that the library tells in words."""
-    found = _STATUS.search(str(error))
-    return int(found[1][:3]) if found else None
 
 
 def _parts(path: Path, digest: "hashlib._Hash") -> Iterator[bytes]:
