@@ -3,12 +3,10 @@
 import json
 import logging
 import os
-import resource
 import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +31,7 @@ from rollstream.rows.row import BadRow, ReadRow
 from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from tests.harness.collecting import a_job, lines_of
+from tests.harness.full_disk import room_for
 
 TWO_MONTHS_SECONDS = 60 * 86400
 
@@ -66,17 +65,6 @@ def let_months_pass(output: Path) -> None:
     with sqlite3.connect(output / STATE) as table:
         table.execute("UPDATE rows SET met_at = met_at - ?", (TWO_MONTHS_SECONDS,))
     table.close()
-
-
-@contextmanager
-def room_for(num_bytes: int) -> Iterator[None]:
-    """No file may grow beyond it meanwhile, as on a disk that is full."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_directory_that_is_away_for_a_while_gives_no_row_twice_when_it_is_back(

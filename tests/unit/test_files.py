@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from rollstream.process.files import (
     waited_for,
 )
 from rollstream.schemas.errors import ConfigurationError, MachineError
+from tests.harness.full_disk import room_for
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ def test_a_full_disk_is_the_machines_fault_and_all_else_a_wrong_setting(number: 
 def test_a_file_that_does_not_fit_stays_what_it_was(tmp_path: Path) -> None:
     path = tmp_path / "file"
     replace_text(path, "before")
-    with _at_most(1000), pytest.raises(MachineError, match="file"):
+    with room_for(1000), pytest.raises(MachineError, match="file"):
         replace_text(path, "x" * 2000)
     assert path.read_text() == "before"
     assert not hidden_beside(path, "part").exists()
@@ -91,17 +91,6 @@ def test_a_directory_is_held_by_one_or_shared_by_many(tmp_path: Path) -> None:
     assert again is not None
     again.release()
     assert DirectoryLock.tried(tmp_path / "gone") is None
-
-
-@contextmanager
-def _at_most(num_bytes: int) -> Iterator[None]:
-    """No file of this process may be larger meanwhile; Python ignores the signal, so that it is an error."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 MAKES = """

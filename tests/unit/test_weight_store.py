@@ -1,7 +1,6 @@
 """Weight versions on disk: written whole or not at all, verified when read, deleted at once."""
 
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from rollstream.history.weight_files import StoredWeights
 from rollstream.history.weight_store import open_weight_store
 from rollstream.schemas.errors import CorruptWeightsError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
+from tests.harness.full_disk import room_for
 
 
 def save_small(directory: Path) -> None:
@@ -220,17 +220,6 @@ def safetensors_save(directory: Path) -> None:
     save_file({"weights": torch.zeros(100_000)}, directory / "model.safetensors")
 
 
-@contextmanager
-def no_file_above(num_bytes: int) -> Iterator[None]:
-    """This process fails to write larger files, as on a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_says_where_and_what_to_do(store: DirectoryWeightStore) -> None:
     def save_to_full_disk(directory: Path) -> None:
         (directory / "model.safetensors").symlink_to("/dev/full")
@@ -244,7 +233,7 @@ def test_a_full_disk_says_where_and_what_to_do(store: DirectoryWeightStore) -> N
 def test_a_full_disk_is_known_in_the_words_of_every_library(
     store: DirectoryWeightStore, tmp_path: Path, save: Callable[[Path], None]
 ) -> None:
-    with no_file_above(4096), pytest.raises(WeightStoreError, match=r"cannot write below .*MiB are free; free space"):
+    with room_for(4096), pytest.raises(WeightStoreError, match=r"cannot write below .*MiB are free; free space"):
         store.write("6-abc", save)
     assert not list((tmp_path / "weights").iterdir())
 
