@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.harness.kafka_fixtures import forks, kafka, redis_url, topic_prefix
 from tests.harness.lane_hooks import (
+    pytest_collection_finish,
     pytest_configure,
     pytest_configure_node,
     pytest_terminal_summary,
@@ -30,6 +31,7 @@ settings.load_profile("suite")
 __all__ = [
     "forks",
     "kafka",
+    "pytest_collection_finish",
     "pytest_configure",
     "pytest_configure_node",
     "pytest_terminal_summary",

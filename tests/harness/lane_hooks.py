@@ -6,6 +6,7 @@ everything light, or all unit tests of learning, so that one process alone impor
 tests are light too, but many: file by file and at the end, they keep every process busy until the last one.
 """
 
+import gc
 import os
 from collections import defaultdict
 from pathlib import Path
@@ -68,6 +69,12 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_configure_node(node: WorkerController) -> None:
     """Tell a worker, before it starts, where to ask for servers."""
     node.workerinput["servers"] = _addresses(node.config)
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays: a full collection of garbage need not look at all of it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
