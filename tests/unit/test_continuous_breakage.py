@@ -22,7 +22,7 @@ from rollstream.offline.continuous.state import State
 from rollstream.offline.continuous.watch import Watch
 from rollstream.offline.figures import Figures
 from rollstream.offline.paths import Places
-from rollstream.offline.summary import Summary
+from rollstream.offline.summary import CollectSummary
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.rows.jsonl import JsonlRows
@@ -271,7 +271,7 @@ def num_tries(directory: Path, num_looks: int, *, is_endless: bool = True) -> in
 
     def collect_part(rows: Path, output: Path) -> CollectReport:
         tried[0] += 1
-        summary = Summary(max_attempts=3)
+        summary = CollectSummary(max_attempts=3)
         summary.num_samples = 1
         return CollectReport(places=Places(output), figures=Figures(), summary=summary)
 
