@@ -14,12 +14,15 @@ from rollstream.history.repair import check
 from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
 from tests.hostile.corpus import ALL_TOPICS, FAMILIES, kinds, of_family
 from tests.hostile.hostile import Context, Hostile
-from tests.hostile.living import Living, a_living_loop
+from tests.hostile.living import Fed, Living, a_living_loop
 
 EVERY_RECORD_COUNTS = (LEDGER.name, WEIGHTS.name)
-OTHERS = [topic for topic in ALL_TOPICS if topic not in EVERY_RECORD_COUNTS]
+OF_EVALUATION = [topic for topic in ALL_TOPICS if topic.startswith("eval-")]
+OTHERS = [topic for topic in ALL_TOPICS if topic not in (*EVERY_RECORD_COUNTS, *OF_EVALUATION)]
 OF_LEDGER_OR_WEIGHTS = ("foreign_files", "false_entries")
 SMALL = [name for name in FAMILIES if name not in (*OF_LEDGER_OR_WEIGHTS, "large")]
+# The same stages read the topics of evaluation by the same code: by default these show that they do.
+OF_EVALUATION_BY_DEFAULT = ("truncated", "wire_format", "enums", "tokens")
 
 
 class Kept:
@@ -73,23 +76,35 @@ def families(context: Context, names: Iterable[str], topics: Collection[str]) ->
     return chain.from_iterable(of_family(context, name, topics) for name in names)
 
 
+def fed_to(living: Living, records: Iterable[Hostile]) -> list[Fed]:
+    """Write the records: each ends with an answer, and the loop goes on as before."""
+    before = living.state()
+    fed = living.feed(records)
+    living.until_answered(fed)
+    living.check_that_it_goes_on(before)
+    living.check_that_nothing_leaked()
+    return fed
+
+
 def test_each_record_of_a_stranger_ends_and_the_loop_goes_on(kept: Kept) -> None:
     with kept.living() as living:
-        before = living.state()
-        fed = living.feed(families(living.context(), SMALL, OTHERS))
-        living.until_answered(fed)
-        living.check_that_it_goes_on(before)
-        living.check_that_nothing_leaked()
+        context = living.context()
+        of_evaluation = families(context, OF_EVALUATION_BY_DEFAULT, OF_EVALUATION)
+        fed = fed_to(living, chain(families(context, SMALL, OTHERS), of_evaluation))
         for command in (("dead-letters", "list"), ("tail", "prompts", "-n", str(len(fed))), ("status", "--once")):
             assert "\x1b" not in living.loop.run.command(*command)
 
 
 def test_each_large_record_of_a_stranger_ends_and_the_loop_goes_on(kept: Kept) -> None:
     with kept.living() as living:
-        before = living.state()
-        living.until_answered(living.feed(of_family(living.context(), "large", OTHERS)))
-        living.check_that_it_goes_on(before)
-        living.check_that_nothing_leaked()
+        fed_to(living, of_family(living.context(), "large", OTHERS))
+
+
+@pytest.mark.slow
+def test_each_record_on_the_topics_of_evaluation_ends_and_the_loop_goes_on(kept: Kept) -> None:
+    with kept.living() as living:
+        for names in (SMALL, ("large",)):
+            fed_to(living, families(living.context(), names, OF_EVALUATION))
 
 
 def test_what_strangers_write_on_ledger_and_weights_is_listed_and_passed_over(kept: Kept) -> None:
