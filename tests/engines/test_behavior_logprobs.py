@@ -136,12 +136,7 @@ def _compare_after_update(
     logged = answer.behavior_logprobs[boundary:]
     forced = forced_logprobs(versions.new, prompt, answer.token_ids, temperature)[boundary:]
     replayed = replayed_logprobs(
-        versions.old,
-        versions.new,
-        prompt=prompt,
-        sampled=answer.token_ids,
-        boundary=boundary,
-        temperature=temperature,
+        versions.old, versions.new, prompt=prompt, sampled=answer.token_ids, boundary=boundary, temperature=temperature
     )
     found.right.append(np.abs(logged - (replayed if is_kept else forced)))
     found.wrong.append(np.abs(logged - (forced if is_kept else replayed)))

@@ -27,7 +27,7 @@ from tests.harness.builders import a_prompt
 from tests.harness.echo_stage import build_stage, run_built
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
-from tests.harness.waits import DEADLINE_SECONDS
+from tests.harness.waits import DEADLINE_SECONDS, until
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,15 @@ class Bus:
 
     def stage(self, *arguments: Any, **options: Any) -> Stage:
         return build_stage(self.kafka, self.run, *arguments, **options)
+
+    def handle(self, num_records: int, stage: Stage | None = None) -> None:
+        """Run a stage until so many records of `prompts` are committed."""
+
+        async def scenario() -> None:
+            async with running(stage or self.stage()) as task:
+                await until(lambda: self.committed() == num_records, f"{num_records} to be committed", task=task)
+
+        run(scenario())
 
 
 @asynccontextmanager

@@ -85,6 +85,13 @@ def scored(run: Run, prompts: Sequence[PromptSubmitted], *, version: int = 0, sa
     put_scored(run, [a_scored(prompt, index, version) for prompt in prompts for index in range(samples)])
 
 
+def scored_groups(run: Run, num_groups: int, *, first: int = 0, version: int = 0) -> list[PromptSubmitted]:
+    """Prompts that were submitted, and all of whose samples are scored."""
+    prompts = submitted(run, num_groups, first=first)
+    scored(run, prompts, version=version)
+    return prompts
+
+
 def a_scored(
     prompt: PromptSubmitted, index: int, version: int, *, reward: float | None = None, token_id: int = 4
 ) -> RolloutScored:

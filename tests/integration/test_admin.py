@@ -29,31 +29,30 @@ from tests.harness.waits import wait_until
 NOWHERE = KafkaSettings(bootstrap_servers="127.0.0.1:1")
 
 
-@pytest.mark.parametrize(
-    "ask",
-    [
-        lambda: KafkaAdmin(NOWHERE).create_topics("demo"),
-        lambda: KafkaAdmin(NOWHERE).describe_topics("demo"),
-        lambda: KafkaAdmin(NOWHERE).bounds("demo.scored"),
-        lambda: KafkaAdmin(NOWHERE).end_offsets("demo.scored", 1),
-        lambda: KafkaAdmin(NOWHERE).committed_offsets("demo.trainer", "demo.scored"),
-        lambda: is_trainer_present(NOWHERE, "demo"),
-    ],
-    ids=["create", "names", "bounds", "ends", "committed", "presence"],
-)
+QUESTIONS: dict[str, Callable[[], Any]] = {
+    "create": lambda: KafkaAdmin(NOWHERE).create_topics("demo"),
+    "names": lambda: KafkaAdmin(NOWHERE).describe_topics("demo"),
+    "bounds": lambda: KafkaAdmin(NOWHERE).bounds("demo.scored"),
+    "ends": lambda: KafkaAdmin(NOWHERE).end_offsets("demo.scored", 1),
+    "committed": lambda: KafkaAdmin(NOWHERE).committed_offsets("demo.trainer", "demo.scored"),
+    "presence": lambda: is_trainer_present(NOWHERE, "demo"),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
 def test_without_a_broker_every_question_ends_in_one_sentence(
-    ask: Callable[[], Any], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    question: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("rollstream.bus.admin._TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr("rollstream.bus.presence._ANSWER_SECONDS", 0.5)
     with pytest.raises(BrokerError, match="is Kafka up"):
-        ask()
+        QUESTIONS[question]()
     assert capfd.readouterr().err == ""
 
 
 def test_topics_can_be_read_by_anybody_as_soon_as_they_are_created(kafka: str, topic_prefix: str) -> None:
     settings = KafkaSettings(bootstrap_servers=kafka)
-    for number in range(10):
+    for number in range(4):
         name = f"{topic_prefix}-{number}"
         KafkaAdmin(settings).create_topics(name, partitions=8)
         with TopicReader(settings, [topic.of(name) for topic in TOPICS]) as reader:
@@ -149,7 +148,7 @@ def test_a_new_client_loses_no_question_for_leaders(
     loud = {**settings.client_config(), "debug": "metadata", "logger": logging.getLogger("client")}
     monkeypatch.setattr(admin, "quiet_config", lambda _: loud)
     with caplog.at_level(logging.DEBUG, "client"):
-        for _ in range(40):
+        for _ in range(20):
             asking = KafkaAdmin(settings)
             assert asking.end_offsets(topic, 1) == {0: 0}
             asking._client.poll(0)  # the client's log lines are handed over here

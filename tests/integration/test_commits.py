@@ -146,7 +146,7 @@ def test_many_starts_leave_no_more_directories_than_are_kept_and_none_of_another
     neighbor = a_fresh_run(fresh.run.kafka, f"{topic_prefix}-b", fresh.directory)
     a_step(neighbor.trainer(), checkpoint=True)
     others = set(fresh.names("weights")), set(fresh.names("checkpoints"))
-    for start in range(12):
+    for start in range(7):
         commits = fresh.trainer()
         a_step(commits, start, checkpoint=start % 3 == 0)
         # Killed between writing and committing.
@@ -169,9 +169,7 @@ def test_a_reader_at_the_end_is_past_the_markers_of_transactions(fresh: FreshRun
         assert reader.positions() == fresh.run.ends(LEDGER) == {(fresh.run.topic(LEDGER), 0): offsets[-1] + 2}
 
 
-def test_a_predecessor_that_was_fenced_while_it_wrote_loses_its_directory_alone(
-    fresh: FreshRun,
-) -> None:
+def test_a_predecessor_that_was_fenced_while_it_wrote_loses_its_directory_alone(fresh: FreshRun) -> None:
     first = fresh.trainer()
 
     def save_while_another_takes_over(directory: Path) -> None:
@@ -297,7 +295,7 @@ def a_broker(directory: Path) -> Iterator[KafkaCluster]:
 def test_an_idle_trainer_whose_id_the_broker_forgot_ends_so_that_it_is_started_again(
     topic_prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(kafka_properties.FIXED, "transactional.id.expiration.ms", "4000")
+    monkeypatch.setitem(kafka_properties.FIXED, "transactional.id.expiration.ms", "2000")
     monkeypatch.setitem(kafka_properties.FIXED, "transaction.remove.expired.transaction.cleanup.interval.ms", "200")
     errors: list[ExpiredTransactionError] = []
     with a_broker(tmp_path / "kafka") as broker:
@@ -321,7 +319,7 @@ def test_an_idle_trainer_whose_id_the_broker_forgot_ends_so_that_it_is_started_a
                 errors.append(error)
             return bool(errors)
 
-        wait_until(is_forgotten, "the broker to forget the trainer", every_seconds=6.0)
+        wait_until(is_forgotten, "the broker to forget the trainer", every_seconds=3.0)
         wait_until(trainer_that_steps, "a trainer that is started again to commit a step")
     assert errors[0].exit_code == 70
 

@@ -112,17 +112,7 @@ def test_a_task_that_cannot_be_run_fails_with_the_reason_and_the_partition_moves
     assert not (run.directory / "ran").exists()
 
 
-def test_what_cannot_be_read_ends_in_dead_letters_and_the_partition_moves_on(run: Run) -> None:
-    run.publish_weights(0)
-    run.start("generator")
-    run.publish("prompts", [("k", b"garbage"), ("k", None), ("k", b"\0\0\0\0\x63abc"), ("k", b"\0\0\0\0\x01\x02")])
-    run.submit(a_prompt(1, run=run.name))
-    wait_for_samples(run, 4)
-    letters = wait_until(lambda: len(found := run.messages("dead-letters")) == 4 and found, "4 dead letters")
-    assert {letter.value for letter in letters} == {b"garbage", None, b"\0\0\0\0\x63abc", b"\0\0\0\0\x01\x02"}
-
-
-@pytest.mark.parametrize("crash_at", [None, "effects_confirmed"])
+@pytest.mark.parametrize("crash_at", ["effects_confirmed", pytest.param(None, marks=pytest.mark.slow)])
 def test_a_killed_generator_loses_no_sample(run: Run, crash_at: str | None) -> None:
     scripted(run, token_seconds=0.3, max_tokens_in_flight=240)
     run.publish_weights(0)

@@ -43,13 +43,9 @@ def bus(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Bus]:
 def test_what_is_small_only_when_compressed_ends_as_the_beginning_of_a_dead_letter(bus: Bus) -> None:
     zeros = bytes(20_000_000)
 
-    async def scenario() -> None:
-        bus.put_compressed(zeros)
-        bus.submit([1])
-        async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == 2, "both to be committed", task=task)
-
-    run(scenario())
+    bus.put_compressed(zeros)
+    bus.submit([1])
+    bus.handle(2)
     (letter,) = list_dead_letters(run_on(bus.kafka, bus.run))
     assert (letter.value, letter.cut_from_bytes) == (zeros[:KEPT_BYTES], len(zeros))
     assert bus.rows() == Counter({1: 4})
@@ -87,13 +83,9 @@ def test_what_cannot_even_say_that_it_failed_becomes_a_dead_letter(bus: Bus) -> 
     async def huge(prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
         yield too_large(prompt)
 
-    async def scenario() -> None:
-        bus.submit(range(MAX_FAILURES_A_MINUTE + 5))
-        stage = bus.stage(huge, on_failure=lambda prompt, _: [too_large(prompt)], if_too_large=lambda sample, _: sample)
-        async with running(stage) as task:
-            await until(lambda: bus.committed() == MAX_FAILURES_A_MINUTE + 5, "all to be committed", task=task)
-
-    run(scenario())
+    bus.submit(range(MAX_FAILURES_A_MINUTE + 5))
+    stage = bus.stage(huge, on_failure=lambda prompt, _: [too_large(prompt)], if_too_large=lambda sample, _: sample)
+    bus.handle(MAX_FAILURES_A_MINUTE + 5, stage)
     letters = list_dead_letters(run_on(bus.kafka, bus.run))
     assert len(letters) == MAX_FAILURES_A_MINUTE + 5
     assert {letter.error_class for letter in letters} == {"RecordTooLargeError"}
@@ -104,12 +96,8 @@ def test_a_completed_sample_too_large_for_its_topic_ends_as_failed_and_the_large
         yield a_generated(0, prompt=prompt, turns=(a_turn(text="x" * MAX_RECORD_BYTES),))
         yield a_generated(1, prompt=prompt)
 
-    async def scenario() -> None:
-        bus.submit([1])
-        async with running(bus.stage(long, if_too_large=without_tokens)) as task:
-            await until(lambda: bus.committed() == 1, "the prompt to be committed", task=task)
-
-    run(scenario())
+    bus.submit([1])
+    bus.handle(1, bus.stage(long, if_too_large=without_tokens))
     ends = {sample.sample_index: (sample.status, len(sample.turns)) for sample in bus.samples()}
     assert ends == {0: (Status.FAILED, 0), 1: (Status.COMPLETED, 1)}
     for topic in (PROMPTS, ROLLOUTS, SCORED):
@@ -118,14 +106,10 @@ def test_a_completed_sample_too_large_for_its_topic_ends_as_failed_and_the_large
 
 
 def test_what_the_client_cannot_decompress_ends_as_a_dead_letter_and_readers_go_on(bus: Bus) -> None:
-    async def scenario() -> None:
-        bus.submit([1])
-        bus.put_compressed(bytes(150_000_000))
-        bus.submit([2])
-        async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == 3, "all to be committed", task=task)
-
-    run(scenario())
+    bus.submit([1])
+    bus.put_compressed(bytes(150_000_000))
+    bus.submit([2])
+    bus.handle(3)
     assert bus.rows() == Counter({1: 4, 2: 4})
     (letter,) = list_dead_letters(run_on(bus.kafka, bus.run))
     assert (letter.value, letter.identity.offset) == (None, 1)
@@ -136,12 +120,8 @@ def test_what_the_client_cannot_decompress_ends_as_a_dead_letter_and_readers_go_
 def test_a_header_whose_name_is_not_utf_8_changes_nothing(bus: Bus) -> None:
     put_with_odd_header(bus.kafka.bootstrap_servers, PROMPTS.of(bus.run), AvroCodec(PROMPTS).encode(a_prompt(1)))
 
-    async def scenario() -> None:
-        bus.submit([2])
-        async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == 2, "both to be committed", task=task)
-
-    run(scenario())
+    bus.submit([2])
+    bus.handle(2)
     assert bus.rows() == Counter({1: 4, 2: 4})
     assert [message.headers for message in bus.read(PROMPTS)] == [(), ()]
 
@@ -150,12 +130,8 @@ def test_what_a_record_waits_before_it_runs_alone_does_not_count_against_its_bou
     with redis.Redis.from_url(redis_url) as client:
         client.set(f"{{{bus.run}.generators}}:starts:{PROMPTS.of(bus.run)}:0:1", ALONE_AFTER)
 
-    async def scenario() -> None:
-        bus.submit([1, 2], "sleep 1.3")
-        bus.submit([3])
-        stage = bus.stage(redis_url=redis_url, bounds={"record_deadline_seconds": 2.0})
-        async with running(stage) as task:
-            await until(lambda: bus.committed() == 3, "all to be committed", task=task)
-
-    run(scenario())
+    bus.submit([1, 2], "sleep 1.3")
+    bus.submit([3])
+    stage = bus.stage(redis_url=redis_url, bounds={"record_deadline_seconds": 2.0})
+    bus.handle(3, stage)
     assert bus.rows() == Counter({1: 4, 2: 4, 3: 4})

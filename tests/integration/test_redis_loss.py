@@ -1,10 +1,7 @@
 """Redis holds only what may be lost: a stage goes on without it, says so, and uses it again when it is back."""
 
-import json
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,7 @@ from rollstream.local.redis import RedisServer
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from tests.harness.builders import a_generated, a_prompt
-from tests.harness.running import Run, a_run
+from tests.harness.running import Run, a_run, readiness
 from tests.harness.waits import wait_until
 
 
@@ -32,13 +29,6 @@ def submit_prompt(run: Run, row: int) -> None:
 def submit_rollout(run: Run, row: int) -> None:
     rollout = a_generated(prompt=a_prompt(row, run=run.name))
     run.publish("rollouts", [(rollout.group_id, AvroCodec(ROLLOUTS).encode(rollout))])
-
-
-def readiness(port: int) -> dict[str, Any]:
-    """What /readyz?verbose says; raises unless the process is ready."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz?verbose", timeout=10) as answer:
-        checks: dict[str, Any] = json.load(answer)
-    return checks
 
 
 @pytest.mark.parametrize(
@@ -69,7 +59,9 @@ def test_a_stage_goes_on_without_redis_says_so_and_takes_it_up_again(
             row = next(rows)
             submit(run, row)
             wait_until(lambda: run.committed(f"{stage}s", topic) == row + 1, f"record {row} to be committed")
-            return word in readiness(port)["redis"]["detail"]
+            checks = readiness(port)
+            assert all(check["is_ok"] for check in checks.values()), checks
+            return word in str(checks["redis"]["detail"])
 
         wait_until(lambda: works_and_says("answers"), "Redis to be seen")
         redis.kill()

@@ -124,11 +124,7 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
 
 
 def test_a_users_environment_that_hangs_or_crashes_leaves_only_its_own_samples_unresolved(run: Run) -> None:
-    run.tables["scorer"] = {
-        "sample_deadline_seconds": 1.0,
-        "load_deadline_seconds": 4.0,
-        "batch_deadline_seconds": 4.0,
-    }
+    run.tables["scorer"] = {"sample_deadline_seconds": 1.0, "load_deadline_seconds": 4.0, "batch_deadline_seconds": 4.0}
     orders = ["give 0.5", "sleep 3600", "exit", "raise", "sleep 3600", "give 0.25"]
     put(run, *(a_generated(index, prompt=ordered(index, order)) for index, order in enumerate(orders)))
     run.start("scorer")

@@ -57,7 +57,6 @@ def bus(kafka: str, topic_prefix: str, protocol: Literal["consumer", "classic"],
     publisher.close()
 
 
-@pytest.mark.parametrize("protocol", ["consumer", "classic"], indirect=True)
 def test_every_prompt_of_both_topics_is_handled_and_committed(bus: Bus) -> None:
     async def scenario() -> None:
         bus.submit(range(20))
@@ -98,14 +97,9 @@ def test_what_cannot_be_read_ends_in_dead_letters_and_the_partition_moves_on(bus
     good = AvroCodec(PROMPTS).encode(a_prompt(1))
     unreadable = [b"garbage", good[:-7], b"\0\0\1\2\3" + good[5:], None, good + b"more"]
 
-    async def scenario() -> None:
-        for value in unreadable:
-            bus.publisher.publish_soon(OutRecord(topic=PROMPTS.of(bus.run), key=b"k", value=value)).result(10)
-        bus.publisher.publish_soon(OutRecord(topic=PROMPTS.of(bus.run), key=b"k", value=good)).result(10)
-        async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == 6, "the partition to move on", task=task)
-
-    run(scenario())
+    for value in (*unreadable, good):
+        bus.publisher.publish_soon(OutRecord(topic=PROMPTS.of(bus.run), key=b"k", value=value)).result(10)
+    bus.handle(6)
     letters = list_dead_letters(run_on(bus.kafka, bus.run))
     assert {letter.value for letter in letters} == set(unreadable)
     assert {letter.identity.offset for letter in letters} == set(range(5))
@@ -147,12 +141,8 @@ def test_a_failing_handler_publishes_what_the_route_says_instead_of_a_dead_lette
             for index in range(prompt.group_size)
         ]
 
-    async def scenario() -> None:
-        bus.submit([1], "raise")
-        async with running(bus.stage(on_failure=all_failed)) as task:
-            await until(lambda: bus.committed() == 1, "the prompt to be committed", task=task)
-
-    run(scenario())
+    bus.submit([1], "raise")
+    bus.handle(1, bus.stage(on_failure=all_failed))
     unresolved = [sample for sample in bus.samples() if sample.status is Status.UNRESOLVED]
     assert [sample.sample_index for sample in unresolved] == list(range(4))
     assert {str(sample.failure) for sample in unresolved} == {"engine: as ordered"}
@@ -180,11 +170,7 @@ def test_handlers_that_keep_failing_end_the_process_while_garbage_does_not(bus: 
 
     bus.put(*[b"garbage"] * (MAX_FAILURES_A_MINUTE + 5))
 
-    async def garbage() -> None:
-        async with running(bus.stage()) as task:
-            await until(lambda: bus.committed() == MAX_FAILURES_A_MINUTE + 5, "the garbage to be committed", task=task)
-
-    run(garbage())
+    bus.handle(MAX_FAILURES_A_MINUTE + 5)
     assert failures() == 0
     bus.submit(range(MAX_FAILURES_A_MINUTE + 5), "raise")
     with pytest.raises(TooManyFailuresError, match="RuntimeError: as ordered"):
@@ -239,11 +225,7 @@ def test_kill_9_in_mid_handling_loses_nothing(bus: Bus) -> None:
         for index in range(prompt.group_size):
             yield a_generated(index, prompt=prompt)
 
-    async def successor() -> None:
-        async with running(bus.stage(quick)) as task:
-            await until(lambda: bus.committed() == 8, "everything to be committed", task=task)
-
-    run(successor())
+    bus.handle(8, bus.stage(quick))
     assert all(count >= 4 for count in bus.rows().values())
     assert {s.rollout_id for s in bus.samples()} == {
         a_generated(i, prompt=a_prompt(r)).rollout_id for r in range(8) for i in range(4)

@@ -14,16 +14,15 @@ from tests.harness.trainer_process import HOUR, move_clock
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
+    Start,
     a_scored,
-    a_trainer_run,
     commit_all,
     configure,
     put_scored,
     scored,
+    scored_groups,
     submitted,
     survivors,
-    trainers,
-    write_model,
 )
 from tests.harness.waits import wait_until
 
@@ -56,37 +55,35 @@ def complete(run: Run, groups: list[PromptSubmitted], version: int) -> None:
 
 
 def test_a_trainer_that_was_away_for_an_hour_drops_nothing_but_what_the_lag_bound_names(
-    kafka: str, topic_prefix: str, tmp_path: Path
+    run: Run, start: Start, tmp_path: Path
 ) -> None:
     clock = tmp_path / "clock"
     move_clock(clock, 0.0)
-    with a_trainer_run(kafka, topic_prefix, tmp_path, write_model(tmp_path / "model")) as run, trainers(run) as start:
-        configure(run, lost_after_seconds=LOST_AFTER_SECONDS)
-        run.shared["max_policy_lag"] = 1
-        early = submitted(run, 2 * GROUPS_PER_STEP)
-        scored(run, early)
-        trainer = start(clock=clock)
-        wait_until(lambda: survivors(run).step == 2, "two steps")
+    configure(run, lost_after_seconds=LOST_AFTER_SECONDS)
+    run.shared["max_policy_lag"] = 1
+    early = scored_groups(run, 2 * GROUPS_PER_STEP)
+    trainer = start(clock=clock)
+    wait_until(lambda: survivors(run).step == 2, "two steps")
 
-        first = half_done(run, 100, 2)
-        trainer.signal(signal.SIGSTOP)
-        move_clock(clock, HOUR)
-        trainer.signal(signal.SIGCONT)
-        let_the_trainer_ask_the_other_stages()
-        complete(run, first, 2)
-        wait_until(lambda: survivors(run).step == 3, "the half-done groups to train")
+    first = half_done(run, 100, 2)
+    trainer.signal(signal.SIGSTOP)
+    move_clock(clock, HOUR)
+    trainer.signal(signal.SIGCONT)
+    let_the_trainer_ask_the_other_stages()
+    complete(run, first, 2)
+    wait_until(lambda: survivors(run).step == 3, "the half-done groups to train")
 
-        second = half_done(run, 200, 3)
-        trainer.signal(signal.SIGTERM)
-        assert trainer.wait() == 0
-        complete(run, second, 3)
-        (too_old,) = submitted(run, 1, first=300)
-        scored(run, [too_old], version=0)
-        move_clock(clock, 2 * HOUR)
-        start(clock=clock)
-        everything = [*early, *first, *second, too_old]
-        wait_until(lambda: {p.group_id for p in everything} <= survivors(run).closed.keys(), "every group to close")
-        found = survivors(run)
+    second = half_done(run, 200, 3)
+    trainer.signal(signal.SIGTERM)
+    assert trainer.wait() == 0
+    complete(run, second, 3)
+    (too_old,) = submitted(run, 1, first=300)
+    scored(run, [too_old], version=0)
+    move_clock(clock, 2 * HOUR)
+    start(clock=clock)
+    everything = [*early, *first, *second, too_old]
+    wait_until(lambda: {p.group_id for p in everything} <= survivors(run).closed.keys(), "every group to close")
+    found = survivors(run)
 
     for groups in (early, first, second):
         assert {found.closed[prompt.group_id].outcome for prompt in groups} == {GroupOutcome.TRAINED}

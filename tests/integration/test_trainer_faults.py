@@ -1,10 +1,8 @@
 """The trainer on a real broker, killed, stopped and started again: nothing is lost, nothing is trained on twice."""
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from confluent_kafka.admin import AdminClient
 
 from rollstream.history.rollback import roll_back
@@ -31,30 +29,13 @@ from tests.harness.trainer_runs import (
     num_trained,
     put_scored,
     scored,
+    scored_groups,
     submitted,
     survivors,
     trainers,
     weight_directories,
-    write_model,
 )
 from tests.harness.waits import wait_until
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def run(kafka: str, topic_prefix: str, tmp_path: Path, model: Path) -> Iterator[Run]:
-    with a_trainer_run(kafka, topic_prefix, tmp_path, model) as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def start(run: Run) -> Iterator[Start]:
-    with trainers(run) as start_one:
-        yield start_one
 
 
 def truncate(run: Run, topic: str) -> None:
@@ -66,8 +47,7 @@ def truncate(run: Run, topic: str) -> None:
 
 def test_a_trainer_killed_at_each_crash_point_loses_nothing_and_trains_nothing_twice(run: Run, start: Start) -> None:
     configure(run, checkpoint_every=2, num_steps=4)
-    prompts = submitted(run, 4 * GROUPS_PER_STEP)
-    scored(run, prompts)
+    prompts = scored_groups(run, 4 * GROUPS_PER_STEP)
     # Each trainer passes the point once at its first ledger entry, and dies in a later step.
     for point, steps in (
         ("weights_written:3", 1),
@@ -89,8 +69,7 @@ def test_a_trainer_killed_at_each_crash_point_loses_nothing_and_trains_nothing_t
 
 def test_a_full_disk_ends_a_trainer_with_70_and_costs_nothing_but_time(run: Run, model: Path) -> None:
     configure(run, checkpoint_every=2, num_steps=4)
-    prompts = submitted(run, 4 * GROUPS_PER_STEP)
-    scored(run, prompts)
+    prompts = scored_groups(run, 4 * GROUPS_PER_STEP)
     # A checkpoint holds the model and two moments of it.
     largest = max(file.stat().st_size for file in model.iterdir())
     for file_bytes, steps, root in ((largest // 2, 0, "weights"), (2 * largest, 1, "checkpoints")):
@@ -113,8 +92,7 @@ def test_a_trainer_that_was_stopped_while_another_took_over_is_fenced_and_its_ve
     run: Run, start: Start
 ) -> None:
     configure(run, checkpoint_every=1, num_steps=3)
-    prompts = submitted(run, 3 * GROUPS_PER_STEP)
-    scored(run, prompts)
+    prompts = scored_groups(run, 3 * GROUPS_PER_STEP)
     stopped = start(**{CRASH_AT: "transaction_sent:3:SIGSTOP"})
     wait_until(lambda: len(weight_directories(run)) == 3, "the weights of the second step")
     assert start().wait() == 0
@@ -127,8 +105,7 @@ def test_a_trainer_that_was_stopped_while_another_took_over_is_fenced_and_its_ve
 
 def test_groups_of_a_cut_branch_train_again_once_and_late_duplicates_change_nothing(run: Run, start: Start) -> None:
     configure(run, checkpoint_every=3, num_steps=5)
-    prompts = submitted(run, 5 * GROUPS_PER_STEP)
-    scored(run, prompts)
+    prompts = scored_groups(run, 5 * GROUPS_PER_STEP)
     assert start(**{CRASH_AT: "transaction_committed:5"}).wait() == -signal.SIGKILL
     cut = survivors(run).chain[-1]
     assert (cut.step, cut.weight_version) == (4, 4)
@@ -138,8 +115,7 @@ def test_groups_of_a_cut_branch_train_again_once_and_late_duplicates_change_noth
     assert {rollout.rollout_id for rollout in cut.trained} <= set(found.trained)
 
     scored(run, prompts)
-    fresh = submitted(run, GROUPS_PER_STEP, first=100)
-    scored(run, fresh)
+    fresh = scored_groups(run, GROUPS_PER_STEP, first=100)
     configure(run, checkpoint_every=3, num_steps=6)
     assert start().wait() == 0
     again = check_nothing_lost_or_twice(run, [*prompts, *fresh])
@@ -157,8 +133,7 @@ def test_a_trainer_asked_to_end_leaves_a_checkpoint_and_the_next_one_repeats_not
     assert trainer.terminate() == 0
     before = check_nothing_lost_or_twice(run, [*prompts, serve])
     assert before.checkpoint is not None
-    more = submitted(run, GROUPS_PER_STEP, first=100)
-    scored(run, more)
+    more = scored_groups(run, GROUPS_PER_STEP, first=100)
     configure(run, num_steps=3)
     assert start().wait() == 0
     found = check_nothing_lost_or_twice(run, [*prompts, serve, *more])
@@ -192,8 +167,7 @@ def test_groups_that_made_three_steps_non_finite_do_not_come_again_after_the_res
     # The first update at this rate makes the weights infinite, so no later step has a finite loss.
     learning = {"threads": 1, "warmup_steps": 0}
     configure(run, checkpoint_every=100, learning={**learning, "learning_rate": 1e39})
-    prompts = submitted(run, 5 * GROUPS_PER_STEP)
-    scored(run, prompts)
+    prompts = scored_groups(run, 5 * GROUPS_PER_STEP)
     ended = start()
     assert ended.wait() == 70
     assert "3 steps in a row had a non-finite loss" in ended.said()
@@ -239,7 +213,7 @@ def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run
     run.submit(*serve)
     trainer = start()
     wait_until(lambda: len(survivors(run).closed) == len(serve), "the trainer to have read every prompt")
-    scored(run, submitted(run, GROUPS_PER_STEP))
+    scored_groups(run, GROUPS_PER_STEP)
     assert trainer.wait() == 0
     commit_all(run, "generators", "prompts")
     (unread,) = submitted(run, 1, first=200)
@@ -263,8 +237,7 @@ def test_records_that_expired_unread_are_refused_unless_the_loss_is_accepted(run
 
 def test_a_trainer_goes_on_from_the_version_that_an_operator_rolled_back_to(run: Run, start: Start) -> None:
     configure(run, checkpoint_every=1, num_steps=3, keep_checkpoints=5)
-    prompts = submitted(run, 3 * GROUPS_PER_STEP)
-    scored(run, prompts)
+    prompts = scored_groups(run, 3 * GROUPS_PER_STEP)
     assert start().wait() == 0
     roll_back(StageSettings.load(run.config), 1, force=False)
     assert len(survivors(run).closed) == GROUPS_PER_STEP
@@ -277,8 +250,7 @@ def test_a_trainer_goes_on_from_the_version_that_an_operator_rolled_back_to(run:
 def test_a_second_trainer_learns_from_the_same_rollouts_as_a_run_of_its_own(
     run: Run, start: Start, kafka: str, tmp_path: Path, model: Path
 ) -> None:
-    prompts = submitted(run, GROUPS_PER_STEP)
-    scored(run, prompts, version=7)
+    prompts = scored_groups(run, GROUPS_PER_STEP, version=7)
     with a_trainer_run(kafka, f"{run.name}-b", tmp_path / "other", model) as other:
         configure(other, source_run=run.name, num_steps=1)
         assert start_trainer(other).wait() == 0

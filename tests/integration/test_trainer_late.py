@@ -22,35 +22,33 @@ from tests.harness.trainer_runs import (
     configure,
     put_scored,
     scored,
+    scored_groups,
     submitted,
     survivors,
-    trainers,
-    write_model,
 )
 from tests.harness.waits import wait_until
 
 
 @pytest.fixture
-def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
+def run(kafka: str, topic_prefix: str, tmp_path: Path, model: Path) -> Iterator[Run]:
     # One partition: the samples of the late group are read before those of the others.
-    with a_trainer_run(kafka, topic_prefix, tmp_path, write_model(tmp_path / "model"), partitions=1) as fresh:
+    with a_trainer_run(kafka, topic_prefix, tmp_path, model, partitions=1) as fresh:
         fresh.shared["max_policy_lag"] = 1
         yield fresh
 
 
-@pytest.fixture
-def start(run: Run) -> Iterator[Start]:
-    with trainers(run) as start_one:
-        yield start_one
+def a_first_step(run: Run, start: Start) -> list[PromptSubmitted]:
+    """Prompts that were trained on. No trainer runs."""
+    prompts = scored_groups(run, GROUPS_PER_STEP)
+    configure(run, num_steps=1)
+    assert start().wait() == 0
+    return prompts
 
 
 def one_step_and_a_late_group(run: Run, start: Start) -> list[PromptSubmitted]:
     """Prompts: two that are trained on; one of version 0 that lacks its last sample; two of version 1, enough for a
     second step. No trainer runs."""
-    first = submitted(run, GROUPS_PER_STEP)
-    scored(run, first)
-    configure(run, num_steps=1)
-    assert start().wait() == 0
+    first = a_first_step(run, start)
     late, *others = submitted(run, 1 + GROUPS_PER_STEP, first=10)
     scored(run, [late], version=0, samples=GROUP_SIZE - 1)
     scored(run, others, version=1)
@@ -101,10 +99,7 @@ def wait_for_an_answer(port: int) -> None:
 
 
 def test_a_step_waits_for_a_group_of_which_no_sample_came_if_it_was_begun_so_long_ago(run: Run, start: Start) -> None:
-    first = submitted(run, GROUPS_PER_STEP)
-    scored(run, first)
-    configure(run, num_steps=1)
-    assert start().wait() == 0
+    a_first_step(run, start)
     late, *others = submitted(run, 1 + GROUPS_PER_STEP, first=10)
     said_by_generators(run, f"0:{GROUPS_PER_STEP}")
     configure(run, num_steps=2, wait_for_late_seconds=60.0)
@@ -119,10 +114,7 @@ def test_a_step_waits_for_a_group_of_which_no_sample_came_if_it_was_begun_so_lon
 
 
 def test_what_anybody_says_of_groups_in_work_delays_a_step_by_the_bound_at_most(run: Run, start: Start) -> None:
-    first = submitted(run, GROUPS_PER_STEP)
-    scored(run, first)
-    configure(run, num_steps=1)
-    assert start().wait() == 0
+    a_first_step(run, start)
     never, *others = submitted(run, 1 + GROUPS_PER_STEP, first=10)
     said_by_generators(run, f"0:{GROUPS_PER_STEP}")
     configure(run, num_steps=2, wait_for_late_seconds=1.0)

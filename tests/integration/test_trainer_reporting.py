@@ -1,8 +1,5 @@
 """What a trainer's step reports, also of groups that were dropped in an entry of their own before it."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from rollstream.history.rollback import roll_back
@@ -16,29 +13,14 @@ from tests.harness.trainer_runs import (
     GROUPS_PER_STEP,
     Start,
     a_scored,
-    a_trainer_run,
     configure,
     ledger,
     put_scored,
     scored,
     submitted,
     survivors,
-    trainers,
-    write_model,
 )
 from tests.harness.waits import wait_until
-
-
-@pytest.fixture
-def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
-    with a_trainer_run(kafka, topic_prefix, tmp_path, write_model(tmp_path / "model")) as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def start(run: Run) -> Iterator[Start]:
-    with trainers(run) as start_one:
-        yield start_one
 
 
 def test_a_steps_reward_covers_the_groups_without_spread_that_were_dropped_long_before_it(

@@ -2,7 +2,6 @@
 
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,41 +20,21 @@ from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, WEIGHTS
 from tests.chaos.accounting import Account, OutsideClient
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
-from tests.harness.topics import make_anew
 from tests.harness.trainer_runs import (
     GROUPS_PER_STEP,
     Start,
     a_trainer_run,
     configure,
     ledger,
-    scored,
-    submitted,
+    scored_groups,
     survivors,
     trainers,
     weight_directories,
-    write_model,
 )
 from tests.harness.waits import wait_until
 
 # Both are in the second step, all of whose files are written: with its transaction open, and before any.
 STOP_POINTS = {"open": "transaction_sent:3:SIGSTOP", "before": "checkpoint_written:2:SIGSTOP"}
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"))
-
-
-@pytest.fixture
-def run(kafka: str, topic_prefix: str, tmp_path: Path, model: Path) -> Iterator[Run]:
-    with a_trainer_run(kafka, topic_prefix, tmp_path, model) as fresh:
-        yield fresh
-
-
-@pytest.fixture
-def start(run: Run) -> Iterator[Start]:
-    with trainers(run) as start_one:
-        yield start_one
 
 
 def has_open_transaction(run: Run) -> bool:
@@ -103,8 +82,7 @@ class Takeover:
 
 def begin(run: Run, start: Start, crash_at: str) -> Takeover:
     configure(run, checkpoint_every=1, keep_checkpoints=9, num_steps=4)
-    prompts = submitted(run, 3 * GROUPS_PER_STEP)
-    scored(run, prompts)
+    prompts = scored_groups(run, 3 * GROUPS_PER_STEP)
     return Takeover(run=run, start=start, first=start(**{CRASH_AT: crash_at}), prompts=prompts)
 
 
@@ -115,8 +93,7 @@ def finish(takeover: Takeover) -> None:
     wait_until(lambda: survivors(run).step == 3, "the second trainer's steps")
     takeover.first.signal(signal.SIGCONT)
     assert takeover.first.wait() == 75
-    more = submitted(run, GROUPS_PER_STEP, first=100)
-    scored(run, more)
+    more = scored_groups(run, GROUPS_PER_STEP, first=100)
     assert second.wait() == 0
     account = account_of(run)
     assert (account.steps, account.open_groups, account.dropped.total()) == (4, set(), 0)
@@ -173,11 +150,11 @@ def test_a_trainer_stopped_for_too_long_without_a_successor_is_started_again_and
 
 
 def test_a_trainer_that_is_told_to_end_while_it_starts_changes_nothing(run: Run, start: Start) -> None:
-    scored(run, submitted(run, GROUPS_PER_STEP))
+    scored_groups(run, GROUPS_PER_STEP)
     living = start()
     wait_until(lambda: len(ledger(run)) == 2, "the trainer's first step")
     assert start(**{CRASH_AT: "model_loaded:1:SIGTERM"}).wait() == 0
-    scored(run, submitted(run, GROUPS_PER_STEP, first=100), version=1)
+    scored_groups(run, GROUPS_PER_STEP, first=100, version=1)
     wait_until(lambda: len(ledger(run)) == 3, "the trainer's second step: nobody fenced it")
     assert living.terminate() == 0
     before = len(ledger(run))
@@ -196,7 +173,7 @@ def test_a_trainer_refuses_another_cluster_that_holds_a_copy_of_its_run(
     run: Run, start: Start, tmp_path: Path, model: Path
 ) -> None:
     configure(run, num_steps=1)
-    scored(run, submitted(run, GROUPS_PER_STEP))
+    scored_groups(run, GROUPS_PER_STEP)
     assert start().wait() == 0
     with ExitStack() as stack:
         cluster = KafkaCluster(tmp_path / "other", plan_cluster(1))
@@ -211,18 +188,3 @@ def test_a_trainer_refuses_another_cluster_that_holds_a_copy_of_its_run(
         assert f"belongs to cluster {there}, this is {here}" in refused.said()
         assert "connect to the old one or start a new run" in refused.said()
         assert len(ledger(copy)) == len(ledger(run)), "it wrote nothing"
-
-
-def test_a_trainer_refuses_topics_that_were_deleted_and_made_again(run: Run, start: Start) -> None:
-    configure(run, num_steps=1)
-    scored(run, submitted(run, GROUPS_PER_STEP))
-    assert start().wait() == 0
-    configure(run, num_steps=2)
-    before = len(ledger(run))
-    make_anew(run.kafka, SCORED.of(run.name), partitions=2)
-    scored(run, submitted(run, GROUPS_PER_STEP, first=100))
-    refused = start()
-    assert refused.wait() == 78
-    assert f"topic {SCORED.of(run.name)} was deleted and made again" in refused.said()
-    assert "start a new run" in refused.said()
-    assert len(ledger(run)) == before, "it wrote nothing"
