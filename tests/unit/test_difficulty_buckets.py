@@ -1,7 +1,6 @@
 """Golden tables of the four strategies, of ties, of clusters and of intervals."""
 
 import itertools
-import math
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -12,14 +11,12 @@ from rollstream.offline.difficulty.buckets import (
     BUCKETS,
     Cuts,
     Measure,
-    Thresholds,
     adaptive_cuts,
     difficulty_score,
     percentile_cuts,
 )
 from rollstream.offline.difficulty.clusters import MAX_POINTS, cluster_ends
 from rollstream.offline.statistics import wilson
-from rollstream.schemas.errors import ConfigurationError
 
 
 def counted(scores: Sequence[float]) -> list[tuple[float, int]]:
@@ -67,11 +64,11 @@ def test_a_score_rises_with_failures_and_with_mixed_results() -> None:
     ("measure", "ends", "expected"),
     [
         (
-            Measure.PASS_RATE, Thresholds().pass_rates,
+            Measure.PASS_RATE, (80.0, 50.0, 20.0),
             {100.0: "easy", 80.0: "easy", 79.9: "medium", 50.0: "medium", 40.0: "hard", 20.0: "hard", 0.0: "very_hard"},
         ),
         (
-            Measure.MEAN, Thresholds().mean_rewards,
+            Measure.MEAN, (0.75, 0.5, 0.25),
             {1.0: "easy", 0.75: "easy", 0.5: "medium", 0.25: "hard", 0.24: "very_hard", -1.0: "very_hard"},
         ),
         (
@@ -85,21 +82,6 @@ def test_a_value_at_a_threshold_is_in_the_easier_bucket(
 ) -> None:
     cuts = Cuts(measure, ends)
     assert {value: cuts.bucket(value) for value in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"percentiles": (75.0, 50.0, 25.0)},
-        {"pass_rates": (20.0, 50.0, 80.0)},
-        {"mean_rewards": (0.5, 0.5, 0.25)},
-        {"mean_rewards": (75.0, 50.0, 25.0)},
-        {"percentiles": (math.nan, 50.0, 75.0)},
-    ],
-)
-def test_thresholds_in_a_wrong_order_or_range_are_refused(wrong: dict[str, tuple[float, float, float]]) -> None:
-    with pytest.raises(ConfigurationError, match="expected three different numbers from 0 to"):
-        Thresholds(**wrong)
 
 
 def test_clusters_of_four_pairs_end_where_the_eye_sees_it() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 from rollstream.offline.difficulty.buckets import Strategy
 from rollstream.offline.difficulty.filtering import FilterRequest, filter_difficulty
-from rollstream.offline.difficulty.judged_row import RowJudge
 from rollstream.offline.difficulty.report import FilterReport
 from rollstream.schemas.errors import ConfigurationError
 
@@ -34,7 +33,9 @@ def rows_of(problem: int, rewards: Sequence[Any], *, source: str = GSM8K, **fiel
 def filtered(folder: Path, rows: Sequence[dict[str, Any]], strategy: Strategy, **options: Any) -> FilterReport:
     path = folder / "scored.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return filter_difficulty(FilterRequest(data_path=path, output_dir=folder / "out", strategy=strategy, **options))
+    return filter_difficulty(
+        FilterRequest(data_path=path, output_dir=folder / "out", bucketing_strategy=strategy.value, **options)
+    )
 
 
 def metrics(folder: Path, strategy: Strategy) -> dict[int, dict[str, Any]]:
@@ -143,7 +144,7 @@ def test_the_columns_of_analyze_rewards_count_before_the_data_source(tmp_path: P
 
 def test_a_pass_threshold_on_the_command_line_counts_for_all(tmp_path: Path) -> None:
     rows = [*rows_of(0, [0.4, 0.6], passed=False), *rows_of(1, [0.5, 0.5], source="nobody's")]
-    filtered(tmp_path, rows, Strategy.PASS_RATE, judge=RowJudge(pass_threshold=0.5))
+    filtered(tmp_path, rows, Strategy.PASS_RATE, pass_threshold=0.5)
     assert [line["pass_rate"] for line in metrics(tmp_path, Strategy.PASS_RATE).values()] == [50.0, 100.0]
 
 
@@ -239,7 +240,7 @@ def test_problems_with_the_same_prompt_are_one_and_other_ground_truths_make_othe
 
 def test_a_column_can_say_which_problem_a_row_is_of(tmp_path: Path) -> None:
     rows = [{**row, "uid": "a" if row["data_idx"] < 2 else "b"} for n in range(4) for row in rows_of(n, [1])]
-    report = filtered(tmp_path, [*rows, rows_of(9, [1])[0]], Strategy.MEAN_REWARD, judge=RowJudge(id_column="uid"))
+    report = filtered(tmp_path, [*rows, rows_of(9, [1])[0]], Strategy.MEAN_REWARD, id_column="uid")
     assert report.totals.counts.total() == 2
     assert report.bad_rows.lines() == [
         "1 x no_problem, e.g. scored.jsonl line 5: no_problem: its column 'uid' is absent or null, so it belongs to no "
@@ -256,7 +257,7 @@ def test_parquet_with_numpy_lists_gives_the_same_problems_as_jsonl(tmp_path: Pat
     frame.to_parquet(tmp_path / "scored.parquet")
     assert pd.read_parquet(tmp_path / "scored.parquet")["prompt"][0].tolist() == chat
     out = tmp_path / "parquet"
-    request = FilterRequest(data_path=tmp_path / "scored.parquet", output_dir=out, strategy=Strategy.PASS_RATE)
+    request = FilterRequest(data_path=tmp_path / "scored.parquet", output_dir=out, bucketing_strategy="pass_rate")
     report = filter_difficulty(request)
     ids = {line["data_idx"]: line["problem_id"] for line in metrics(tmp_path, Strategy.PASS_RATE).values()}
     table = pd.read_parquet(out / "difficulty_metrics_pass_rate.parquet").set_index("data_idx")
@@ -279,7 +280,7 @@ def test_files_of_an_earlier_run_on_a_file_of_the_other_format_do_not_stay_eithe
     out, scored = tmp_path / "out", tmp_path / "scored.parquet"
     (out / "mine.jsonl").touch()
     pd.DataFrame(rows_of(0, [1, 1])).to_parquet(scored)
-    filter_difficulty(FilterRequest(data_path=scored, output_dir=out, strategy=Strategy.PASS_RATE))
+    filter_difficulty(FilterRequest(data_path=scored, output_dir=out, bucketing_strategy="pass_rate"))
     assert sorted(path.name for path in out.iterdir()) == [
         "difficulty_metrics_pass_rate.json", "difficulty_metrics_pass_rate.parquet", "mine.jsonl",
         "rollouts_easy_pass_rate.parquet", "summary_pass_rate.json",
@@ -291,7 +292,7 @@ def test_a_file_that_this_run_would_replace_is_refused(tmp_path: Path) -> None:
     own = tmp_path / "out" / "rollouts_easy_pass_rate.jsonl"
     before = own.read_bytes()
     with pytest.raises(ConfigurationError, match="name another place with --output_dir"):
-        filter_difficulty(FilterRequest(data_path=own, output_dir=tmp_path / "out", strategy=Strategy.PASS_RATE))
+        filter_difficulty(FilterRequest(data_path=own, output_dir=tmp_path / "out", bucketing_strategy="pass_rate"))
     assert own.read_bytes() == before
 
 
@@ -316,7 +317,9 @@ def test_bad_lines_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "scored.jsonl"
     good = [json.dumps(row) for row in rows_of(0, [1, 1])]
     path.write_text("\n".join([good[0], "{broken", "[1, 2]", good[1], "\x00\x00"]))
-    report = filter_difficulty(FilterRequest(data_path=path, output_dir=tmp_path / "out", strategy=Strategy.PASS_RATE))
+    report = filter_difficulty(
+        FilterRequest(data_path=path, output_dir=tmp_path / "out", bucketing_strategy="pass_rate")
+    )
     assert (report.num_rows, dict(report.bad_rows.counts), dict(report.totals.counts)) == (
         5, {"unreadable": 3}, {"easy": 1}
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """What each offline command is told: one model a command. The command line is made of it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
 
@@ -14,6 +15,8 @@ DEFAULT_FAIL_OVER: Final = 0.5
 MAX_REWARD: Final = 1e9
 _DAY: Final = 86400.0
 
+Three = tuple[float, float, float]
+
 
 def _not_too_cold(temperature: float) -> float:
     if 0 < temperature < MIN_TEMPERATURE:
@@ -21,6 +24,14 @@ def _not_too_cold(temperature: float) -> float:
             f"{temperature:g} is not 0 and below {MIN_TEMPERATURE:g}: raise it, or take 0, which is greedy"
         )
     return temperature
+
+
+def _in_order(values: Three, *, highest: float, ascending: bool) -> Three:
+    in_order = list(values) == sorted(set(values), reverse=not ascending)
+    if not in_order or not all(0 <= value <= highest for value in values):
+        order = "ascending" if ascending else "descending"
+        raise ValueError(f"expected three different numbers from 0 to {highest:g}, {order}")
+    return values
 
 
 Count = Annotated[int, Field(ge=1)]
@@ -31,7 +42,9 @@ Temperature = Annotated[float, Field(ge=0, le=MAX_TEMPERATURE), AfterValidator(_
 TopP = Annotated[float, Field(gt=0, le=1)]
 PassThreshold = Annotated[float, Field(ge=-MAX_REWARD, le=MAX_REWARD)]
 Time = Annotated[float, Field(json_schema_extra=TIME)]
-Three = tuple[float, float, float]
+Percentiles = Annotated[Three, AfterValidator(partial(_in_order, highest=100, ascending=True))]
+PassRates = Annotated[Three, AfterValidator(partial(_in_order, highest=100, ascending=False))]
+MeanRewards = Annotated[Three, AfterValidator(partial(_in_order, highest=1, ascending=False))]
 
 
 class AskingOptions(CommandOptions):
@@ -214,11 +227,11 @@ class DifficultyOptions(CommandOptions):
     output_dir: Path | None = Field(
         default=None, json_schema_extra=DIRECTORY, description="Default: where the data is."
     )
-    percentiles: Three = Field(default=(25.0, 50.0, 75.0), description="Where buckets end, %.")
-    pass_rate_thresholds: Three = Field(
+    percentiles: Percentiles = Field(default=(25.0, 50.0, 75.0), description="Where buckets end, %.")
+    pass_rate_thresholds: PassRates = Field(
         default=(80.0, 50.0, 20.0), description="From which pass rate on, in %, a problem is easy, medium, hard."
     )
-    mean_reward_thresholds: Three = Field(
+    mean_reward_thresholds: MeanRewards = Field(
         default=(0.75, 0.5, 0.25), description="From which mean reward on, 0 to 1, a problem is easy, medium, hard."
     )
     pass_threshold: PassThreshold | None = Field(

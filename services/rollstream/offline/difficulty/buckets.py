@@ -10,20 +10,18 @@ The four strategies, their bucket names and their thresholds are those of a know
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from rollstream.offline.difficulty.clusters import cluster_ends
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.offline.options import Three
 
 BUCKETS: Final = ("easy", "medium", "hard", "very_hard")
 UNKNOWN: Final = "unknown"
 """The bucket of problems with too few samples."""
 STD_WEIGHT: Final = 0.3
-
-Three = tuple[float, float, float]
 
 
 class Strategy(StrEnum):
@@ -41,23 +39,6 @@ class Measure(StrEnum):
     SCORE = "difficulty_score"
     PASS_RATE = "pass_rate"
     MEAN = "mean_normalized"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """Where buckets end. Of the last two a value at the threshold is in the easier bucket."""
-
-    percentiles: Three = (25.0, 50.0, 75.0)
-    """Percent of the problems, ascending."""
-    pass_rates: Three = (80.0, 50.0, 20.0)
-    """Percent of the samples, descending: easy, medium, hard from there on."""
-    mean_rewards: Three = (0.75, 0.5, 0.25)
-    """Mean normalized rewards, descending."""
-
-    def __post_init__(self) -> None:
-        _refuse("percentiles", self.percentiles, 100, ascending=True)
-        _refuse("pass_rate_thresholds", self.pass_rates, 100, ascending=False)
-        _refuse("mean_reward_thresholds", self.mean_rewards, 1, ascending=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +86,3 @@ def adaptive_cuts(
         return None
     ends = cluster_ends(scores, lowest, highest, len(BUCKETS))
     return Cuts(Measure.SCORE, (ends[0], ends[1], ends[2]))
-
-
-def _refuse(name: str, values: Sequence[float], highest: float, *, ascending: bool) -> None:
-    in_order = list(values) == sorted(set(values), reverse=not ascending)
-    if not in_order or not all(0 <= value <= highest for value in values):
-        order = "ascending" if ascending else "descending"
-        raise ConfigurationError(
-            f"--{name} {' '.join(f'{value:g}' for value in values)}: expected three different numbers from 0 to "
-            f"{highest:g}, {order}"
-        )

@@ -9,7 +9,7 @@ adds up lies in a table that ends with its process.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +17,6 @@ from rollstream.offline.difficulty.buckets import (
     Cuts,
     Measure,
     Strategy,
-    Thresholds,
     adaptive_cuts,
     percentile_cuts,
 )
@@ -36,33 +35,26 @@ OnRows = Callable[[int], None]
 _KINDS: Final[tuple[Kind, ...]] = ("jsonl", "parquet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilterRequest:
-    """What is divided, how, and where the files go."""
+class FilterRequest(DifficultyOptions):
+    """The options of the command, and what follows from them.
 
-    data_path: Path
-    output_dir: Path
-    strategy: Strategy = Strategy.PERCENTILE
-    thresholds: Thresholds = field(default_factory=Thresholds)
-    judge: RowJudge = field(default_factory=RowJudge)
-    min_samples: int = 2
-    """A problem with fewer scored samples is `unknown`: one sample tells next to nothing."""
+    A problem with fewer than `min_samples` scored samples is `unknown`: one sample tells next to nothing.
+    """
 
+    @property
+    def strategy(self) -> Strategy:
+        """How problems are divided."""
+        return Strategy(self.bucketing_strategy)
 
-def filter_request(options: DifficultyOptions) -> FilterRequest:
-    """The request of the command's options; raises `ConfigurationError` for thresholds that make no sense."""
-    return FilterRequest(
-        data_path=options.data_path,
-        output_dir=options.output_dir or options.data_path.parent,
-        strategy=Strategy(options.bucketing_strategy),
-        thresholds=Thresholds(
-            percentiles=options.percentiles,
-            pass_rates=options.pass_rate_thresholds,
-            mean_rewards=options.mean_reward_thresholds,
-        ),
-        judge=RowJudge(id_column=options.id_column, pass_threshold=options.pass_threshold),
-        min_samples=options.min_samples,
-    )
+    @cached_property
+    def judge(self) -> RowJudge:
+        """How rows are judged."""
+        return RowJudge(id_column=self.id_column, pass_threshold=self.pass_threshold)
+
+    @property
+    def folder(self) -> Path:
+        """Where the files go."""
+        return self.output_dir or self.data_path.parent
 
 
 def filter_difficulty(request: FilterRequest, on_rows: OnRows = lambda number: None) -> FilterReport:
@@ -89,7 +81,7 @@ def _kind(request: FilterRequest) -> Kind:
 
 def _paths(request: FilterRequest, kind: Kind) -> dict[str, Path]:
     """The file of each bucket."""
-    return {bucket: request.output_dir / f"rollouts_{bucket}_{request.strategy}.{kind}" for bucket in ALL_BUCKETS}
+    return {bucket: request.folder / f"rollouts_{bucket}_{request.strategy}.{kind}" for bucket in ALL_BUCKETS}
 
 
 def _all_paths(request: FilterRequest) -> list[Path]:
@@ -139,7 +131,7 @@ def _judged(source: RowSource, judge: RowJudge, report: FilterReport, on_rows: O
 def _cuts(problems: Problems, request: FilterRequest, notes: list[str]) -> Cuts | None:
     """Where the buckets end; None if every problem is unknown."""
     lowest, highest, num_different = problems.score_range()
-    thresholds, num_known = request.thresholds, problems.num_known()
+    num_known = problems.num_known()
     if not num_known:
         notes.append(f"no problem has {request.min_samples} scored samples, so all are unknown")
         return None
@@ -147,21 +139,21 @@ def _cuts(problems: Problems, request: FilterRequest, notes: list[str]) -> Cuts 
         notes.append(f"all problems have the same difficulty score, {lowest:g}: their order says nothing")
     match request.strategy:
         case Strategy.PERCENTILE:
-            return percentile_cuts(problems.scores(), num_known, thresholds.percentiles)
+            return percentile_cuts(problems.scores(), num_known, request.percentiles)
         case Strategy.PASS_RATE:
-            return Cuts(Measure.PASS_RATE, thresholds.pass_rates)
+            return Cuts(Measure.PASS_RATE, request.pass_rate_thresholds)
         case Strategy.ADAPTIVE:
             found = adaptive_cuts(problems.scores(), lowest, highest, num_different)
             if found is not None:
                 return found
             notes.append(f"{num_different} different scores make no four clusters: divided as mean_reward does")
-    return Cuts(Measure.MEAN, thresholds.mean_rewards)
+    return Cuts(Measure.MEAN, request.mean_reward_thresholds)
 
 
 def _write(
     source: RowSource, problems: Problems, request: FilterRequest, report: FilterReport, on_rows: OnRows
 ) -> None:
-    folder, strategy, kind = request.output_dir, request.strategy, _kind(request)
+    folder, strategy, kind = request.folder, request.strategy, _kind(request)
     paths = _paths(request, kind)
     summary = folder / f"summary_{strategy}.json"
     remove_output(summary)
