@@ -1,7 +1,7 @@
 """What a run of `analyze-rewards` is asked for, from its options."""
 
 import os
-from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,18 +21,27 @@ _SANDBOX_SECONDS: Final = 60.0
 _MAX_PROCESSES: Final = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoresRequest:
-    """What is scored, how, and where the result goes."""
+class ScoresRequest(ScoresOptions):
+    """The options of the command, and what follows from them."""
 
-    rollouts: Path
     output: Path
-    function: RewardFunction
-    data_source: str | None = None
-    """Instead of the rows' own."""
-    pass_threshold: float | None = None
-    """Instead of the function's or the data source's own."""
-    bounds: PoolBounds = field(default_factory=PoolBounds)
+
+    @cached_property
+    def function(self) -> RewardFunction:
+        """What scores; raises `ConfigurationError` where the options that choose it contradict."""
+        return reward_function(self.reward_fn, path=self.path, name=self.name, sandbox_url=self.sandbox_url)
+
+    @cached_property
+    def bounds(self) -> PoolBounds:
+        """How many processes score, and how long each may take."""
+        seconds = self.sample_seconds or (_SANDBOX_SECONDS if self.sandbox_url else _SAMPLE_SECONDS)
+        return PoolBounds(
+            num_processes=self.num_processes or min(len(os.sched_getaffinity(0)), _MAX_PROCESSES),
+            sample_seconds=seconds,
+            load_seconds=_LOAD_SECONDS,
+            # At least one sample of a batch gets its verdict, also where it is the first and loads its environment.
+            batch_seconds=2 * (_LOAD_SECONDS + seconds),
+        )
 
     @property
     def kind(self) -> Kind:
@@ -64,24 +73,7 @@ def scores_request(options: ScoresOptions) -> ScoresRequest:
             f"{rollouts} would be replaced by its own scores: name the rollouts that were generated, or another file "
             "with --output"
         )
-    url = options.sandbox_url
-    seconds = options.sample_seconds or (_SANDBOX_SECONDS if url else _SAMPLE_SECONDS)
-    cores = min(len(os.sched_getaffinity(0)), _MAX_PROCESSES)
-    bounds = PoolBounds(
-        num_processes=options.num_processes or cores,
-        sample_seconds=seconds,
-        load_seconds=_LOAD_SECONDS,
-        # At least one sample of a batch gets its verdict, also where it is the first and loads its environment.
-        batch_seconds=2 * (_LOAD_SECONDS + seconds),
-    )
-    return ScoresRequest(
-        rollouts=rollouts,
-        output=output,
-        function=reward_function(options.reward_fn, path=options.path, name=options.name, sandbox_url=url),
-        data_source=options.data_source,
-        pass_threshold=options.pass_threshold,
-        bounds=bounds,
-    )
+    return ScoresRequest(**{**dict(options), "output": output})
 
 
 def output_beside(rollouts: Path) -> Path:
