@@ -1,19 +1,17 @@
 """Reads single messages at places that somebody names, e.g. the header of a dead letter."""
 
 import time
-from collections.abc import Iterable
 from typing import Final, NamedTuple, Self
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
 
-from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.clients import made
 from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.reader import TRANSIENT, reader_config
 from rollstream.bus.receiving import Receiver
 from rollstream.process.settings.base import KafkaSettings
-from rollstream.schemas.errors import BrokerError, ConfigurationError
+from rollstream.schemas.errors import BrokerError
 
 _SILENCE_SECONDS: Final = 60.0
 # So far it is quicker to read on than to fetch anew.
@@ -32,7 +30,6 @@ class PlaceReader:
     """Reads messages one by one, in whatever order they are asked for; cheapest in the order of places."""
 
     def __init__(self, kafka: KafkaSettings, group: str) -> None:
-        self._admin = KafkaAdmin(kafka)
         self._consumer = made(confluent_kafka.Consumer, reader_config(kafka, group), kafka)
         self._receiver = Receiver(self._consumer)
         self._assigned: Partition | None = None
@@ -43,16 +40,6 @@ class PlaceReader:
 
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
-
-    def bounds(self, topics: Iterable[str]) -> dict[Partition, tuple[int, int]]:
-        """First and next offset of each partition of these topics; a topic that does not exist has none."""
-        found: dict[Partition, tuple[int, int]] = {}
-        for topic in topics:
-            try:
-                found |= {(topic, number): bounds for number, bounds in self._admin.bounds(topic).items()}
-            except ConfigurationError:
-                continue
-        return found
 
     def message_at(self, place: MessagePlace) -> KafkaMessage | None:
         """The message there, if a committed one lies there. The offset must be within the partition's bounds.

@@ -7,6 +7,7 @@ there, the letter is forged. In the same way a marker counts only if the copy th
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
@@ -17,7 +18,7 @@ from rollstream.bus.message import KafkaMessage, OutRecord, Partition
 from rollstream.bus.places import MessagePlace, PlaceReader
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
-from rollstream.schemas.errors import BrokerError
+from rollstream.schemas.errors import BrokerError, ConfigurationError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS, SCORED, Topic
 from rollstream.stage.dead_letters import (
     REPLAYS,
@@ -142,11 +143,11 @@ class _Originals:
     def __init__(self, run: Run, places: PlaceReader, letters: Iterable[DeadLetter]) -> None:
         self.run = run.name
         self._places = places
-        known = {topic.of(run.name) for topics in READ_BY.values() for topic in topics}
-        self._bounds = places.bounds(known & {letter.identity.topic for letter in letters})
-
-    def bounds(self, partition: Partition) -> tuple[int, int] | None:
-        return self._bounds.get(partition)
+        self.bounds: dict[Partition, tuple[int, int]] = {}
+        named = {letter.identity.topic for letter in letters}
+        for topic in (topic for topics in READ_BY.values() for topic in topics if run.topic(topic) in named):
+            with suppress(ConfigurationError):  # there is no such topic any more
+                self.bounds |= run.bounds(topic)
 
     def at(self, place: MessagePlace) -> KafkaMessage | None:
         return self._places.message_at(place)
@@ -156,7 +157,8 @@ def _judged(letter: DeadLetter, originals: _Originals) -> DeadLetter:
     """The letter with what its message and its markers' copies show: its own word counts for neither."""
     place = MessagePlace(*letter.identity[1:])
     lying = cache(lambda: originals.at(place))
-    doubt = doubt_of(letter, run=originals.run, bounds=originals.bounds((place.topic, place.partition)), lying=lying)
+    bounds = originals.bounds.get((place.topic, place.partition))
+    doubt = doubt_of(letter, run=originals.run, bounds=bounds, lying=lying)
     original = lying() if doubt is None else None
     if original is None:
         return replace(letter, doubt=doubt)
@@ -168,7 +170,7 @@ def _judged(letter: DeadLetter, originals: _Originals) -> DeadLetter:
 def _holds_copy(letter: DeadLetter, replay: Replay, originals: _Originals) -> bool:
     """Whether what a replay of the letter publishes lies where a marker says."""
     place = MessagePlace(letter.identity.topic, replay.partition, replay.offset)
-    first, end = originals.bounds((place.topic, place.partition)) or (0, 0)
+    first, end = originals.bounds.get((place.topic, place.partition), (0, 0))
     copy = originals.at(place) if first <= place.offset < end else None
     is_same = copy is not None and fingerprint(copy.value) == letter.fingerprint
     return copy is not None and is_same and num_replays(copy.headers) == letter.replays + 1

@@ -70,8 +70,8 @@ def read_step(run: Run, number: int) -> StepStory:
 def _messages_of(run: Run, step: LedgerEntry) -> Iterator[KafkaMessage]:
     """What the step trained on, from `scored`; what is older than the topic's retention is missing."""
     name = run.topic(SCORED)
+    bounds = run.bounds(SCORED)
     with run.place_reader() as reader:
-        bounds = reader.bounds([name])
         for partition, offset in sorted((trained.partition, trained.offset) for trained in step.trained):
             first, end = bounds.get((name, partition), (0, 0))
             message = reader.message_at(MessagePlace(name, partition, offset)) if first <= offset < end else None
