@@ -4,10 +4,12 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import grimp
 import pytest
 
 from rollstream.cli.main import COMMANDS, cli
@@ -94,6 +96,13 @@ def test_light_modules_import_nothing_heavy() -> None:
 def test_only_the_adapter_imports_the_registry_client() -> None:
     using = [path.name for path in _modules() if "confluent_kafka.schema_registry" in path.read_text()]
     assert using == ["registry_url.py"]
+
+
+def test_no_two_modules_import_each_other_not_even_for_types() -> None:
+    rooms = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    graph = grimp.build_graph(*rooms, exclude_type_checking_imports=False, cache_dir=None)
+    imports = {(one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one)}
+    assert sorted((one, other) for one, other in imports if one < other and (other, one) in imports) == []
 
 
 def test_the_namespace_has_no_init_and_each_part_is_typed() -> None:
