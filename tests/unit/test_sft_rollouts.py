@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from rollstream.cli.main import cli
 from rollstream.cli.sft import command
 from rollstream.local.tiny_model import write_tiny_model
-from rollstream.offline.convert.conversations import RolloutExchanges, Tally, conversation_of
+from rollstream.offline.convert.conversations import RolloutExchanges, RowCounts, conversation_of
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message
@@ -248,7 +248,7 @@ def test_the_help_names_no_bound_where_there_is_none(words: tuple[str, ...]) -> 
 
 
 def test_the_tally_names_only_the_first_places() -> None:
-    tally = Tally(num_rows=9)
+    tally = RowCounts(num_rows=9)
     for row in range(9):
         tally.leave_out("it has no reward", f"row {row}")
     assert tally.lines() == [

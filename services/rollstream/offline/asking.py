@@ -20,7 +20,7 @@ from rollstream.engines.protocol import Engine
 from rollstream.environments.pool.verdicts import Sample
 from rollstream.offline.figures import Figures
 from rollstream.offline.journal import EndedSample
-from rollstream.offline.scoring import Scoring, Unscored
+from rollstream.offline.scoring import RewardScoring, Unscored
 from rollstream.offline.settings import CollectSettings
 from rollstream.offline.states import SampleStates
 from rollstream.offline.tasks import CollectTask, TaskSource
@@ -58,7 +58,7 @@ class Asking:
             engine, identity=_identity(engine), bounds=settings.bounds, agents=Agents(settings.agents)
         )
 
-    async def run(self, tasks: TaskSource, states: SampleStates, scoring: Scoring | None) -> None:
+    async def run(self, tasks: TaskSource, states: SampleStates, scoring: RewardScoring | None) -> None:
         """Ask all; returns when the last one has ended, and waits for scoring.
 
         Raises `EngineDeadError`, and `TooManyFailuresError` if an engine answers nothing any more.
@@ -86,7 +86,7 @@ class Asking:
             for sample in missing:
                 yield _Wanted(prompt, task.number, sample)
 
-    async def _work(self, wanted: Iterator[_Wanted], states: SampleStates, scoring: Scoring | None) -> None:
+    async def _work(self, wanted: Iterator[_Wanted], states: SampleStates, scoring: RewardScoring | None) -> None:
         for one in wanted:
             self._figures.asks_one()
             try:

@@ -33,7 +33,7 @@ from rollstream.offline.manifest import START_ANEW, Manifest, begun, read_manife
 from rollstream.offline.options import DEFAULT_FAIL_OVER
 from rollstream.offline.output import JournalIndex, ToColumns, output_rows, rollout_columns, write_failures
 from rollstream.offline.paths import Places
-from rollstream.offline.scoring import Scoring
+from rollstream.offline.scoring import RewardScoring
 from rollstream.offline.settings import CollectSettings
 from rollstream.offline.states import SampleStates
 from rollstream.offline.summary import CollectSummary
@@ -252,7 +252,9 @@ class _Collection:
         return summary
 
 
-async def _ask_and_score(asking: Asking, tasks: TaskSource, states: SampleStates, scoring: Scoring | None) -> None:
+async def _ask_and_score(
+    asking: Asking, tasks: TaskSource, states: SampleStates, scoring: RewardScoring | None
+) -> None:
     if scoring is None:
         await asking.run(tasks, states, None)
         return
@@ -267,12 +269,14 @@ async def _ask_and_score(asking: Asking, tasks: TaskSource, states: SampleStates
 
 
 @asynccontextmanager
-async def _scoring_of(settings: CollectSettings, ended: Callable[[EndedSample], None]) -> AsyncIterator[Scoring | None]:
+async def _scoring_of(
+    settings: CollectSettings, ended: Callable[[EndedSample], None]
+) -> AsyncIterator[RewardScoring | None]:
     if not settings.environment:
         yield None
         return
     async with ScoringPool(settings.pool, settings.environments) as pool:
-        yield Scoring(pool, settings.pool.num_processes, ended)
+        yield RewardScoring(pool, settings.pool.num_processes, ended)
 
 
 def _is_void(earlier: Manifest, places: Places) -> bool:

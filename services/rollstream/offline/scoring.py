@@ -21,7 +21,7 @@ class Unscored:
     sample: Sample
 
 
-class Scoring:
+class RewardScoring:
     """`ended` is told of each sample once it has its verdict."""
 
     def __init__(self, pool: ScoringPool, num_processes: int, ended: Callable[[EndedSample], None]) -> None:

@@ -42,7 +42,7 @@ class Conversation:
 
 
 @dataclass(slots=True)
-class Tally:
+class RowCounts:
     """How many rows were read and used, and why others were left out; `places`: where the first of each reason are."""
 
     num_rows: int = 0
@@ -66,7 +66,9 @@ class Tally:
         return found
 
 
-def usable(source: RowSource, min_reward: float | None, tally: Tally, form: Callable[[Conversation], T]) -> Iterator[T]:
+def usable(
+    source: RowSource, min_reward: float | None, tally: RowCounts, form: Callable[[Conversation], T]
+) -> Iterator[T]:
     """The usable rows of a file, as a stream, in the `form` that it wants; it may raise `UnusableRowError` too."""
     for row in source:
         tally.num_rows += 1
@@ -81,7 +83,7 @@ def usable(source: RowSource, min_reward: float | None, tally: Tally, form: Call
         yield found
 
 
-def refuse_unusable(path: Path, tally: Tally) -> None:
+def refuse_unusable(path: Path, tally: RowCounts) -> None:
     """Raise `ConfigurationError` if no row was used."""
     if tally.num_used:
         return
@@ -134,16 +136,16 @@ class RolloutExchanges:
         """Reads the file once. Raises `ConfigurationError` if it has no row to learn from, or can't be read."""
         self._source = open_rows(path)
         self._min_reward = min_reward
-        self.tally = Tally()
+        self.tally = RowCounts()
         for _ in self._read(self.tally):
             pass
         refuse_unusable(path, self.tally)
 
     def __iter__(self) -> Iterator[Exchange]:
         """One pass, in the order of the file."""
-        return self._read(Tally())
+        return self._read(RowCounts())
 
-    def _read(self, tally: Tally) -> Iterator[Exchange]:
+    def _read(self, tally: RowCounts) -> Iterator[Exchange]:
         return usable(self._source, self._min_reward, tally, exchange_of)
 
 
@@ -154,13 +156,13 @@ def exchange_of(conversation: Conversation) -> Exchange:
     return records_of(conversation.prompt), records_of(conversation.completion), tools_of(conversation.tools)
 
 
-def export_for_sft(rollouts: Path, output: Path, *, layout: Layout, min_reward: float | None) -> Tally:
+def export_for_sft(rollouts: Path, output: Path, *, layout: Layout, min_reward: float | None) -> RowCounts:
     """Write the usable rows of `rollouts` to `output`, .jsonl or .parquet; nothing is written if there are none.
 
     Raises `ConfigurationError` then, and for files that can't be read or written.
     """
     kind = _kind(output)
-    tally, source = Tally(), open_rows(rollouts)
+    tally, source = RowCounts(), open_rows(rollouts)
     with write_rows(output, kind) as writer:
         for fields in usable(source, min_reward, tally, lambda conversation: _row(conversation, layout)):
             writer.write(fields)
