@@ -11,7 +11,13 @@ SOURCES = [ROOT / name / "rollstream" for name in ("schemas", "services", "produ
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("fcntl", "process/files.py"), ("replace", "process/files.py"), ("rename", None)]
+    ("name", "module"),
+    [
+        ("fcntl", "process/files.py"),
+        ("replace", "process/files.py"),
+        ("rename", None),
+        ("sqlite3", "offline/database.py"),
+    ],
 )
 def test_what_needs_care_is_done_in_one_module(name: str, module: str | None) -> None:
     users = {path for path in _modules() if name in _used(ast.parse((ROOT / path).read_text()))}

@@ -1,8 +1,11 @@
 """Collections on the scripted engine, in this process."""
 
 import json
+import shutil
+import sqlite3
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +118,27 @@ class CountingEngine(ScriptedEngine):
 def keys_of(rows: Iterable[dict[str, Any]]) -> list[tuple[int, int]]:
     """Which samples of which rows."""
     return [(row["data_idx"], row["sample_idx"]) for row in rows]
+
+
+def noted_facts(progress: Path, job: str = "collect") -> dict[str, Any]:
+    """The facts of a job in a progress file, which a process may hold."""
+    found = _read(progress, "SELECT name, value FROM facts WHERE job = ?", job)
+    return {name: json.loads(value) for name, value in found}
+
+
+def noted_samples(progress: Path) -> list[tuple[int, int]]:
+    """Row and sample of all that ended, of all jobs in a progress file, which a process may hold."""
+    return _read(progress, "SELECT row, sample FROM done ORDER BY row, sample")
+
+
+def _read(progress: Path, query: str, *values: str) -> list[Any]:
+    """What a query finds in a copy: the file itself belongs to one process alone. Nothing while it is being made."""
+    with tempfile.TemporaryDirectory() as folder:
+        for path in progress.parent.glob(f"{progress.name}*"):
+            with suppress(FileNotFoundError):
+                shutil.copy(path, folder)
+        with closing(sqlite3.connect(Path(folder) / progress.name)) as database:
+            try:
+                return database.execute(query, values).fetchall()
+            except sqlite3.DatabaseError:
+                return []

@@ -11,18 +11,18 @@ import pytest
 
 from rollstream.cli.analyze_rewards import command
 from rollstream.offline.options import ScoresOptions
-from rollstream.offline.paths import Places
+from rollstream.offline.paths import OutputPaths
 from rollstream.offline.scores.request import scores_request
 from rollstream.offline.scores.run import score_rollouts
 from rollstream.schemas.errors import ConfigurationError
-from tests.harness.collecting import has_come_far
+from tests.harness.collecting import has_come_far, noted_samples
 from tests.harness.forking import run_words, start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.scoring import a_row, analyzed, output_rows, put_own_rewards, scored, sha256, written
 from tests.harness.waits import wait_until
 
 BATCH_ROWS = 64
-"""So many rows one process scores before they are in the journal."""
+"""So many rows one process scores before they are noted."""
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_run_that_was_stopped_goes_on_and_the_output_is_as_if_it_had_not_been(
     assert report["unscored"]["not_completed"]["count"] == 43
     assert sorted(calls(tmp_path)) == sorted(row["response"] for row in rows if row["response"])
     assert output.read_bytes() == uninterrupted
-    assert not list(tmp_path.glob("*_journal.jsonl"))
+    assert not list(tmp_path.glob("*_progress.sqlite"))
 
 
 def test_one_that_was_stopped_does_not_go_on_with_other_options_or_other_rollouts(
@@ -85,12 +85,12 @@ def test_one_that_was_stopped_does_not_go_on_with_other_options_or_other_rollout
         ("--reward_fn", "custom", path, "--data_source", "mine"),
         ("--reward_fn", "custom", path, "--sample_seconds", "2"),
     ):
-        with pytest.raises(ConfigurationError, match="remove that file to score all rows anew"):
+        with pytest.raises(ConfigurationError, match=r"_progress\.sqlite to score all rows anew"):
             analyzed(rollouts, *other)
     written(rollouts, [a_row("b", number) for number in range(100)])
-    with pytest.raises(ConfigurationError, match=r"begun with rollouts = rollouts\.jsonl@"):
+    with pytest.raises(ConfigurationError, match=r"begun with input = .rollouts\.jsonl@"):
         analyzed(rollouts, "--reward_fn", "custom", path)
-    (tmp_path / "rollouts_with_rewards.jsonl_journal.jsonl").unlink()
+    (tmp_path / "rollouts_with_rewards.jsonl_progress.sqlite").unlink()
     scored(rollouts, "--reward_fn", "custom", path)
     assert calls(tmp_path) == ["a"] * 64 + ["b"] * 100
 
@@ -103,14 +103,14 @@ def test_ctrl_c_says_in_one_line_that_the_same_command_goes_on(tmp_path: Path, o
     running = start_forked(
         partial(run_script, tmp_path / "code", "--rollouts", str(rollouts), *words), log=tmp_path / "log"
     )
-    journal = tmp_path / "rollouts_with_rewards.jsonl_journal.jsonl"
-    wait_until(journal.exists, "the first batch")
+    progress = tmp_path / "rollouts_with_rewards.jsonl_progress.sqlite"
+    wait_until(lambda: noted_samples(progress), "the first batch")
     running.signal(signal.SIGINT)
     assert running.wait() == 130
     assert running.said().splitlines() == [
-        f"stopped: what was scored is in {journal.name}; the same command goes on from there"
+        f"stopped: what was scored is in {progress.name}; the same command goes on from there"
     ]
-    assert num_journaled(tmp_path / "rollouts_with_rewards.jsonl") == BATCH_ROWS
+    assert len(noted_samples(progress)) == BATCH_ROWS
 
 
 def test_a_threshold_may_be_another_one_when_it_goes_on(tmp_path: Path, own_rewards: str) -> None:
@@ -122,7 +122,7 @@ def test_a_threshold_may_be_another_one_when_it_goes_on(tmp_path: Path, own_rewa
 
 def test_two_runs_never_write_the_same_output(tmp_path: Path, own_rewards: str) -> None:
     rollouts, words = written(tmp_path / "rollouts.jsonl", [a_row("a")]), ("--reward_fn", "custom")
-    other = Places(tmp_path / "rollouts_with_rewards.jsonl")
+    other = OutputPaths(tmp_path / "rollouts_with_rewards.jsonl")
     with other.locked(), pytest.raises(ConfigurationError, match="another process"):
         analyzed(rollouts, *words, f"{own_rewards}.brevity")
     assert [row["reward"] for row in scored(rollouts, *words, f"{own_rewards}.brevity")] == [-1.0]
@@ -137,14 +137,9 @@ def test_rollouts_that_change_while_they_are_scored_get_no_rewards(tmp_path: Pat
     assert not (tmp_path / "rollouts_with_rewards.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("suffix", "num_kills"),
-    [
-        (".parquet", 3),
-        pytest.param(".parquet", 20, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-        pytest.param(".jsonl", 20, marks=[pytest.mark.slow, pytest.mark.timeout(900)]),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("suffix", "num_kills"), [(".parquet", 20), (".jsonl", 20)])
 def test_wherever_it_is_killed_no_row_is_lost_and_at_most_one_batch_is_scored_again(
     tmp_path: Path, own_rewards: str, suffix: str, num_kills: int
 ) -> None:
@@ -166,9 +161,9 @@ def test_wherever_it_is_killed_no_row_is_lost_and_at_most_one_batch_is_scored_ag
             # It was whole before it could be killed: one more run would score all anew.
             break
         num_killed += 1
-        assert len(set(calls(tmp_path))) - num_journaled(output) <= BATCH_ROWS
+        assert len(set(calls(tmp_path))) - num_noted(output) <= BATCH_ROWS
     assert num_killed >= num_kills // 2
-    if not output.exists() or num_journaled(output):
+    if not output.exists() or num_noted(output):
         ended(start_forked(partial(run, tmp_path / "code", *line), log=tmp_path / "log"))
     assert [(row["data_idx"], row["sample_idx"], row["reward"]) for row in output_rows(rollouts)] == [
         (index // 4, index % 4, float(index)) for index in range(len(rows))
@@ -183,9 +178,8 @@ def has_scored(folder: Path, num_rows: int, running: StartedProcess) -> bool:
     return running.has_ended or len(calls(folder)) >= num_rows
 
 
-def num_journaled(output: Path) -> int:
-    journal = output.with_name(f"{output.name}_journal.jsonl")
-    return max(journal.read_bytes().count(b"\n") - 1, 0) if journal.exists() else 0
+def num_noted(output: Path) -> int:
+    return len(noted_samples(OutputPaths(output).progress))
 
 
 def run(code: Path, *words: str) -> None:

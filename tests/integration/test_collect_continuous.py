@@ -126,7 +126,7 @@ def test_a_topic_is_asked_of_a_server_that_options_name_or_that_the_file_names(t
     assert len(server.asked) == 4
 
 
-@pytest.mark.parametrize("point", ["part_written", "row_published:3", "row_published:4"])
+@pytest.mark.parametrize("point", ["batch_written", "row_published:3", "row_published:4"])
 def test_a_kill_in_the_worst_moments_loses_nothing_and_repeats_nothing(tmp_path, kafka, topics, point):
     put(kafka, topics[0], task("a"), task("b"))
     given = words(tmp_path, kafka, topics)

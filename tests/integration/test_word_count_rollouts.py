@@ -21,6 +21,7 @@ from rollstream.offline.presets import word_count
 from rollstream.offline.presets.mock import answer_to
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RefusedKeyError
+from tests.harness.collecting import noted_samples
 from tests.harness.fake_openai import WITHOUT_DATABASE, Planned, fake_openai
 from tests.harness.waits import wait_until
 
@@ -338,11 +339,11 @@ def test_a_killed_run_goes_on_without_asking_again_what_was_written(tmp_path: Pa
         process = subprocess.Popen(
             [sys.executable, "-c", _COMMAND, *words[1:]], cwd=tmp_path, stdout=subprocess.DEVNULL, env=os.environ
         )
-        journal = tmp_path / "rollouts_journal.jsonl"
-        wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 20, "samples in the journal")
+        progress = tmp_path / "rollouts_progress.sqlite"
+        wait_until(lambda: len(noted_samples(progress)) >= 20, "samples that are noted")
         process.kill()
         process.wait()
-        kept, num_before = journal.read_bytes().count(b"\n"), proxy.num_model_calls
+        kept, num_before = len(noted_samples(progress)), proxy.num_model_calls
         ended = run(*words[1:])
         assert ended.exit_code == 0, ended.output
         assert proxy.num_model_calls - num_before == 100 - kept

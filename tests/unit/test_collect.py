@@ -4,9 +4,8 @@ import json
 
 import pytest
 
-from rollstream.offline.journal import EndedSample, Journal, read_journal
-from rollstream.offline.paths import Places
-from rollstream.offline.states import SampleStates
+from rollstream.offline.ended import EndedSample
+from rollstream.offline.paths import OutputPaths
 from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import task_of
 from rollstream.process.settings.declared import Declaration
@@ -18,6 +17,8 @@ from tests.harness.collecting import (
     collected,
     keys_of,
     lines_of,
+    noted_facts,
+    noted_samples,
     settings_for,
     some_prompts,
 )
@@ -78,54 +79,6 @@ def test_a_row_without_a_usable_prompt_is_a_bad_row_that_says_why(fields, why):
     assert why in bad.why
 
 
-def test_what_was_written_to_the_journal_is_read_and_a_torn_line_is_cut_off_and_written_anew(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
-    journal.append(an_ended(0, 0))
-    journal.append(an_ended(0, 1, response="a\nb \ud800", reward=0.5, components={"exact": 0.5}))
-    journal.close()
-    whole = path.read_bytes()
-    path.write_bytes(whole + whole[:20])
-    assert [ended.sample for _, ended in read_journal(path)] == [0, 1]
-    again = Journal(path)
-    assert path.read_bytes() == whole
-    again.append(an_ended(1, 0))
-    again.close()
-    found = [ended for _, ended in read_journal(path)]
-    assert [(ended.row, ended.sample) for ended in found] == [(0, 0), (0, 1), (1, 0)]
-    assert (found[1].response, found[1].components) == ("a\nb ?", {"exact": 0.5})
-
-
-def test_a_journal_without_any_whole_line_is_emptied(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    path.write_bytes(b'{"row": 0, "sam' * 10_000)
-    Journal(path).close()
-    assert path.read_bytes() == b""
-
-
-def test_lines_wait_for_their_batch_and_no_longer(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    journal = Journal(path)
-    for row in range(63):
-        journal.append(an_ended(row))
-    assert path.stat().st_size == 0
-    journal.append(an_ended(63))
-    assert len(list(read_journal(path))) == 64
-    journal.close()
-
-
-def test_states_know_what_is_left_and_of_two_lines_the_last_counts():
-    states = SampleStates(3)
-    states.note(a_failed(5, 1, attempts=1))
-    states.note(an_ended(5, 0))
-    assert (states.to_ask(5, 3), states.to_ask(4, 3), states.to_ask(10**6, 3)) == ([1, 2], [0, 1, 2], [0, 1, 2])
-    states.note(a_failed(5, 1, attempts=3))
-    assert (states.to_ask(5, 3), states.attempts(5, 1)) == ([2], 3)
-    states.note(an_ended(5, 1))
-    states.note(an_ended(5, 2))
-    assert (states.to_ask(5, 3), states.num_completed) == ([], 3)
-
-
 def test_all_samples_are_written_in_the_order_of_the_rows_with_their_originals(tmp_path):
     source = some_prompts(tmp_path / "data.jsonl", 40)
     report = collected(source, settings_for(tmp_path / "out.jsonl", num_samples=3))
@@ -138,7 +91,7 @@ def test_all_samples_are_written_in_the_order_of_the_rows_with_their_originals(t
         "original_answer": "00002", "original_extra_info": {"index": 2},
     }  # fmt: skip
     assert report.figures.most_in_flight == 8
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "out.jsonl", "out.jsonl_manifest.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "out.jsonl", "out.jsonl_progress.sqlite"]
 
 
 def test_a_complete_collection_is_not_asked_again(tmp_path):
@@ -175,7 +128,7 @@ def test_a_failed_sample_has_no_response_is_listed_and_alone_is_asked_again_up_t
     collected(source, settings.model_copy(update={"max_attempts": 4}), CountingEngine())
     assert all(row["response"] for row in lines_of(tmp_path / "out.jsonl"))
     assert not (tmp_path / "out.jsonl_failures.jsonl").exists()
-    assert not (tmp_path / "out.jsonl_journal.jsonl").exists()
+    assert noted_samples(tmp_path / "out.jsonl_progress.sqlite") == []
 
 
 def test_bad_rows_are_listed_and_counted_and_the_others_asked(tmp_path):
@@ -189,7 +142,7 @@ def test_bad_rows_are_listed_and_counted_and_the_others_asked(tmp_path):
     ]
     assert report.summary is not None
     assert (report.summary.num_bad_rows, report.exit_code) == (3, 0)
-    assert json.loads((tmp_path / "out.jsonl_manifest.json").read_text())["counts"]["bad_rows"] == 3
+    assert noted_facts(tmp_path / "out.jsonl_progress.sqlite")["counts"]["bad_rows"] == 3
 
 
 def test_an_engine_that_answers_nothing_ends_the_collection_before_every_row_has_failed(tmp_path):
@@ -261,10 +214,10 @@ def test_a_server_that_does_not_start_leaves_what_was_collected_as_it_is(tmp_pat
 
     source, settings = some_prompts(tmp_path / "data.jsonl", 3), settings_for(tmp_path / "out.jsonl")
     collected(source, settings)
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    before = (tmp_path / "out.jsonl").read_bytes()
     with pytest.raises(EngineDeadError):
         collected(source, settings.model_copy(update={"overwrite": True}), Absent())
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert (tmp_path / "out.jsonl").read_bytes() == before
     assert collected(source, settings).was_complete
 
 
@@ -279,7 +232,7 @@ def test_a_directory_with_other_files_is_not_replaced_even_anew(tmp_path):
     assert (output / "notes.txt").read_text() == "mine"
 
 
-def test_an_output_that_was_taken_away_is_written_anew_from_the_journal_as_long_as_there_is_one(tmp_path):
+def test_an_output_that_was_taken_away_is_written_anew_from_what_is_noted_as_long_as_a_sample_is_missing(tmp_path):
     source, settings = some_prompts(tmp_path / "data.jsonl", 3), settings_for(tmp_path / "out.jsonl", max_attempts=1)
     engine = CountingEngine(lambda prompt: EngineError("busy") if prompt == "00001=" else None)
     collected(source, settings, engine)
@@ -347,7 +300,7 @@ def test_the_copy_is_written_while_the_output_is_still_held(tmp_path):
 
 def test_a_second_collection_into_the_same_output_is_refused_as_long_as_the_first_runs(tmp_path):
     source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
-    with Places(tmp_path / "out.jsonl").locked(), pytest.raises(ConfigurationError, match="right now"):
+    with OutputPaths(tmp_path / "out.jsonl").locked(), pytest.raises(ConfigurationError, match="right now"):
         collected(source, settings)
     collected(source, settings)
 

@@ -36,7 +36,7 @@ def test_rows_beyond_what_a_record_holds_end_nothing_and_are_counted(tmp_path: P
     report = collected(source, settings_for(tmp_path / "out.jsonl"))
     assert report.summary is not None
     assert (report.summary.num_bad_rows, report.summary.num_completed) == (2, 4)
-    assert [line["data_idx"] for line in lines_of(report.places.failures)] == [2, 3]
+    assert [line["data_idx"] for line in lines_of(report.paths.failures)] == [2, 3]
 
 
 def test_a_long_prompt_may_have_as_many_samples_as_any_other_since_no_record_of_a_topic_holds_it(

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,14 @@ import pytest
 
 from rollstream.offline.collection import CollectReport
 from rollstream.offline.continuous import production
-from rollstream.offline.continuous.feeds import FilesFeed, Found
-from rollstream.offline.continuous.parts import Part, take
-from rollstream.offline.continuous.production import STATE, Production, Schedule
+from rollstream.offline.continuous.production import PROGRESS, Production, Schedule
 from rollstream.offline.continuous.run import run_continuous
-from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.sources import FilesSource, FoundRow
+from rollstream.offline.continuous.taken import BatchRows, TakenRows
 from rollstream.offline.continuous.watch import Watch
-from rollstream.offline.figures import Figures
-from rollstream.offline.paths import Places
+from rollstream.offline.live import LiveCounts
+from rollstream.offline.paths import OutputPaths
+from rollstream.offline.progress import Progress
 from rollstream.offline.summary import CollectSummary
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
@@ -45,7 +46,7 @@ def look(source: Path, output: Path, kind: Kind = "jsonl") -> list[str]:
 
 def asked(output: Path) -> list[str]:
     """What was asked in all parts of JSONL, in their order."""
-    numbers = range(1, 1 + len(list(output.glob("part-*_manifest.json"))))
+    numbers = range(1, 1 + len(list(output.glob("part-??????.jsonl"))))
     return [row["prompt"] for number in numbers for row in lines_of(output / f"part-{number:06}.jsonl")]
 
 
@@ -60,11 +61,10 @@ def write_much(path: Path, kind: Kind) -> None:
             writer.write({"n": f"{row} {'x' * 100}"})
 
 
-def let_months_pass(output: Path) -> None:
-    """All that the state knows was met two months ago."""
-    with sqlite3.connect(output / STATE) as table:
-        table.execute("UPDATE rows SET met_at = met_at - ?", (TWO_MONTHS_SECONDS,))
-    table.close()
+def let_months_pass(output: Path, table: str = "rows", column: str = "met_at") -> None:
+    """All that is known was met, or has gone, two months ago."""
+    with closing(sqlite3.connect(output / PROGRESS)) as database, database:
+        database.execute(f"UPDATE {table} SET {column} = {column} - ?", (TWO_MONTHS_SECONDS,))
 
 
 def test_a_directory_that_is_away_for_a_while_gives_no_row_twice_when_it_is_back(
@@ -76,10 +76,10 @@ def test_a_directory_that_is_away_for_a_while_gives_no_row_twice_when_it_is_back
     look(folder, output)
     let_months_pass(output)
     folder.rename(away)
-    with State(output / STATE) as state, caplog.at_level(logging.WARNING):
+    with TakenRows(output / PROGRESS) as taken, caplog.at_level(logging.WARNING):
         # As a watch finds it that goes on meanwhile.
-        assert list(FilesFeed(folder, settled_seconds=0).look(state)) == []
-        assert state.forget(days=30) == 0
+        assert list(FilesSource(folder, settled_seconds=0).look(taken)) == []
+        assert taken.forget(days=30) == 0
     assert "is not there: nothing is taken until it is back" in caplog.text
     # An empty directory is what is left where a disk was mounted.
     folder.mkdir()
@@ -92,30 +92,17 @@ def test_a_directory_that_is_away_for_a_while_gives_no_row_twice_when_it_is_back
 
 
 def test_rows_of_a_file_that_is_gone_for_good_are_forgotten_in_the_end(tmp_path: Path) -> None:
-    with State(tmp_path / STATE) as state:
-        assert state.is_new(b"a row", "/in/one.jsonl")
-        state.note_marks({"/in/one.jsonl": [1, 2]})
-        state.unmark("/in/one.jsonl")
-    with sqlite3.connect(tmp_path / STATE) as table:
-        table.execute("UPDATE rows SET met_at = met_at - ?", (TWO_MONTHS_SECONDS,))
-    with State(tmp_path / STATE) as state:
-        assert state.forget(days=30) == 0
-    with table:
-        table.execute("UPDATE gone SET since = since - ?", (TWO_MONTHS_SECONDS,))
-    table.close()
-    with State(tmp_path / STATE) as state:
-        assert state.forget(days=30) == 1
-        assert state.is_new(b"a row", "/in/one.jsonl")
-
-
-def test_a_state_of_an_earlier_version_is_gone_on_with(tmp_path: Path) -> None:
-    source = put(tmp_path / "one.jsonl", "a")
-    look(source, tmp_path / "out")
-    with sqlite3.connect(tmp_path / "out" / STATE) as table:
-        table.execute("DROP TABLE gone")
-    table.close()
-    look(put(source, "a", "b"), tmp_path / "out")
-    assert asked(tmp_path / "out") == ["a", "b"]
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        assert taken.is_new(b"a row", "/in/one.jsonl")
+        taken.note_marks({"/in/one.jsonl": [1, 2]})
+        taken.unmark("/in/one.jsonl")
+    let_months_pass(tmp_path)
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        assert taken.forget(days=30) == 0
+    let_months_pass(tmp_path, "gone", "since")
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        assert taken.forget(days=30) == 1
+        assert taken.is_new(b"a row", "/in/one.jsonl")
 
 
 def test_what_the_machine_did_not_give_is_read_at_a_later_look(tmp_path: Path) -> None:
@@ -141,12 +128,12 @@ def test_damaged_content_is_listed_once_and_not_read_again(tmp_path: Path) -> No
     folder = tmp_path / "in"
     folder.mkdir()
     (folder / "torn.parquet").write_bytes(b"PAR1" + b"\0" * 100)
-    with State(tmp_path / STATE) as state:
-        feed = FilesFeed(folder, settled_seconds=0)
-        [found] = feed.look(state)
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        source = FilesSource(folder, settled_seconds=0)
+        [found] = source.look(taken)
         assert isinstance(found.row, BadRow)
-        state.note_marks(feed.marks())
-        assert list(feed.look(state)) == []
+        taken.note_marks(source.marks())
+        assert list(source.look(taken)) == []
 
 
 def test_a_disk_that_fails_while_it_is_read_is_told_with_its_file() -> None:
@@ -174,36 +161,25 @@ def test_a_file_from_a_clock_that_is_ahead_is_read(tmp_path: Path) -> None:
     source = put(tmp_path / "one.jsonl", "a")
     later = time.time() + 3600
     os.utime(source, (later, later))
-    with State(tmp_path / STATE) as state:
-        assert len(list(FilesFeed(source, settled_seconds=2.0).look(state))) == 1
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        assert len(list(FilesSource(source, settled_seconds=2.0).look(taken))) == 1
 
 
 def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    source = put(folder / "one.jsonl", *(f"{row}" for row in range(100_000)))
-    with State(tmp_path / STATE) as state:
-        feed = FilesFeed(folder, settled_seconds=0)
-        found = feed.look(state)
+    path = put(folder / "one.jsonl", *(f"{row}" for row in range(100_000)))
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        source = FilesSource(folder, settled_seconds=0)
+        found = source.look(taken)
         first = next(found)
-        put(tmp_path / "new", "new").rename(source)
+        put(tmp_path / "new", "new").rename(path)
         assert len([first, *found]) == 100_000
-        state.note_marks(feed.marks())
-        [again] = feed.look(state)
+        taken.note_marks(source.marks())
+        [again] = source.look(taken)
         assert again.row.where == "one.jsonl line 1"
         assert not isinstance(again.row, BadRow)
         assert again.row.fields == {"prompt": "new"}
-
-
-def test_rows_of_a_part_that_somebody_removed_are_told_as_lost(tmp_path: Path) -> None:
-    source, output = put(tmp_path / "one.jsonl", "a"), tmp_path / "out"
-    output.mkdir()
-    with State(output / STATE) as state:
-        feed = FilesFeed(source, settled_seconds=0)
-        assert take(Part(output, 1), feed.look(state), feed, state, "prompt", Stop()).num_rows == 1
-    (output / ".part-000001.rows.jsonl").unlink()
-    assert [line for line in look(source, output) if "somebody removed it" in line] != []
-    assert look(source, output) == []
 
 
 def test_a_part_of_bad_rows_alone_leaves_nothing_to_finish(tmp_path: Path) -> None:
@@ -211,8 +187,8 @@ def test_a_part_of_bad_rows_alone_leaves_nothing_to_finish(tmp_path: Path) -> No
     source.write_text("{}\n")
     said = look(source, output)
     assert said == [f"1 rows can't be asked: they are listed in {output}/part-000001_bad_rows.jsonl"]
-    with State(output / STATE) as state:
-        assert (state.open_parts(), state.next_part) == ([], 2)
+    with TakenRows(output / PROGRESS) as taken:
+        assert (taken.open_batches(), taken.next_batch) == ([], 2)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("a.jsonl", "jsonl"), ("a.parquet", "parquet"), ("a", "hf")])
@@ -251,12 +227,12 @@ class OneRow:
         self._stop = stop
         self._left = num_looks
 
-    def look(self, state: State) -> Iterator[Found]:
+    def look(self, taken: TakenRows) -> Iterator[FoundRow]:
         """The row, each time."""
         self._left -= 1
         if not self._left:
             self._stop.ask()
-        yield Found(ReadRow(0, "row 0", {"prompt": "1="}))
+        yield FoundRow(ReadRow(0, "row 0", {"prompt": "1="}))
 
     def marks(self) -> dict[str, Any]:
         """None."""
@@ -266,19 +242,19 @@ class OneRow:
 def num_tries(directory: Path, num_looks: int, *, is_endless: bool = True) -> int:
     """How often a part whose only sample always fails is asked."""
     stop, tried = Stop(), [0]
-    feed = OneRow(stop, num_looks)
-    feed.is_endless = is_endless
+    source = OneRow(stop, num_looks)
+    source.is_endless = is_endless
 
-    def collect_part(rows: Path, output: Path) -> CollectReport:
+    def collect_batch(rows: BatchRows, output: Path, progress: Progress) -> CollectReport:
         tried[0] += 1
         summary = CollectSummary(max_attempts=3)
         summary.num_samples = 1
-        return CollectReport(places=Places(output), figures=Figures(), summary=summary)
+        return CollectReport(paths=OutputPaths(output), figures=LiveCounts(), summary=summary)
 
-    with State(directory / STATE) as state:
+    with TakenRows(directory / PROGRESS) as taken:
         Production(
-            directory=directory, state=state, feed=feed, kind="jsonl", prompt_key="prompt",
-            max_attempts=3, collect_part=collect_part, sink=None, say=lambda line: None,
+            directory=directory, taken=taken, source=source, kind="jsonl", prompt_key="prompt",
+            max_attempts=3, collect_batch=collect_batch, sink=None, say=lambda line: None,
             watch=Watch(Health(), stuck_seconds=60.0),
         ).run(Schedule(every_seconds=0.001), stop)  # fmt: skip
     return tried[0]
@@ -292,8 +268,8 @@ def test_a_server_that_is_gone_for_a_while_does_not_use_up_the_attempts(
     assert num_tries(tmp_path, num_looks=6) == 1
     monkeypatch.setattr(production, "_RETRY_SECONDS", 0.0)
     assert num_tries(tmp_path, num_looks=6) == 1, "the third is the last"
-    with State(tmp_path / STATE) as state:
-        assert state.open_parts() == []
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        assert taken.open_batches() == []
     (tmp_path / "other").mkdir()
     assert num_tries(tmp_path / "other", num_looks=6) == 3
     # One that has no more rows goes on as long as a part is open, and no longer.

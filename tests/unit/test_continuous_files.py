@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -14,17 +13,17 @@ import pytest
 from rollstream.cli.options import Period
 from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
-from rollstream.offline.continuous import parts
-from rollstream.offline.continuous.feeds import FilesFeed
-from rollstream.offline.continuous.parts import Part, take
-from rollstream.offline.continuous.production import STATE
+from rollstream.offline.continuous import batches
+from rollstream.offline.continuous.batches import Batch, take
+from rollstream.offline.continuous.production import PROGRESS
 from rollstream.offline.continuous.run import run_continuous
-from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.sources import FilesSource
+from rollstream.offline.continuous.taken import TakenRows
 from rollstream.offline.job import Job
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.rows.write import write_rows
-from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, EngineDeadError
+from rollstream.schemas.errors import ConfigurationError, EngineDeadError
 from tests.harness.collecting import a_job, lines_of
 
 NOBODY = HttpSettings(urls=("http://127.0.0.1:9",), model="tiny", ready_seconds=0.1)
@@ -77,8 +76,8 @@ def test_rows_that_were_taken_are_known_in_any_order_file_and_format(tmp_path):
     looked(chosen)
     assert prompts(tmp_path / "out") == ["a", "b", "c", "e", "d", "f"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        STATE,
-        *(f"part-00000{number}.jsonl{ending}" for number in (1, 2, 3) for ending in ("", "_manifest.json")),
+        PROGRESS,
+        *(f"part-00000{number}.jsonl" for number in (1, 2, 3)),
     ]
 
 
@@ -149,16 +148,16 @@ def test_a_restart_waits_until_the_next_look_is_due(tmp_path):
 
 def test_a_file_that_is_being_written_is_left_for_the_next_look(tmp_path):
     source = put(tmp_path / "rows.jsonl", "a")
-    with State(tmp_path / "state") as state:
-        feed = FilesFeed(source, settled_seconds=60.0)
-        assert list(feed.look(state)) == []
+    with TakenRows(tmp_path / "state") as taken:
+        files = FilesSource(source, settled_seconds=60.0)
+        assert list(files.look(taken)) == []
         old = time.time() - 61
         os.utime(source, (old, old))
-        assert [found.file for found in feed.look(state)] == [str(source)]
+        assert [found.file for found in files.look(taken)] == [str(source)]
 
 
 def test_more_rows_than_a_part_takes_make_several(tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "MOST_ROWS", 4)
+    monkeypatch.setattr(batches, "MOST_ROWS", 4)
     looked(job(tmp_path, put(tmp_path / "rows.jsonl", *"abcdefghij")))
     sizes = [len(lines_of(tmp_path / "out" / f"part-00000{number}.jsonl")) for number in (1, 2, 3)]
     assert sizes == [4, 4, 2]
@@ -167,46 +166,44 @@ def test_more_rows_than_a_part_takes_make_several(tmp_path, monkeypatch):
 def test_what_was_begun_and_not_noted_is_begun_anew(tmp_path):
     source, out = put(tmp_path / "rows.jsonl", "a", "b"), tmp_path / "out"
     out.mkdir()
-    with State(out / STATE) as state:
-        feed = FilesFeed(source, settled_seconds=0)
-        with pytest.raises(ZeroDivisionError), state.transaction():
-            state.note_marks({"place": state.is_new(b"key", "") / 0})
-        assert state.is_new(b"key", "")
+    with TakenRows(out / PROGRESS) as taken:
+        files = FilesSource(source, settled_seconds=0)
+        with pytest.raises(ZeroDivisionError), taken.transaction():
+            taken.note_marks({"place": taken.is_new(b"key", "") / 0})
+        assert taken.is_new(b"key", "")
         # The process ends after the part was noted, and before it was collected.
-        taken = take(Part(out, state.next_part), feed.look(state), feed, state, "prompt", Stop())
-        assert (taken.num_rows, state.open_parts(), state.next_part) == (2, [1], 2)
-    shutil.copy(out / ".part-000001.rows.jsonl", out / ".part-000007.rows.jsonl")
+        counts = take(Batch(out, taken.next_batch), files.look(taken), files, taken, "prompt", Stop())
+        assert (counts.num_rows, taken.open_batches(), taken.next_batch) == (2, [1], 2)
     looked(job(tmp_path, source))
     assert prompts(out) == ["a", "b"]
-    assert not list(out.glob(".part*"))
 
 
 def test_rows_are_known_as_long_as_their_file_is_there_and_others_for_some_days(tmp_path):
-    with State(tmp_path / "state") as state:
-        assert state.is_new(b"of a file", "/in/one.jsonl")
-        assert state.is_new(b"of a topic", "")
-        state.note_marks({"/in/one.jsonl": [1, 2]})
-        assert state.forget(days=1) == 0
+    with TakenRows(tmp_path / "state") as taken:
+        assert taken.is_new(b"of a file", "/in/one.jsonl")
+        assert taken.is_new(b"of a topic", "")
+        taken.note_marks({"/in/one.jsonl": [1, 2]})
+        assert taken.forget(days=1) == 0
         # Older than tomorrow.
-        assert state.forget(days=-1) == 1
-        assert not state.is_new(b"of a file", "/in/one.jsonl")
-        state.unmark("/in/one.jsonl")
-        assert state.forget(days=-1) == 1
-        assert state.is_new(b"of a topic", "")
+        assert taken.forget(days=-1) == 1
+        assert not taken.is_new(b"of a file", "/in/one.jsonl")
+        taken.unmark("/in/one.jsonl")
+        assert taken.forget(days=-1) == 1
+        assert taken.is_new(b"of a topic", "")
 
 
 def test_a_directory_belongs_to_one_source(tmp_path):
     put(tmp_path / "one.jsonl", "a")
     put(tmp_path / "two.jsonl", "b")
     looked(job(tmp_path, tmp_path / "one.jsonl"))
-    with pytest.raises(ConfigurationError, match=r"collects from .*one\.jsonl, now it is .*two\.jsonl"):
+    with pytest.raises(ConfigurationError, match=r"source = .*one\.jsonl.*two\.jsonl"):
         looked(job(tmp_path, tmp_path / "two.jsonl"))
 
 
 def test_rows_of_another_column_need_another_directory(tmp_path):
     (tmp_path / "one.jsonl").write_text('{"question": "a"}\n')
     looked(job(tmp_path, tmp_path / "one.jsonl"))
-    with pytest.raises(ConfigurationError, match=r"asks the column 'prompt' of its rows, now it is 'question'"):
+    with pytest.raises(ConfigurationError, match=r"prompt_key = .prompt.*question"):
         looked(job(tmp_path, tmp_path / "one.jsonl", prompt_key="question"))
     looked(job(tmp_path, tmp_path / "one.jsonl", prompt_key="question", output=tmp_path / "anew"))
     assert prompts(tmp_path / "anew") == ["a"]
@@ -266,14 +263,14 @@ def test_outputs_that_do_not_fit_are_refused(tmp_path):
     with pytest.raises(ConfigurationError, match=r"name the file with \[kafka\]"):
         looked(job(tmp_path, source, to="topic:demo.collected"))
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / STATE).write_bytes(b"no database at all, but long enough to be looked at" * 20)
-    with pytest.raises(ConfigurationError, match="is not the state of a collection"):
+    (tmp_path / "broken" / PROGRESS).write_bytes(b"no database at all, but long enough to be looked at" * 20)
+    with pytest.raises(ConfigurationError, match="is damaged, or of another program"):
         looked(job(tmp_path, source, output=tmp_path / "broken"))
 
 
 def test_a_state_that_can_not_be_written_ends_the_process(tmp_path):
-    with pytest.raises(BrokenWorldError, match="cannot write"):
-        State(tmp_path / "nowhere" / "state")
+    with pytest.raises(ConfigurationError, match="nowhere/state"):
+        TakenRows(tmp_path / "nowhere" / "state")
 
 
 def test_periods_are_written_with_their_unit():

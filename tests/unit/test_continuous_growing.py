@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.offline.continuous.feeds import FilesFeed
 from rollstream.offline.continuous.growing import GrownRows, ReadTo
-from rollstream.offline.continuous.production import STATE
-from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.production import PROGRESS
+from rollstream.offline.continuous.sources import FilesSource
+from rollstream.offline.continuous.taken import TakenRows
 from rollstream.rows.jsonl import JsonlRows
 from rollstream.rows.row import MAX_ROW_BYTES, BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError
@@ -122,12 +122,12 @@ def test_however_a_file_grows_and_is_looked_at_each_row_is_found(tmp_path: Path)
 def test_a_look_at_a_file_that_grew_gives_its_new_rows_alone(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(line("a") + line("b"))
-    with State(tmp_path / STATE) as state:
-        feed = FilesFeed(path, settled_seconds=0)
+    with TakenRows(tmp_path / PROGRESS) as taken:
+        source = FilesSource(path, settled_seconds=0)
 
         def look() -> list[str]:
-            found = [one.row.fields["prompt"] for one in feed.look(state) if isinstance(one.row, ReadRow)]
-            state.note_marks(feed.marks())
+            found = [one.row.fields["prompt"] for one in source.look(taken) if isinstance(one.row, ReadRow)]
+            taken.note_marks(source.marks())
             return found
 
         assert look() == ["a", "b"]
@@ -136,7 +136,7 @@ def test_a_look_at_a_file_that_grew_gives_its_new_rows_alone(tmp_path: Path) -> 
             stream.write(line("c"))
         assert look() == ["c"]
         # What an earlier version noted: size and time.
-        state.note_marks({str(path): [1, 2]})
+        taken.note_marks({str(path): [1, 2]})
         assert look() == ["a", "b", "c"]
         path.write_bytes(line("d"))
         assert look() == ["d"]

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from rollstream.offline.collection import CollectReport
-from rollstream.offline.continuous.feeds import Found
-from rollstream.offline.continuous.production import STATE, Production, Schedule
-from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.production import PROGRESS, Production, Schedule
+from rollstream.offline.continuous.sources import FoundRow
+from rollstream.offline.continuous.taken import BatchRows, TakenRows
 from rollstream.offline.continuous.watch import Watch, WatchedRows, stuck_seconds
-from rollstream.offline.figures import Figures
-from rollstream.offline.paths import Places
+from rollstream.offline.live import LiveCounts
+from rollstream.offline.paths import OutputPaths
+from rollstream.offline.progress import Progress
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
@@ -34,7 +35,7 @@ class Clock:
         return self.seconds
 
 
-class HeldFeed:
+class HeldSource:
     """Gives a row each time that it is let."""
 
     name = "held"
@@ -43,11 +44,11 @@ class HeldFeed:
     def __init__(self) -> None:
         self.let = threading.Semaphore(0)
 
-    def look(self, state: State) -> Iterator[Found]:
+    def look(self, taken: TakenRows) -> Iterator[FoundRow]:
         """Two rows."""
         for number in range(2):
             self.let.acquire()
-            yield Found(ReadRow(number, f"row {number}", {"prompt": f"{number}="}))
+            yield FoundRow(ReadRow(number, f"row {number}", {"prompt": f"{number}="}))
 
     def marks(self) -> dict[str, Any]:
         """None."""
@@ -62,27 +63,31 @@ def is_ready(health: Health) -> bool:
     return all(check.is_ok for check in health.readiness().values())
 
 
-def production(directory: Path, state: State, feed: HeldFeed, watch: Watch, asked: threading.Event) -> Production:
-    """One whose parts are asked once `asked` is set."""
+def production(
+    directory: Path, taken: TakenRows, source: HeldSource, watch: Watch, asked: threading.Event, begun: threading.Event
+) -> Production:
+    """One whose batches are asked once `asked` is set; `begun` is set when one is to be."""
 
-    def collect_part(rows: Path, output: Path) -> CollectReport:
+    def collect_batch(rows: BatchRows, output: Path, progress: Progress) -> CollectReport:
+        begun.set()
         assert asked.wait(60)
-        return CollectReport(places=Places(output), figures=Figures(), was_complete=True)
+        return CollectReport(paths=OutputPaths(output), figures=LiveCounts(), was_complete=True)
 
     return Production(
-        directory=directory, state=state, feed=feed, kind="jsonl", prompt_key="prompt", max_attempts=1,
-        collect_part=collect_part, sink=None, say=lambda line: None, watch=watch,
+        directory=directory, taken=taken, source=source, kind="jsonl", prompt_key="prompt", max_attempts=1,
+        collect_batch=collect_batch, sink=None, say=lambda line: None, watch=watch,
     )  # fmt: skip
 
 
 def test_a_round_is_stuck_when_nothing_goes_on_for_too_long_and_not_because_it_is_long(tmp_path: Path) -> None:
-    clock, feed, asked, stop = Clock(), HeldFeed(), threading.Event(), Stop()
+    clock, source, asked, stop = Clock(), HeldSource(), threading.Event(), Stop()
+    begun = threading.Event()
     health = Health(clock)
 
     def run() -> None:
         # SQLite wants the thread that opened it.
-        with State(tmp_path / STATE) as state:
-            made = production(tmp_path, state, feed, Watch(health, stuck_seconds=STUCK_SECONDS), asked)
+        with TakenRows(tmp_path / PROGRESS) as taken:
+            made = production(tmp_path, taken, source, Watch(health, stuck_seconds=STUCK_SECONDS), asked, begun)
             made.run(Schedule(every_seconds=1000.0), stop)
 
     def passes(seconds: float) -> bool:
@@ -95,11 +100,11 @@ def test_a_round_is_stuck_when_nothing_goes_on_for_too_long_and_not_because_it_i
         wait_until(health.liveness, "the first look")
         assert passes(90.0)
         assert not passes(20.0), "110 s without a row"
-        feed.let.release()
+        source.let.release()
         wait_until(lambda: is_alive(health), "a row")
         assert passes(90.0)
-        feed.let.release()
-        wait_until(lambda: list(tmp_path.glob(".part-*.rows.jsonl")), "the part")
+        source.let.release()
+        wait_until(begun.is_set, "the batch")
         wait_until(lambda: passes(0.0) and health.liveness()["round"].detail.startswith("0.0 s ago"), "the second row")
         assert not passes(STUCK_SECONDS + 1), "a part that nothing is heard of"
         assert not is_ready(health), "no look has ended"
@@ -112,7 +117,7 @@ def test_a_round_is_stuck_when_nothing_goes_on_for_too_long_and_not_because_it_i
     finally:
         stop.ask()
         asked.set()
-        feed.let.release(2)
+        source.let.release(2)
         thread.join(60)
     assert not thread.is_alive()
 

@@ -15,7 +15,7 @@ from rollstream.offline.compare.examples import example_key
 from rollstream.offline.convert.conversations import export_for_sft
 from rollstream.offline.convert.verifiers_runs import RunName, export_run, import_run
 from rollstream.offline.difficulty.judged_row import RowJudge
-from rollstream.offline.journal import EndedSample
+from rollstream.offline.ended import EndedSample
 from rollstream.offline.output import rollout_columns
 from rollstream.offline.tasks import CollectTask, FileTasks, task_of
 from rollstream.producers.sources.jsonl import JsonlSource

@@ -11,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from rollstream.offline.paths import Places
+from rollstream.offline.paths import OutputPaths
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.rows.columns import MAX_COLUMNS, Columns
 from rollstream.rows.open import open_rows
@@ -207,7 +207,7 @@ def test_a_process_that_is_killed_while_it_replaces_a_directory_leaves_the_forme
     )
     assert killed.returncode == -signal.SIGKILL
     assert not output.exists()
-    with Places(output).locked():
+    with OutputPaths(output).locked():
         assert fields_of(open_rows(output)) == NESTED
     rewrite_rows(output, "hf", lambda: [{"other": 1}])
     assert fields_of(open_rows(output)) == [{"other": 1}]

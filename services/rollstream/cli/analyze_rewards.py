@@ -20,7 +20,7 @@ def command(options: ScoresOptions, as_json: bool) -> None:
 
     A run that was stopped goes on where it was when the same command is run again.
     """
-    from rollstream.offline.scores.progress import rows_shown
+    from rollstream.offline.live import rows_shown
     from rollstream.offline.scores.request import scores_request
     from rollstream.offline.scores.run import score_rollouts
     from rollstream.offline.scores.text import say, score_lines, scores_plain, stopped_line

@@ -18,7 +18,7 @@ def command(options: DifficultyOptions, as_json: bool) -> None:
     """
     from rollstream.offline.difficulty.filtering import FilterRequest, filter_difficulty
     from rollstream.offline.difficulty.report import filter_lines, summary_of
-    from rollstream.offline.scores.progress import rows_shown
+    from rollstream.offline.live import rows_shown
     from rollstream.offline.scores.text import say
 
     request = FilterRequest(**dict(options))

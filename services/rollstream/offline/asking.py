@@ -18,11 +18,11 @@ from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleRunner
 from rollstream.engines.protocol import Engine
 from rollstream.environments.pool.verdicts import Sample
-from rollstream.offline.figures import Figures
-from rollstream.offline.journal import EndedSample
+from rollstream.offline.ended import EndedSample
+from rollstream.offline.live import LiveCounts
+from rollstream.offline.progress import Progress
 from rollstream.offline.scoring import RewardScoring, Unscored
 from rollstream.offline.settings import CollectSettings
-from rollstream.offline.states import SampleStates
 from rollstream.offline.tasks import CollectTask, TaskSource
 from rollstream.rows.row import BadRow
 from rollstream.schemas.errors import TooManyFailuresError
@@ -42,13 +42,14 @@ class _Wanted:
     prompt: PromptSubmitted
     row: int
     sample: int
+    attempts: int
 
 
 class Asking:
     """Asks the missing samples of `tasks` once. `note` is told of each that is not scored; what is held, later."""
 
     def __init__(
-        self, settings: CollectSettings, engine: Engine, *, figures: Figures, note: Callable[[EndedSample], None]
+        self, settings: CollectSettings, engine: Engine, *, figures: LiveCounts, note: Callable[[EndedSample], None]
     ) -> None:
         self._settings = settings
         self._figures = figures
@@ -58,42 +59,42 @@ class Asking:
             engine, identity=_identity(engine), bounds=settings.bounds, agents=Agents(settings.agents)
         )
 
-    async def run(self, tasks: TaskSource, states: SampleStates, scoring: RewardScoring | None) -> None:
+    async def run(self, tasks: TaskSource, progress: Progress, scoring: RewardScoring | None) -> None:
         """Ask all; returns when the last one has ended, and waits for scoring.
 
         Raises `EngineDeadError`, and `TooManyFailuresError` if an engine answers nothing any more.
         """
-        wanted = self._wanted(tasks, states)
+        wanted = self._wanted(tasks, progress)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._settings.concurrency):
-                    group.create_task(self._work(wanted, states, scoring))
+                    group.create_task(self._work(wanted, scoring))
         except ExceptionGroup as errors:
             # Callers choose the exit code by the error itself; the others are those that it cancelled.
             raise errors.exceptions[0] from None
         self._note_held()
 
-    def _wanted(self, tasks: TaskSource, states: SampleStates) -> Iterator[_Wanted]:
-        identity = tasks.identity()
-        for task in tasks.starting_at(states.first_to_ask(self._settings.max_attempts)):
+    def _wanted(self, tasks: TaskSource, progress: Progress) -> Iterator[_Wanted]:
+        settings, identity = self._settings, tasks.identity()
+        for task in tasks.starting_at(progress.first_to_ask(settings.num_samples, settings.max_attempts)):
             if isinstance(task, BadRow):
                 self._figures.num_bad_rows += 1
                 continue
-            missing = states.to_ask(task.number, self._settings.max_attempts)
+            missing = progress.to_ask(task.number, settings.num_samples, settings.max_attempts)
             if not missing:
                 continue
-            prompt = prompt_of(task, self._settings, identity)
-            for sample in missing:
-                yield _Wanted(prompt, task.number, sample)
+            prompt = prompt_of(task, settings, identity)
+            for sample, attempts in missing.items():
+                yield _Wanted(prompt, task.number, sample, attempts)
 
-    async def _work(self, wanted: Iterator[_Wanted], states: SampleStates, scoring: RewardScoring | None) -> None:
+    async def _work(self, wanted: Iterator[_Wanted], scoring: RewardScoring | None) -> None:
         for one in wanted:
             self._figures.asks_one()
             try:
                 rollout = await self._runner.run(one.prompt, one.sample)
             finally:
                 self._figures.in_flight -= 1
-            ended = ended_sample(rollout, row=one.row, attempts=states.attempts(one.row, one.sample) + 1)
+            ended = ended_sample(rollout, row=one.row, attempts=one.attempts + 1)
             if self._is_in_vain(ended):
                 self._hold(ended, rollout)
                 continue
@@ -159,7 +160,7 @@ def _seeded(sampling: Sampling, group: str) -> Sampling:
 
 
 def ended_sample(rollout: RolloutGenerated, *, row: int, attempts: int) -> EndedSample:
-    """What the journal keeps of a rollout."""
+    """What is noted of a rollout."""
     last = rollout.turns[-1] if rollout.turns else None
     failure = rollout.failure
     return EndedSample(

@@ -1,50 +1,53 @@
 """Collects rollouts: tasks of a file or an environment → agent on an engine → rewards, if wanted → file.
 
-  tasks ──▶ missing samples ──▶ SampleRunner(engine) ──▶ scoring (optional) ──▶ journal ──▶ output, failures, picture
+  tasks ──▶ missing samples ──▶ SampleRunner(engine) ──▶ scoring (optional) ──▶ progress ──▶ output, failures, picture
                   ▲                                                                │
-                  └──────── states: what a journal of an earlier process holds ────┘
+                  └──────────────── what an earlier process noted ─────────────────┘
 
-Consumes   the rows of a source that does not change meanwhile, and what an earlier process left in the journal.
-Produces   the output, `_failures.jsonl`, `_manifest.json`, and `_rewards.png` if there are rewards (`places.py`).
+Consumes   the rows of a source that does not change meanwhile, and what an earlier process noted as done.
+Produces   the output, `_failures.jsonl`, `_progress.sqlite`, and `_rewards.png` if there are rewards (`paths.py`).
 Waits for  the engine; a free one of `concurrency` places; room in the queue of scoring.
 
-A process that is killed loses at most the last batch of the journal. Run again, the same command asks for what is
-missing or failed and nothing else, and writes the output anew. When nothing is missing, the journal is removed.
+A process that is killed loses at most the last second. Run again, the same command asks for what is missing or failed
+and nothing else, and writes the output anew. When nothing is missing, the samples are forgotten: the output has them.
+What it was begun with, by which versions, and how it ended stays in `_progress.sqlite`.
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 from rollstream.agents.load import refuse_unknown_agent
 from rollstream.engines.protocol import Engine
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import ScoringPool
 from rollstream.offline.asking import Asking
-from rollstream.offline.figures import Figures
-from rollstream.offline.journal import EndedSample, Journal
-from rollstream.offline.live import show_while_it_runs
-from rollstream.offline.manifest import START_ANEW, Manifest, begun, read_manifest
+from rollstream.offline.ended import EndedSample
+from rollstream.offline.live import LiveCounts, show_while_it_runs
 from rollstream.offline.options import DEFAULT_FAIL_OVER
-from rollstream.offline.output import JournalIndex, ToColumns, output_rows, rollout_columns, write_failures
-from rollstream.offline.paths import Places
+from rollstream.offline.output import ToColumns, ended_of, output_rows, rollout_columns, write_failures
+from rollstream.offline.paths import OutputPaths
+from rollstream.offline.progress import INPUT, Progress, progress_at
 from rollstream.offline.scoring import RewardScoring
 from rollstream.offline.settings import CollectSettings
-from rollstream.offline.states import SampleStates
 from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import TaskSource
+from rollstream.process.crash_points import crash_point
 from rollstream.process.stop import Stop, first_to_end
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, good_rows
 from rollstream.rows.write import refuse_irreplaceable, rewrite_rows, write_rows
 from rollstream.schemas.errors import ConfigurationError, RollstreamError
+from rollstream.schemas.record import utc_now
 
+JOB: Final = "collect"
 _STOPPED: Final = 130
+_START_ANEW: Final = "--overwrite"
+_ADVICE: Final = f"name another output, or begin anew with {_START_ANEW}, which removes what was collected"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +57,8 @@ class CollectReport:
     `fail_over`: see `CollectSettings`.
     """
 
-    places: Places
-    figures: Figures
+    paths: OutputPaths
+    figures: LiveCounts
     summary: CollectSummary | None = None
     was_complete: bool = False
     fail_over: float = DEFAULT_FAIL_OVER
@@ -71,19 +74,19 @@ class CollectReport:
 
     def lines(self, settings: CollectSettings) -> list[str]:
         """For people."""
-        output = self.places.output
+        output = self.paths.output
         if self.was_complete:
             return [f"{output} is complete: nothing is left to ask"]
         if self.summary is None:
             num_noted = self.figures.num_ended - self.figures.num_held
             return [
-                f"stopped: {num_noted} samples of this process are in {self.places.journal.name}; the same command "
+                f"stopped: {num_noted} samples of this process are in {self.paths.progress.name}; the same command "
                 "goes on from there"
             ]
         lines = [*self.summary.lines(self.figures, settings.concurrency), f"written: {output}"]
-        if self.places.failures.exists():
+        if self.paths.failures.exists():
             lines.append(
-                f"what failed is listed in {self.places.failures.name}; the same command asks samples without a "
+                f"what failed is listed in {self.paths.failures.name}; the same command asks samples without a "
                 f"response again, up to {settings.max_attempts} times in all (--max-attempts), and with --retry-failed "
                 "those that failed as often"
             )
@@ -92,136 +95,158 @@ class CollectReport:
                 f"{self.summary.share_failed:.0%} of the samples have no response, more than {self.fail_over:.0%}: the "
                 f"exit code is {self.exit_code}; --fail-over sets the share"
             )
-        if self.places.picture.exists():
-            lines.append(f"drawn: {self.places.picture.name}")
+        if self.paths.picture.exists():
+            lines.append(f"drawn: {self.paths.picture.name}")
         return lines
 
 
 def collect(
-    settings: CollectSettings, tasks: TaskSource, engine: Engine, stop: Stop, to_columns: ToColumns = rollout_columns
+    settings: CollectSettings,
+    tasks: TaskSource,
+    engine: Engine,
+    stop: Stop,
+    to_columns: ToColumns = rollout_columns,
+    progress: Progress | None = None,
 ) -> CollectReport:
     """Collect until everything is asked, or until `stop` is asked; a stopped one writes no output.
 
+    `progress`: where to note what is done, if the caller holds the output; else beside the output, which is locked.
     Raises `ConfigurationError` if the output belongs to other settings or another process; `EngineDeadError` or
     `TooManyFailuresError` if the engine does not answer any more.
     """
     if settings.environment:
         load_environment(settings.environment, settings.environments)
     refuse_unknown_agent(settings.agent.name, settings.agents)
-    places = Places(settings.output)
-    with places.locked():
-        return _Collection(settings, tasks, places, to_columns).run(engine, stop)
+    if progress is not None:
+        return _Collection(settings, tasks, to_columns, progress).run(engine, stop)
+    paths = OutputPaths(settings.output)
+    with paths.locked(), progress_at(paths.progress, JOB, replaces_damaged=settings.overwrite) as own:
+        return _Collection(settings, tasks, to_columns, own).run(engine, stop)
 
 
 class _Collection:
-    def __init__(self, settings: CollectSettings, tasks: TaskSource, places: Places, to_columns: ToColumns) -> None:
+    def __init__(self, settings: CollectSettings, tasks: TaskSource, to_columns: ToColumns, progress: Progress) -> None:
         self._settings = settings
         self._tasks = tasks
-        self._places = places
+        self._paths = OutputPaths(settings.output)
         self._to_columns = to_columns
-        self._figures = Figures()
+        self._progress = progress
+        self._figures = LiveCounts()
 
     def run(self, engine: Engine, stop: Stop) -> CollectReport:
         """See `collect`; the caller holds the lock."""
-        places, earlier = self._places, self._earlier()
-        manifest = begun(earlier, self._settings.compared(), self._tasks.identity())
-        if earlier is not None and earlier.is_finished and not places.journal.exists():
-            self._copy_output()
-            return CollectReport(places=places, figures=self._figures, was_complete=True)
-        if self._settings.overwrite:
-            refuse_irreplaceable(places.output)
+        progress = self._progress
+        begun_with = {**self._settings.compared(), INPUT: self._tasks.identity()}
+        goes_on = not self._settings.overwrite and not self._is_void()
+        if goes_on:
+            progress.refuse_other(begun_with, _ADVICE)
+            if progress.fact("is_finished") and not progress.num_ended():
+                self._copy_output()
+                return CollectReport(paths=self._paths, figures=self._figures, was_complete=True)
         else:
-            _refuse_foreign_output(places, earlier)
-        asyncio.run(self._ask(engine, stop, partial(self._begin, manifest, is_new=earlier is None)))
+            self._refuse_to_replace()
+        asyncio.run(self._ask(engine, stop, partial(self._begin, begun_with, goes_on=goes_on)))
         if stop.is_asked:
-            return CollectReport(places=places, figures=self._figures)
-        manifest = manifest.with_versions({"rollstream": version("rollstream"), engine.name: engine.version})
+            return CollectReport(paths=self._paths, figures=self._figures)
+        summary = self._finish({"rollstream": version("rollstream"), engine.name: engine.version})
         return CollectReport(
-            places=places, figures=self._figures, summary=self._finish(manifest), fail_over=self._settings.fail_over
+            paths=self._paths, figures=self._figures, summary=summary, fail_over=self._settings.fail_over
         )
 
-    def _earlier(self) -> Manifest | None:
-        """What an earlier process began here; None if nothing is to go on with."""
-        found = None if self._settings.overwrite else read_manifest(self._places.manifest)
-        if found is not None and _is_void(found, self._places):
-            self._places.journal.unlink(missing_ok=True)
-            return None
-        return found
+    def _is_void(self) -> bool:
+        """Whether nothing is left that settings could fit to: neither samples that ended nor the output of them."""
+        if self._progress.fact("is_finished") and self._paths.output.exists():
+            return False
+        return not self._progress.num_ended()
+
+    def _refuse_to_replace(self) -> None:
+        """Raise `ConfigurationError` if what is there was not collected here, unless it may be replaced."""
+        if self._settings.overwrite:
+            refuse_irreplaceable(self._paths.output)
+        elif self._paths.output.exists():
+            raise ConfigurationError(
+                f"{self._paths.output} exists, and nothing says that this collection wrote it: name another output, or "
+                f"replace it with {_START_ANEW}"
+            )
 
     async def _ask(self, engine: Engine, stop: Stop, begin: Callable[[], None]) -> None:
-        """Ask what is missing, once the engine has started; the journal is written whatever ends it."""
+        """Ask what is missing, once the engine has started; what ended is committed, whatever ends it."""
         try:
             # A server may be waited for a long time.
             await first_to_end(stop.asked(), engine.start(weight_version=0))
             if stop.is_asked:
                 return
             begin()
-            states = self._states()
-            with contextlib.closing(Journal(self._places.journal)) as journal:
-                await first_to_end(stop.asked(), self._ask_and_show(engine, states, journal))
+            try:
+                await first_to_end(stop.asked(), self._ask_and_show(engine))
+            finally:
+                self._progress.commit()
         finally:
             await engine.close()
 
-    def _begin(self, manifest: Manifest, *, is_new: bool) -> None:
+    def _begin(self, begun_with: Mapping[str, Any], *, goes_on: bool) -> None:
         """Note what is collected here. With --overwrite an earlier output stays until this one takes its place."""
-        if is_new:
-            for path in (self._places.journal, self._places.failures, self._places.picture):
+        progress, settings, figures = self._progress, self._settings, self._figures
+        if not goes_on:
+            for path in (self._paths.failures, self._paths.picture):
                 path.unlink(missing_ok=True)
-        manifest.write(self._places.manifest)
-
-    def _states(self) -> SampleStates:
-        settings, figures = self._settings, self._figures
-        states = SampleStates.read(
-            self._places.journal, settings.num_samples, self._tasks.num_rows, retry_failed=settings.retry_failed
-        )
-        figures.num_earlier = states.num_completed
+            progress.begin(begun_with, started_at=utc_now().isoformat(), versions=[])
+        progress.note_facts(is_finished=False, counts=None)
+        if settings.retry_failed:
+            progress.forget_attempts()
+        figures.num_earlier = progress.num_ended(is_completed=True)
         if self._tasks.num_rows is not None:
             figures.num_samples = self._tasks.num_rows * settings.num_samples
-        return states
 
-    async def _ask_and_show(self, engine: Engine, states: SampleStates, journal: Journal) -> None:
-        settings, figures = self._settings, self._figures
+    async def _ask_and_show(self, engine: Engine) -> None:
+        settings, figures, progress = self._settings, self._figures, self._progress
 
-        def note(sample: EndedSample) -> None:
-            states.note(sample)
-            journal.append(sample)
+        def note(ended: EndedSample) -> None:
+            progress.note(
+                ended.row, ended.sample, ended.noted(), attempts=ended.attempts, is_completed=ended.is_completed
+            )
 
-        def scored(sample: EndedSample) -> None:
-            figures.see(sample)
-            note(sample)
+        def scored(ended: EndedSample) -> None:
+            figures.see(ended)
+            note(ended)
 
         asking = Asking(settings, engine, figures=figures, note=note)
         async with _scoring_of(settings, scored) as scoring:
 
             def look() -> None:
-                journal.flush_if_due()
+                progress.commit_if_due()
                 figures.look(settings.concurrency, scoring_is_full=scoring is not None and scoring.is_full)
 
             # The start of engine and scoring is not part of the rate.
             figures.start()
-            await first_to_end(_ask_and_score(asking, self._tasks, states, scoring), show_while_it_runs(figures, look))
+            asked = _ask_and_score(asking, self._tasks, progress, scoring)
+            await first_to_end(asked, show_while_it_runs(figures, look))
             figures.finish()
 
-    def _finish(self, manifest: Manifest) -> CollectSummary:
-        """Write the output and what belongs to it; the journal stays as long as something is missing in the output."""
-        settings, places = self._settings, self._places
-        with JournalIndex(places.journal, places.index, settings.num_samples) as index:
-            summary = self._summarize(index)
-            rows = partial(output_rows, self._tasks, index, settings, self._to_columns)
-            if next(rows(), None) is None:
-                # Nothing can take the place of a former output, and the next run begins anew.
-                places.journal.unlink()
-                places.manifest.unlink()
-                return summary
-            rewrite_rows(settings.output, settings.kind, rows)
+    def _finish(self, versions: Mapping[str, str]) -> CollectSummary:
+        """Write the output and what belongs to it; samples stay noted as long as something is missing in the output."""
+        settings, progress, summary = self._settings, self._progress, self._summarize()
+        rows = partial(output_rows, self._tasks, progress, settings, self._to_columns)
+        if next(rows(), None) is None:
+            # Nothing can take the place of a former output, and the next run begins anew.
+            progress.clear()
+            return summary
+        rewrite_rows(settings.output, settings.kind, rows)
+        crash_point("output_written")
         self._copy_output()
         if summary.rewards:
             from rollstream.offline.picture import draw_rewards
 
-            draw_rewards(summary.rewards, places.picture, title=f"{settings.output.name}: {settings.environment}")
-        replace(manifest, is_finished=True, counts=summary.counts()).write(places.manifest)
-        if summary.num_completed == summary.num_samples:
-            places.journal.unlink()
+            draw_rewards(summary.rewards, self._paths.picture, title=f"{settings.output.name}: {settings.environment}")
+        known = progress.fact("versions") or []
+        progress.finish(
+            keeps_samples=summary.num_completed < summary.num_samples,
+            is_finished=True,
+            counts=summary.counts(),
+            versions=known if versions in known else [*known, dict(versions)],
+            written_at=utc_now().isoformat(),
+        )
+        crash_point("collection_finished")
         return summary
 
     def _copy_output(self) -> None:
@@ -229,13 +254,13 @@ class _Collection:
         if copy is not None:
             rewrite_rows(copy, "jsonl", lambda: good_rows(open_rows(self._settings.output)))
 
-    def _summarize(self, index: JournalIndex) -> CollectSummary:
+    def _summarize(self) -> CollectSummary:
         """Count everything, and list what failed."""
-        summary, places = CollectSummary(max_attempts=self._settings.max_attempts), self._places
+        summary, failures = CollectSummary(max_attempts=self._settings.max_attempts), self._paths.failures
         first_bad: BadRow | None = None
-        with write_rows(places.failures, "jsonl") as writer:
+        with write_rows(failures, "jsonl") as writer:
             for task in self._tasks:
-                samples = [] if isinstance(task, BadRow) else list(index.of_row(task.number))
+                samples = [] if isinstance(task, BadRow) else ended_of(self._progress, task.number)
                 if isinstance(task, BadRow):
                     summary.num_bad_rows += 1
                     first_bad = first_bad or task
@@ -245,23 +270,21 @@ class _Collection:
         if first_bad is not None and not summary.num_tasks:
             raise ConfigurationError(
                 f"none of {summary.num_bad_rows} rows of {self._tasks.name} can be asked; the first, "
-                f"{first_bad.where}: {first_bad.why}; all are listed in {places.failures}"
+                f"{first_bad.where}: {first_bad.why}; all are listed in {failures}"
             )
         if not summary.num_bad_rows and not summary.failures:
-            places.failures.unlink()
+            failures.unlink()
         return summary
 
 
-async def _ask_and_score(
-    asking: Asking, tasks: TaskSource, states: SampleStates, scoring: RewardScoring | None
-) -> None:
+async def _ask_and_score(asking: Asking, tasks: TaskSource, progress: Progress, scoring: RewardScoring | None) -> None:
     if scoring is None:
-        await asking.run(tasks, states, None)
+        await asking.run(tasks, progress, None)
         return
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(scoring.run())
-            await asking.run(tasks, states, scoring)
+            await asking.run(tasks, progress, scoring)
             await scoring.end()
     except ExceptionGroup as errors:
         # Callers choose the exit code by the error itself.
@@ -277,23 +300,3 @@ async def _scoring_of(
         return
     async with ScoringPool(settings.pool, settings.environments) as pool:
         yield RewardScoring(pool, settings.pool.num_processes, ended)
-
-
-def _is_void(earlier: Manifest, places: Places) -> bool:
-    """Whether nothing is left that settings could fit to: neither samples in the journal nor the output made of it."""
-    if earlier.is_finished and places.output.exists():
-        return False
-    return not places.journal.exists() or not places.journal.stat().st_size
-
-
-def _refuse_foreign_output(places: Places, earlier: Manifest | None) -> None:
-    if earlier is None and places.output.exists():
-        raise ConfigurationError(
-            f"{places.output} exists, and no {places.manifest.name} says that this collection wrote it: name another "
-            f"output, or replace it with {START_ANEW}"
-        )
-    if earlier is None and places.journal.exists():
-        raise ConfigurationError(
-            f"{places.journal} exists without its {places.manifest.name}: bring it back, or begin anew with "
-            f"{START_ANEW}"
-        )

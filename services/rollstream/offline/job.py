@@ -12,11 +12,11 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.environments.protocol import Environment
-from rollstream.offline.collection import CollectReport, collect
-from rollstream.offline.manifest import begun_input
+from rollstream.offline.collection import JOB, CollectReport, collect
 from rollstream.offline.options import AskingOptions, CollectOptions
 from rollstream.offline.output import ToColumns, scored_columns
-from rollstream.offline.paths import Places
+from rollstream.offline.paths import OutputPaths
+from rollstream.offline.progress import Progress, begun_input
 from rollstream.offline.settings import CollectSettings
 from rollstream.offline.tasks import EnvironmentTasks, FileTasks, TaskSource
 from rollstream.process.settings.base import StageSettings
@@ -63,17 +63,19 @@ class Job:
             say(line)
         return report
 
-    def collect(self, settings: CollectSettings, tasks: TaskSource, stop: Stop) -> CollectReport:
-        """Collect these tasks."""
+    def collect(
+        self, settings: CollectSettings, tasks: TaskSource, stop: Stop, progress: Progress | None = None
+    ) -> CollectReport:
+        """Collect these tasks; `progress`: see `collect`."""
         engine = build_engine(self.engine) if isinstance(self.engine, EngineSettings) else self.engine
-        return collect(settings, tasks, engine, stop, self.to_columns)
+        return collect(settings, tasks, engine, stop, self.to_columns, progress)
 
     def tasks(self) -> tuple[TaskSource, str]:
         """The tasks of the source, and the environment that scores them; "" for none."""
         options, path = self.options, Path(self.options.source)
         if self._reads_rows():
             _refuse_same(path, options.output)
-            rows = open_rows(path, "" if options.overwrite else begun_input(Places(options.output).manifest))
+            rows = open_rows(path, "" if options.overwrite else begun_input(OutputPaths(options.output).progress, JOB))
             return FileTasks(rows, prompt_key=options.prompt_key), options.environment or ""
         environment, seed = self.environment(), options.seed or 0
         tasks = EnvironmentTasks(environment, split=options.split, seed=seed, num_rows=options.num_tasks)

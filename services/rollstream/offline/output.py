@@ -1,81 +1,33 @@
-"""The output of a collection from its journal: all samples in the order of the tasks, in constant memory.
+"""The output of a collection: all samples that ended, in the order of the tasks, in constant memory."""
 
-Where a sample is in the journal is kept in a file, 8 bytes each, so that the order does not need them all in memory.
-"""
-
-import os
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, Self
+from typing import Any
 
-from rollstream.offline.journal import EndedSample, read_journal
+from rollstream.offline.ended import EndedSample
+from rollstream.offline.progress import Progress
 from rollstream.offline.settings import CollectSettings
 from rollstream.offline.tasks import CollectTask, TaskSource
 from rollstream.rows.row import BadRow
 from rollstream.rows.write import RowWriter
-from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.failure import FailureCode
 
 Row = dict[str, Any]
 ToColumns = Callable[[CollectTask, EndedSample, CollectSettings], Row | None]
 """The row of a sample; None: the output has none of it."""
-_ENTRY_BYTES: Final = 8
 
 
-class JournalIndex:
-    """The newest line on each sample, found by row. A context manager: its file is removed at the end."""
-
-    def __init__(self, journal: Path, index: Path, num_samples: int) -> None:
-        self._journal = journal
-        self._index = index
-        self._num_samples = num_samples
-
-    def __enter__(self) -> Self:
-        self._lines: IO[bytes] = self._journal.open("rb")
-        self._places = os.open(self._index, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
-        for offset, ended in read_journal(self._journal):
-            if 0 <= ended.sample < self._num_samples and ended.row >= 0:
-                place = (ended.row * self._num_samples + ended.sample) * _ENTRY_BYTES
-                self._note(place, offset)
-        return self
-
-    def _note(self, place: int, offset: int) -> None:
-        try:
-            # 0 is no line, as in the holes of a file.
-            os.pwrite(self._places, (offset + 1).to_bytes(_ENTRY_BYTES, "little"), place)
-        except OSError as error:
-            raise BrokenWorldError(
-                f"cannot write {self._index}: {error.strerror}; make room, and run the same command again"
-            ) from error
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._lines.close()
-        os.close(self._places)
-        self._index.unlink(missing_ok=True)
-
-    def of_row(self, row: int) -> Iterator[EndedSample]:
-        """The samples of a row, in their order."""
-        size = self._num_samples * _ENTRY_BYTES
-        places = os.pread(self._places, size, row * size)
-        for start in range(0, len(places), _ENTRY_BYTES):
-            offset = int.from_bytes(places[start : start + _ENTRY_BYTES], "little")
-            if offset:
-                self._lines.seek(offset - 1)
-                ended = EndedSample.read(self._lines.readline())
-                assert ended is not None
-                yield ended
+def ended_of(progress: Progress, row: int) -> list[EndedSample]:
+    """The samples of a row that ended, in their order."""
+    return [EndedSample.of(row, *one) for one in progress.of_row(row)]
 
 
 def output_rows(
-    tasks: TaskSource, index: JournalIndex, settings: CollectSettings, to_columns: ToColumns
+    tasks: TaskSource, progress: Progress, settings: CollectSettings, to_columns: ToColumns
 ) -> Iterator[Row]:
     """The rows of the output; a bad row of the input has none."""
     for task in tasks:
         if not isinstance(task, BadRow):
-            for ended in index.of_row(task.number):
+            for ended in ended_of(progress, task.number):
                 row = to_columns(task, ended, settings)
                 if row is not None:
                     yield row

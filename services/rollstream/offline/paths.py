@@ -10,20 +10,15 @@ from rollstream.rows.write import restore_replaced
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class OutputPaths:
     """`output` is the file or directory with the rollouts."""
 
     output: Path
 
     @property
-    def journal(self) -> Path:
-        """Every sample that ended, in the order of their ends; kept as long as a sample is missing or failed."""
-        return self._named("_journal.jsonl")
-
-    @property
-    def manifest(self) -> Path:
-        """What the collection was begun with."""
-        return self._named("_manifest.json")
+    def progress(self) -> Path:
+        """What the collection was begun with, and what of it is done."""
+        return self._named("_progress.sqlite")
 
     @property
     def failures(self) -> Path:
@@ -34,11 +29,6 @@ class Places:
     def picture(self) -> Path:
         """The distribution of the rewards."""
         return self._named("_rewards.png")
-
-    @property
-    def index(self) -> Path:
-        """Where each sample is in the journal; only while the output is written."""
-        return self.output.with_name(f".{self.output.name}.index")
 
     @contextmanager
     def locked(self) -> Iterator[None]:

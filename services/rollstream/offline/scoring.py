@@ -1,7 +1,7 @@
 """Scores samples while others are generated: in batches, in processes that are killed at a deadline.
 
 Only so many wait as are scored together. Then whoever brings one more waits too: memory is bounded, and a process that
-is killed loses few answers, since only scored ones are in the journal.
+is killed loses few answers, since only scored ones are noted.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from rollstream.environments.pool.pool import CHUNK_SAMPLES, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
-from rollstream.offline.journal import EndedSample
+from rollstream.offline.ended import EndedSample
 
 
 @dataclass(frozen=True, slots=True)

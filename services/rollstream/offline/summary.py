@@ -5,8 +5,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final
 
-from rollstream.offline.figures import Figures
-from rollstream.offline.journal import EndedSample
+from rollstream.offline.ended import EndedSample
+from rollstream.offline.live import LiveCounts
 from rollstream.offline.statistics import RewardStatistics, shown_text
 from rollstream.schemas.rollout import FinishReason
 
@@ -67,7 +67,7 @@ class CollectSummary:
         return self.statistics.num
 
     def counts(self) -> dict[str, int]:
-        """For the manifest."""
+        """What is noted of the whole collection."""
         return {
             "tasks": self.num_tasks,
             "bad_rows": self.num_bad_rows,
@@ -80,7 +80,7 @@ class CollectSummary:
             "completion_tokens": self.num_tokens,
         }
 
-    def lines(self, figures: Figures, concurrency: int) -> list[str]:
+    def lines(self, figures: LiveCounts, concurrency: int) -> list[str]:
         """For people."""
         failed = self.num_samples - self.num_completed
         lines = [
@@ -130,7 +130,7 @@ class CollectSummary:
             self.rewards[place] = reward
 
 
-def rate_line(figures: Figures, concurrency: int) -> str:
+def rate_line(figures: LiveCounts, concurrency: int) -> str:
     """How fast it was, and what to change to be faster."""
     seconds = figures.elapsed_seconds
     line = (

@@ -14,7 +14,7 @@ from rollstream.rows.jsonl import JsonlRows
 from rollstream.rows.row import RowSource
 from rollstream.schemas.errors import ConfigurationError
 
-_NOT_ROWS: Final = ("_failures.jsonl", "_bad_rows.jsonl", "_journal.jsonl")
+_NOT_ROWS: Final = ("_failures.jsonl", "_bad_rows.jsonl")
 """What our commands write beside rows."""
 _NO_TEXT: Final = ("Cc", "Cs")
 """Control characters, and what stands for bytes that are not UTF-8."""

@@ -1,19 +1,17 @@
-"""Rewards by example, for more examples than fit into memory: a temporary SQLite database, which spills to disk.
+"""Rewards by example, for more examples than fit into memory: a scratch database.
 
 Several rollouts of one example are averaged. Data sets pose a prompt more than once, so one that comes n times in both
 files is n examples, in the order of the files; the samples of one example are told by their index. Where the files have
 a prompt in different numbers, nothing tells which rows belong together: it is one example there.
-
-SQLite deletes the file of the unnamed database by itself.
 """
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rollstream.offline.database import Database
 from rollstream.rows.conversation import asked_of, plain_chat
 from rollstream.schemas.errors import UnusableRowError
 from rollstream.schemas.values import with_whole_numbers
@@ -89,23 +87,22 @@ class ExampleTable:
     """The rewards of two files, by example."""
 
     def __init__(self) -> None:
-        self._database = sqlite3.connect("")
-        self._database.executescript(_CREATE)
+        self._database = Database(None, _CREATE)
 
     def add_all(self, rows: Iterable[ExampleRow], *, is_after: bool) -> None:
         """Add the rows of one file; one without a reward only makes its example known."""
         for row in rows:
-            self._database.execute(_ADD, _values(row, self._occurrence(row, is_after), is_after=is_after))
+            self._database.run(_ADD, *_values(row, self._occurrence(row, is_after), is_after=is_after))
 
     def settle(self) -> None:
         """Make the examples of the rows; called once, after all are added and before anything is asked."""
-        self._database.execute(_SETTLE)
+        self._database.run(_SETTLE)
 
     def _occurrence(self, row: ExampleRow, is_after: bool) -> int:
         """The how manieth example of its prompt the row belongs to, from 0."""
         if row.sample is None:
             return 0
-        [repeats] = self._database.execute(_MEET, (row.key, row.sample, is_after)).fetchone()
+        [(repeats,)] = self._database.read(_MEET, row.key, row.sample, is_after)
         return int(repeats)
 
     def deltas(self, limit: int = -1) -> Iterator[ExampleDelta]:
@@ -114,22 +111,22 @@ class ExampleTable:
             "SELECT label, key, sum_before / num_before, sum_after / num_after FROM compared "
             f"WHERE {_BOTH} ORDER BY {_DELTA}, label LIMIT ?"
         )
-        for label, key, before, after in self._database.execute(query, (limit,)):
+        for label, key, before, after in self._database.read(query, limit):
             yield ExampleDelta(label, key.lower(), before, after)
 
     def means(self) -> tuple[int, float, float]:
         """How many examples have rewards in both files, and the mean over these examples of each file."""
         query = f"SELECT count(*), avg(sum_before / num_before), avg(sum_after / num_after) FROM compared WHERE {_BOTH}"
-        num, before, after = self._database.execute(query).fetchone()
+        [(num, before, after)] = self._database.read(query)
         return num, before or 0.0, after or 0.0
 
     def missing(self, *, is_after: bool, limit: int) -> tuple[int, list[Example]]:
         """How many examples have a reward only in the other file, and the first of them by their labels."""
         here, there = ("num_after", "num_before") if is_after else ("num_before", "num_after")
         where = f"WHERE {here} = 0 AND {there} > 0"
-        [count] = self._database.execute(f"SELECT count(*) FROM compared {where}").fetchone()
+        [(count,)] = self._database.read(f"SELECT count(*) FROM compared {where}")
         query = f"SELECT label, key FROM compared {where} ORDER BY label, key LIMIT ?"
-        return count, [Example(label, key.lower()) for label, key in self._database.execute(query, (limit,))]
+        return count, [Example(label, key.lower()) for label, key in self._database.read(query, limit)]
 
     def close(self) -> None:
         """Delete the database."""

@@ -1,37 +1,65 @@
-"""What `rollstream collect` does with --every, --watch or a topic: makes the feed and the sink, and starts."""
+"""What `rollstream collect` does with --every, --watch or a topic: makes the source and the sink, and starts."""
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from rollstream.offline.collection import CollectReport
-from rollstream.offline.continuous.feeds import EnvironmentFeed, Feed, FilesFeed
-from rollstream.offline.continuous.production import STATE, Production, Say, Schedule
+from rollstream.offline.continuous.production import PROGRESS, Production, Say, Schedule
 from rollstream.offline.continuous.sink import Sink
-from rollstream.offline.continuous.state import State
-from rollstream.offline.continuous.tally import Tally
-from rollstream.offline.continuous.topic_feed import TOPIC, topic_feed
+from rollstream.offline.continuous.sources import ContinuousSource, FilesSource, TaskSplitSource
+from rollstream.offline.continuous.taken import BatchRows, TakenRows
+from rollstream.offline.continuous.topic_source import TOPIC, topic_source
 from rollstream.offline.continuous.watch import HealthPlace, Watch, WatchedRows, served, stuck_seconds
 from rollstream.offline.job import Job
 from rollstream.offline.options import CollectOptions
-from rollstream.offline.paths import Places
+from rollstream.offline.progress import Progress
 from rollstream.offline.tasks import FileTasks
+from rollstream.process.files import held, unwritable
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
-from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import ConfigurationError, RollstreamError
 
 WATCH_SECONDS: Final = 5.0
 SETTLED_SECONDS: Final = 2.0
 """A file that was written to a moment ago may be half there. It is looked at again soon, if looks are frequent."""
 _RARE_SECONDS: Final = 60.0
+_MOST_OPEN: Final = 1000
+
+
+class _Tally:
+    """Counts samples by the newest report on each batch. The older of many are kept as sums alone."""
+
+    def __init__(self) -> None:
+        self._newest: OrderedDict[Path, tuple[int, int]] = OrderedDict()
+        self._num_samples, self._num_completed = 0, 0
+
+    def __contains__(self, output: Path) -> bool:
+        return output in self._newest
+
+    def see(self, output: Path, report: CollectReport) -> None:
+        """What became of a batch."""
+        summary = report.summary
+        found = (0, 0) if summary is None else (summary.num_samples, summary.num_completed)
+        before = self._newest.pop(output, (0, 0))
+        self._newest[output] = found if summary is not None else before
+        self._num_samples += self._newest[output][0] - before[0]
+        self._num_completed += self._newest[output][1] - before[1]
+        while len(self._newest) > _MOST_OPEN:
+            self._newest.popitem(last=False)
+
+    @property
+    def share_failed(self) -> float:
+        """Of the samples, those without a response; 0 without samples."""
+        return (self._num_samples - self._num_completed) / self._num_samples if self._num_samples else 0.0
 
 
 def run_continuous(job: Job, stop: Stop, say: Say) -> int:
     """Collect what is new until `stop` is asked, or once; the exit code.
 
-    It is 0, or 70 if more than the share `fail_over` of the samples of this process's parts has no response. Raises
+    It is 0, or 70 if more than the share `fail_over` of the samples of this process's batches has no response. Raises
     `ConfigurationError` for options that do not fit.
     """
     one = job.options
@@ -42,29 +70,29 @@ def run_continuous(job: Job, stop: Stop, say: Say) -> int:
 
 def _run(job: Job, watch: Watch, stop: Stop, say: Say) -> int:
     one = job.options
-    tally = Tally()
+    tally = _Tally()
     directory = _directory(one)
-    with Places(directory).locked(), State(directory / STATE) as state, _feed(job, state) as (feed, environment):
+    with held(directory), TakenRows(directory / PROGRESS) as taken, _source(job, taken) as (source, environment):
         # Rows of an environment are written by us, with this column.
-        prompt_key = "prompt" if isinstance(feed, EnvironmentFeed) else one.prompt_key
+        prompt_key = "prompt" if isinstance(source, TaskSplitSource) else one.prompt_key
 
-        def collect_part(rows: Path, output: Path) -> CollectReport:
+        def collect_batch(rows: BatchRows, output: Path, progress: Progress) -> CollectReport:
             settings = job.settings(output, one.format, environment)
-            # Later tries of this process at the same part go on counting.
+            # Later tries of this process at the same batch go on counting.
             settings = settings.model_copy(update={"retry_failed": one.retry_failed and output not in tally})
-            tasks = FileTasks(WatchedRows(open_rows(rows), watch), prompt_key=prompt_key)
-            report = job.collect(settings, tasks, stop)
+            tasks = FileTasks(WatchedRows(rows, watch), prompt_key=prompt_key)
+            report = job.collect(settings, tasks, stop, progress)
             tally.see(output, report)
             for line in report.lines(settings):
                 say(line)
             return report
 
         production = Production(
-            directory=directory, state=state, feed=feed, kind=one.format, prompt_key=prompt_key,
-            max_attempts=one.max_attempts, collect_part=collect_part, sink=_sink(job), say=say, watch=watch,
+            directory=directory, taken=taken, source=source, kind=one.format, prompt_key=prompt_key,
+            max_attempts=one.max_attempts, collect_batch=collect_batch, sink=_sink(job), say=say, watch=watch,
         )  # fmt: skip
         if one.retry_failed:
-            state.forget_tries()
+            taken.forget_tries()
         production.run(_schedule(one), stop)
     return RollstreamError.exit_code if tally.share_failed > one.fail_over else 0
 
@@ -86,31 +114,31 @@ def _directory(one: CollectOptions) -> Path:
     if Path(one.source).is_dir() and directory.is_relative_to(Path(one.source).resolve()):
         raise ConfigurationError(f"--output {directory} lies in the source, which would collect it: name another one")
     try:
-        if directory.exists() and any(directory.iterdir()) and not (directory / STATE).exists():
+        if directory.exists() and any(directory.iterdir()) and not (directory / PROGRESS).exists():
             raise ConfigurationError(
                 f"--output {directory} holds files of somebody else: name a directory that is new or empty"
             )
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigurationError(f"cannot write {directory}: {error.strerror}; choose another place") from error
+        raise unwritable(directory, error) from error
     return directory
 
 
 @contextmanager
-def _feed(job: Job, state: State) -> Iterator[tuple[Feed, str]]:
-    """The feed, and the environment that scores its rows; "" for none."""
+def _source(job: Job, taken: TakenRows) -> Iterator[tuple[ContinuousSource, str]]:
+    """The source, and the environment that scores its rows; "" for none."""
     one = job.options
     if one.source.startswith(TOPIC):
         cluster, topic = _cluster(job, one.source), one.source.removeprefix(TOPIC)
-        with topic_feed(cluster.kafka, cluster.run, topic, state, accept_loss=one.accept_loss) as feed:
-            yield feed, one.environment or ""
+        with topic_source(cluster.kafka, cluster.run, topic, taken, accept_loss=one.accept_loss) as source:
+            yield source, one.environment or ""
     elif Path(one.source).exists():
         every = _schedule(one).every_seconds
         settled = SETTLED_SECONDS if every is not None and every < _RARE_SECONDS else 0.0
-        files = FilesFeed(Path(one.source), settled_seconds=settled, is_looked_at_again=every is not None)
+        files = FilesSource(Path(one.source), settled_seconds=settled, is_looked_at_again=every is not None)
         yield files, one.environment or ""
     else:
-        found = EnvironmentFeed(job.environment(), split=one.split, seed=one.seed or 0, num_tasks=one.num_tasks)
+        found = TaskSplitSource(job.environment(), split=one.split, seed=one.seed or 0, num_tasks=one.num_tasks)
         yield found, one.source if one.environment is None else one.environment
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from rollstream.offline.continuous import metrics
-from rollstream.offline.figures import Figures
+from rollstream.offline.live import LiveCounts
 from rollstream.process.health import Health
 from rollstream.rows.row import BadRow, ReadRow, RowSource
 
 _START_SECONDS: Final = 1800.0
-"""For what has no bound of its own: loading a model, scoring the last samples, writing a part, publishing it."""
+"""For what has no bound of its own: loading a model, scoring the last samples, writing a batch, publishing it."""
 
 T = TypeVar("T")
 
@@ -45,15 +45,15 @@ class Watch:
             self.goes_on()
             yield one
 
-    def looked(self, num_open_parts: int) -> None:
+    def looked(self, num_open_batches: int) -> None:
         """A look at the source ended."""
         metrics.LAST_LOOK.set_to_current_time()
-        metrics.OPEN_PARTS.set(num_open_parts)
+        metrics.OPEN_PARTS.set(num_open_batches)
         self._health.check("source", True, "looked at")
         self.goes_on()
 
-    def asked(self, figures: Figures) -> None:
-        """What is missing of a part was asked."""
+    def asked(self, figures: LiveCounts) -> None:
+        """What is missing of a batch was asked."""
         metrics.WRITTEN.inc(figures.num_completed)
         for code, count in figures.failures.items():
             metrics.FAILURES.labels(code=code).inc(count)

@@ -6,13 +6,13 @@ reward neither passed nor failed: where there is one, no pass figure is given.
 """
 
 import math
-import sqlite3
 from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from rollstream.offline.convert.verifiers_row import metrics_of
+from rollstream.offline.database import Database
 from rollstream.offline.statistics import RewardStatistics
 from rollstream.schemas.values import with_whole_numbers
 
@@ -27,8 +27,9 @@ class RunFigures:
         self.rewards = RewardStatistics()
         self._metrics: defaultdict[str, RewardStatistics] = defaultdict(RewardStatistics)
         self._num_rows = self._num_errors = 0
-        self._database = sqlite3.connect("")
-        self._database.execute("CREATE TABLE examples (id BLOB PRIMARY KEY, num INTEGER, passed INTEGER) WITHOUT ROWID")
+        self._database = Database(
+            None, "CREATE TABLE examples (id BLOB PRIMARY KEY, num INTEGER, passed INTEGER) WITHOUT ROWID"
+        )
 
     def add(self, result: Mapping[str, Any], *, zero_for_failed: bool = False) -> None:
         """Count a row of results.jsonl. verifiers writes 0.0 where an error ended a sample: that is no reward here."""
@@ -42,10 +43,11 @@ class RunFigures:
             if name in self._metrics or len(self._metrics) < _MOST_METRICS:
                 self._metrics[name].add(value)
         has_passed = isinstance(reward, int | float) and not isinstance(reward, bool) and reward >= PASS_THRESHOLD
-        self._database.execute(
+        self._database.run(
             "INSERT INTO examples VALUES (?, 1, ?) "
             "ON CONFLICT (id) DO UPDATE SET num = num + 1, passed = passed + excluded.passed",
-            (repr(with_whole_numbers(result.get("example_id"))).encode("utf-8", "replace"), has_passed),
+            repr(with_whole_numbers(result.get("example_id"))).encode("utf-8", "replace"),
+            has_passed,
         )
 
     def metadata(self) -> dict[str, Any]:
@@ -53,9 +55,7 @@ class RunFigures:
 
         Viewers multiply the two counts. Where examples have not equally many samples, each row counts as an example.
         """
-        num_examples, least, most = self._database.execute(
-            "SELECT count(*), min(num), max(num) FROM examples"
-        ).fetchone()
+        [(num_examples, least, most)] = self._database.read("SELECT count(*), min(num), max(num) FROM examples")
         is_even = least == most
         is_judged = is_even and num_examples and not self.rewards.num_without
         pass_at_k, pass_all_k = self._passes(most) if is_judged else ({}, {})
@@ -77,7 +77,7 @@ class RunFigures:
 
     def _passes(self, num_samples: int) -> tuple[dict[str, float], dict[str, float]]:
         """pass@k and pass^k for samples of which all examples have `num_samples`; empty for one sample."""
-        counted = self._database.execute("SELECT passed, count(*) FROM examples GROUP BY passed").fetchall()
+        counted = list(self._database.read("SELECT passed, count(*) FROM examples GROUP BY passed"))
         num_examples = sum(times for _, times in counted)
         any_passed, all_passed = dict[str, float](), dict[str, float]()
         for k in _powers(num_samples) if num_samples > 1 else ():

@@ -24,6 +24,7 @@ from rollstream.offline.difficulty.judged_row import JudgedRow, RowJudge
 from rollstream.offline.difficulty.problems import Problems
 from rollstream.offline.difficulty.report import ALL_BUCKETS, BucketTotals, FilterReport, summary_of, write_metrics
 from rollstream.offline.options import DifficultyOptions
+from rollstream.process.crash_points import crash_point
 from rollstream.process.files import replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
@@ -158,6 +159,7 @@ def _write(
     summary = folder / f"summary_{strategy}.json"
     remove_output(summary)
     report.files += write_metrics(folder, strategy, problems, report.totals)
+    crash_point("metrics_written")
     used = [bucket for bucket in ALL_BUCKETS if report.totals.counts[bucket]]
     with ExitStack() as files:
         writers = {bucket: files.enter_context(write_rows(paths[bucket], kind)) for bucket in used}
@@ -165,6 +167,7 @@ def _write(
             on_rows(1)
             if isinstance(row, ReadRow):
                 _write_row(row, problems, request.judge, writers, report)
+    crash_point("buckets_written")
     written = [paths[bucket] for bucket in used]
     for path in _all_paths(request):
         if path not in written:

@@ -1,31 +1,22 @@
-"""The statistics of all problems, in a temporary table on the disk (SQLite), so that memory does not grow with them.
+"""The statistics of all problems, in a scratch database, so that memory does not grow with them.
 
 Each row is noted first. Then the notes are sorted by problem and reward, so that sums are added in an order that does
-not depend on the file's, and each problem becomes one line. SQLite removes the table's file from its directory as soon
-as it is open: also after kill -9 nothing is left. It lies where TMPDIR says, else in /var/tmp.
+not depend on the file's, and each problem becomes one line. It takes about 100 bytes a row.
 """
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 from types import TracebackType
 from typing import Any, Final, Self
 
+from rollstream.offline.database import Database
 from rollstream.offline.difficulty.buckets import UNKNOWN, Cuts, difficulty_score
 from rollstream.offline.difficulty.judged_row import JudgedRow
 from rollstream.offline.statistics import RewardStatistics
-from rollstream.schemas.errors import BrokenWorldError
 
-_CACHE_KIB: Final = 16_384
-_BROKEN_DISK: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN)
-_SCHEMA: Final = f"""
-PRAGMA journal_mode = OFF;
-PRAGMA synchronous = OFF;
-PRAGMA temp_store = FILE;
-PRAGMA cache_size = -{_CACHE_KIB};
+_SCHEMA: Final = """
 CREATE TABLE note (problem BLOB, source TEXT, data_idx INTEGER, reward REAL, normalized REAL, passed INTEGER);
 CREATE TABLE problem (
     id BLOB PRIMARY KEY, source TEXT, data_idx INTEGER, num_rows INTEGER, num_samples INTEGER, num_judged INTEGER,
@@ -58,13 +49,10 @@ class Problem:
 
 
 class Problems:
-    """A temporary table of problems; `with` removes it. Raises `BrokenWorldError` where the disk is full."""
+    """A temporary table of problems; `with` removes it. Raises `MachineError` where the disk is full."""
 
     def __init__(self) -> None:
-        with _on_disk():
-            # An empty name: a file of SQLite's own, which no other process can open.
-            self._table = sqlite3.connect("", isolation_level=None)
-            self._table.executescript(_SCHEMA)
+        self._table = Database(None, _SCHEMA)
 
     def __enter__(self) -> Self:
         return self
@@ -84,28 +72,28 @@ class Problems:
 
         `by_pass`: only samples of which it is known whether they pass count as samples there.
         """
-        notes = self._read("SELECT * FROM note ORDER BY problem, reward, normalized, passed, data_idx, source")
+        notes = self._table.read("SELECT * FROM note ORDER BY problem, reward, normalized, passed, data_idx, source")
         lines = (
             _line(problem, rows, min_samples=min_samples, by_pass=by_pass)
             for problem, rows in groupby(notes, itemgetter(0))
         )
         self._insert("problem", 15, lines)
-        self._run("DROP TABLE note")
+        self._table.run("DROP TABLE note")
 
     def scores(self) -> Iterator[tuple[float, int]]:
         """Each score of the known problems and how many have it, ascending."""
-        yield from self._read(
+        yield from self._table.read(
             "SELECT difficulty_score, count(*) FROM problem WHERE bucket IS NULL GROUP BY 1 ORDER BY 1"
         )
 
     def num_known(self) -> int:
         """Problems with enough samples."""
-        [(count,)] = self._read("SELECT count(*) FROM problem WHERE bucket IS NULL")
+        [(count,)] = self._table.read("SELECT count(*) FROM problem WHERE bucket IS NULL")
         return int(count)
 
     def score_range(self) -> tuple[float, float, int]:
         """Smallest and largest score of the known problems, and how many different ones there are."""
-        [(lowest, highest, different)] = self._read(
+        [(lowest, highest, different)] = self._table.read(
             "SELECT min(difficulty_score), max(difficulty_score), count(DISTINCT difficulty_score) FROM problem "
             "WHERE bucket IS NULL"
         )
@@ -113,32 +101,21 @@ class Problems:
 
     def divide(self, cuts: Cuts) -> None:
         """Give each known problem its bucket."""
-        self._table.create_function("bucket_for", 1, cuts.bucket, deterministic=True)
-        self._run(f"UPDATE problem SET bucket = bucket_for({cuts.measure.value}) WHERE bucket IS NULL")
+        self._table.define("bucket_for", cuts.bucket)
+        self._table.run(f"UPDATE problem SET bucket = bucket_for({cuts.measure.value}) WHERE bucket IS NULL")
 
     def bucket_of(self, problem: bytes) -> str | None:
         """The bucket; None if there is no such problem."""
-        found = list(self._read("SELECT bucket FROM problem WHERE id = ?", (problem,)))
+        found = list(self._table.read("SELECT bucket FROM problem WHERE id = ?", problem))
         return str(found[0][0]) if found else None
 
     def __iter__(self) -> Iterator[Problem]:
         """All problems, by `data_idx` and id."""
-        rows = self._read("SELECT * FROM problem ORDER BY data_idx IS NULL, data_idx, id")
+        rows = self._table.read("SELECT * FROM problem ORDER BY data_idx IS NULL, data_idx, id")
         return (Problem(*row) for row in rows)
 
     def _insert(self, table: str, width: int, rows: Iterable[Sequence[Any]]) -> None:
-        with _on_disk():
-            self._table.execute("BEGIN")
-            self._table.executemany(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", rows)
-            self._table.execute("COMMIT")
-
-    def _run(self, statement: str) -> None:
-        with _on_disk():
-            self._table.execute(statement)
-
-    def _read(self, query: str, values: Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        with _on_disk():
-            yield from self._table.execute(query, values)
+        self._table.run_many(f"INSERT INTO {table} VALUES ({', '.join('?' * width)})", rows)
 
 
 def _line(problem: bytes, notes: Iterable[Sequence[Any]], *, min_samples: int, by_pass: bool) -> Sequence[Any]:
@@ -163,15 +140,3 @@ def _line(problem: bytes, notes: Iterable[Sequence[Any]], *, min_samples: int, b
     score = difficulty_score(normalized.mean, normalized.std)
     moments = (rewards.mean, rewards.std, rewards.lowest, rewards.highest, normalized.mean)
     return (problem, source, data_idx, *counts, *moments, score, pass_rate, bucket)
-
-
-@contextmanager
-def _on_disk() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode & 0xFF not in _BROKEN_DISK:
-            raise
-        raise BrokenWorldError(
-            f"the temporary table of problems: {error}; set TMPDIR to a directory with room for about 100 bytes a row"
-        ) from error

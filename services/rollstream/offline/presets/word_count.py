@@ -12,11 +12,11 @@ from pydantic import SecretStr, ValidationError
 
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
+from rollstream.offline.ended import EndedSample
 from rollstream.offline.engine_choice import litellm_variable, named_engine
 from rollstream.offline.job import Job, Say, kind_of
-from rollstream.offline.journal import EndedSample
 from rollstream.offline.options import AskingOptions, CollectOptions, WordCountOptions
-from rollstream.offline.paths import Places
+from rollstream.offline.paths import OutputPaths
 from rollstream.offline.presets.mock import MockWordCounter
 from rollstream.offline.settings import CollectSettings
 from rollstream.offline.statistics import RewardStatistics, example_lines, shown_text, summarized
@@ -124,7 +124,7 @@ def _declared(options: WordCountOptions) -> tuple[str, dict[str, Declaration]]:
 
 
 def _refuse_foreign(job: Job) -> None:
-    copy, is_ours = job.jsonl_copy, Places(job.options.output).manifest.exists() or job.options.overwrite
+    copy, is_ours = job.jsonl_copy, OutputPaths(job.options.output).progress.exists() or job.options.overwrite
     if copy is not None and copy.exists() and not is_ours:
         raise ConfigurationError(
             f"{copy} exists, and this command did not write it: name another --output, or replace it with --overwrite"

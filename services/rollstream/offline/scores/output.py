@@ -1,17 +1,31 @@
-"""The output of `analyze-rewards`: the rows of the rollouts with their scores from the journal. Constant memory."""
+"""The output of `analyze-rewards`: the rows of the rollouts with what was noted of them. Constant memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rollstream.offline.progress import Progress
 from rollstream.offline.scores.earlier import EarlierColumns
-from rollstream.offline.scores.journal import Score, ScoresJournal
 from rollstream.offline.scores.request import ScoresRequest
 from rollstream.offline.statistics import Reasons, StatisticsBySource
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
 from rollstream.schemas.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What scoring the row with this number gave: a reward, or the failure that says why there is none."""
+
+    row: int
+    reward: float | None
+    failure: str | None = None
+
+    def note(self, progress: Progress) -> None:
+        """Note it as done."""
+        noted = {"failure": self.failure} if self.reward is None else {"reward": self.reward}
+        progress.note(self.row, 0, noted, is_completed=self.reward is not None)
 
 
 @dataclass(slots=True)
@@ -36,10 +50,10 @@ class ScoresReport:
 class ScoredRows:
     """The rows of the output. `report` is about the last time that they were all read."""
 
-    def __init__(self, rollouts: RowSource, identity: str, journal: ScoresJournal, request: ScoresRequest) -> None:
+    def __init__(self, rollouts: RowSource, identity: str, progress: Progress, request: ScoresRequest) -> None:
         self._rollouts = rollouts
         self._identity = identity
-        self._journal = journal
+        self._progress = progress
         self._request = request
         self.report = ScoresReport(request.output)
 
@@ -50,7 +64,7 @@ class ScoredRows:
         """
         self.report = report = ScoresReport(self._request.output)
         earlier = EarlierColumns(self._request.output, self._request.function.column)
-        scores = iter(self._journal)
+        scores = (Score(row, noted.get("reward"), noted.get("failure")) for row, noted in self._progress.each_row())
         for row in self._rollouts:
             report.num_rows += 1
             if isinstance(row, BadRow):
@@ -96,5 +110,5 @@ class ScoredRows:
     def _changed(self) -> ConfigurationError:
         return ConfigurationError(
             f"{self._request.rollouts} changed while it was scored, so nothing is written: bring back what it was, or "
-            f"remove {self._journal.path} to score all rows anew"
+            f"remove {self._progress.path} to score all rows anew"
         )

@@ -1,30 +1,31 @@
 """`analyze-rewards`: gives the rollouts of a file their rewards, in a new file beside it.
 
-  rollouts ──▶ rows that the journal lacks ──▶ scoring processes ──▶ journal ──▶ output, with the rollouts read again
+  rollouts ──▶ rows that were not scored ──▶ scoring processes ──▶ progress ──▶ output, with the rollouts read again
 
 Reward functions run in processes that are killed when they hang (`environments.pool`). A row without a response, or
 whose reward function failed, has a null reward and its reason in `reward_failure`; it never has a reward of 0 for that.
 The rollouts are only read. Memory does not grow with them.
 
-A run that was killed leaves the former output, and the journal without its last batch. The same command goes on from
-there, and removes the journal when the output is whole.
+A run that was killed leaves the former output, and what it scored but for its last batch in `_progress.sqlite`. The
+same command goes on from there, and removes that file when the output is whole.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 from rollstream.environments.pool.pool import CHUNK_SAMPLES, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput
-from rollstream.offline.paths import Places
+from rollstream.offline.paths import OutputPaths
+from rollstream.offline.progress import INPUT, Progress, progress_at
 from rollstream.offline.scores.columns import is_ours, prompt_of, turns_of
 from rollstream.offline.scores.earlier import refuse_unfit
-from rollstream.offline.scores.journal import Score, ScoresJournal
-from rollstream.offline.scores.output import ScoredRows, ScoresReport
+from rollstream.offline.scores.output import Score, ScoredRows, ScoresReport
 from rollstream.offline.scores.request import ScoresRequest
+from rollstream.process.crash_points import crash_point
 from rollstream.rows.conversation import ANSWERS, metadata_of, reference_of, shown
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow, RowSource, num_characters
@@ -32,6 +33,7 @@ from rollstream.rows.write import rewrite_rows
 from rollstream.schemas.errors import ConfigurationError, RewardError
 from rollstream.schemas.failure import FailureCode
 
+_JOB: Final = "analyze-rewards"
 _BATCH_CHARACTERS: Final = 2**23
 _NOT_LOADED: Final = (FailureCode.UNKNOWN_ENVIRONMENT, FailureCode.BROKEN_ENVIRONMENT)
 
@@ -44,22 +46,27 @@ def score_rollouts(request: ScoresRequest, on_rows: OnRows = lambda number: None
     Raises `ConfigurationError` if the file can't be read or the output not be written, if another process writes it, or
     if a run with other options was stopped before its end.
     """
-    places, rollouts = Places(request.output), open_rows(request.rollouts)
-    with places.locked():
+    paths, rollouts = OutputPaths(request.output), open_rows(request.rollouts)
+    with paths.locked(), progress_at(paths.progress, _JOB) as progress:
         refuse_unfit(request.output, request.function.column, rollouts)
         identity = rollouts.identity()
-        journal = ScoresJournal(places.journal, {"rollouts": identity, **request.compared()})
-        num_resumed = journal.num_rows
-        missing = (row for row in rollouts if isinstance(row, ReadRow) and row.number > journal.last_row)
-        asyncio.run(_score(missing, request, journal, on_rows))
-        scored = ScoredRows(rollouts, identity, journal, request)
-        is_scored = any(score.reward is not None for score in journal)
+        begun_with = {INPUT: identity, **request.compared()}
+        num_resumed = progress.num_ended()
+        if num_resumed:
+            advice = f"name another --output, or remove {progress.path} to score all rows anew"
+            progress.refuse_other(begun_with, advice)
+        last = progress.last_row
+        missing = (row for row in rollouts if isinstance(row, ReadRow) and row.number > last)
+        asyncio.run(_score(missing, request, progress, begun_with, on_rows))
+        scored = ScoredRows(rollouts, identity, progress, request)
+        is_scored = progress.num_ended(is_completed=True) > 0
         if is_scored:
             rewrite_rows(request.output, request.kind, scored.read)
+            crash_point("scores_written")
         else:
             # Nothing is gained, and what is there may have rewards: it stays. Reading all makes the report.
             deque(scored.read(), maxlen=0)
-        journal.remove()
+        progress.clear()
     if not is_scored:
         _refuse_unanswered(rollouts)
     scored.report.num_resumed = num_resumed
@@ -77,11 +84,19 @@ def _refuse_unanswered(rollouts: RowSource) -> None:
         )
 
 
-async def _score(rows: Iterable[ReadRow], request: ScoresRequest, journal: ScoresJournal, on_rows: OnRows) -> None:
+async def _score(
+    rows: Iterable[ReadRow], request: ScoresRequest, progress: Progress, begun_with: Mapping[str, Any], on_rows: OnRows
+) -> None:
     async with ScoringPool(request.bounds, request.function.declarations) as pool:
         # One chunk a process: what a killed run loses stays small.
         for batch in _batches(rows, CHUNK_SAMPLES * request.bounds.num_processes):
-            journal.append(await _scores(batch, request, pool))
+            scores = await _scores(batch, request, pool)
+            if not progress.num_ended():
+                # Not before: what can't be loaded, or be read at all, leaves nothing that other options don't fit to.
+                progress.begin(begun_with)
+            for score in scores:
+                score.note(progress)
+            progress.commit()
             on_rows(len(batch))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rollstream.offline.paths import Places
+from rollstream.offline.paths import OutputPaths
 from rollstream.offline.scores.output import ScoresReport
 from rollstream.offline.statistics import SourceStatistics
 from rollstream.process.terminal import escaped
@@ -46,10 +46,10 @@ def score_lines(report: ScoresReport) -> Iterator[str]:
 
 def stopped_line(output: Path) -> str:
     """What Ctrl-C leaves."""
-    journal = Places(output).journal
-    if not journal.exists():
+    progress = OutputPaths(output).progress
+    if not progress.exists():
         return "stopped: no row was scored yet; the same command begins anew"
-    return escaped(f"stopped: what was scored is in {journal.name}; the same command goes on from there")
+    return escaped(f"stopped: what was scored is in {progress.name}; the same command goes on from there")
 
 
 def _of_source(statistics: SourceStatistics) -> str:

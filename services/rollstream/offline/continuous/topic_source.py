@@ -8,8 +8,8 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.clients import cluster_topics
 from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.reader import TopicReader
-from rollstream.offline.continuous.feeds import Found
-from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.sources import FoundRow
+from rollstream.offline.continuous.taken import TakenRows
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.rows.jsonl import row_of_line
 from rollstream.rows.row import BadRow, ReadRow
@@ -19,8 +19,8 @@ TOPIC: Final = "topic:"
 """What a source or a sink begins with if it is a topic; the rest is the topic's whole name on the cluster."""
 
 
-class TopicFeed:
-    """The messages of one topic, from its start on or from where the state is. `open` it before the first look.
+class MessagesSource:
+    """The messages of one topic, from its start on or from where it was read to. `open` it before the first look.
 
     Raises `ConfigurationError` if the topic does not exist.
     """
@@ -39,30 +39,30 @@ class TopicFeed:
         identity = self._admin.identity([topic])
         self.name = f"{TOPIC}{topic} {identity.topic_ids[topic]} of cluster {identity.cluster_id}"
 
-    def open(self, state: State) -> TopicReader:
+    def open(self, taken: TakenRows) -> TopicReader:
         """The reader of the topic, which is opened at the first call.
 
         Raises `ConfigurationError` if messages were deleted that were never read, unless that is accepted.
         """
         if self._reader is None:
-            start = self._start(state, self._admin.bounds(self._topic))
+            start = self._start(taken, self._admin.bounds(self._topic))
             self._reader = TopicReader(
                 self._kafka, [self._topic], start=start, monitor_group=self._monitor_group, follows=True
             )
         return self._reader
 
-    def look(self, state: State) -> Iterator[Found]:
-        """See `Feed.look`."""
-        reader = self.open(state)
+    def look(self, taken: TakenRows) -> Iterator[FoundRow]:
+        """See `ContinuousSource.look`."""
+        reader = self.open(taken)
         for message in reader.to_end():
             self._marks[f"{self._topic}/{message.partition}"] = message.offset + 1
-            yield Found(_row(message))
+            yield FoundRow(_row(message))
         for (topic, partition), offset in reader.positions().items():
             # Transaction markers have offsets too.
             self._marks[f"{topic}/{partition}"] = offset
 
     def marks(self) -> dict[str, Any]:
-        """See `Feed.marks`."""
+        """See `ContinuousSource.marks`."""
         return dict(self._marks)
 
     def close(self) -> None:
@@ -70,10 +70,10 @@ class TopicFeed:
         if self._reader is not None:
             self._reader.close()
 
-    def _start(self, state: State, bounds: Mapping[int, tuple[int, int]]) -> dict[Partition, int]:
+    def _start(self, taken: TakenRows, bounds: Mapping[int, tuple[int, int]]) -> dict[Partition, int]:
         start = {}
         for partition, (first, _) in bounds.items():
-            mark = state.mark(f"{self._topic}/{partition}")
+            mark = taken.mark(f"{self._topic}/{partition}")
             if mark is not None and mark < first and not self._accept_loss:
                 raise ConfigurationError(
                     f"{self._topic}/{partition} begins with offset {first}, and was read up to {mark}: {first - mark} "
@@ -86,11 +86,13 @@ class TopicFeed:
 
 
 @contextmanager
-def topic_feed(kafka: KafkaSettings, run: str, topic: str, state: State, *, accept_loss: bool) -> Iterator[TopicFeed]:
-    """The feed of `topic`, open; raises what `TopicFeed` and its `open` raise."""
-    with closing(TopicFeed(kafka, run, topic, accept_loss=accept_loss)) as feed:
-        feed.open(state)
-        yield feed
+def topic_source(
+    kafka: KafkaSettings, run: str, topic: str, taken: TakenRows, *, accept_loss: bool
+) -> Iterator[MessagesSource]:
+    """The source that `topic` is, open; raises what `MessagesSource` and its `open` raise."""
+    with closing(MessagesSource(kafka, run, topic, accept_loss=accept_loss)) as source:
+        source.open(taken)
+        yield source
 
 
 def require_topic(kafka: KafkaSettings, topic: str) -> None:

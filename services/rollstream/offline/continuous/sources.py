@@ -1,7 +1,7 @@
 """Where the rows of a continuous collection come from: files that come and grow, or the tasks of an environment.
 
-A feed is looked at again and again. Each look gives rows that were not read before, and may give some that were: after
-kill -9, or where a file has grown. The state tells those apart by their content.
+A source is looked at again and again. Each look gives rows that were not read before, and may give some that were:
+after kill -9, or where a file has grown. What was taken tells those apart by their content.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 from rollstream.environments.protocol import Environment, Split
 from rollstream.offline.continuous.growing import GrownRows, ReadTo
-from rollstream.offline.continuous.state import State
+from rollstream.offline.continuous.taken import TakenRows
 from rollstream.offline.tasks import EnvironmentTasks, asked_fields
 from rollstream.rows.jsonl import JsonlRows
 from rollstream.rows.open import is_hidden, open_rows
@@ -26,19 +26,19 @@ _SUFFIXES: Final = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRow:
     """A row, and the file in which it lies; "" if in none."""
 
     row: ReadRow | BadRow
     file: str = ""
 
 
-class Feed(Protocol):
+class ContinuousSource(Protocol):
     """A source that is looked at again and again."""
 
     @property
     def name(self) -> str:
-        """What it is, for messages and the state."""
+        """What it is, for messages and for what was taken."""
         ...
 
     @property
@@ -46,7 +46,7 @@ class Feed(Protocol):
         """Whether more may come."""
         ...
 
-    def look(self, state: State) -> Iterator[Found]:
+    def look(self, taken: TakenRows) -> Iterator[FoundRow]:
         """What is there now and was not read to its end before, with constant memory."""
         ...
 
@@ -55,7 +55,7 @@ class Feed(Protocol):
         ...
 
 
-class FilesFeed:
+class FilesSource:
     """A file, or the .jsonl and .parquet files of a directory, each read when it is new or has changed.
 
     What was written to in the last `settled_seconds` is left for the next look, and so is a last line that is not whole
@@ -71,8 +71,8 @@ class FilesFeed:
         self._marks: dict[str, Any] = {}
         self.name = str(path.resolve())
 
-    def look(self, state: State) -> Iterator[Found]:
-        """See `Feed.look`. What can't be read as a file is one bad row, until the file changes.
+    def look(self, taken: TakenRows) -> Iterator[FoundRow]:
+        """See `ContinuousSource.look`. What can't be read as a file is one bad row, until the file changes.
 
         Where the machine did not give a file, as without rights or from a disk that is away, the next look tries again.
         """
@@ -80,10 +80,10 @@ class FilesFeed:
         files = self._files()
         if not self._path.exists():
             _LOG.warning("%s is not there: nothing is taken until it is back", self._path)
-        for gone in set(state.marked()) - {str(file) for file in files}:
-            state.unmark(gone)
+        for gone in set(taken.marked()) - {str(file) for file in files}:
+            taken.unmark(gone)
         for file in files:
-            status, known = self._status_of(file), state.mark(str(file))
+            status, known = self._status_of(file), taken.mark(str(file))
             # Earlier versions noted nothing else.
             known = known if isinstance(known, dict) else {"status": known}
             if status is None or status == known["status"]:
@@ -94,7 +94,7 @@ class FilesFeed:
                 self._marks[str(file)] = {"status": status, "read_to": read_to}
 
     def marks(self) -> dict[str, Any]:
-        """See `Feed.marks`."""
+        """See `ContinuousSource.marks`."""
         return self._marks
 
     def _files(self) -> list[Path]:
@@ -117,7 +117,7 @@ class FilesFeed:
         return [status.st_size, status.st_mtime_ns] if is_settled else None
 
 
-class EnvironmentFeed:
+class TaskSplitSource:
     """The tasks of one split of an environment, so many at each look."""
 
     def __init__(self, environment: Environment, *, split: Split, seed: int, num_tasks: int) -> None:
@@ -127,22 +127,22 @@ class EnvironmentFeed:
         self.name = f"{environment.name}/{split}/{seed}"
         self.is_endless = True
 
-    def look(self, state: State) -> Iterator[Found]:
-        """See `Feed.look`. It is over when the environment has no more tasks."""
-        start = state.mark(self.name) or 0
+    def look(self, taken: TakenRows) -> Iterator[FoundRow]:
+        """See `ContinuousSource.look`. It is over when the environment has no more tasks."""
+        start = taken.mark(self.name) or 0
         num_found = 0
         for task in islice(self._tasks.starting_at(start), self._num_tasks):
             num_found += 1
             self._next = start + num_found
-            yield Found(task if isinstance(task, BadRow) else ReadRow(task.number, task.where, asked_fields(task)))
+            yield FoundRow(task if isinstance(task, BadRow) else ReadRow(task.number, task.where, asked_fields(task)))
         self.is_endless = num_found == self._num_tasks
 
     def marks(self) -> dict[str, Any]:
-        """See `Feed.marks`."""
+        """See `ContinuousSource.marks`."""
         return {} if self._next is None else {self.name: self._next}
 
 
-def _rows_of(file: Path, read_to: Any, *, is_read_again: bool) -> Generator[Found, None, list[Any] | None]:
+def _rows_of(file: Path, read_to: Any, *, is_read_again: bool) -> Generator[FoundRow, None, list[Any] | None]:
     """The rows that are new. Returns how far lines were read, and None where the machine did not give all of it."""
     grown: GrownRows | None = None
     try:
@@ -150,9 +150,9 @@ def _rows_of(file: Path, read_to: Any, *, is_read_again: bool) -> Generator[Foun
         if isinstance(rows, JsonlRows):
             rows = grown = GrownRows(file, ReadTo.of(read_to), is_read_again=is_read_again)
         for row in rows:
-            yield Found(row, str(file))
+            yield FoundRow(row, str(file))
     except ConfigurationError as error:
-        yield Found(BadRow(0, str(file), str(error)), str(file))
+        yield FoundRow(BadRow(0, str(file), str(error)), str(file))
         cause = error.__cause__
         # pyarrow raises OSError for damaged content too, but without a number.
         if isinstance(cause, OSError) and cause.errno is not None:

@@ -1,0 +1,87 @@
+"""Every offline command is killed at each of its crash points, and goes on: no row is lost, and none is there twice."""
+
+import signal
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollstream.offline.continuous.production import PROGRESS
+from rollstream.process.crash_points import CRASH_AT
+from tests.harness.collecting import noted_facts, noted_samples
+from tests.harness.fake_openai import fake_openai
+from tests.harness.offline_commands import NUM_ROWS, OfflineCommand, offline_command
+from tests.harness.waits import wait_until
+
+ASKING = ["progress_committed", "progress_committed:2", "output_written", "collection_finished"]
+OF_BATCHES = ["batch_written", "batch_taken", *ASKING, "batch_asked"]
+POINTS = {
+    "collect a file": ASKING,
+    "collect into parquet": ["progress_committed:2", "output_written"],
+    "collect into a directory": ["progress_committed:2", "output_written"],
+    "collect an environment": ASKING,
+    "collect --every": [*OF_BATCHES, "batch_written:2", "batch_taken:2", "collection_finished:2", "batch_asked:2"],
+    "analyze-rewards": ["progress_committed", "progress_committed:2", "scores_written"],
+    "word-count-rollouts": ["progress_committed", "output_written", "collection_finished"],
+    "filter-difficulty": ["metrics_written", "buckets_written"],
+}
+TABLE = [(name, point) for name, points in POINTS.items() for point in points]
+
+
+def kill(command: OfflineCommand, point: str) -> None:
+    """Run it until it kills itself there."""
+    process = command.start({CRASH_AT: point})
+    assert process.wait(60) == -signal.SIGKILL, process.said()
+
+
+def go_on(command: OfflineCommand) -> None:
+    """Run it to its end, twice: the second time nothing is left to do."""
+    for _ in range(2):
+        process = command.start()
+        assert process.wait(60) == 0, process.said()
+
+
+def check(command: OfflineCommand) -> None:
+    found = command.found()
+    assert set(found.values()) == {1}
+    assert len(found) == NUM_ROWS if command.expected is None else found.keys() == command.expected
+    assert [path.name for path in command.output.parent.glob(".out*")] == []
+    progress = command.output.with_name(f"{command.output.name}_progress.sqlite")
+    assert not progress.exists() or noted_samples(progress) == []
+
+
+@pytest.mark.parametrize(("name", "point"), TABLE)
+def test_a_command_that_is_killed_goes_on(name: str, point: str, tmp_path: Path) -> None:
+    command = offline_command(name, tmp_path)
+    kill(command, point)
+    go_on(command)
+    check(command)
+
+
+@pytest.mark.parametrize("point", [*OF_BATCHES])
+def test_a_watch_that_is_killed_goes_on(point: str, tmp_path: Path) -> None:
+    command = offline_command("collect --watch", tmp_path)
+    kill(command, point)
+    began, process = time.time(), command.start()
+
+    def is_done() -> bool:
+        looked_at = noted_facts(command.output / PROGRESS, "continuous").get("looked_at", 0.0)
+        return looked_at > began and command.found().total() >= 2 * NUM_ROWS
+
+    wait_until(lambda: process.has_ended or is_done(), process.said)
+    assert process.terminate() == 0
+    check(command)
+
+
+@pytest.mark.parametrize("point", ASKING)
+def test_a_command_that_asks_a_server_goes_on_and_asks_nothing_again_that_was_noted(point: str, tmp_path: Path) -> None:
+    with fake_openai() as server:
+        made = offline_command("generate-rollouts", tmp_path)
+        command = replace(made, words=(*made.words, f"{server.url}/v1"))
+        kill(command, point)
+        num_noted = len(noted_samples(tmp_path / "out.jsonl_progress.sqlite")) or 2 * NUM_ROWS
+        num_asked = len(server.asked)
+        go_on(command)
+        assert len(server.asked) - num_asked == 2 * NUM_ROWS - num_noted
+    check(command)
