@@ -1,14 +1,12 @@
 """`python -m tests.bench bus`: our publisher and consumer against the Kafka client alone, on the same broker."""
 
 import asyncio
-import json
-import statistics
-import tempfile
 import time
 import uuid
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from functools import partial
+from statistics import median
 from typing import Any, Final
 
 import click
@@ -22,11 +20,10 @@ from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.group_config import ConsumerSettings, group_config
 from rollstream.bus.message import OutRecord
 from rollstream.bus.publisher import Publisher, producer_config
-from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import plan_cluster
 from rollstream.process.health import Health
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.errors import BrokerError
+from tests.bench.pairs import a_broker, compared, count_option, in_turn, tell
 
 _TARGET: Final = 0.8
 _PARTITIONS: Final = 4
@@ -49,58 +46,41 @@ class Load:
 
 
 @click.command("bus")
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(min=1), help="Pairs of runs, in turn.")
-@click.option(
-    "--megabytes", default=120, show_default=True, type=click.IntRange(min=1), help="Size of all records of a run."
-)
+@count_option("--rounds", 5, 1, "Pairs of runs, in turn.")
+@count_option("--megabytes", 120, 1, "Size of all records of a run.")
 def command(rounds: int, megabytes: int) -> None:
     """Records a second of our publisher and consumer ÷ those of the Kafka client alone, at 130 kB and 2 kB.
 
-    Target: 0.8.
+    The ratio of a case is the median of its pairs; the smallest of the cases counts. Target: 0.8.
     """
     loads = [Load(record_bytes=size, num_records=max(1, megabytes * 1_000_000 // size)) for size in (130_000, 2_000)]
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as directory:
-        cluster = KafkaCluster(Path(directory), plan_cluster(1))
-        try:
-            cluster.start()
-            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), loads, rounds)
-        finally:
-            cluster.stop()
-    click.echo(json.dumps(report, indent=2))
-
-
-def measure(kafka: KafkaSettings, loads: list[Load], rounds: int) -> dict[str, Any]:
-    """Run both sides in turn. The ratio of a case is the median of its pairs; `ratio` is the smallest of the cases."""
-    cases = [
-        {**asdict(load), **case}
-        for load in loads
-        for case in (
-            _case(kafka, load, rounds, "publish", ours=_publish_ours, bare=_publish_bare),
-            _case(kafka, load, rounds, "consume", ours=_consume_ours, bare=_consume_bare),
-        )
-    ]
-    return {
-        "bench": "bus",
-        "ratio": min(case["ratio"] for case in cases),
-        "target": _TARGET,
-        "cases": cases,
-        "settings": {"rounds": rounds, "partitions": _PARTITIONS, "brokers": 1, "acks": "all", "idempotent": True},
-    }
+    with a_broker() as (kafka, _):
+        cases = [
+            {**asdict(load), **case}
+            for load in loads
+            for case in (
+                _case(kafka, load, rounds, "publish", ours=_publish_ours, bare=_publish_bare),
+                _case(kafka, load, rounds, "consume", ours=_consume_ours, bare=_consume_bare),
+            )
+        ]
+    settings = {"rounds": rounds, "partitions": _PARTITIONS, "brokers": 1, "acks": "all", "idempotent": True}
+    tell("bus", {"ratio": min(case["ratio"] for case in cases), "target": _TARGET, "cases": cases}, settings)
 
 
 def _case(kafka: KafkaSettings, load: Load, rounds: int, what: str, *, ours: Side, bare: Side) -> dict[str, Any]:
     topic = _new_topic(kafka)
     # Not measured: it warms the broker up, and fills the topic for the consumers.
     _publish_bare(kafka, load, topic)
-    pairs = []
-    for _ in range(rounds):
-        target = topic if what == "consume" else _new_topic(kafka)
-        pairs.append((load.num_records / ours(kafka, load, target), load.num_records / bare(kafka, load, target)))
+
+    def speed(side: Side) -> float:
+        return load.num_records / side(kafka, load, topic if what == "consume" else _new_topic(kafka))
+
+    pairs = in_turn({"ours": partial(speed, ours), "bare": partial(speed, bare)}, rounds)
     return {
         "what": what,
-        "ratio": round(statistics.median(one / other for one, other in pairs), 3),
-        "ours_records_per_second": round(statistics.median(one for one, _ in pairs), 1),
-        "bare_records_per_second": round(statistics.median(other for _, other in pairs), 1),
+        **compared([pair["ours"] / pair["bare"] for pair in pairs]),
+        "ours_records_per_second": round(median(pair["ours"] for pair in pairs), 1),
+        "bare_records_per_second": round(median(pair["bare"] for pair in pairs), 1),
     }
 
 
@@ -208,12 +188,12 @@ class _Clock:
         self.num_taken = 0
         self.seconds = 0.0
         self._num_records = num_records
-        self._began = (0.0, 0)
+        self._began = (time.perf_counter(), 0)
 
     def is_over(self, num_new: int) -> bool:
         """Count `num_new` more records; whether these were the last."""
         self.num_taken += num_new
-        if not self._began[1] and self.num_taken * 4 >= self._num_records:
+        if not self._began[1] and self._num_records <= self.num_taken * 4 < 4 * self._num_records:
             self._began = (time.perf_counter(), self.num_taken)
         if self.num_taken < self._num_records:
             return False

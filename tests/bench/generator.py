@@ -2,14 +2,11 @@
 
 import asyncio
 import itertools
-import json
 import shutil
-import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median, quantiles
 from typing import Any, Final, NamedTuple, cast
 
 import click
@@ -33,8 +30,8 @@ from rollstream.schemas.weights import WeightsPublished
 from tests.bench.live_engine import (
     MAX_NUM_SEQS,
     SHAPES,
-    Answered,
     DirectLoad,
+    EndedRequest,
     Shape,
     Watched,
     prompts,
@@ -42,6 +39,7 @@ from tests.bench.live_engine import (
     take_engine_cores,
     write_model,
 )
+from tests.bench.pairs import compared, count_option, in_turn, medians, say, scratch, tell
 
 _CONCURRENCIES: Final = (64, 128, 256)
 _WARM_UP_SECONDS: Final = 10.0
@@ -53,12 +51,8 @@ _SPARE: Final = 1.5
 """How many prompts are submitted, relative to what the engine alone would answer in the same time."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
-    """What one side did within its window. CPU time is that of this process and the engine's, without the broker's."""
-
-    tokens_per_second: float
-    cpu_microseconds_per_token: float
+Figures = dict[str, float]
+"""What one side did within its window: tokens a second, and CPU time a token of this process and the engine's."""
 
 
 class Best(NamedTuple):
@@ -77,7 +71,7 @@ class Window:
     ended: float
     cpu_seconds: float
 
-    def tokens_of(self, answers: Iterable[Answered]) -> float:
+    def tokens_of(self, answers: Iterable[EndedRequest]) -> float:
         """The tokens that were sampled within the window: of each answer, in proportion to its time in the window.
 
         A sample may take as long as the window, and the samples of a group end together. If all tokens of a sample
@@ -120,29 +114,23 @@ class Bench:
 
 @click.command("generator")
 @click.option("--shape", default="10m", show_default=True, type=click.Choice(sorted(SHAPES)), help="Model and lengths.")
-@click.option(
-    "--pairs",
-    default=7,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Runs of both sides, in turn; medians count.",
-)
-@click.option("--seconds", default=20, show_default=True, type=click.IntRange(1, 3600), help="Measured on each side.")
+@count_option("--pairs", 7, 1, "Runs of both sides, in turn; medians count.")
+@count_option("--seconds", 20, 1, "Measured on each side.", most=3600)
 def command(shape: str, pairs: int, seconds: int) -> None:
     """Tokens a second of the stage ÷ those of the engine alone at its best concurrency.
 
     Targets: 0.95 for 10 M parameters and 200 tokens; 0.8 for the demo's model, lengths and groups.
     """
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        report = asyncio.run(_measure(Path(name), SHAPES[shape], pairs, seconds))
+    with scratch() as directory, asyncio.Runner() as runner:
+        figures = _measure(directory, SHAPES[shape], pairs, seconds, runner)
     settings = {"shape": shape, **asdict(SHAPES[shape]), "pairs": pairs, "seconds": seconds, "brokers": 1}
-    click.echo(json.dumps({**report, "settings": settings}, indent=2))
+    tell("generator", figures, settings)
 
 
-async def _measure(directory: Path, shape: Shape, pairs: int, seconds: int) -> dict[str, Any]:
+def _measure(directory: Path, shape: Shape, pairs: int, seconds: int, runner: asyncio.Runner) -> dict[str, Any]:
     cores = take_engine_cores()
     write_model(directory / "model", shape)
-    engine = await started_engine(directory / "model", max_model_len=shape.max_model_len)
+    engine = runner.run(started_engine(directory / "model", max_model_len=shape.max_model_len))
     myself = psutil.Process()
     processes = (myself, *myself.children(recursive=True))
     stack = LocalStack(directory / "stack", placement=replace(cores.rest, dies_with_parent=True))
@@ -151,50 +139,65 @@ async def _measure(directory: Path, shape: Shape, pairs: int, seconds: int) -> d
         bench = Bench(
             watched=Watched(engine), processes=processes, stack=stack, directory=directory, shape=shape, seconds=seconds
         )
-        return await _compare(bench, pairs)
+        return _compare(bench, pairs, runner)
     finally:
         stack.down()
-        await engine.close()
+        runner.run(engine.close())
 
 
-async def _compare(bench: Bench, pairs: int) -> dict[str, Any]:
+def _compare(bench: Bench, pairs: int, runner: asyncio.Runner) -> dict[str, Any]:
     # Not part of the result: the first run is slow, because code and caches are cold.
-    _say("warming up")
-    await _direct(bench, _CONCURRENCIES[0])
-    sweep: dict[int, Side] = {}
+    say("warming up")
+    runner.run(_direct(bench, _CONCURRENCIES[0]))
+    sweep: dict[int, float] = {}
     for number in _CONCURRENCIES:
-        sweep[number] = await _direct(bench, number)
-        _say(f"the engine alone, {number} requests at once: {sweep[number].tokens_per_second:.0f} tokens/s")
-    number = max(sweep, key=lambda concurrency: sweep[concurrency].tokens_per_second)
-    best = Best(number, sweep[number].tokens_per_second, _cool_down(bench.shape, int(AHEAD * number), sweep[number]))
-    _say(f"each of {pairs} pairs takes {2 * _run_seconds(bench, best.cool_down) / 60:.1f} minutes or more")
-    found: list[tuple[Side, Side]] = []
-    for pair in range(pairs):
-        if pair % 2:
-            staged = await _staged(bench, f"bench-{pair}", best)
-            direct = await _direct(bench, best.concurrency)
-        else:
-            direct = await _direct(bench, best.concurrency)
-            staged = await _staged(bench, f"bench-{pair}", best)
-        found.append((staged, direct))
-        _say(
-            f"pair {pair + 1} of {pairs}: the stage {staged.tokens_per_second:.0f} tokens/s ÷ the engine alone "
-            f"{direct.tokens_per_second:.0f} tokens/s = {_ratio(staged, direct):.3f}"
-        )
-    return _report(bench, found, best.concurrency, sweep)
+        sweep[number] = runner.run(_direct(bench, number))["tokens_per_second"]
+        say(f"the engine alone, {number} requests at once: {sweep[number]:.0f} tokens/s")
+    number = max(sweep, key=lambda concurrency: sweep[concurrency])
+    best = Best(number, sweep[number], _cool_down(bench.shape, int(AHEAD * number), sweep[number]))
+    say(f"each of {pairs} pairs takes {2 * _run_seconds(bench, best.cool_down) / 60:.1f} minutes or more")
+    names = (f"bench-{number}" for number in itertools.count())
+    sides = {
+        "direct": lambda: runner.run(_direct(bench, best.concurrency)),
+        "stage": lambda: runner.run(_staged(bench, next(names), best)),
+    }
+    found = in_turn(sides, pairs, _told)
+    return {
+        **compared([_ratio(pair) for pair in found]),
+        "target": bench.shape.target,
+        "stage": _medians([pair["stage"] for pair in found]),
+        "direct": {**_medians([pair["direct"] for pair in found]), "concurrency": best.concurrency},
+        "direct_tokens_per_second_by_concurrency": {str(number): round(speed) for number, speed in sweep.items()},
+    }
 
 
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+def _ratio(pair: Mapping[str, Figures]) -> float:
+    return pair["stage"]["tokens_per_second"] / pair["direct"]["tokens_per_second"]
+
+
+def _told(pair: Mapping[str, Figures]) -> str:
+    speed = {side: figures["tokens_per_second"] for side, figures in pair.items()}
+    return (
+        f"the stage {speed['stage']:.0f} tokens/s ÷ the engine alone {speed['direct']:.0f} tokens/s = "
+        f"{_ratio(pair):.3f}"
+    )
+
+
+def _medians(runs: Sequence[Figures]) -> dict[str, float]:
+    found = medians(runs)
+    return {
+        "tokens_per_second": round(found["tokens_per_second"]),
+        "cpu_microseconds_per_token": round(found["cpu_microseconds_per_token"], 1),
+    }
 
 
 def _run_seconds(bench: Bench, cool_down: float) -> float:
     return _WARM_UP_SECONDS + bench.seconds + cool_down
 
 
-def _cool_down(shape: Shape, in_flight: int, side: Side) -> float:
+def _cool_down(shape: Shape, in_flight: int, tokens_per_second: float) -> float:
     """About how many seconds after the window every sample in flight has ended."""
-    return 2.0 + 1.4 * shape.longest * in_flight / side.tokens_per_second
+    return 2.0 + 1.4 * shape.longest * in_flight / tokens_per_second
 
 
 def _num_prompts(bench: Bench, best: Best) -> int:
@@ -203,13 +206,13 @@ def _num_prompts(bench: Bench, best: Best) -> int:
     return int(tokens / (shortest * bench.shape.group_size)) + MAX_NUM_SEQS
 
 
-async def _direct(bench: Bench, concurrency: int) -> Side:
+async def _direct(bench: Bench, concurrency: int) -> Figures:
     async with DirectLoad(engine=bench.engine, shape=bench.shape, concurrency=concurrency) as load:
         window = await _window(bench)
-    return _side(window, load.answers)
+    return _figures(window, load.answers)
 
 
-async def _staged(bench: Bench, name: str, best: Best) -> Side:
+async def _staged(bench: Bench, name: str, best: Best) -> Figures:
     """Run the stage on prompts that were submitted before. A sample ends at the broker's timestamp of its record."""
     num_prompts = _num_prompts(bench, best)
     settings = _settings(bench, name, best)
@@ -232,7 +235,7 @@ async def _staged(bench: Bench, name: str, best: Best) -> Side:
             "end other work on it"
         )
     run.admin().delete_topics(run.name)
-    return _side(window, answers)
+    return _figures(window, answers)
 
 
 async def _window(bench: Bench) -> Window:
@@ -251,16 +254,16 @@ async def _window(bench: Bench) -> Window:
     return window
 
 
-def _side(window: Window, answers: Sequence[Answered]) -> Side:
+def _figures(window: Window, answers: Sequence[EndedRequest]) -> Figures:
     tokens = window.tokens_of(answers)
     if not tokens:
         raise BrokenWorldError(
             f"no sample of the window gave a token in {window.ended - window.began:.0f} s: raise --seconds"
         )
-    return Side(
-        tokens_per_second=tokens / (window.ended - window.began),
-        cpu_microseconds_per_token=1e6 * window.cpu_seconds / tokens,
-    )
+    return {
+        "tokens_per_second": tokens / (window.ended - window.began),
+        "cpu_microseconds_per_token": 1e6 * window.cpu_seconds / tokens,
+    }
 
 
 async def _first_sample(bench: Bench, stage: "asyncio.Task[None]") -> None:
@@ -287,9 +290,11 @@ def _settings(bench: Bench, run: str, best: Best) -> GeneratorSettings:
 def _submit(bench: Bench, run: Run, num_prompts: int) -> None:
     """Publish version 0 and the prompts."""
     run.admin().create_topics(run.name)
-    stored = open_weight_store(bench.directory / "weights" / run.name).write(
-        "0-bench", lambda path: _copy(bench.directory / "model", path)
-    )
+
+    def copy(path: Path) -> None:
+        shutil.copytree(bench.directory / "model", path, dirs_exist_ok=True)
+
+    stored = open_weight_store(bench.directory / "weights" / run.name).write("0-bench", copy)
     version = WeightsPublished(
         model="policy", weight_version=0, uri=stored.uri, files=stored.files, step=0, created_at=utc_now()
     )
@@ -300,44 +305,12 @@ def _submit(bench: Bench, run: Run, num_prompts: int) -> None:
     publisher.close(60.0)
 
 
-def _copy(source: Path, target: Path) -> None:
-    shutil.copytree(source, target, dirs_exist_ok=True)
-
-
-def _published(run: Run) -> list[Answered]:
+def _published(run: Run) -> list[EndedRequest]:
     return [
-        Answered(
+        EndedRequest(
             began=sample.started_at.timestamp(),
             ended=message.timestamp_ms / 1000,
             num_tokens=sample.num_completion_tokens,
         )
         for message, sample in run.read_with_messages(ROLLOUTS)
     ]
-
-
-def _ratio(staged: Side, direct: Side) -> float:
-    return staged.tokens_per_second / direct.tokens_per_second
-
-
-def _report(bench: Bench, found: list[tuple[Side, Side]], best: int, sweep: dict[int, Side]) -> dict[str, Any]:
-    ratios = [_ratio(*pair) for pair in found]
-    low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else ratios * 3
-    return {
-        "bench": "generator",
-        "ratio": round(middle, 3),
-        "target": bench.shape.target,
-        "ratio_quartiles": [round(low, 3), round(high, 3)],
-        "ratios": [round(ratio, 3) for ratio in ratios],
-        "stage": _medians([staged for staged, _ in found]),
-        "direct": {**_medians([direct for _, direct in found]), "concurrency": best},
-        "direct_tokens_per_second_by_concurrency": {
-            str(concurrency): round(side.tokens_per_second) for concurrency, side in sweep.items()
-        },
-    }
-
-
-def _medians(sides: list[Side]) -> dict[str, float]:
-    return {
-        "tokens_per_second": round(median(side.tokens_per_second for side in sides)),
-        "cpu_microseconds_per_token": round(median(side.cpu_microseconds_per_token for side in sides), 1),
-    }

@@ -1,8 +1,9 @@
-"""What lag drops of the answers, and whether the lengths that are trained are those that were generated. Pure."""
+"""What lag drops of the answers, and whether the lengths that are trained are those that were generated."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from rollstream.trainer.intake.groups import DropReason
 
 TRAINED: Final = "trained"
+_BINS: Final = 16
 _QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 Lengths = npt.NDArray[np.int64]
 
@@ -95,3 +97,39 @@ def _shares_by_quartile(found: Outcomes) -> list[float]:
     """Of the shortest quarter of the answers to the longest: the share whose group was dropped for its lag."""
     ordered = found.are_too_old[np.argsort(found.lengths, kind="stable")]
     return [round(float(part.mean()), 4) for part in np.array_split(ordered, 4) if len(part)]
+
+
+def draw(found: Outcomes, path: Path) -> None:
+    """Draw lengths generated and trained, and what lag drops by length, into `path`."""
+    import matplotlib
+
+    # A backend that needs no screen.
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    picture, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
+    _draw_shares(left, found.lengths, "generated", "tab:blue")
+    _draw_shares(left, found.trained, "trained", "tab:green")
+    left.set_ylabel("share of answers at most as long")
+    left.legend()
+    _draw_dropped(right, found)
+    right.set_ylabel("share dropped for lag")
+    for axis in (left, right):
+        axis.set_xscale("log")
+        axis.set_xlabel("tokens of an answer")
+        axis.grid(alpha=0.3)
+    picture.savefig(path, dpi=120)
+    pyplot.close(picture)
+
+
+def _draw_shares(axis: Any, lengths: Lengths, label: str, color: str) -> None:
+    axis.step(np.sort(lengths), np.arange(1, len(lengths) + 1) / max(1, len(lengths)), label=label, color=color)
+
+
+def _draw_dropped(axis: Any, found: Outcomes) -> None:
+    """Bars of equal width on the logarithmic axis; without answers in it a bar is missing."""
+    edges = np.geomspace(found.lengths.min(), found.lengths.max() + 1, _BINS + 1)
+    generated, _ = np.histogram(found.lengths, edges)
+    dropped, _ = np.histogram(found.lengths[found.are_too_old], edges)
+    axis.bar(edges[:-1], dropped / np.maximum(generated, 1), width=np.diff(edges), align="edge", color="tab:orange")
+    axis.set_ylim(0, 1)

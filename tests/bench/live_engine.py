@@ -110,7 +110,7 @@ def prompts(shape: Shape, run: str) -> Iterator[PromptSubmitted]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
+class EndedRequest:
     """One request that has ended. Times are Unix seconds."""
 
     began: float
@@ -129,7 +129,7 @@ class Watched:
         return getattr(self._engine, name)
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """See `Engine.generate`."""
+        """The engine's answer; the request counts as running meanwhile."""
         self._began[request.request_id] = time.time()
         try:
             return await self._engine.generate(request)
@@ -148,7 +148,7 @@ class DirectLoad:
     engine: Engine
     shape: Shape
     concurrency: int
-    answers: list[Answered] = field(default_factory=list)
+    answers: list[EndedRequest] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
     async def __aenter__(self) -> "DirectLoad":
@@ -167,7 +167,7 @@ class DirectLoad:
         while True:
             began = time.time()
             answer = await self.engine.generate(next(requests))
-            self.answers.append(Answered(began=began, ended=time.time(), num_tokens=len(answer.token_ids)))
+            self.answers.append(EndedRequest(began=began, ended=time.time(), num_tokens=len(answer.token_ids)))
 
     def _requests(self) -> Iterator[GenerationRequest]:
         names = (f"direct-{time.monotonic_ns()}-{number}" for number in itertools.count())

@@ -11,8 +11,6 @@ on unchanged until all of them are closed, and is stopped then. If what is open 
 would cut off the longest.
 """
 
-import json
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -23,8 +21,9 @@ import click
 import numpy as np
 
 from tests.bench import long_tail_loop
-from tests.bench.length_bias import figures, too_old_share_of_tokens
+from tests.bench.length_bias import draw, figures, too_old_share_of_tokens
 from tests.bench.long_tail_loop import SIGMAS, TailRun, TailShape, run_tail
+from tests.bench.pairs import count_option, scratch, tell
 
 _TARGET_SHARE: Final = 0.01
 _TARGET_DISTANCE: Final = 0.02
@@ -33,9 +32,9 @@ _PHASES: Final = ("waiting", "assembling", "waiting_for_late", "packing", "forwa
 
 
 @click.command("long-tail")
-@click.option("--steps", default=30, show_default=True, type=click.IntRange(min=2), help="Steps that are measured.")
-@click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
-@click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
+@count_option("--steps", 30, 2, "Steps that are measured.")
+@count_option("--groups-per-step", 8, 1)
+@count_option("--group-size", 8, 2)
 @click.option(
     "--concurrency",
     default=None,
@@ -43,8 +42,8 @@ _PHASES: Final = ("waiting", "assembling", "waiting_for_late", "packing", "forwa
     type=click.IntRange(min=1),
     help="Samples that the engine runs side by side.",
 )
-@click.option("--max-policy-lag", default=4, show_default=True, type=click.IntRange(min=0))
-@click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Of prompts and lengths.")
+@count_option("--max-policy-lag", 4, 0)
+@count_option("--seed", 0, 0, "Of prompts and lengths.")
 @click.option(
     "--step-seconds",
     default=1.5,
@@ -98,16 +97,13 @@ def command(  # the shape of one loop
             **others,
         )
         found[division] = _measured(shape, plot)
-    click.echo(json.dumps(report(found), indent=2))
+    tell("long-tail", report(found))
 
 
 def _measured(shape: TailShape, plot: Path | None) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        tail = run_tail(Path(name) / "long-tail", shape)
+    with scratch() as directory:
+        tail = run_tail(directory / "long-tail", shape)
     if plot is not None:
-        # Imports matplotlib.
-        from tests.bench.long_tail_plot import draw
-
         draw(tail.found, plot.with_stem(f"{plot.stem}-{shape.length_by}"))
     return division_report(tail, shape)
 
@@ -115,7 +111,6 @@ def _measured(shape: TailShape, plot: Path | None) -> dict[str, Any]:
 def report(divisions: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The worst figures of all divisions beside the targets, then each division."""
     return {
-        "bench": "long-tail",
         "ratio": max(one["ratio"] for one in divisions.values()),
         "target": _TARGET_SHARE,
         "ks_distance": max(one["ks_distance"] for one in divisions.values()),

@@ -1,30 +1,15 @@
 """Runs the loop of `python -m tests.bench long-tail`, all stages as processes, and reads what became of its answers."""
 
 import math
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
-import tomli_w
-
-from rollstream.bus.run import Run
-from rollstream.local.cores import divide_cores
-from rollstream.local.demo.watch import LoopWatch
-from rollstream.local.keep_alive import StageState
-from rollstream.local.run_file import shared_settings
-from rollstream.local.stack import LocalStack
-from rollstream.local.supervisor import Supervisor, stage_process
 from rollstream.local.tiny_model import write_tiny_model
-from rollstream.process.files import write_private
-from rollstream.process.settings.base import RUN_FILE, StageSettings
-from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.topics import PROMPTS, SCORED
-from tests.bench.cpu_seconds import CpuSeconds
 from tests.bench.length_bias import TRAINED, Outcomes, outcomes
+from tests.bench.whole_loop import WholeLoop, a_whole_loop
 
 MAX_TOKENS: Final = 4096
 MEDIAN_TOKENS: Final = 300
@@ -40,7 +25,6 @@ _MODEL_TOKENS: Final = MAX_TOKENS + 104
 _PAUSE_SECONDS: Final = 0.1
 """Tokens come in pauses of about this length: a pause for each would keep the generator's process busy."""
 _STALLED_SECONDS: Final = 120.0
-_GOING_ON: Final = (StageState.RUNNING, StageState.WAITING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,28 +65,36 @@ class TailRun:
 
 def run_tail(directory: Path, shape: TailShape) -> TailRun:
     """Start everything in `directory`, run until all groups that count are closed, and stop everything."""
-    cores = divide_cores()
-    stack = LocalStack(directory, placement=cores.rest)
-    stack.up()
-    try:
-        write_tiny_model(
-            directory / "model", seed=shape.seed, hidden=32, layers=1, heads=2, ffn=64, max_length=_MODEL_TOKENS
+    write_tiny_model(
+        directory / "model", seed=shape.seed, hidden=32, layers=1, heads=2, ffn=64, max_length=_MODEL_TOKENS
+    )
+    last_step = WARM_UP_STEPS + shape.steps
+    with a_whole_loop(directory, _settings(directory, shape)) as loop:
+        watch = loop.watch
+        loop.until(lambda: watch.state.step >= last_step, f"step {last_step}", _STALLED_SECONDS)
+        steps = watch.surviving_steps
+        begin, end = steps[WARM_UP_STEPS - 1].finished_at, steps[last_step - 1].finished_at
+        counted = {one.group_id for one in loop.run.read(PROMPTS) if begin < one.submitted_at <= end}
+        loop.until(lambda: counted <= watch.closed.keys(), "the last groups that count", _STALLED_SECONDS)
+        return TailRun(
+            found=_outcomes(loop, counted),
+            steps=tuple(steps[WARM_UP_STEPS:last_step]),
+            cpu_seconds_per_step=loop.cpu_seconds_per_step(WARM_UP_STEPS),
         )
-        config = directory / RUN_FILE
-        write_private(config, tomli_w.dumps(_settings(directory, stack, shape)))
-        run = Run(StageSettings.load(config))
-        run.admin().create_topics(run.name, partitions=2)
-        with Supervisor(directory) as supervisor:
-            for stage in ("generator", "trainer", "scorer", "producer"):
-                supervisor.start(stage_process(stage, config, placement=cores.placement_of(stage)))
-            return _Following(run, shape, supervisor, CpuSeconds(stack, supervisor)).to_the_end()
-    finally:
-        stack.down()
 
 
-def _settings(directory: Path, stack: LocalStack, shape: TailShape) -> dict[str, Any]:
+def _outcomes(loop: WholeLoop, counted: set[str]) -> Outcomes:
+    closed = loop.watch.closed
+    answers: dict[str, tuple[str, int]] = {}
+    for scored in loop.run.read(SCORED):
+        rollout = scored.rollout
+        # Of two attempts at a sample the first one, as the trainer takes it.
+        answers.setdefault(rollout.rollout_id, (rollout.group_id, rollout.num_completion_tokens))
+    return outcomes(list(answers.values()), {group: closed[group].reason or TRAINED for group in counted})
+
+
+def _settings(directory: Path, shape: TailShape) -> dict[str, Any]:
     return {
-        **shared_settings(directory, stack),
         "groups_per_step": shape.groups_per_step,
         "max_policy_lag": shape.max_policy_lag,
         "environments": {"long_answers": {"path": "tests.bench.long_answers.LongAnswers"}},
@@ -145,61 +137,3 @@ def _generator_settings(directory: Path, shape: TailShape) -> dict[str, Any]:
 
 def _model(directory: Path) -> str:
     return str(directory.resolve() / "model")
-
-
-class _Following:
-    """Follows a run until every group that counts is closed."""
-
-    def __init__(self, run: Run, shape: TailShape, supervisor: Supervisor, cpu: CpuSeconds) -> None:
-        self._run = run
-        self._shape = shape
-        self._supervisor = supervisor
-        self._cpu = cpu
-        self._watch = LoopWatch(run)
-
-    def to_the_end(self) -> TailRun:
-        """Wait for the steps, then for the groups that were submitted between the first and the last of them."""
-        last_step = WARM_UP_STEPS + self._shape.steps
-        try:
-            self._until(lambda: self._watch.state.step >= last_step, f"step {last_step}")
-            steps = self._watch.surviving_steps
-            begin, end = steps[WARM_UP_STEPS - 1].finished_at, steps[last_step - 1].finished_at
-            counted = self._submitted(begin, end)
-            self._until(lambda: counted <= self._watch.closed.keys(), "the last groups that count")
-            return TailRun(
-                found=self._outcomes(counted),
-                steps=tuple(steps[WARM_UP_STEPS:last_step]),
-                cpu_seconds_per_step=self._cpu.per_step(WARM_UP_STEPS),
-            )
-        finally:
-            self._watch.close()
-
-    def _until(self, is_there: Callable[[], bool], what: str) -> None:
-        """Wait, as long as groups close and no stage ends for good."""
-        num_closed, step, deadline = 0, -1, time.monotonic() + _STALLED_SECONDS
-        while not is_there():
-            self._supervisor.tick()
-            state = self._watch.poll()
-            if state.step != step:
-                step = state.step
-                self._cpu.note(step)
-            if state.groups_trained + state.groups_dropped != num_closed:
-                num_closed = state.groups_trained + state.groups_dropped
-                deadline = time.monotonic() + _STALLED_SECONDS
-            have_ended = any(stage.state not in _GOING_ON for stage in self._supervisor.statuses())
-            if have_ended or time.monotonic() > deadline:
-                raise BrokenWorldError(
-                    f"{what} did not come, the last step is {step}:\n{self._supervisor.ends_of_logs()}"
-                )
-
-    def _submitted(self, begin: datetime, end: datetime) -> set[str]:
-        return {prompt.group_id for prompt in self._run.read(PROMPTS) if begin < prompt.submitted_at <= end}
-
-    def _outcomes(self, counted: set[str]) -> Outcomes:
-        closed = self._watch.closed
-        answers: dict[str, tuple[str, int]] = {}
-        for scored in self._run.read(SCORED):
-            rollout = scored.rollout
-            # Of two attempts at a sample the first one, as the trainer takes it.
-            answers.setdefault(rollout.rollout_id, (rollout.group_id, rollout.num_completion_tokens))
-        return outcomes(list(answers.values()), {group: closed[group].reason or TRAINED for group in counted})

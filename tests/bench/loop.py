@@ -10,12 +10,9 @@ mode is left out: with this vLLM it ends at its first handing over of weights. S
 over by NCCL, which needs a GPU on both sides.
 """
 
-import json
 import os
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
@@ -24,6 +21,7 @@ import click
 from rollstream.local.demo.options import LEARNING_RATE, DemoOptions
 from tests.bench.loop_shapes import Shape, shape_of
 from tests.bench.loop_sides import WARM_UP_STEPS, Measured, TrlOptions, ours, theirs, trl_requirements
+from tests.bench.pairs import a_pair, compared, count_option, say, scratch, tell
 
 _CHAIN_LEARNING_RATE: Final = 1e-6
 """Where the model's answers are set beforehand, they shall stay as they are."""
@@ -38,9 +36,7 @@ _CHAIN_LEARNING_RATE: Final = 1e-6
     type=click.Choice(["demo", "uniform", "varied"]),
     help="demo: its model and task; uniform: answers that all have --tokens tokens; varied: up to 400, log-normal.",
 )
-@click.option(
-    "--tokens", default=64, show_default=True, type=click.IntRange(1, 4096), help="Of an answer of `uniform`."
-)
+@count_option("--tokens", 64, 1, "Of an answer of `uniform`.", most=4096)
 @click.option("--seeds", default="1,2,3", show_default=True, help="One pair of runs for each of these seeds.")
 @click.option("--steps", type=click.IntRange(min=5), help="Measured steps of a run; default: 60, 20 or 10 by shape.")
 @click.option("--alone", is_flag=True, help="Without TRL: only what our processes take.")
@@ -69,10 +65,10 @@ def command(  # one parameter an option
     shape = shape_of(shape_name, tokens)
     trl = None if alone else TrlOptions(threads=trl_threads, continuous_batching=trl_continuous_batching)
     found = []
-    for index, seed in enumerate(_numbers(seeds)):
-        found.append(_pair(shape, seed, steps or shape.steps, trl, ours_first=index % 2 == 0))
+    for number, seed in enumerate(_numbers(seeds)):
+        found.append(_pair(shape, seed, steps or shape.steps, trl, number))
         if trl is not None:
-            click.echo(f"seed {seed}: {_ratio(found[-1], shape.counts):.3f}", err=True)
+            say(f"seed {seed}: {_ratio(found[-1], shape.counts):.3f}")
     settings = {
         "shape": {name: value for name, value in asdict(shape).items() if name != "chain"},
         "seeds": seeds,
@@ -81,7 +77,7 @@ def command(  # one parameter an option
         "dtype": "float32",
         "trl": trl and {**asdict(trl), "requirements": trl_requirements().read_text().split()},
     }
-    click.echo(json.dumps(_report(found, shape, settings), indent=2))
+    tell("loop", _report(found, shape), settings)
 
 
 def _numbers(seeds: str) -> list[int]:
@@ -93,33 +89,32 @@ def _numbers(seeds: str) -> list[int]:
         ) from error
 
 
-def _pair(shape: Shape, seed: int, steps: int, trl: TrlOptions | None, *, ours_first: bool) -> dict[str, Measured]:
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
+def _pair(shape: Shape, seed: int, steps: int, trl: TrlOptions | None, number: int) -> dict[str, Measured]:
+    with scratch() as directory:
         demo = DemoOptions(
-            run_dir=Path(name) / "loop",
+            run_dir=directory / "loop",
             seed=seed,
             num_steps=steps + WARM_UP_STEPS,
             learning_rate=LEARNING_RATE if shape.chain is None else _CHAIN_LEARNING_RATE,
         )
         shape.write_model(demo)
-        if trl is None:
-            return {"rollstream": ours(demo, shape)}
-        if ours_first:
-            return {"rollstream": ours(demo, shape), "trl": theirs(demo, shape, trl)}
-        return {"trl": theirs(demo, shape, trl), "rollstream": ours(demo, shape)}
+        sides: dict[str, Callable[[], Measured]] = {"rollstream": lambda: ours(demo, shape)}
+        if trl is not None:
+            sides["trl"] = lambda: theirs(demo, shape, trl)
+        return a_pair(sides, number)
 
 
 def _ratio(pair: dict[str, Measured], of: str) -> float:
     return float(getattr(pair["rollstream"], of) / getattr(pair["trl"], of))
 
 
-def _report(found: Sequence[dict[str, Measured]], shape: Shape, settings: dict[str, Any]) -> dict[str, Any]:
-    report: dict[str, Any] = {"bench": "loop", "target": shape.target, "counts": shape.counts}
+def _report(found: Sequence[dict[str, Measured]], shape: Shape) -> dict[str, Any]:
+    report: dict[str, Any] = {"target": shape.target, "counts": shape.counts}
     if "trl" in found[0]:
-        report["ratio"] = round(median(_ratio(pair, shape.counts) for pair in found), 3)
+        report |= compared([_ratio(pair, shape.counts) for pair in found])
         for of in ("steps_per_minute", "trained_tokens_per_second"):
             report[f"ratios_of_{of}"] = [round(_ratio(pair, of), 3) for pair in found]
-    return report | {side: _figures([pair[side] for pair in found]) for side in found[0]} | {"settings": settings}
+    return report | {side: _figures([pair[side] for pair in found]) for side in found[0]}
 
 
 def _figures(runs: Sequence[Measured]) -> dict[str, Any]:

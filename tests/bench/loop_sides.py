@@ -4,28 +4,19 @@ import json
 import os
 import shutil
 import subprocess
-import time
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from rollstream.bus.run import Run
 from rollstream.environments.protocol import Task
 from rollstream.environments.sort_digits import SortDigits
-from rollstream.local.cores import divide_cores
-from rollstream.local.demo import prepare
 from rollstream.local.demo.options import DemoOptions
-from rollstream.local.demo.watch import LoopWatch
-from rollstream.local.keep_alive import StageState
-from rollstream.local.stack import LocalStack
-from rollstream.local.supervisor import Supervisor, stage_process
-from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from tests.bench.coin_task import CoinTask
-from tests.bench.cpu_seconds import CpuSeconds
 from tests.bench.loop_shapes import Shape
+from tests.bench.whole_loop import a_whole_loop
 
 WARM_UP_STEPS: Final = 5
 _STALLED_SECONDS: Final = 300.0
@@ -75,43 +66,16 @@ class TrlOptions:
 
 def ours(demo: DemoOptions, shape: Shape) -> Measured:
     """The stages as the demo starts them, with no evaluation before and after."""
-    cores = divide_cores()
-    stack = LocalStack(demo.run_dir, placement=cores.rest)
-    stack.up()
-    try:
-        config = prepare.write_run_file(demo.run_dir, stack, shape.stage_settings(demo))
-        prepare.make_topics(demo, stack)
-        with Supervisor(demo.run_dir) as supervisor:
-            for stage in ("generator", "trainer", "scorer", "producer"):
-                supervisor.start(stage_process(stage, config, placement=cores.placement_of(stage)))
-            return _followed(demo, Run(StageSettings.load(config)), supervisor, CpuSeconds(stack, supervisor))
-    finally:
-        stack.down()
-
-
-def _followed(demo: DemoOptions, run: Run, supervisor: Supervisor, cpu: CpuSeconds) -> Measured:
-    """Wait until the trainer has made its steps, with the CPU seconds of all processes meanwhile."""
-    watch = LoopWatch(run)
-    step, deadline = 0, time.monotonic() + _STALLED_SECONDS
-    while supervisor.status("trainer").state is not StageState.FINISHED:
-        supervisor.tick()
-        state = watch.poll()
-        if state.step != step:
-            step, deadline = state.step, time.monotonic() + _STALLED_SECONDS
-            cpu.note(step)
-        if time.monotonic() > deadline:
-            raise BrokenWorldError(f"no step after step {step} in {_STALLED_SECONDS} s:\n{supervisor.ends_of_logs()}")
-    while watch.poll().step < demo.num_steps:
-        if time.monotonic() > deadline:
-            raise BrokenWorldError(f"the trainer ended at step {watch.state.step} of {demo.num_steps}")
-    measured = watch.surviving_steps[WARM_UP_STEPS - 1 :]
-    watch.close()
+    with a_whole_loop(demo.run_dir, shape.stage_settings(demo)) as loop:
+        loop.until(lambda: loop.watch.state.step >= demo.num_steps, f"step {demo.num_steps}", _STALLED_SECONDS)
+        measured = loop.watch.surviving_steps[WARM_UP_STEPS - 1 :]
+        cpu_seconds = loop.cpu_seconds_per_step(WARM_UP_STEPS)
     wall = (measured[-1].finished_at - measured[0].finished_at).total_seconds()
     num_steps = len(measured) - 1
     return Measured(
         steps_per_minute=60 * num_steps / wall,
         trained_tokens_per_second=sum(entry.metrics["trained_tokens"] for entry in measured[1:]) / wall,
-        cpu_seconds_per_step=cpu.per_step(WARM_UP_STEPS),
+        cpu_seconds_per_step=cpu_seconds,
         rewards=tuple(entry.metrics["reward_mean"] for entry in measured[1:]),
         policy_lag=fmean(entry.metrics["policy_lag_mean"] for entry in measured[1:]),
     )

@@ -2,8 +2,6 @@
 
 import asyncio
 import itertools
-import json
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
@@ -18,6 +16,7 @@ from rollstream.engines.protocol import Engine, GenerationRequest
 from rollstream.engines.vllm.engine import VllmEngine, _sampling_params
 from rollstream.schemas.prompt import Sampling
 from tests.bench.live_engine import SHAPES, DirectLoad, Shape, started_engine, take_engine_cores, write_model
+from tests.bench.pairs import count_option, scratch, tell
 
 _TARGET_STEPS: Final = 15.0
 _MAX_MODEL_LEN: Final = 256
@@ -55,20 +54,14 @@ class TokenTimes:
 
 @click.command("reload")
 @click.option("--shape", default="demo", show_default=True, type=click.Choice(sorted(SHAPES)), help="Which model.")
-@click.option(
-    "--updates",
-    default=30,
-    show_default=True,
-    type=click.IntRange(min=2),
-    help="Updates that are measured, after two that are not.",
-)
-@click.option("--concurrency", default=64, show_default=True, type=click.IntRange(min=1), help="Requests that run.")
+@count_option("--updates", 30, 2, "Updates that are measured, after two that are not.")
+@count_option("--concurrency", 64, 1, "Requests that run.")
 def command(shape: str, updates: int, concurrency: int) -> None:
     """Time without tokens around an update, 95th percentile, in decode steps. Target for the demo's model: 15."""
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        report = asyncio.run(_measure(Path(name), SHAPES[shape], updates, concurrency))
+    with scratch() as directory:
+        figures = asyncio.run(_measure(directory, SHAPES[shape], updates, concurrency))
     settings = {"shape": shape, "updates": updates, "concurrency": concurrency, "max_model_len": _MAX_MODEL_LEN}
-    click.echo(json.dumps({**report, "settings": {**settings, "kv_after_update": "keep"}}, indent=2))
+    tell("reload", figures, {**settings, "kv_after_update": "keep"})
 
 
 async def _measure(directory: Path, shape: Shape, updates: int, concurrency: int) -> dict[str, Any]:
@@ -138,7 +131,6 @@ def _report(found: list[tuple[float, float]], step_seconds: float) -> dict[str, 
     gaps = [gap for gap, _ in found]
     p95 = float(np.percentile(gaps, 95))
     return {
-        "bench": "reload",
         "ratio": round(p95 / step_seconds, 2),
         "target": _TARGET_STEPS,
         "ratio_median": round(median(gaps) / step_seconds, 2),

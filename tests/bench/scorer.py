@@ -1,13 +1,13 @@
 """`python -m tests.bench scorer`: rollouts per second of one scorer process with Kafka and a rule-based reward."""
 
-import json
+import itertools
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 import click
 import numpy as np
@@ -17,16 +17,15 @@ from rollstream.bus.message import KafkaMessage
 from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.verdicts import Sample, Verdict
-from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.supervisor import stage_process
-from rollstream.process.settings.base import KafkaSettings, StageSettings
+from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.topics import ROLLOUTS, SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated, sample_of
+from tests.bench.pairs import a_broker, count_option, in_turn, medians, tell
 from tests.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 
 _ENVIRONMENT: Final = "sort_digits"
@@ -38,29 +37,24 @@ _DEADLINE_SECONDS: Final = 600.0
 
 @click.command("scorer")
 @click.option("--seconds", default=20.0, show_default=True, help="How long a run lasts at the target speed.")
-@click.option(
-    "--runs",
-    default=3,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Runs of each size, in turn; medians count.",
-)
+@count_option("--runs", 3, 1, "Runs of each size, in turn; medians count.")
 def command(seconds: float, runs: int) -> None:
     """Rollouts per second of one process ÷ the targets: 2,000 at 1 kB and 300 at 130 kB. The smaller ratio counts."""
-    sizes: dict[int, list[dict[str, float]]] = {size: [] for size in _TARGETS}
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        directory = Path(name)
-        cluster = KafkaCluster(directory / "kafka", plan_cluster(1))
-        try:
-            cluster.start()
-            kafka = KafkaSettings(bootstrap_servers=cluster.bootstrap_servers)
-            for number in range(runs):
-                for size, target in _TARGETS.items():
-                    run = Run(StageSettings(run=f"bench-{size}-{number}", kafka=kafka))
-                    sizes[size].append(_measure(run, directory, size, int(target * seconds)))
-        finally:
-            cluster.stop()
-    click.echo(json.dumps(_report(sizes, {"seconds": seconds, "runs": runs}), indent=2))
+    numbers = itertools.count()
+    with a_broker() as (kafka, directory):
+
+        def speed(size: int) -> dict[str, float]:
+            run = Run(StageSettings(run=f"bench-{size}-{next(numbers)}", kafka=kafka))
+            return _measure(run, directory, size, int(_TARGETS[size] * seconds))
+
+        found = in_turn({size: partial(speed, size) for size in _TARGETS}, runs)
+    by_size = {}
+    for size, target in _TARGETS.items():
+        figures = medians([one[size] for one in found])
+        ratio = figures["rollouts_per_second"] / target
+        by_size[str(size)] = {**figures, "target_rollouts_per_second": target, "ratio": ratio}
+    settings = {"seconds": seconds, "runs": runs, "environment": _ENVIRONMENT, "partitions": 4, "brokers": 1}
+    tell("scorer", {"ratio": min(one["ratio"] for one in by_size.values()), "by_record_size": by_size}, settings)
 
 
 def _measure(run: Run, directory: Path, size: int, count: int) -> dict[str, float]:
@@ -153,18 +147,3 @@ def _bare(values: list[bytes]) -> float:
         write.encode(annotated(rollout, verdict, scorer, utc_now()))
         done += 1
     return done / (time.monotonic() - began)
-
-
-def _report(sizes: dict[int, list[dict[str, float]]], settings: dict[str, float]) -> dict[str, Any]:
-    medians = {
-        size: {name: median(run[name] for run in measured) for name in measured[0]} for size, measured in sizes.items()
-    }
-    for size, figures in medians.items():
-        figures["target_rollouts_per_second"] = _TARGETS[size]
-        figures["ratio"] = figures["rollouts_per_second"] / _TARGETS[size]
-    return {
-        "bench": "scorer",
-        "ratio": min(figures["ratio"] for figures in medians.values()),
-        "by_record_size": {str(size): figures for size, figures in medians.items()},
-        "settings": {**settings, "environment": _ENVIRONMENT, "partitions": 4, "brokers": 1},
-    }

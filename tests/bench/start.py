@@ -1,21 +1,15 @@
 """`python -m tests.bench start`: what each stage's start costs after many optimizer steps, against after few."""
 
-import json
 import os
-import statistics
-import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 import tomli_w
 
-from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.processes import ChildProcess, stop_all
 from rollstream.local.supervisor import stage_process
@@ -24,6 +18,7 @@ from rollstream.process.files import write_private
 from rollstream.process.settings.base import STAGES, KafkaSettings, Stage
 from rollstream.schemas.errors import BrokenWorldError
 from tests.bench.long_history import HistoryShape, write_history
+from tests.bench.pairs import a_broker, a_pair, count_option, medians, tell
 from tests.harness.scraping import is_ready
 
 _TARGET: Final = 1.2
@@ -33,19 +28,11 @@ _GRACE_SECONDS: Final = 60.0
 _LOOK_EVERY_SECONDS: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
-    """What one start took until the stage was ready, and its largest memory until then."""
-
-    seconds: float
-    peak_mib: float
-
-
 @click.command("start")
-@click.option("--steps", default=2000, show_default=True, type=click.IntRange(min=1), help="Of the shorter history.")
-@click.option("--rounds", default=3, show_default=True, type=click.IntRange(min=1), help="Starts of each, in turn.")
-@click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
-@click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
+@count_option("--steps", 2000, 1, "Of the shorter history.")
+@count_option("--rounds", 3, 1, "Starts of each, in turn.")
+@count_option("--groups-per-step", 8, 1)
+@count_option("--group-size", 8, 2)
 def command(steps: int, rounds: int, groups_per_step: int, group_size: int) -> None:
     """Start time and peak memory of each stage after ten times the steps ÷ after the steps. The worst ratio counts.
 
@@ -54,15 +41,9 @@ def command(steps: int, rounds: int, groups_per_step: int, group_size: int) -> N
     Target: at most 1.2.
     """
     shape = HistoryShape(steps=steps, groups_per_step=groups_per_step, group_size=group_size)
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        directory = Path(name)
-        cluster = KafkaCluster(directory / "kafka", plan_cluster(1))
-        try:
-            cluster.start()
-            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), directory, shape, rounds)
-        finally:
-            cluster.stop()
-    click.echo(json.dumps(report, indent=2))
+    with a_broker() as (kafka, directory):
+        figures = measure(kafka, directory, shape, rounds)
+    tell("start", figures)
 
 
 def measure(kafka: KafkaSettings, directory: Path, shape: HistoryShape, rounds: int) -> dict[str, Any]:
@@ -70,16 +51,13 @@ def measure(kafka: KafkaSettings, directory: Path, shape: HistoryShape, rounds: 
     write_tiny_model(directory / "model", seed=0)
     sizes = (shape.steps, _TIMES * shape.steps)
     configs = {size: _run_with_history(kafka, directory, shape.of_steps(size)) for size in sizes}
-    starts: dict[Stage, dict[int, list[Start]]] = {stage: defaultdict(list) for stage in STAGES}
-    for _ in range(rounds):
-        for stage in STAGES:
-            for size, config in configs.items():
-                starts[stage][size].append(_start(stage, config))
-    stages = {stage: dict(_compared(found, sizes)) for stage, found in starts.items()}
-    worst = max(max(stage["ratio_seconds"], stage["ratio_peak_mib"]) for stage in stages.values())
+    starts: dict[Stage, list[dict[int, dict[str, float]]]] = {stage: [] for stage in STAGES}
+    for number in range(rounds):
+        for stage, found in starts.items():
+            found.append(a_pair({size: partial(_start, stage, config) for size, config in configs.items()}, number))
+    stages = {stage: _compared(found) for stage, found in starts.items()}
     return {
-        "bench": "start",
-        "ratio": worst,
+        "ratio": max(max(stage["ratio_seconds"], stage["ratio_peak_mib"]) for stage in stages.values()),
         "target": _TARGET,
         "stages": stages,
         "settings": {
@@ -88,15 +66,18 @@ def measure(kafka: KafkaSettings, directory: Path, shape: HistoryShape, rounds: 
     }  # fmt: skip
 
 
-def _compared(found: dict[int, list[Start]], sizes: tuple[int, int]) -> Iterator[tuple[str, Any]]:
+def _compared(pairs: Sequence[dict[int, dict[str, float]]]) -> dict[str, Any]:
+    few, many = pairs[0]
+    middle = {size: medians([pair[size] for pair in pairs]) for size in (few, many)}
+    found: dict[str, Any] = {}
     for figure in ("seconds", "peak_mib"):
-        few, many = (statistics.median(getattr(start, figure) for start in found[size]) for size in sizes)
-        yield figure, {str(sizes[0]): round(few, 2), str(sizes[1]): round(many, 2)}
-        yield f"ratio_{figure}", round(many / few, 3)
+        found[figure] = {str(size): round(values[figure], 2) for size, values in middle.items()}
+        found[f"ratio_{figure}"] = round(middle[many][figure] / middle[few][figure], 3)
+    return found
 
 
-def _start(stage: Stage, config: Path) -> Start:
-    """Start a stage, wait until it is ready, and end it."""
+def _start(stage: Stage, config: Path) -> dict[str, float]:
+    """Start a stage, wait until it is ready, and end it: the seconds until then, and its largest memory."""
     port = free_ports(1)[0]
     log = config.with_name(f"{config.stem}-{stage}.log")
     command = stage_process(stage, config).command
@@ -107,7 +88,7 @@ def _start(stage: Stage, config: Path) -> Start:
             if not process.is_running() or time.monotonic() - began > _READY_SECONDS:
                 raise BrokenWorldError(f"the {stage} was not ready: {log.read_text()[-2000:]}")
             time.sleep(_LOOK_EVERY_SECONDS)
-        return Start(seconds=time.monotonic() - began, peak_mib=_peak_mib(process.pid))
+        return {"seconds": time.monotonic() - began, "peak_mib": _peak_mib(process.pid)}
     finally:
         stop_all([process], _GRACE_SECONDS)
 

@@ -1,23 +1,21 @@
 """`python -m tests.bench trainer`: the trainer with Kafka against a plain PyTorch loop on the same shapes."""
 
-import json
 import multiprocessing
-import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
 import click
 
-from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.process.settings.base import KafkaSettings
 from tests.bench import trainer_wait
 from tests.bench.model_sizes import MODEL_SIZES
+from tests.bench.pairs import a_broker, compared, count_option, in_turn, scratch, tell
 
 _TARGET: Final = 0.95
 _PROMPT_TOKENS: Final = 16
@@ -28,57 +26,31 @@ Side = Callable[[KafkaSettings, Path, dict[str, int], str], float]
 
 
 @click.command("trainer")
-@click.option(
-    "--pairs",
-    default=5,
-    show_default=True,
-    type=click.IntRange(min=1),
-    help="Runs of both sides, in turn; medians count.",
-)
+@count_option("--pairs", 5, 1, "Runs of both sides, in turn; medians count.")
 @click.option("--model", default="10m", show_default=True, type=click.Choice(sorted(MODEL_SIZES)), help="Which model.")
-@click.option("--steps", default=20, show_default=True, type=click.IntRange(min=5), help="Steps of a run.")
-@click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
-@click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
-@click.option("--tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens of a completion.")
-def command(pairs: int, model: str, steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
+@count_option("--steps", 20, 5, "Steps of a run.")
+@trainer_wait.shape_options
+def command(pairs: int, model: str, **shape: int) -> None:
     """Trained tokens a second of the trainer, with Kafka and published weights, ÷ those of a plain PyTorch loop.
 
     Target: 0.95.
     """
-    shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
-    found = []
-    for number in range(pairs):
-        order = (_bare, _ours) if number % 2 else (_ours, _bare)
-        speed = {side: _beside_a_broker(shape, model, side) for side in order}
-        found.append((speed[_ours], speed[_bare]))
-        click.echo(f"pair {number + 1} of {pairs}: {found[-1][0] / found[-1][1]:.3f}", err=True)
-    report = {
-        "bench": "trainer",
-        "ratio": round(median(one / other for one, other in found), 3),
+
+    def beside_a_broker(side: Side) -> float:
+        # Both sides get one: even an idle broker takes a twentieth of two cores.
+        with a_broker() as (kafka, directory):
+            return side(kafka, directory, shape, model)
+
+    sides = {"trainer": partial(beside_a_broker, _ours), "bare": partial(beside_a_broker, _bare)}
+    found = in_turn(sides, pairs, lambda pair: f"{pair['trainer'] / pair['bare']:.3f}")
+    figures = {
+        **compared([pair["trainer"] / pair["bare"] for pair in found]),
         "target": _TARGET,
-        "ratios": [round(one / other, 3) for one, other in found],
-        "trainer_tokens_per_second": round(median(one for one, _ in found)),
-        "bare_tokens_per_second": round(median(other for _, other in found)),
-        "settings": {
-            **shape,
-            "model": model,
-            "pairs": pairs,
-            "dtype": "float32",
-            "microbatch_tokens": _MICROBATCH_TOKENS,
-        },
+        "trainer_tokens_per_second": round(median(pair["trainer"] for pair in found)),
+        "bare_tokens_per_second": round(median(pair["bare"] for pair in found)),
     }
-    click.echo(json.dumps(report, indent=2))
-
-
-def _beside_a_broker(shape: dict[str, int], model: str, side: Side) -> float:
-    """The speed of `side` beside a broker. Both sides get one: even an idle broker takes a twentieth of two cores."""
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        cluster = KafkaCluster(Path(name) / "kafka", plan_cluster(1))
-        try:
-            cluster.start()
-            return side(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), Path(name), shape, model)
-        finally:
-            cluster.stop()
+    settings = {"model": model, "pairs": pairs, "dtype": "float32", "microbatch_tokens": _MICROBATCH_TOKENS}
+    tell("trainer", figures, {**shape, **settings})
 
 
 def _ours(kafka: KafkaSettings, directory: Path, shape: dict[str, int], model: str) -> float:
@@ -97,9 +69,9 @@ def bare_tokens_per_second(shape: dict[str, int], model_size: str) -> float:
     import torch
     from transformers import AutoModelForCausalLM
 
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        write_tiny_model(Path(name), seed=0, **MODEL_SIZES[model_size])
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+    with scratch() as directory:
+        write_tiny_model(directory, seed=0, **MODEL_SIZES[model_size])
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
     num_samples = shape["groups_per_step"] * shape["group_size"]
     length = _PROMPT_TOKENS + shape["tokens"]

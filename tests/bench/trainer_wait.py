@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import numpy as np
 
 from rollstream.bus.run import Run
 from rollstream.engines.identity import tokenizer_sha256
-from rollstream.local.kafka import KafkaCluster
-from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.supervisor import stage_process
 from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.process.settings.base import KafkaSettings, StageSettings
@@ -20,6 +17,7 @@ from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED
 from tests.bench.model_sizes import MODEL_SIZES
+from tests.bench.pairs import C, a_broker, count_option, tell
 from tests.bench.synthetic_rollouts import synthetic_prompts, synthetic_samples
 
 _RUN = "bench-trainer-wait"
@@ -28,26 +26,28 @@ _DEADLINE_SECONDS = 1800
 _PHASES = ("waiting", "assembling", "packing", "forward_backward", "optimizer", "publishing")
 
 
+def shape_options(command: C) -> C:
+    """The options that say how large a step is."""
+    for option in (
+        count_option("--tokens", 64, 1, "Tokens of a completion."),
+        count_option("--group-size", 8, 2),
+        count_option("--groups-per-step", 8, 1),
+    ):
+        command = option(command)
+    return command
+
+
 @click.command("trainer-wait")
-@click.option("--steps", default=200, show_default=True, type=click.IntRange(min=10), help="Steps that are measured.")
-@click.option("--groups-per-step", default=8, show_default=True, type=click.IntRange(min=1))
-@click.option("--group-size", default=8, show_default=True, type=click.IntRange(min=2))
-@click.option("--tokens", default=64, show_default=True, type=click.IntRange(min=1), help="Tokens of a completion.")
-def command(steps: int, groups_per_step: int, group_size: int, tokens: int) -> None:
+@count_option("--steps", 200, 10, "Steps that are measured.")
+@shape_options
+def command(**shape: int) -> None:
     """Time waiting ÷ wall time of a trainer when `scored` holds the records of every step before it starts.
 
     Target: at most 0.02.
     """
-    shape = {"steps": steps, "groups_per_step": groups_per_step, "group_size": group_size, "tokens": tokens}
-    with tempfile.TemporaryDirectory(prefix="rollstream-bench-") as name:
-        directory = Path(name)
-        cluster = KafkaCluster(directory / "kafka", plan_cluster(1))
-        try:
-            cluster.start()
-            report = measure(KafkaSettings(bootstrap_servers=cluster.bootstrap_servers), directory, shape, model="demo")
-        finally:
-            cluster.stop()
-    click.echo(json.dumps(report, indent=2))
+    with a_broker() as (kafka, directory):
+        figures = measure(kafka, directory, shape, model="demo")
+    tell("trainer-wait", figures)
 
 
 def measure(kafka: KafkaSettings, directory: Path, shape: dict[str, int], *, model: str) -> dict[str, Any]:
@@ -106,7 +106,6 @@ def _report(steps: list[LedgerEntry], shape: dict[str, int]) -> dict[str, Any]:
     wall = sum(step.metrics["step_seconds"] for step in steps)
     phases = {phase: sum(step.metrics[f"{phase}_seconds"] for step in steps) for phase in _PHASES}
     return {
-        "bench": "trainer-wait",
         "ratio": phases["waiting"] / wall,
         "wall_seconds": wall,
         "seconds": phases,
