@@ -50,7 +50,7 @@ def command(
     """
     from rollstream.views.rendering import json_text
     from tests.chaos.start import ChaosOptions, run_chaos
-    from tests.chaos.strikes import Pace
+    from tests.chaos.world import Pace
 
     directory = made_directory(run_dir or Path("runs") / f"chaos-{datetime.now():%Y%m%d-%H%M%S}")
     number = cast("Literal[1, 3]", int(brokers))

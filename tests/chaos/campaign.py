@@ -3,16 +3,15 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RollstreamError
 from tests.chaos.accounting import Account
-from tests.chaos.faults import EVERY_KIND, Fault, FaultKind, faults
+from tests.chaos.faults import EVERY_KIND, Fault, faults, strike
 from tests.chaos.leftovers import Leftovers
-from tests.chaos.strikes import Undo, World, strike
+from tests.chaos.world import Undo, World
 
 PROGRESS_SECONDS: Final = 90.0
 """A step must follow the last fault within this time, if engines start at once."""
@@ -54,7 +53,7 @@ class Campaign:
     groups_per_step: int
     leftovers: Leftovers
     say: Say
-    kinds: Mapping[FaultKind, int] = field(default_factory=lambda: EVERY_KIND)
+    kinds: Mapping[str, int] = field(default_factory=lambda: EVERY_KIND)
     faults_per_round: int = 50
     progress_seconds: float = PROGRESS_SECONDS
     _undos: list[tuple[float, Undo]] = field(default_factory=list)
@@ -66,16 +65,16 @@ class Campaign:
         began = time.monotonic()
         made: Counter[str] = Counter()
         account = Account(ledger=(), scored={}, rollouts=(), prompts={})
-        with self._ending():
+        with self.world.fleet.ended(self._problems):
             self._until(lambda: self._num_steps() > 0, _START_SECONDS, "the first step")
             self.say(f"the first step after {time.monotonic() - began:.0f} s")
             for fault in self._struck(num_faults):
-                made[fault.kind.value] += 1
+                made[fault.kind] += 1
                 if made.total() % self.faults_per_round == 0 or made.total() == num_faults:
                     self._recover()
             account = self._drained()
             self.say(f"drained after {time.monotonic() - began:.0f} s")
-            if made[FaultKind.MADE_ANEW.value]:
+            if made["made_anew"]:
                 self._refused(account)
         return self._report(account, made, time.monotonic() - began)
 
@@ -93,21 +92,10 @@ class Campaign:
                 yield fault
                 deadline = time.monotonic() + self.progress_seconds
             elif time.monotonic() > deadline:
-                kinds = ", ".join(sorted({one.kind.value for one in waiting}))
+                kinds = ", ".join(sorted({one.kind for one in waiting}))
                 raise BrokenWorldError(
                     f"waited {self.progress_seconds:g} s for something to do these faults to: {kinds}"
                 )
-
-    @contextmanager
-    def _ending(self) -> Iterator[None]:
-        """Whatever happens, no process outlives the block; what went wrong is a problem of the report."""
-        try:
-            yield
-            self.world.fleet.stop()
-        except (AssertionError, RollstreamError) as error:
-            self._problems.append(f"{type(error).__name__}: {error}")
-        finally:
-            self.world.fleet.kill_all()
 
     def _strike(self, fault: Fault, number: int) -> bool:
         """Make one fault; False if there is nothing to do it to now."""

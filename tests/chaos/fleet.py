@@ -10,7 +10,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Final, Protocol
 
 from rollstream.local.keep_alive import FENCED, NOT_HEALED_BY_RESTART, Backoff, KeptAlive, StageState
 from rollstream.process.settings.base import STAGES, Stage
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, RollstreamError
 
 _LOG = logging.getLogger(__name__)
 _GRACE_SECONDS: Final = 40.0
@@ -188,6 +189,17 @@ class Fleet:
         while any(self._members.get(member.name) is member for member in chosen):
             self.tick()
             time.sleep(_LOOK_EVERY_SECONDS)
+
+    @contextmanager
+    def ended(self, problems: list[str]) -> Iterator[None]:
+        """Whatever happens, no process outlives the block; what went wrong is one more of `problems`."""
+        try:
+            yield
+            self.stop()
+        except (AssertionError, RollstreamError) as error:
+            problems.append(f"{type(error).__name__}: {error}")
+        finally:
+            self.kill_all()
 
     def kill_all(self) -> None:
         """kill -9 of everything, at the end of a campaign that failed, and wait for it."""

@@ -1,7 +1,10 @@
 """What a campaign leaves behind when every stage has ended: processes, temporary files, directories of versions."""
 
 import os
-from collections.abc import Mapping
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,7 +25,7 @@ class Found:
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Leftovers:
     """Where to look. `most_directories`: as many versions and checkpoints together may stay."""
 
@@ -48,11 +51,7 @@ class Leftovers:
         if len(directories) > self.most_directories:
             problems.append(f"{len(directories)} weight versions and checkpoints are left, of {self.most_directories}")
         return Found(
-            counts={
-                "processes": len(processes),
-                "temporary_files": len(temporary),
-                "directories": len(directories),
-            },
+            counts={"processes": len(processes), "temporary_files": len(temporary), "directories": len(directories)},
             problems=tuple(problems),
         )
 
@@ -61,6 +60,17 @@ class Leftovers:
             return bool(process.pid != os.getpid() and process.environ().get(_MARK) == str(self.temporary))
         except (psutil.Error, OSError):
             return False  # it has ended meanwhile, or belongs to another user
+
+
+@contextmanager
+def leftovers_of(run_dir: Path, most_directories: int) -> Iterator[Leftovers]:
+    """What a run in `run_dir` leaves, with a directory for its temporary files while the block runs."""
+    # In /tmp and with a short name: sockets of child processes are made in it, whose paths are bounded.
+    temporary = Path(tempfile.mkdtemp(prefix="stages-"))
+    try:
+        yield Leftovers(temporary, run_dir / "weights", run_dir / "checkpoints", most_directories)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _command(process: psutil.Process) -> str:

@@ -1,6 +1,7 @@
 """A run of a few kilobytes of model with a scripted engine, for faults and for time-lapse: servers, file, processes."""
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -11,17 +12,22 @@ import tomli_w
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
+from rollstream.local.processes import ChildProcess
 from rollstream.local.redis import RedisServer
 from rollstream.local.run_file import refuse_used, run_name
+from rollstream.local.supervisor import stage_process
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.files import write_private
 from rollstream.process.settings.base import RUN_FILE, Stage
 from rollstream.schemas.errors import ConfigurationError
+from tests.chaos.fleet import Launch, Process
 
-ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
+_ONE_THREAD: Final = {"OMP_NUM_THREADS": "1"}
 MODEL_LENGTH: Final = 32
 """Most tokens of prompt and answer together."""
 Servers = tuple[KafkaCluster, RedisServer]
+Launching = Callable[[Stage, Path, Path, Mapping[str, str]], Process]
+"""(stage, the run's file, log, environment) → the process that was started."""
 
 
 @contextmanager
@@ -83,8 +89,29 @@ def write_small_run(
     return path
 
 
-def own_settings(stage: Stage, name: str) -> dict[str, str]:
-    """What one of several processes of a stage has for itself, as environment variables."""
+def as_people_do(stage: Stage, config: Path, log: Path, environment: Mapping[str, str]) -> Process:
+    """Start `rollstream STAGE --config CONFIG`."""
+    return ChildProcess.start(stage_process(stage, config).command, log, env={**os.environ, **environment})
+
+
+def launch_with(
+    config: Path,
+    shared: Mapping[str, str],
+    own: Callable[[Stage, str], Mapping[str, str]],
+    launching: Launching = as_people_do,
+) -> Launch:
+    """Starts stages of a run. `shared` is in the environment of all, `own(stage, name)` in that of one process."""
+
+    def launch(stage: Stage, name: str, log: Path) -> Process:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        environment = {**_ONE_THREAD, **shared, **_identity(stage, name), **own(stage, name)}
+        return launching(stage, config, log, environment)
+
+    return launch
+
+
+def _identity(stage: Stage, name: str) -> dict[str, str]:
+    """What tells one of several processes of a stage from the others."""
     if stage == "producer":
         # Each has tasks of its own.
         return {"ROLLSTREAM_NAME": name, "ROLLSTREAM_SEED": name.rpartition("-")[2]}

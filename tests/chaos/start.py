@@ -1,9 +1,6 @@
 """Starts what a campaign needs: brokers, Redis, a tiny model, a run with two of most stages, and ends it all."""
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,18 +8,16 @@ from typing import Any, Final, Literal
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.local.kafka import KafkaCluster
-from rollstream.local.processes import ChildProcess
 from rollstream.local.redis import RedisServer
-from rollstream.local.supervisor import stage_process
 from rollstream.process.settings.base import Stage, StageSettings
 from tests.chaos.accounting import OutsideClient
 from tests.chaos.campaign import PROGRESS_SECONDS, Campaign, Report, Say
 from tests.chaos.faults import EVERY_KIND, WITH_SERVERS
-from tests.chaos.fleet import Fleet, Launch, Process
+from tests.chaos.fleet import Fleet
 from tests.chaos.generators import EngineKind, Generators, generators_of, needs_vllm, settings_of
-from tests.chaos.leftovers import Leftovers
-from tests.chaos.small_run import ONE_THREAD, Servers, own_settings, servers_of, write_small_run
-from tests.chaos.strikes import Pace, World
+from tests.chaos.leftovers import leftovers_of
+from tests.chaos.small_run import Launching, Servers, as_people_do, launch_with, servers_of, write_small_run
+from tests.chaos.world import Pace, World
 
 GROUPS_PER_STEP: Final = 4
 _MAX_POLICY_LAG: Final = 4
@@ -36,8 +31,6 @@ _DELIVERY_SECONDS: Final = 10.0
 # vLLM takes half a minute to start, and several times as long beside the other stages.
 _VLLM_PROGRESS_SECONDS: Final = 300.0
 _TWICE: Final[tuple[Stage, ...]] = ("scorer", "producer")
-Launching = Callable[[Stage, Path, Path, Mapping[str, str]], Process]
-"""(stage, the run's file, log, environment) → the process that was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +61,20 @@ def run_campaign(
     redis: RedisServer,
     say: Say,
     *,
-    launching: Launching | None = None,
+    launching: Launching = as_people_do,
     **campaign: Any,
 ) -> Report:
     """A campaign on servers that run. `launching` starts a stage (default: as people do); see `Campaign`."""
     config = _write_run_file(options, (cluster, redis))
     settings = StageSettings.load(config)
     KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=4)
-    with generators_of(options.generators, config.parent) as generators, _leftovers(config.parent) as leftovers:
-        launch = _launch(config, leftovers.environment, generators, launching or _as_people_do)
+    with (
+        generators_of(options.generators, config.parent) as generators,
+        leftovers_of(config.parent, _MOST_DIRECTORIES) as leftovers,
+    ):
+        launch = launch_with(
+            config, leftovers.environment, lambda _, name: generators.environments.get(name, {}), launching
+        )
         world = World(
             settings=settings,
             fleet=Fleet(launch, config.parent / "logs"),
@@ -98,21 +96,6 @@ def run_campaign(
 
 
 @contextmanager
-def _leftovers(run_dir: Path) -> Iterator[Leftovers]:
-    # In /tmp and with a short name: sockets of child processes are made in it, whose paths are bounded.
-    temporary = Path(tempfile.mkdtemp(prefix="chaos-"))
-    try:
-        yield Leftovers(
-            temporary=temporary,
-            weights=run_dir / "weights",
-            checkpoints=run_dir / "checkpoints",
-            most_directories=_MOST_DIRECTORIES,
-        )
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-@contextmanager
 def _started(fleet: Fleet, options: ChaosOptions, generators: Generators) -> Iterator[None]:
     """The stages that a campaign begins with; none of the fleet outlives the block."""
     try:
@@ -125,19 +108,6 @@ def _started(fleet: Fleet, options: ChaosOptions, generators: Generators) -> Ite
         yield
     finally:
         fleet.kill_all()
-
-
-def _launch(config: Path, shared: Mapping[str, str], generators: Generators, launching: Launching) -> Launch:
-    def launch(stage: Stage, name: str, log: Path) -> Process:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        own = {**own_settings(stage, name), **generators.environments.get(name, {})}
-        return launching(stage, config, log, {**ONE_THREAD, **shared, **own})
-
-    return launch
-
-
-def _as_people_do(stage: Stage, config: Path, log: Path, environment: Mapping[str, str]) -> Process:
-    return ChildProcess.start(stage_process(stage, config).command, log, env={**os.environ, **environment})
 
 
 def _write_run_file(options: ChaosOptions, servers: Servers) -> Path:

@@ -24,7 +24,7 @@ def command(run_dir: Path | None, steps: int, hours: float) -> None:
     from rollstream.process.entry import ask_on_signal
     from rollstream.process.stop import Stop
     from rollstream.views.rendering import json_text
-    from tests.soak.picture import draw
+    from tests.soak.samples import draw
     from tests.soak.start import SoakOptions, run_soak
     from tests.soak.verdict import unjudged, verdicts
 

@@ -16,7 +16,7 @@ from rollstream.history.read import read
 from rollstream.history.rollback import roll_back
 from rollstream.process.settings.base import Stage, StageSettings
 from rollstream.process.stop import Stop
-from rollstream.schemas.errors import BrokenWorldError, BrokerError, DiskFullError, RollstreamError
+from rollstream.schemas.errors import BrokenWorldError, BrokerError, DiskFullError
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from tests.chaos.accounting import OutsideClient, surviving_entries
 from tests.chaos.fleet import Fleet
@@ -91,17 +91,13 @@ class Soak:
         """Run to the last step or second, or until `stop` is asked; ends every process."""
         began = time.monotonic()
         account = _Account()
-        try:
+        with self.fleet.ended(self._problems):
             for name, stage in self.stages.items():
                 self.fleet.start(stage, name)
             self._conduct(began, stop)
             self.say("ending every stage")
             self.fleet.stop()
             account = self._account()
-        except (AssertionError, RollstreamError) as error:
-            self._problems.append(f"{type(error).__name__}: {error}")
-        finally:
-            self.fleet.kill_all()
         left = self.leftovers.found()
         return Found(
             seconds=time.monotonic() - began, steps=self._step, samples=tuple(self._samples),

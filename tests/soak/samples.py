@@ -1,12 +1,12 @@
-"""What a soak looks at every few seconds: memory and handles of each process, disk, lag, and how starts go."""
+"""What a soak looks at every few seconds, and its picture: memory and handles of processes, disk, lag, starts."""
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 
@@ -30,6 +30,10 @@ class Sample:
     handles: Mapping[str, int]
     disk_mib: Mapping[str, float]
     lag: Mapping[str, int]
+
+
+Figures = Callable[[Sample], Mapping[str, float]]
+"""Figures of a look, by the name of a process, place or topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,3 +90,41 @@ def _bytes(directory: Path) -> int:
                 # What is on the disk: Kafka's index files are sparse, and far larger by name.
                 total += (Path(place) / name).stat().st_blocks * 512
     return total
+
+
+def draw(samples: Sequence[Sample], starts: Sequence[Start], path: Path) -> None:
+    """Draw memory, handles, disk, lag and start times over the steps into `path`."""
+    import matplotlib
+
+    # A backend that needs no screen.
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(5, 1, figsize=(10, 16), sharex=True, constrained_layout=True)
+    panels: list[tuple[str, Figures]] = [
+        ("memory, MiB", lambda sample: sample.memory_mib),
+        ("open files", lambda sample: sample.handles),
+        ("disk, MiB", lambda sample: sample.disk_mib),
+        ("lag, records", lambda sample: sample.lag),
+    ]
+    for axis, (label, of) in zip(axes, panels, strict=False):
+        _lines(axis, samples, of)
+        axis.set_ylabel(label)
+    for stage in sorted({start.stage for start in starts}):
+        own = [start for start in starts if start.stage == stage]
+        axes[-1].plot([start.step for start in own], [start.seconds for start in own], "o-", label=stage)
+    axes[-1].set_ylabel("start until ready, seconds")
+    axes[-1].set_xlabel("optimizer steps")
+    for axis in axes:
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+        if axis.lines:
+            axis.legend(loc="upper left", fontsize="small", ncols=3)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def _lines(axis: Any, samples: Sequence[Sample], of: Figures) -> None:
+    for name in sorted({name for sample in samples for name in of(sample)}):
+        own = [(sample.step, of(sample)[name]) for sample in samples if name in of(sample)]
+        axis.plot(*zip(*own, strict=True), label=name)

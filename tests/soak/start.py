@@ -1,22 +1,17 @@
 """Starts what a soak needs, with time-lapse: what production keeps for days is kept for minutes."""
 
-import os
-import shutil
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.local.ports import free_ports
-from rollstream.local.processes import ChildProcess
-from rollstream.local.supervisor import stage_process
 from rollstream.process.settings.base import Stage, StageSettings
 from rollstream.process.stop import Stop
-from tests.chaos.fleet import Fleet, Launch, Process
-from tests.chaos.leftovers import Leftovers
-from tests.chaos.small_run import ONE_THREAD, Servers, own_settings, servers_of, write_small_run
+from tests.chaos.fleet import Fleet
+from tests.chaos.leftovers import Leftovers, leftovers_of
+from tests.chaos.small_run import Servers, launch_with, servers_of, write_small_run
 from tests.harness.topics import keep_for
 from tests.soak.conduct import JOINER, REPLACED, Found, Soak
 from tests.soak.samples import StartWatch
@@ -28,6 +23,7 @@ _MAX_POLICY_LAG: Final = 9
 _CHECKPOINT_EVERY: Final = 20
 _KEEP_VERSIONS: Final = 3 * _CHECKPOINT_EVERY
 _KEEP_CHECKPOINTS: Final = 3
+_MOST_DIRECTORIES: Final = _KEEP_VERSIONS + _KEEP_CHECKPOINTS + 2
 _SEGMENT_SECONDS: Final = 30
 _BROKER: Final = {
     # The broker looks for expired segments every five minutes, which is longer than they are kept here.
@@ -66,16 +62,12 @@ def run_soak(options: SoakOptions, stop: Stop, say: Callable[[str], None]) -> Fo
 
     Raises `ConfigurationError` if the directory is that of another run, and a `LocalStackError`.
     """
-    # In /tmp and with a short name: sockets of child processes are made in it, whose paths are bounded.
-    temporary = Path(tempfile.mkdtemp(prefix="soak-"))
-    try:
-        with servers_of(options.run_dir, 1, _BROKER) as servers:
-            return _soak(options, servers, temporary, say).run(stop)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    directory = options.run_dir.resolve()
+    with servers_of(directory, 1, _BROKER) as servers, leftovers_of(directory, _MOST_DIRECTORIES) as leftovers:
+        return _soak(options, servers, leftovers, say).run(stop)
 
 
-def _soak(options: SoakOptions, servers: Servers, temporary: Path, say: Callable[[str], None]) -> Soak:
+def _soak(options: SoakOptions, servers: Servers, leftovers: Leftovers, say: Callable[[str], None]) -> Soak:
     directory = options.run_dir.resolve()
     config = _write_run_file(directory, servers)
     settings = StageSettings.load(config)
@@ -84,27 +76,18 @@ def _soak(options: SoakOptions, servers: Servers, temporary: Path, say: Callable
     keep_for(settings.kafka, settings.run, seconds=options.keep_seconds, segment_seconds=_SEGMENT_SECONDS)
     stages = _RESIDENT | {name: stage for stage, name in REPLACED.items()} | {JOINER: "generator"}
     watch = StartWatch(ports=dict(zip(stages, free_ports(len(stages)), strict=True)))
-    leftovers = Leftovers(
-        temporary=temporary, weights=directory / "weights",
-        checkpoints=directory / "checkpoints", most_directories=_KEEP_VERSIONS + _KEEP_CHECKPOINTS + 2,
-    )  # fmt: skip
+
+    def own(stage: Stage, name: str) -> dict[str, str]:
+        watch.note(stage, name)
+        return {"ROLLSTREAM_HEALTH_PORT": str(watch.ports[name])}
+
+    launch = launch_with(config, leftovers.environment, own)
     return Soak(
-        settings=settings, admin=admin, fleet=Fleet(_launch(config, watch, leftovers.environment), directory / "logs"),
+        settings=settings, admin=admin, fleet=Fleet(launch, directory / "logs"),
         stages={name: stage for name, stage in stages.items() if name != JOINER}, watch=watch, leftovers=leftovers,
         directory=directory, num_steps=options.num_steps, most_seconds=options.hours * 3600,
         sample_seconds=options.sample_seconds, say=say,
     )  # fmt: skip
-
-
-def _launch(config: Path, watch: StartWatch, environment: Mapping[str, str]) -> Launch:
-    def launch(stage: Stage, name: str, log: Path) -> Process:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        watch.note(stage, name)
-        own = {**own_settings(stage, name), "ROLLSTREAM_HEALTH_PORT": str(watch.ports[name])}
-        command = stage_process(stage, config).command
-        return ChildProcess.start(command, log, env={**os.environ, **ONE_THREAD, **environment, **own})
-
-    return launch
 
 
 def _write_run_file(directory: Path, servers: Servers) -> Path:

@@ -1,11 +1,11 @@
 """Whether a soak held: what must not grow with the age of a run did not. Pure: samples and starts in, verdicts out."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from tests.soak.samples import KEPT_FOR_EVER, Sample, Start
+from tests.soak.samples import KEPT_FOR_EVER, Figures, Sample, Start
 
 _FLAT: Final = 1.1
 """Most growth of memory and handles, from the second tenth of the steps to the last."""
@@ -14,8 +14,6 @@ _BOUNDED: Final = 1.25
 _START: Final = 1.2
 _SPARE_HANDLES: Final = 4
 _LONG_LIFE: Final = 0.3
-
-Figures = Callable[[Sample], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

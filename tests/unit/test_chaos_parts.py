@@ -13,16 +13,15 @@ from rollstream.process.settings.base import Stage
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.topics import PROMPTS, TOPICS
-from tests.chaos.faults import EVERY_KIND, FaultKind, faults
+from tests.chaos.faults import EVERY_KIND, faults, unreadable
 from tests.chaos.fleet import Fleet
-from tests.chaos.strikes import garbage
 from tests.harness.builders import a_prompt
 from tests.harness.processes import StartedProcess, start_process
 from tests.harness.waits import wait_until
 
 
 def test_a_seed_always_gives_the_same_faults_and_another_seed_others() -> None:
-    def drawn(seed: int) -> list[tuple[FaultKind, float]]:
+    def drawn(seed: int) -> list[tuple[str, float]]:
         return [(fault.kind, fault.random.random()) for fault in islice(faults(seed), 120)]
 
     assert drawn(7) == drawn(7)
@@ -37,7 +36,7 @@ def test_every_round_has_every_kind_as_often_as_asked() -> None:
 
 def test_garbage_is_a_record_of_no_topic() -> None:
     draw, record = random.Random(5), AvroCodec(PROMPTS).encode(a_prompt())
-    for value in [garbage(draw, known) for known in (None, record) for _ in range(200)]:
+    for value in [unreadable(draw, known) for known in (None, record) for _ in range(200)]:
         for topic in TOPICS:
             if topic.record is not None:
                 with pytest.raises(DecodeError):
