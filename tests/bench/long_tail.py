@@ -71,16 +71,7 @@ _PHASES: Final = ("waiting", "assembling", "waiting_for_late", "packing", "forwa
     type=click.Path(dir_okay=False, path_type=Path),
     help="Draw the lengths into files of this name, with -sample and -prompt before its ending.",
 )
-def command(  # the shape of one loop
-    steps: int,
-    groups_per_step: int,
-    group_size: int,
-    concurrency: int | None,
-    wait_for_late: float,
-    length_by: str,
-    plot: Path | None,
-    **others: Any,
-) -> None:
+def command(concurrency: int | None, wait_for_late: float, length_by: str, plot: Path | None, **sizes: Any) -> None:
     """Share of the generated tokens that are dropped for their lag, and how far the trained lengths are from all.
 
     Targets, of each division of lengths: 0.01, and a Kolmogorov-Smirnov distance of 0.02.
@@ -88,13 +79,10 @@ def command(  # the shape of one loop
     found = {}
     for division in SIGMAS if length_by == "both" else (length_by,):
         shape = TailShape(
-            steps=steps,
-            groups_per_step=groups_per_step,
-            group_size=group_size,
-            concurrency=concurrency or groups_per_step * group_size,
+            **sizes,
+            concurrency=concurrency or sizes["groups_per_step"] * sizes["group_size"],
             wait_for_late_seconds=wait_for_late,
             length_by=division,
-            **others,
         )
         found[division] = _measured(shape, plot)
     tell("long-tail", report(found))

@@ -90,6 +90,11 @@ class Account:
     may_be_lost: frozenset[str] = frozenset()
     """Groups whose samples may have lain in a topic `rollouts` that was deleted."""
 
+    @classmethod
+    def of_ledger(cls, ledger: Sequence[Fields]) -> "Account":
+        """What the ledger alone says."""
+        return cls(ledger=ledger, scored={}, rollouts=(), prompts={})
+
     @property
     def chain(self) -> list[Fields]:
         """The ledger's surviving entries."""
@@ -104,6 +109,11 @@ class Account:
     def closed(self) -> dict[str, Fields]:
         """How each group closed on the surviving branch."""
         return {group["group_id"]: group for entry in reversed(self.chain) for group in entry["closed"]}
+
+    @property
+    def closed_twice(self) -> list[str]:
+        """Groups that more than one surviving entry closes."""
+        return _repeated(Counter(group["group_id"] for entry in self.chain for group in entry["closed"]))
 
     @property
     def dropped(self) -> Counter[str]:
@@ -157,10 +167,9 @@ class Account:
         for entry in steps:
             self._check_step(entry)
         trained = Counter(rollout["rollout_id"] for entry in steps for rollout in entry["trained"])
-        _require(set(trained.values()) <= {1}, f"trained twice: {_repeated(trained)}")
-        closings = Counter(group["group_id"] for entry in self.chain for group in entry["closed"])
-        _require(set(closings.values()) <= {1}, f"closed twice: {_repeated(closings)}")
-        strangers = closings.keys() - self.prompts.keys()
+        _require(not _repeated(trained), f"trained twice: {_repeated(trained)[:5]}")
+        _require(not self.closed_twice, f"closed twice: {self.closed_twice[:5]}")
+        strangers = self.closed.keys() - self.prompts.keys()
         _require(not strangers, f"closed, but never submitted: {sorted(strangers)[:5]}")
         told = self.num_trained + sum(self.dropped.values()) + len(self.open_groups)
         _require(len(self.prompts) == told, f"{len(self.prompts)} groups, of which {told} are accounted for")
@@ -220,7 +229,7 @@ def _require(holds: bool, otherwise: str) -> None:
 
 
 def _repeated(counts: Counter[str]) -> list[str]:
-    return [name for name, count in counts.items() if count > 1][:5]
+    return [name for name, count in counts.items() if count > 1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

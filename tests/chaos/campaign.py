@@ -64,7 +64,7 @@ class Campaign:
         """Wait for a first step, make the faults, let the run recover and drain, and add up. Ends every process."""
         began = time.monotonic()
         made: Counter[str] = Counter()
-        account = Account(ledger=(), scored={}, rollouts=(), prompts={})
+        account = Account.of_ledger(())
         with self.world.fleet.ended(self._problems):
             self._until(lambda: self._num_steps() > 0, _START_SECONDS, "the first step")
             self.say(f"the first step after {time.monotonic() - began:.0f} s")

@@ -18,7 +18,7 @@ from rollstream.process.settings.base import Stage, StageSettings
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import BrokenWorldError, BrokerError, DiskFullError
 from rollstream.schemas.topics import PROMPTS, ROLLOUTS
-from tests.chaos.accounting import OutsideClient, surviving_entries
+from tests.chaos.accounting import Account, OutsideClient
 from tests.chaos.fleet import Fleet
 from tests.chaos.leftovers import Leftovers
 from tests.soak.samples import Sample, Start, StartWatch, disk_mib, memory_and_handles
@@ -57,14 +57,6 @@ class Found:
     problems: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Account:
-    """The surviving branch at the end: its optimizer steps, and the groups dropped there, by reason."""
-
-    surviving_steps: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-
-
 @dataclass(slots=True, kw_only=True)
 class Soak:
     """One soak. Steps are counted by weight versions, which only grow; a restart or rollback makes one too."""
@@ -90,7 +82,7 @@ class Soak:
     def run(self, stop: Stop) -> Found:
         """Run to the last step or second, or until `stop` is asked; ends every process."""
         began = time.monotonic()
-        account = _Account()
+        account = Account.of_ledger(())
         with self.fleet.ended(self._problems):
             for name, stage in self.stages.items():
                 self.fleet.start(stage, name)
@@ -101,8 +93,8 @@ class Soak:
         left = self.leftovers.found()
         return Found(
             seconds=time.monotonic() - began, steps=self._step, samples=tuple(self._samples),
-            starts=tuple(self._starts), events=dict(self._events), surviving_steps=account.surviving_steps,
-            dropped=account.dropped, leftovers=left.counts,
+            starts=tuple(self._starts), events=dict(self._events), surviving_steps=account.steps,
+            dropped=dict(account.dropped), leftovers=left.counts,
             problems=(*self._problems, *self.fleet.unexpected, *left.problems),
         )  # fmt: skip
 
@@ -200,16 +192,14 @@ class Soak:
             roll_back(self.settings, checkpoints[-2:][0].weight_version, force=True)
         self.fleet.start("trainer", "trainer")
 
-    def _account(self) -> _Account:
+    def _account(self) -> Account:
         """A group that is lost, or closed twice on the surviving branch, is a problem."""
-        chain = surviving_entries(OutsideClient(self.settings.kafka.bootstrap_servers, self.settings.run).ledger())
-        closed = [group for entry in chain for group in entry["closed"]]
-        times = Counter(group["group_id"] for group in closed)
-        dropped = Counter(group["reason"] for group in closed if group["outcome"] == "dropped")
-        twice = sum(count > 1 for count in times.values())
-        if dropped["lost"] or twice:
-            self._problems.append(f"{dropped['lost']} groups were lost, {twice} closed twice")
-        return _Account(surviving_steps=sum(entry["kind"] == "step" for entry in chain), dropped=dict(dropped))
+        outside = OutsideClient(self.settings.kafka.bootstrap_servers, self.settings.run)
+        account = Account.of_ledger(outside.ledger())
+        lost, twice = account.dropped["lost"], len(account.closed_twice)
+        if lost or twice:
+            self._problems.append(f"{lost} groups were lost, {twice} closed twice")
+        return account
 
 
 def _weight_version(port: int) -> int:
