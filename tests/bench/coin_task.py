@@ -30,7 +30,7 @@ class CoinTask:
         self._starts = starts
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `Environment.tasks`. `seed` and `split` change nothing but the ids."""
+        """One after the other; `seed` and `split` change nothing but the ids."""
         kind = "" if split == "train" else f"{split}/"
         for row in count():
             start = self._starts[row % len(self._starts)]

@@ -18,16 +18,16 @@ Lengths = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
-    """The answers of closed groups. `lengths` [N]: tokens of each. `fates`: how its group closed, a reason or TRAINED.
+class Answers:
+    """The answers of closed groups. `lengths` [N]: tokens of each. `outcomes`: how its group closed, or TRAINED.
 
     Truncated answers of a trained group count as trained, as in the ledger: their rewards are in its baseline.
     """
 
     lengths: Lengths
-    fates: tuple[str, ...]
+    outcomes: tuple[str, ...]
     num_groups: Mapping[str, int]
-    """Fate → groups."""
+    """Outcome → groups."""
 
     @property
     def trained(self) -> Lengths:
@@ -39,24 +39,24 @@ class Outcomes:
         """[N] whether the answer's group was dropped for its lag."""
         return self._are(DropReason.TOO_OLD.value)
 
-    def _are(self, fate: str) -> npt.NDArray[np.bool_]:
-        return np.array([one == fate for one in self.fates], dtype=np.bool_)
+    def _are(self, outcome: str) -> npt.NDArray[np.bool_]:
+        return np.array([one == outcome for one in self.outcomes], dtype=np.bool_)
 
 
-def outcomes(answers: Sequence[tuple[str, int]], fate_of: Mapping[str, str]) -> Outcomes:
-    """`answers`: group id and tokens of each answer; `fate_of`: group id → how it closed. Other groups do not count.
+def answers_of(answers: Sequence[tuple[str, int]], outcome_of: Mapping[str, str]) -> Answers:
+    """`answers`: group id and tokens of each answer; `outcome_of`: group id → how it closed. Other groups do not count.
 
     An answer without tokens (failed, unresolved) was not sampled, so it has no length.
     """
-    counted = [(fate_of[group_id], length) for group_id, length in answers if length and group_id in fate_of]
-    return Outcomes(
+    counted = [(outcome_of[group_id], length) for group_id, length in answers if length and group_id in outcome_of]
+    return Answers(
         lengths=np.array([length for _, length in counted], dtype=np.int64),
-        fates=tuple(fate for fate, _ in counted),
-        num_groups=Counter(fate_of.values()),
+        outcomes=tuple(outcome for outcome, _ in counted),
+        num_groups=Counter(outcome_of.values()),
     )
 
 
-def figures(found: Outcomes) -> dict[str, Any]:
+def figures(found: Answers) -> dict[str, Any]:
     """The distance, the quantiles and the counts, rounded for people."""
     return {
         "ks_distance": round(ks_distance(found.trained, found.lengths), 4),
@@ -68,7 +68,7 @@ def figures(found: Outcomes) -> dict[str, Any]:
     }
 
 
-def too_old_share_of_tokens(found: Outcomes) -> float:
+def too_old_share_of_tokens(found: Answers) -> float:
     """Tokens of the groups that were dropped for their lag ÷ all tokens; 0 of none."""
     return int(found.lengths[found.are_too_old].sum()) / max(1, int(found.lengths.sum()))
 
@@ -93,13 +93,13 @@ def _quantiles(lengths: Lengths) -> dict[str, float]:
     return {"mean": round(float(lengths.mean())), **named, "max": int(lengths.max())}
 
 
-def _shares_by_quartile(found: Outcomes) -> list[float]:
+def _shares_by_quartile(found: Answers) -> list[float]:
     """Of the shortest quarter of the answers to the longest: the share whose group was dropped for its lag."""
     ordered = found.are_too_old[np.argsort(found.lengths, kind="stable")]
     return [round(float(part.mean()), 4) for part in np.array_split(ordered, 4) if len(part)]
 
 
-def draw(found: Outcomes, path: Path) -> None:
+def draw(found: Answers, path: Path) -> None:
     """Draw lengths generated and trained, and what lag drops by length, into `path`."""
     import matplotlib
 
@@ -126,7 +126,7 @@ def _draw_shares(axis: Any, lengths: Lengths, label: str, color: str) -> None:
     axis.step(np.sort(lengths), np.arange(1, len(lengths) + 1) / max(1, len(lengths)), label=label, color=color)
 
 
-def _draw_dropped(axis: Any, found: Outcomes) -> None:
+def _draw_dropped(axis: Any, found: Answers) -> None:
     """Bars of equal width on the logarithmic axis; without answers in it a bar is missing."""
     edges = np.geomspace(found.lengths.min(), found.lengths.max() + 1, _BINS + 1)
     generated, _ = np.histogram(found.lengths, edges)

@@ -28,7 +28,7 @@ class LongAnswers:
     sampling = Sampling(temperature=1.0, max_tokens=4096)
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `Environment.tasks`."""
+        """Digits that are drawn anew for each task, those of the split alone."""
         chooser = random.Random(f"{split}/{seed}")
         row = 0
         while True:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.topics import PROMPTS, SCORED
-from tests.bench.length_bias import TRAINED, Outcomes, outcomes
+from tests.bench.length_bias import TRAINED, Answers, answers_of
 from tests.bench.whole_loop import WholeLoop, a_whole_loop
 
 MAX_TOKENS: Final = 4096
@@ -58,7 +58,7 @@ class TailShape:
 class TailRun:
     """What a run left: the answers that count, the steps meanwhile, and the CPU seconds of a step by process."""
 
-    found: Outcomes
+    found: Answers
     steps: tuple[LedgerEntry, ...]
     cpu_seconds_per_step: dict[str, float]
 
@@ -77,20 +77,20 @@ def run_tail(directory: Path, shape: TailShape) -> TailRun:
         counted = {one.group_id for one in loop.run.read(PROMPTS) if begin < one.submitted_at <= end}
         loop.until(lambda: counted <= watch.closed.keys(), "the last groups that count", _STALLED_SECONDS)
         return TailRun(
-            found=_outcomes(loop, counted),
+            found=_answers(loop, counted),
             steps=tuple(steps[WARM_UP_STEPS:last_step]),
             cpu_seconds_per_step=loop.cpu_seconds_per_step(WARM_UP_STEPS),
         )
 
 
-def _outcomes(loop: WholeLoop, counted: set[str]) -> Outcomes:
+def _answers(loop: WholeLoop, counted: set[str]) -> Answers:
     closed = loop.watch.closed
     answers: dict[str, tuple[str, int]] = {}
     for scored in loop.run.read(SCORED):
         rollout = scored.rollout
         # Of two attempts at a sample the first one, as the trainer takes it.
         answers.setdefault(rollout.rollout_id, (rollout.group_id, rollout.num_completion_tokens))
-    return outcomes(list(answers.values()), {group: closed[group].reason or TRAINED for group in counted})
+    return answers_of(list(answers.values()), {group: closed[group].reason or TRAINED for group in counted})
 
 
 def _settings(directory: Path, shape: TailShape) -> dict[str, Any]:

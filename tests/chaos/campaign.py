@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RollstreamError
 from tests.chaos.accounting import Account
-from tests.chaos.faults import EVERY_KIND, Fault, faults, strike
+from tests.chaos.faults import EVERY_KIND, Fault, faults, make_fault
 from tests.chaos.leftovers import Leftovers
 from tests.chaos.world import Undo, World
 
@@ -68,7 +68,7 @@ class Campaign:
         with self.world.fleet.ended(self._problems):
             self._until(lambda: self._num_steps() > 0, _START_SECONDS, "the first step")
             self.say(f"the first step after {time.monotonic() - began:.0f} s")
-            for fault in self._struck(num_faults):
+            for fault in self._made(num_faults):
                 made[fault.kind] += 1
                 if made.total() % self.faults_per_round == 0 or made.total() == num_faults:
                     self._recover()
@@ -78,13 +78,13 @@ class Campaign:
                 self._refused(account)
         return self._report(account, made, time.monotonic() - began)
 
-    def _struck(self, num_faults: int) -> Iterator[Fault]:
+    def _made(self, num_faults: int) -> Iterator[Fault]:
         """Make the first faults of the seed. One that there is nothing to do to waits for that: no kind is missed."""
         undrawn, waiting = islice(faults(self.seed, self.kinds), num_faults), list[Fault]()
         made, deadline = 0, time.monotonic() + self.progress_seconds
         while made < num_faults:
             waiting += islice(undrawn, 1)
-            fault = next((one for one in waiting if self._strike(one, made + 1)), None)
+            fault = next((one for one in waiting if self._make(one, made + 1)), None)
             self._pass(self.world.pace.pause_seconds * (fault or waiting[0]).random.uniform(0.5, 1.5))
             if fault is not None:
                 waiting.remove(fault)
@@ -97,14 +97,14 @@ class Campaign:
                     f"waited {self.progress_seconds:g} s for something to do these faults to: {kinds}"
                 )
 
-    def _strike(self, fault: Fault, number: int) -> bool:
+    def _make(self, fault: Fault, number: int) -> bool:
         """Make one fault; False if there is nothing to do it to now."""
-        struck = strike(self.world, fault)
-        if struck is None:
+        done = make_fault(self.world, fault)
+        if done is None:
             return False
-        self.say(f"{number}: {struck.what}")
-        if struck.undo is not None:
-            self._undos.append((time.monotonic() + struck.undo.seconds, struck.undo))
+        self.say(f"{number}: {done.what}")
+        if done.undo is not None:
+            self._undos.append((time.monotonic() + done.undo.seconds, done.undo))
         return True
 
     def _recover(self) -> None:

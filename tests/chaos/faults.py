@@ -37,7 +37,7 @@ _ANEW_SECONDS: Final = 90.0
 _LOAD_SECONDS: Final = 30.0
 _VERSION_FILE: Final = "model.safetensors"
 
-Make = Callable[[World, random.Random], "Struck | None"]
+Make = Callable[[World, random.Random], "MadeFault | None"]
 
 _MADE_BY: Final[dict[str, Make]] = {}
 EVERY_KIND: Final[dict[str, int]] = {}
@@ -56,7 +56,7 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Struck:
+class MadeFault:
     """A fault that was made: what was done, and what undoes it."""
 
     what: str
@@ -75,7 +75,7 @@ def faults(seed: int, kinds: Mapping[str, int] = EVERY_KIND) -> Iterator[Fault]:
             number += 1
 
 
-def strike(world: World, fault: Fault) -> Struck | None:
+def make_fault(world: World, fault: Fault) -> MadeFault | None:
     """Make the fault; None if there is nothing to do it to now."""
     return _MADE_BY[fault.kind](world, fault.random)
 
@@ -94,7 +94,7 @@ def _fault(*, times: int, only_with_servers: bool = False) -> Callable[[Make], M
 
 
 @_fault(times=12)
-def kill(world: World, draw: random.Random) -> Struck | None:
+def kill(world: World, draw: random.Random) -> MadeFault | None:
     """kill -9 of a stage's process."""
     # Stages take turns: with few faults one that is always drawn by chance may never be killed.
     fewest = min(world.num_killed[stage] for stage in STAGES)
@@ -103,21 +103,21 @@ def kill(world: World, draw: random.Random) -> Struck | None:
     member = draw.choice(free)
     world.fleet.kill(member)
     world.num_killed[member.stage] += 1
-    return Struck(what=f"kill -9 {member.name}")
+    return MadeFault(what=f"kill -9 {member.name}")
 
 
 @_fault(times=5)
-def term(world: World, draw: random.Random) -> Struck | None:
+def term(world: World, draw: random.Random) -> MadeFault | None:
     """SIGTERM, as at a rolling update: it must end in order, and is started again."""
     if not (free := world.free()):
         return None
     member = draw.choice(free)
     world.fleet.terminate(member)
-    return Struck(what=f"SIGTERM {member.name}")
+    return MadeFault(what=f"SIGTERM {member.name}")
 
 
 @_fault(times=4)
-def suspend(world: World, draw: random.Random) -> Struck | None:
+def suspend(world: World, draw: random.Random) -> MadeFault | None:
     """SIGSTOP for longer than every timeout, beside a successor; then it goes on."""
     stages: list[Stage] = ["generator", "scorer"]
     if _has_room_for_a_trainer(world):
@@ -138,16 +138,16 @@ def suspend(world: World, draw: random.Random) -> Struck | None:
             world.fleet.terminate(heir, leave=True)
 
     undo = Undo(seconds=world.pace.suspend_seconds, what=f"SIGCONT {member.name}", action=resume)
-    return Struck(what=f"SIGSTOP {member.name} beside {heir.name}", undo=undo)
+    return MadeFault(what=f"SIGSTOP {member.name} beside {heir.name}", undo=undo)
 
 
 @_fault(times=2)
-def takeover(world: World, draw: random.Random) -> Struck | None:
+def takeover(world: World, draw: random.Random) -> MadeFault | None:
     """A standby trainer takes the run over from a trainer that lives."""
     if not (world.fleet.free("trainer") and _has_room_for_a_trainer(world)):
         return None
     heir = world.fleet.start("trainer", world.name("trainer"))
-    return Struck(what=f"{heir.name} takes over")
+    return MadeFault(what=f"{heir.name} takes over")
 
 
 def _has_room_for_a_trainer(world: World) -> bool:
@@ -155,7 +155,7 @@ def _has_room_for_a_trainer(world: World) -> bool:
 
 
 @_fault(times=3)
-def join(world: World, draw: random.Random) -> Struck | None:
+def join(world: World, draw: random.Random) -> MadeFault | None:
     """One more generator or scorer comes, and leaves later."""
     stage = draw.choice(_JOINERS)
     member = world.fleet.start(stage, world.name(stage))
@@ -164,11 +164,11 @@ def join(world: World, draw: random.Random) -> Struck | None:
         world.fleet.terminate(member, leave=True)
 
     undo = Undo(seconds=world.pace.suspend_seconds, what=f"{member.name} leaves", action=leave)
-    return Struck(what=f"{member.name} joins", undo=undo)
+    return MadeFault(what=f"{member.name} joins", undo=undo)
 
 
 @_fault(times=1)
-def rollback(world: World, draw: random.Random) -> Struck | None:
+def rollback(world: World, draw: random.Random) -> MadeFault | None:
     """An operator goes back to an older weight version."""
     if not world.is_reachable or world.is_damaged:
         return None
@@ -176,7 +176,7 @@ def rollback(world: World, draw: random.Random) -> Struck | None:
     for version in draw.sample(versions, len(versions)):
         try:
             roll_back(world.settings, version, force=True)
-            return Struck(what=f"rollback to version {version}")
+            return MadeFault(what=f"rollback to version {version}")
         except (ConfigurationError, CorruptWeightsError):
             continue  # its files were damaged or pruned, or its checkpoint was
         except RollstreamError:
@@ -188,7 +188,7 @@ def rollback(world: World, draw: random.Random) -> Struck | None:
 
 
 @_fault(times=2)
-def broker(world: World, draw: random.Random) -> Struck | None:
+def broker(world: World, draw: random.Random) -> MadeFault | None:
     """kill -9 of a broker, which comes back later."""
     if world.away & {"broker"} or not (nodes := sorted(world.cluster.processes)):
         return None
@@ -203,11 +203,11 @@ def broker(world: World, draw: random.Random) -> Struck | None:
         world.fleet.expect_broken_world(_BROKER_SECONDS)
 
     undo = Undo(seconds=world.pace.outage_seconds, what=f"broker {node} comes back", action=bring_back)
-    return Struck(what=f"kill -9 broker {node}", undo=undo)
+    return MadeFault(what=f"kill -9 broker {node}", undo=undo)
 
 
 @_fault(times=2)
-def redis(world: World, draw: random.Random) -> Struck | None:
+def redis(world: World, draw: random.Random) -> MadeFault | None:
     """kill -9 of Redis, which comes back later and empty."""
     if "redis" in world.away:
         return None
@@ -219,11 +219,11 @@ def redis(world: World, draw: random.Random) -> Struck | None:
         world.away.discard("redis")
 
     undo = Undo(seconds=world.pace.outage_seconds, what="Redis comes back", action=bring_back)
-    return Struck(what="kill -9 Redis", undo=undo)
+    return MadeFault(what="kill -9 Redis", undo=undo)
 
 
 @_fault(times=1, only_with_servers=True)
-def server(world: World, draw: random.Random) -> Struck | None:
+def server(world: World, draw: random.Random) -> MadeFault | None:
     """kill -9 of the server that a generator asks; it comes back later, with the weights that it was started with."""
     asking = sorted({member.name for member in world.free("generator")} & world.generators.servers.keys())
     asking = [name for name in asking if world.generators.servers[name].is_healthy()]
@@ -235,11 +235,11 @@ def server(world: World, draw: random.Random) -> Struck | None:
     # It ends when it can't reach the server any more, and then waits for it in its start.
     world.fleet.expect_end(name, BrokenWorldError.exit_code)
     undo = Undo(seconds=world.pace.outage_seconds, what=f"the server of {name} comes back", action=server.launch)
-    return Struck(what=f"kill -9 the server of {name}", undo=undo)
+    return MadeFault(what=f"kill -9 the server of {name}", undo=undo)
 
 
 @_fault(times=3)
-def torn_weights(world: World, draw: random.Random) -> Struck | None:
+def torn_weights(world: World, draw: random.Random) -> MadeFault | None:
     """A file of the newest weight version is cut short, or some of its bytes are other ones."""
     version = _newest_version(Path(world.settings.weight_store))
     if version is None or not (file := version / _VERSION_FILE).exists():
@@ -249,25 +249,25 @@ def torn_weights(world: World, draw: random.Random) -> Struck | None:
     with file.open("r+b") as stream:
         if draw.random() < 0.5:
             stream.truncate(draw.randrange(size))
-            return Struck(what=f"{version.name} is cut short")
+            return MadeFault(what=f"{version.name} is cut short")
         stream.seek(draw.randrange(size))
         stream.write(draw.randbytes(64))
-    return Struck(what=f"bytes of {version.name} are other ones")
+    return MadeFault(what=f"bytes of {version.name} are other ones")
 
 
 @_fault(times=2)
-def deleted_weights(world: World, draw: random.Random) -> Struck | None:
+def deleted_weights(world: World, draw: random.Random) -> MadeFault | None:
     """The newest weight version is deleted."""
     version = _newest_version(Path(world.settings.weight_store))
     if version is None:
         return None
     world.fleet.expect_broken_world(_LOAD_SECONDS, "generator")
     shutil.rmtree(version, ignore_errors=True)
-    return Struck(what=f"{version.name} is deleted")
+    return MadeFault(what=f"{version.name} is deleted")
 
 
 @_fault(times=8)
-def garbage(world: World, draw: random.Random) -> Struck | None:
+def garbage(world: World, draw: random.Random) -> MadeFault | None:
     """Bytes that no stage can read, on any topic; on `ledger` and `weights` an operator repairs the run then."""
     topic = draw.choice([topic.name for topic in TOPICS])
     if not world.is_reachable:
@@ -280,16 +280,16 @@ def garbage(world: World, draw: random.Random) -> Struck | None:
         return None
     what = f"{'null' if value is None else f'{len(value)} bytes'} on {topic}"
     if topic not in _EVERY_RECORD_COUNTS:
-        return Struck(what=f"garbage: {what}")
+        return MadeFault(what=f"garbage: {what}")
     try:
         world.repair()
     except RollstreamError as error:
-        return Struck(what=f"garbage: {what}; the repair comes later: {error}")
-    return Struck(what=f"garbage: {what}, and the repair")
+        return MadeFault(what=f"garbage: {what}; the repair comes later: {error}")
+    return MadeFault(what=f"garbage: {what}, and the repair")
 
 
 @_fault(times=6)
-def replay(world: World, draw: random.Random) -> Struck | None:
+def replay(world: World, draw: random.Random) -> MadeFault | None:
     """An old record comes once more, with its key, as after a mirror or a restore."""
     topic = draw.choice(_REPLAYED)
     if not world.is_reachable or not (known := world.outside.messages(topic)):
@@ -297,20 +297,20 @@ def replay(world: World, draw: random.Random) -> Struck | None:
     message = draw.choice(known)
     if not world.put(topic, message.value(), message.key()):
         return None
-    return Struck(what=f"{topic}/{message.partition()}@{message.offset()} once more")
+    return MadeFault(what=f"{topic}/{message.partition()}@{message.offset()} once more")
 
 
 @_fault(times=2)
-def partitions(world: World, draw: random.Random) -> Struck | None:
+def partitions(world: World, draw: random.Random) -> MadeFault | None:
     """A topic of the run's main way gets one more partition."""
     topic = draw.choice(_REPLAYED)
     if not world.is_reachable:
         return None
-    return Struck(what=f"{topic} has {world.outside.add_partition(topic)} partitions")
+    return MadeFault(what=f"{topic} has {world.outside.add_partition(topic)} partitions")
 
 
 @_fault(times=1)
-def made_anew(world: World, draw: random.Random) -> Struck | None:
+def made_anew(world: World, draw: random.Random) -> MadeFault | None:
     """A topic of evaluation, or `rollouts` with all that lies in it, is deleted and made again.
 
     At the end of a campaign `scored` is, too.
@@ -322,7 +322,7 @@ def made_anew(world: World, draw: random.Random) -> Struck | None:
     world.fleet.expect_broken_world(_ANEW_SECONDS, *stages)
     world.fleet.expect_refusal(_ANEW_SECONDS, *STAGES)
     world.make_anew(topic)
-    return Struck(what=f"{topic} is made anew")
+    return MadeFault(what=f"{topic} is made anew")
 
 
 def unreadable(draw: random.Random, record: bytes | None) -> bytes | None:

@@ -56,7 +56,7 @@ class Launched:
     log: Path
 
     def exit_code(self) -> int | None:
-        """See `Process.exit_code`."""
+        """None while it runs; negative: ended by that signal."""
         return self.process.exit_code()
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tests.bench.length_bias import TRAINED, figures, ks_distance, outcomes, too_old_share_of_tokens
+from tests.bench.length_bias import TRAINED, answers_of, figures, ks_distance, too_old_share_of_tokens
 
 ANSWERS = [("short", 10), ("short", 30), ("long", 20), ("long", 140), ("flat", 100), ("flat", 0), ("open", 900)]
 FATES = {"short": TRAINED, "long": "too_old", "flat": "no_spread", "without answers": "too_old"}
@@ -30,15 +30,15 @@ def test_of_no_lengths_at_all_everything_is_missing() -> None:
 
 
 def test_only_answers_with_tokens_of_the_counted_groups_are_taken() -> None:
-    found = outcomes(ANSWERS, FATES)
+    found = answers_of(ANSWERS, FATES)
     assert found.lengths.tolist() == [10, 30, 20, 140, 100]
     assert found.trained.tolist() == [10, 30]
     assert found.lengths[found.are_too_old].tolist() == [20, 140]
 
 
 def test_the_share_dropped_for_lag_is_of_tokens_and_other_reasons_are_counted_apart() -> None:
-    assert too_old_share_of_tokens(outcomes(ANSWERS, FATES)) == 160 / 300
-    found = figures(outcomes(ANSWERS, FATES))
+    assert too_old_share_of_tokens(answers_of(ANSWERS, FATES)) == 160 / 300
+    found = figures(answers_of(ANSWERS, FATES))
     assert found["num_tokens"] == 300
     assert found["num_samples"] == 5
     assert found["groups"] == {TRAINED: 1, "too_old": 2, "no_spread": 1}
@@ -51,7 +51,7 @@ def test_the_share_dropped_for_lag_is_of_tokens_and_other_reasons_are_counted_ap
 
 
 def test_a_run_in_which_nothing_closed_has_figures_too() -> None:
-    assert too_old_share_of_tokens(outcomes([], {})) == 0.0
-    found = figures(outcomes([], {}))
+    assert too_old_share_of_tokens(answers_of([], {})) == 0.0
+    found = figures(answers_of([], {}))
     assert found["ks_distance"] == 1.0
     assert found["tokens_of_an_answer"] == {"generated": {}, "trained": {}}
