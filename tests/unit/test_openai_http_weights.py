@@ -298,7 +298,7 @@ def test_a_start_goes_on_without_a_server_that_can_not_be_labeled(model: Path) -
     with raw_server() as broken, fake_openai(kind="vllm") as server:
         broken.planned["/update_weight_version"] = RawReply(content=b"\x00")
         assert on(an_engine(broken.url, server.url, weight_updates="vllm"), generate) == ["yes"] * 3
-        with pytest.raises(EngineDeadError, match="no server can be updated: /update_weight_version gave no readable"):
+        with pytest.raises(EngineDeadError, match=r"no server can be updated: .*gave no readable"):
             on(an_engine(broken.url, weight_updates="vllm"), generate)
 
 

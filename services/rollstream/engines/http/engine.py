@@ -32,7 +32,7 @@ from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.process.begun import listener
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
-from rollstream.schemas.errors import EngineDeadError, EngineError
+from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import WeightSpan
 
@@ -108,10 +108,7 @@ class OpenAiHttpEngine:
         if self._shapes:
             refuse_misfit(path, found, self._shapes, is_tied=True)
         async with self._updating:
-            try:
-                stall_seconds = await self._weights.load(weight_version, path.absolute())
-            except EngineError as error:
-                raise EngineDeadError(str(error)) from error
+            stall_seconds = await self._weights.load(weight_version, path.absolute())
         self._shapes = found
         return LoadReport(stall_seconds=stall_seconds, load_seconds=time.monotonic() - started)
 

@@ -12,9 +12,9 @@ started with: before it is asked again, its label is compared, and its weights a
 import asyncio
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
@@ -26,6 +26,7 @@ from rollstream.engines.model_directory import read_config
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 _OWN_EXTENSION: Final = "rollstream.engines.vllm.worker.ReloadExtension"
 
 
@@ -43,17 +44,30 @@ class ServerWeights:
         self._looks = {server: asyncio.Lock() for server in client.pool.servers}
 
     async def start_all(self, servers: Iterable[Server]) -> None:
-        """`start` servers that are ready; one that fails rests. Raises what the last one raised if all fail."""
-        started = list(servers)
-        outcomes = await asyncio.gather(*(self.start(server) for server in started), return_exceptions=True)
-        for server, outcome in zip(started, outcomes, strict=True):
+        """`start` servers that are ready, at least one; one that fails rests. Raises `EngineDeadError` if all fail."""
+        await self._of_all(servers, self.start, "no server can be updated")
+
+    async def _of_all(self, servers: Iterable[Server], do: Callable[[Server], Awaitable[T]], failure: str) -> list[T]:
+        """What `do` gives for each server; one that fails rests. Raises `EngineDeadError` with `failure` if all fail.
+
+        It is tried again before its next call.
+        """
+        asked = list(servers)
+        done: list[T] = []
+        problems: list[str] = []
+        outcomes = await asyncio.gather(*map(do, asked), return_exceptions=True)
+        for server, outcome in zip(asked, outcomes, strict=True):
             if isinstance(outcome, EngineError):
                 self._client.pool.failed(server, str(outcome))
-                _LOG.warning("%s rests: %s", server.root, outcome)
-            elif outcome is not None:
+                problems.append(f"{server.root}: {outcome}")
+                _LOG.error("%s rests: %s", server.root, outcome)
+            elif isinstance(outcome, BaseException):
                 raise outcome
-        if outcomes and all(outcomes):
-            raise EngineDeadError(f"no server can be updated: {outcomes[-1]}")
+            else:
+                done.append(outcome)
+        if not done:
+            raise EngineDeadError(f"{failure}: {'; '.join(problems)}")
+        return done
 
     async def start(self, server: Server) -> None:
         """Label the weights that the server started with; it goes on if it was paused.
@@ -90,28 +104,9 @@ class ServerWeights:
             self._plain_on_cpu.add(server)
 
     async def load(self, version: int, path: Path) -> float:
-        """Load a version into every server; the longest stall, seconds. Raises `EngineError` if none has loaded it.
-
-        One that has not is tried again before its next call.
-        """
+        """Load a version into every server; the longest stall, seconds. Raises `EngineDeadError` if none loads it."""
         self.version, self._path = version, path
-        servers = self._client.pool.servers
-        outcomes = await asyncio.gather(*(self._load(server) for server in servers), return_exceptions=True)
-        stalls: list[float] = []
-        problems: list[str] = []
-        for server, outcome in zip(servers, outcomes, strict=True):
-            if isinstance(outcome, float):
-                stalls.append(outcome)
-            elif isinstance(outcome, EngineError):
-                self._client.pool.failed(server, str(outcome))
-                problems.append(f"{server.root}: {server.problem}")
-            else:
-                raise outcome
-        if problems:
-            _LOG.error("version %d was not loaded by %s", version, "; ".join(problems))
-        if not stalls:
-            raise EngineError(f"no server loaded version {version}: {'; '.join(problems)}")
-        return max(stalls)
+        return max(await self._of_all(self._client.pool.servers, self._load, f"no server loaded version {version}"))
 
     async def confirm(self, server: Server) -> None:
         """See that a server which may have started anew has the current version; else load it. Raises `EngineError`."""
