@@ -114,7 +114,7 @@ def _json(value: Any) -> str | None:
 def _inferred(values: Sequence[Any]) -> pyarrow.DataType | None:
     try:
         kind = pyarrow.array(values).type
-        return None if _is_too_deep(kind) or _has_empty_struct(kind) else kind
+        return kind if _is_writable(kind) else None
     except (pyarrow.ArrowException, OverflowError, TypeError, ValueError):
         return None
 
@@ -168,26 +168,20 @@ def _is_widened(before: pyarrow.DataType, after: pyarrow.DataType) -> bool:
     return bool(types.is_integer(before) and types.is_floating(after))
 
 
-def _has_empty_struct(kind: pyarrow.DataType) -> bool:
-    """Parquet has no structure without fields."""
-    if pyarrow.types.is_list(kind):
-        return _has_empty_struct(kind.value_type)
-    if pyarrow.types.is_struct(kind):
-        return not kind.num_fields or any(_has_empty_struct(field.type) for field in kind)
-    return False
+def _inner(kind: pyarrow.DataType) -> list[pyarrow.DataType]:
+    return [kind.field(number).type for number in range(kind.num_fields)]
 
 
-def _is_too_deep(kind: pyarrow.DataType, depth: int = MAX_DEPTH) -> bool:
-    inner = [kind.field(number).type for number in range(kind.num_fields)]
-    return bool(inner) and (not depth or any(_is_too_deep(one, depth - 1) for one in inner))
+def _is_writable(kind: pyarrow.DataType, depth: int = MAX_DEPTH) -> bool:
+    """Whether it is not too deep, and without a structure of no fields, which parquet does not have."""
+    if not (inner := _inner(kind)):
+        return not pyarrow.types.is_struct(kind)
+    return depth > 0 and all(_is_writable(one, depth - 1) for one in inner)
 
 
 def _num_fields(kind: pyarrow.DataType) -> int:
-    if pyarrow.types.is_list(kind):
-        return _num_fields(kind.value_type)
-    if pyarrow.types.is_struct(kind):
-        return sum(1 + _num_fields(field.type) for field in kind)
-    return 0
+    own = kind.num_fields if pyarrow.types.is_struct(kind) else 0
+    return own + sum(map(_num_fields, _inner(kind)))
 
 
 def _written(kind: pyarrow.DataType) -> pyarrow.DataType:
