@@ -80,11 +80,8 @@ def _run_on(stack: LocalStack, demo: DemoOptions, console: Console) -> DemoResul
             measured, facts = _Conductor(demo, config, supervisor, console).run(warmed)
     summary = summarize(facts, measured)
     summary.write(demo.run_dir / "summary.json")
-    return DemoResult(summary=summary, config=config, a_rollout=_last_trained(facts))
-
-
-def _last_trained(facts: RunFacts) -> str:
-    return next(entry.trained[-1].rollout_id for entry in reversed(facts.ledger) if entry.trained)
+    trained = next(entry.trained[-1] for entry in reversed(facts.ledger) if entry.trained)
+    return DemoResult(summary=summary, config=config, a_rollout=trained.rollout_id)
 
 
 class _Conductor:

@@ -69,17 +69,15 @@ def warm_up(demo: DemoOptions) -> Path:
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "rollstream.cli.main", "sft", *_sft_arguments(demo, model)]
     try:
-        _run_logged(command, log)
+        with log.open("w") as said:
+            subprocess.run(
+                command, stdout=said, stderr=subprocess.STDOUT, check=True, timeout=_WARM_UP_DEADLINE_SECONDS
+            )
     except subprocess.TimeoutExpired as error:
         raise BrokenWorldError(f"the warm-up took over {error.timeout} s: is the machine busy? See {log}") from error
     except subprocess.CalledProcessError as error:
         raise BrokenWorldError(f"the warm-up ended with {error.returncode}: see {log}") from error
     return model
-
-
-def _run_logged(command: list[str], log: Path) -> None:
-    with log.open("w") as output:
-        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True, timeout=_WARM_UP_DEADLINE_SECONDS)
 
 
 def _sft_arguments(demo: DemoOptions, model: Path) -> list[str]:

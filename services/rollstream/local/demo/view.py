@@ -43,17 +43,12 @@ class View:
 
     def show(self, state: LoopState) -> None:
         if self._live:
-            self._live.update(_live_table(state, self._supervisor.statuses(), self._num_steps), refresh=True)
+            bar = ProgressBar(total=self._num_steps, completed=state.step, width=60)
+            tables = _progress(state, self._num_steps), _stages(self._supervisor.statuses())
+            self._live.update(Group(bar, *tables), refresh=True)
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + _LINE_EVERY_SECONDS
             self._console.print(plain_line(state, self._num_steps), highlight=False, soft_wrap=True)
-
-
-def _live_table(state: LoopState, stages: Sequence[StageStatus], num_steps: int) -> Group:
-    """A bar, the progress of the loop, and the four stages."""
-    return Group(
-        ProgressBar(total=num_steps, completed=state.step, width=60), _progress(state, num_steps), _stages(stages)
-    )
 
 
 def plain_line(state: LoopState, num_steps: int) -> str:
