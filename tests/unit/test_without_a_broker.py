@@ -88,7 +88,7 @@ def test_a_wrong_file_ends_a_stage_before_torch_is_imported(stage: str, table: s
 
 _APART = """
 import os, threading
-from rollstream.process.apart import run_apart
+from rollstream.process.in_child import run_in_child
 from rollstream.schemas.errors import *
 
 def refuse():
@@ -100,7 +100,7 @@ def fail():
 
 for check in (lambda: None, refuse, fail, lambda: os._exit(9)):
     try:
-        run_apart(check)
+        run_in_child(check)
         print("fine")
     except RollstreamError as error:
         print(type(error).__name__, error)

@@ -51,9 +51,9 @@ from rollstream.generator.handler import GeneratorHandler, InHand, headers_of_sa
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WatcherParts, WeightWatcher
 from rollstream.history.weight_store import open_weight_store
-from rollstream.process.apart import run_apart
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
+from rollstream.process.in_child import run_in_child
 from rollstream.process.settings.address import revealed
 from rollstream.process.stop import Stop, ending_within, first_to_end
 from rollstream.process.tracing.begin import require_tracing, tracing_of
@@ -89,7 +89,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     Agents(settings.agents)  # one that cannot be imported is refused before the engine starts, which may take minutes
     require_tracing(settings.tracing)
     # In a child, so that the clients' threads are never in this process. An engine takes long to load.
-    run_apart(lambda: _require_what_is_needed(settings))
+    run_in_child(lambda: _require_what_is_needed(settings))
     health = Health()
     health.serve(settings.health_host, settings.health_port)
     engine = build_engine(settings.engine)

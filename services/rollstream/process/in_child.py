@@ -10,7 +10,7 @@ from rollstream.process.cause import known_cause
 from rollstream.schemas.errors import BrokenWorldError, RollstreamError
 
 
-def run_apart(check: Callable[[], None]) -> None:
+def run_in_child(check: Callable[[], None]) -> None:
     """Run `check`, which must have a deadline, in a child. What it raises there is raised here.
 
     This process must not have threads of its own yet.
