@@ -9,10 +9,10 @@ from click.testing import CliRunner
 from rollstream.cli.collect import command
 from rollstream.cli.collecting import job_of
 from rollstream.environments.sort_digits import SortDigits
-from rollstream.offline.job import kind_of
 from rollstream.offline.options import CollectOptions
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
+from rollstream.rows.write import kind_of
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Sampling
 from tests.harness.collecting import a_job, lines_of, some_prompts

@@ -63,7 +63,7 @@ def test_the_output_lies_beside_the_rollouts_and_never_replaces_them(tmp_path: P
     scored = tmp_path / "rollouts_with_rewards.parquet"
     with pytest.raises(ConfigurationError, match="would be replaced by its own scores"):
         scores_request(ScoresOptions(rollouts=scored))
-    with pytest.raises(ConfigurationError, match=r"the name must end in \.parquet or \.jsonl"):
+    with pytest.raises(ConfigurationError, match=r"out\.csv: .* \.jsonl or \.parquet"):
         scores_request(ScoresOptions(rollouts=scored, output=tmp_path / "out.csv"))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rollstream.agents.samples import SampleBounds
 from rollstream.engines.build import build_engine
@@ -24,14 +24,12 @@ from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.rows.hub import is_hub_name
 from rollstream.rows.open import open_rows
-from rollstream.rows.write import Kind
+from rollstream.rows.write import Kind, kind_of
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
 Say = Callable[[str], None]
-
-_KINDS: Final[Mapping[str, Kind]] = {".jsonl": "jsonl", ".parquet": "parquet", "": "hf"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,16 +141,6 @@ class Job:
             "environments": declared,
             **({} if self._reads_rows() else by_environment),
         }
-
-
-def kind_of(output: Path) -> Kind:
-    """The format by the name: .jsonl, .parquet, or a directory for a name without a suffix."""
-    if not output.name or output.suffix not in _KINDS:
-        raise ConfigurationError(
-            f"output {output}: its name must end in .jsonl or .parquet, or have no suffix for a directory that "
-            "`datasets.load_from_disk` opens"
-        )
-    return _KINDS[output.suffix]
 
 
 def _refuse_same(data: Path, output: Path) -> None:

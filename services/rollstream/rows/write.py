@@ -43,6 +43,18 @@ class RowWriter(Protocol):
         """Add a row of JSON values; numpy's are taken too."""
 
 
+def kind_of(output: Path, *, may_be_directory: bool = True) -> Kind:
+    """The format by the name: .jsonl, .parquet, or a directory for a name without a suffix.
+
+    Raises `ConfigurationError` for any other name.
+    """
+    kinds: dict[str, Kind] = {".jsonl": "jsonl", ".parquet": "parquet", **({"": "hf"} if may_be_directory else {})}
+    if not output.name or output.suffix not in kinds:
+        directory = ", or have no suffix for a directory that `datasets.load_from_disk` opens" * may_be_directory
+        raise ConfigurationError(f"output {output}: its name must end in .jsonl or .parquet{directory}")
+    return kinds[output.suffix]
+
+
 def write_rows(path: Path, kind: Kind) -> AbstractContextManager[RowWriter]:
     """A writer of `path`, which is replaced when the block ends without an error.
 

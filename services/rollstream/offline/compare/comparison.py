@@ -19,7 +19,7 @@ from rollstream.offline.statistics import RewardStatistics, shown_text
 from rollstream.rows.conversation import asked_of
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
-from rollstream.rows.write import Kind, write_rows
+from rollstream.rows.write import Kind, kind_of, write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 
 MatchBy = Literal["auto", "example_id", "prompt"]
@@ -76,7 +76,7 @@ def compare(
     Raises `ConfigurationError` if a file can't be read, or if no example is in both.
     """
     sources = open_rows(before), open_rows(after)
-    kind = None if output is None else _kind(output)
+    kind = None if output is None else kind_of(output, may_be_directory=False)
     by_id = _is_by_id(match_by, sources)
     with closing(ExampleTable()) as table:
         sides = [_read(source, table, by_id=by_id, is_after=bool(at)) for at, source in enumerate(sources)]
@@ -135,12 +135,6 @@ def _read(source: RowSource, table: ExampleTable, *, by_id: bool, is_after: bool
 
 def _label(fields: dict[str, Any], *, by_id: bool) -> str:
     return shown_text(str(fields["example_id"]) if by_id else asked_of(fields)[1])
-
-
-def _kind(output: Path) -> Kind:
-    if output.suffix not in (".jsonl", ".parquet"):
-        raise ConfigurationError(f"{output}: the name must end in .jsonl or .parquet; rename it")
-    return "jsonl" if output.suffix == ".jsonl" else "parquet"
 
 
 def _write(table: ExampleTable, output: Path, kind: Kind) -> None:

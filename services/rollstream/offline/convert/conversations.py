@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 from rollstream.rows.conversation import ChatMessage, chat_of, exchange_in, records_of, tools_in, tools_of
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, RowSource
-from rollstream.rows.write import Kind, write_rows
+from rollstream.rows.write import kind_of, write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message
 
@@ -161,20 +161,14 @@ def export_for_sft(rollouts: Path, output: Path, *, layout: Layout, min_reward: 
 
     Raises `ConfigurationError` then, and for files that can't be read or written.
     """
-    kind = _kind(output)
+    # No directory of `save_to_disk`: Prime-RL opens its data by `load_dataset`, which takes none.
+    kind = kind_of(output, may_be_directory=False)
     tally, source = RowCounts(), open_rows(rollouts)
     with write_rows(output, kind) as writer:
         for fields in usable(source, min_reward, tally, lambda conversation: _row(conversation, layout)):
             writer.write(fields)
         refuse_unusable(rollouts, tally)
     return tally
-
-
-def _kind(output: Path) -> Kind:
-    # No directory of `save_to_disk`: Prime-RL opens its data by `load_dataset`, which takes none.
-    if output.suffix not in (".jsonl", ".parquet"):
-        raise ConfigurationError(f"{output}: Prime-RL reads .jsonl and .parquet; let the name end in one of them")
-    return "jsonl" if output.suffix == ".jsonl" else "parquet"
 
 
 def _row(conversation: Conversation, layout: Layout) -> dict[str, Any]:

@@ -20,11 +20,10 @@ from rollstream.offline.convert.verifiers_row import (
     row_from_verifiers,
     row_to_verifiers,
 )
-from rollstream.offline.job import kind_of
 from rollstream.process.files import replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow, RowSource
-from rollstream.rows.write import write_rows
+from rollstream.rows.write import kind_of, write_rows
 from rollstream.schemas.errors import ConfigurationError
 
 _MAX_METADATA_BYTES: Final = 2**24

@@ -11,7 +11,7 @@ from rollstream.offline.scores.columns import data_source_of
 from rollstream.offline.scores.functions import RewardFunction, reward_function
 from rollstream.rows.conversation import Row
 from rollstream.rows.hub import is_hub_name
-from rollstream.rows.write import Kind
+from rollstream.rows.write import Kind, kind_of
 from rollstream.schemas.errors import ConfigurationError
 
 _LOAD_SECONDS: Final = 60.0
@@ -46,7 +46,7 @@ class ScoresRequest(ScoresOptions):
     @property
     def kind(self) -> Kind:
         """The format of the output."""
-        return "jsonl" if self.output.suffix == ".jsonl" else "parquet"
+        return kind_of(self.output, may_be_directory=False)
 
     def source_of(self, fields: Row) -> str:
         """The data source of a row; empty if it has none."""
@@ -66,8 +66,7 @@ def scores_request(options: ScoresOptions) -> ScoresRequest:
     """The request of the command's options; raises `ConfigurationError` where they contradict."""
     rollouts = options.rollouts
     output = output_beside(rollouts) if options.output is None else options.output
-    if output.suffix not in (".parquet", ".jsonl"):
-        raise ConfigurationError(f"--output {output}: the name must end in .parquet or .jsonl")
+    kind_of(output, may_be_directory=False)
     if output.resolve() == rollouts.resolve():
         raise ConfigurationError(
             f"{rollouts} would be replaced by its own scores: name the rollouts that were generated, or another file "
