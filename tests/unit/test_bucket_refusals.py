@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from rollstream.history.bucket import Bucket
 from rollstream.history.weight_store import WeightStore, open_weight_store
 from rollstream.schemas.errors import ConfigurationError, WeightStoreError
 from tests.harness.small_s3 import SKEWED, SmallS3, a_small_s3
@@ -78,3 +79,15 @@ def test_whether_a_version_is_there_is_not_waited_for(s3: SmallS3, tmp_path: Pat
     s3.refusals = -1
     assert store.holds(f"{URL}/3-abc") is None
     assert s3.refused == 1
+
+
+@pytest.mark.parametrize("other", [b"", b"other", b"a far longer content than before"])
+def test_an_object_is_created_once_and_what_is_there_already_may_be_the_same(
+    s3: SmallS3, tmp_path: Path, other: bytes
+) -> None:
+    bucket = Bucket(URL, s3.storage(tmp_path / "cache", 5))
+    for _ in range(2):  # as after an answer that was lost
+        bucket.create("manifest", b"content")
+    s3.objects.update(dict.fromkeys(s3.objects, other))
+    with pytest.raises(FileExistsError, match="manifest already exists"):
+        bucket.create("manifest", b"content")

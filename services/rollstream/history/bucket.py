@@ -98,9 +98,15 @@ class Bucket:
         try:
             self.ask("write to", lambda: put(self.store, name, content, mode="create"), name)
         except AlreadyExistsError as error:
-            # An answer that was lost: the request was repeated.
-            if self.read(name, len(content)) != content:
-                raise FileExistsError(f"{self.url}/{name} is there already") from error
+            # After an answer that was lost the library asks again, and finds what it wrote.
+            if not self._holds(name, content):
+                raise FileExistsError(f"{self.url}/{name} already exists") from error
+
+    def _holds(self, name: str, content: bytes) -> bool:
+        try:
+            return self.read(name, len(content)) == content
+        except ValueError:
+            return False
 
     def ask(self, doing: str, request: Callable[[], T], name: str = "") -> T:
         """Ask the store. A refusal of what it allowed before is an outage: clocks drift and policies are changed.
