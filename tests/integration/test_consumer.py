@@ -51,7 +51,7 @@ class Topic:
 
     async def member(self, weigh: Callable[[KafkaMessage], int] = lambda _: 1, **bounds: float) -> GroupConsumer:
         """A member of the group, started."""
-        settings = ConsumerSettings.model_validate({"max_in_flight": NUM_RECORDS, **bounds})
+        settings = ConsumerSettings(**{"max_in_flight": NUM_RECORDS, **bounds})
         member = GroupConsumer(
             self.settings, group_id=self.group, topics=[self.name], settings=settings, health=Health()
         )
