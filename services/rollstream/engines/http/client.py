@@ -15,14 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import aiohttp
-from tenacity import (
-    AsyncRetrying,
-    RetryCallState,
-    RetryError,
-    retry_if_exception_type,
-    wait_exponential,
-    wait_random_exponential,
-)
+from tenacity import AsyncRetrying, RetryCallState, retry_if_result, wait_exponential, wait_random_exponential
 from yarl import URL
 
 from rollstream.engines.http.bodies import read_body
@@ -34,7 +27,7 @@ from rollstream.schemas.errors import EngineDeadError, EngineError, EngineLateEr
 _LOG = logging.getLogger(__name__)
 _TOO_MANY: Final = 429
 # Those after which the same request may be answered; 529 is Anthropic's "overloaded".
-_REPEATABLE: Final = frozenset({408, 425, 500, 502, 503, 504, 529})
+_REPEATABLE: Final = frozenset({408, 425, _TOO_MANY, 500, 502, 503, 504, 529})
 MOST_ROUTE_BYTES: Final = 2**22
 """A reply of a route that calls no model: lists of models and vLLM's configuration have some 100 kB."""
 _CONNECT_SECONDS: Final = 10.0
@@ -70,22 +63,16 @@ class ServerAnswer:
 
 @dataclass(slots=True, kw_only=True)
 class _Tries:
-    """Of one call: until when it may go on, when it first found nobody (monotonic seconds), how many failed."""
+    """Of one call: until when it may go on, when it first found nobody (monotonic seconds), how many failed.
+
+    The others are of its last try: how long the server asks to wait, and whether another one may be asked meanwhile.
+    """
 
     give_up_at: float
     lost_at: float = math.inf
     num_failed: int = 0
-
-
-class _AgainError(Exception):
-    """The call may be repeated. `asked_seconds`: how long its server asks to wait; None: it does not say."""
-
-    def __init__(self, server: Server, asked_seconds: float | None = None, *, at_once: bool = False) -> None:
-        super().__init__(server.problem)
-        self.server = server
-        self.asked_seconds = asked_seconds
-        self.at_once = at_once
-        """Whether another server may answer meanwhile."""
+    asked_seconds: float | None = None
+    resting: Server | None = None
 
 
 class HttpClient:
@@ -162,17 +149,18 @@ class HttpClient:
 
     async def _answered(self, call: Call, tries: _Tries) -> ServerAnswer:
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_AgainError),
+            retry=retry_if_result(lambda answer: answer is None),
             stop=lambda _: tries.num_failed >= self._settings.max_tries,
-            wait=self._pause,
+            wait=lambda state: self._pause(state, tries),
+            retry_error_callback=lambda _: None,
         )
-        try:
-            return await retrying(self._try, call, tries)
-        except RetryError:
-            raise self._given_up(EngineError, f"{tries.num_failed} tries failed", tries) from None
+        answer: ServerAnswer | None = await retrying(self._try, call, tries)
+        if answer is None:
+            raise self._given_up(EngineError, f"{tries.num_failed} tries failed", tries)
+        return answer
 
-    async def _try(self, call: Call, tries: _Tries) -> ServerAnswer:
-        """One try at one server. Raises `_AgainError` if it may be repeated."""
+    async def _try(self, call: Call, tries: _Tries) -> ServerAnswer | None:
+        """One try at one server; None if it may be repeated."""
         async with self.pool.taken() as server:
             try:
                 await self._see_again(server)
@@ -181,31 +169,29 @@ class HttpClient:
             except (aiohttp.ClientError, OSError) as error:
                 tries.num_failed += 1
                 tries.lost_at = min(tries.lost_at, time.monotonic())
+                tries.asked_seconds, tries.resting = 0.0, server
                 self.pool.failed(server, f"{type(error).__name__}: {error}")
                 _LOG.warning("%s rests: %s", server.root, server.problem)
-                raise _AgainError(server, 0.0, at_once=True) from error
+                return None
             self.pool.succeeded(server)
-        if reply is None:
-            tries.num_failed += 1
-            raise _AgainError(server)
-        if reply.is_ok:
+        if reply is not None and reply.is_ok:
             server.asked_until = 0.0
             return ServerAnswer(server, reply.json_of(server.root + call.route), asked_with)
-        is_busy = reply.status == _TOO_MANY
-        if not is_busy:
-            tries.num_failed += 1
+        is_busy = reply is not None and reply.status == _TOO_MANY
+        tries.num_failed += not is_busy
+        tries.asked_seconds, tries.resting = None, server if is_busy else None
+        if reply is not None:
             self._refuse_for_good(server, reply)
-        self._wait_as_asked(server, reply, tries)
-        raise _AgainError(server, reply.asked_seconds, at_once=is_busy)
+            self._wait_as_asked(server, reply, tries)
+            tries.asked_seconds = reply.asked_seconds
+        return None
 
-    def _pause(self, state: RetryCallState) -> float:
+    def _pause(self, state: RetryCallState, tries: _Tries) -> float:
         """Seconds before the next try. A server that is busy rests for them, and another one is asked at once."""
-        error = state.outcome.exception() if state.outcome is not None else None
-        assert isinstance(error, _AgainError)
-        seconds = _BACKOFF(state) if error.asked_seconds is None else bounded_wait(error.asked_seconds)
-        if not error.at_once:
+        seconds = _BACKOFF(state) if tries.asked_seconds is None else bounded_wait(tries.asked_seconds)
+        if tries.resting is None:
             return seconds
-        self.pool.rest(error.server, seconds)
+        self.pool.rest(tries.resting, seconds)
         return 0.0
 
     async def _see_again(self, server: Server) -> None:
