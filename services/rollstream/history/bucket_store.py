@@ -28,10 +28,10 @@ from rollstream.history.weight_files import (
     check_names,
     check_sum,
     files_below,
-    shown,
 )
 from rollstream.process.crash_points import crash_point
 from rollstream.process.settings.storage import StorageSettings
+from rollstream.process.terminal import shown
 from rollstream.schemas.errors import ConfigurationError, CorruptWeightsError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 

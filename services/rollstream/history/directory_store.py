@@ -17,11 +17,11 @@ from rollstream.history.weight_files import (
     check_names,
     read_manifest,
     refuse_unnamed,
-    shown,
     verify,
     write_manifest,
 )
 from rollstream.process.files import DirectoryLock, free_bytes, is_full, move, sync_all
+from rollstream.process.terminal import shown
 from rollstream.schemas.errors import CorruptWeightsError, RollstreamError, WeightStoreError
 from rollstream.schemas.weights import WeightFile
 

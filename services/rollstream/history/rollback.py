@@ -8,9 +8,9 @@ from rollstream.bus.run import Run
 from rollstream.bus.transaction import TransactionalPublisher
 from rollstream.history.read import History, read
 from rollstream.history.restorable import checkpoint_is_there, choices, restorable
-from rollstream.history.weight_files import shown
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.settings.base import StageSettings
+from rollstream.process.terminal import shown
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.record import utc_now

@@ -15,13 +15,12 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from rollstream.process.files import sha256_of
+from rollstream.process.terminal import shown
 from rollstream.schemas.errors import CorruptWeightsError
 from rollstream.schemas.weights import WeightFile
 
 _LOG = logging.getLogger(__name__)
 MANIFEST: Final = "manifest.json"
-# Uris and names come from a topic that others may write: one of some megabytes would not fit into any report.
-_LONGEST_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +148,6 @@ def path_of(directory: Path, name: str) -> Path:
 
 def num_bytes(files: Iterable[WeightFile]) -> int:
     return sum(file.num_bytes for file in files)
-
-
-def shown(text: str) -> str:
-    """`text` in quotes, cut if it is very long."""
-    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 
 def write_manifest(directory: Path) -> tuple[WeightFile, ...]:

@@ -1,6 +1,10 @@
 """Makes text from outside safe to print: a record's ids and texts may hold escape sequences that steer a terminal."""
 
+from typing import Any, Final
+
 import click
+
+_MOST_SHOWN: Final = 200
 
 
 def escaped(text: str, *, keep: str = "") -> str:
@@ -11,6 +15,12 @@ def escaped(text: str, *, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() or char in keep else ascii(char)[1:-1] for char in text)
+
+
+def shown(value: Any) -> str:
+    """A value from outside for a message: as Python writes it, and only its beginning if that is long."""
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def say(line: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from rollstream.process.terminal import shown
 from rollstream.rows.plain import without_nulls
 from rollstream.schemas.errors import UnusableRowError
 from rollstream.schemas.prompt import Message
@@ -46,7 +47,6 @@ _RESULT: Final = "#### "
 _TOOLS: Final = (("tools",), ("tool_defs",), ("responses_create_params", "tools"))
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
-_MAX_SHOWN: Final = 60
 
 
 def asked_of(row: Row, key: str = PROMPT) -> tuple[str, Any]:
@@ -171,12 +171,6 @@ def object_of(value: Any) -> Row:
         except (ValueError, RecursionError):
             return {}
     return value if isinstance(value, Mapping) else {}
-
-
-def shown(value: Any) -> str:
-    """`value` for an error message."""
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _value(row: Row, path: tuple[str, ...], column: Any) -> Any:

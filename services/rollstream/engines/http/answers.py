@@ -10,8 +10,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.engines.http.replies import message_in, shown
+from rollstream.engines.http.replies import message_in
 from rollstream.engines.protocol import Generation, GenerationRequest
+from rollstream.process.terminal import shown
 from rollstream.schemas.bounds import MAX_COUNT, MAX_ITEMS, MAX_LOGPROB, MAX_SAMPLE_TOKENS, MIN_LOGPROB
 from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import ToolCall

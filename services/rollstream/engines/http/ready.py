@@ -16,7 +16,8 @@ import aiohttp
 
 from rollstream.engines.http.client import HttpClient, refused_key
 from rollstream.engines.http.pool import Server
-from rollstream.engines.http.replies import Reply, shown
+from rollstream.engines.http.replies import Reply
+from rollstream.process.terminal import shown
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
 

@@ -107,12 +107,6 @@ def message_in(body: Any) -> str:
     return "" if body is None else json.dumps(body)
 
 
-def shown(value: Any) -> str:
-    """A value that a server gave, for a message: its start, and how much more there is."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}… ({len(text)} characters)"
-
-
 def _asked_seconds(retry_after: str | None) -> float | None:
     if retry_after is None:
         return None

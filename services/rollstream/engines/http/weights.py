@@ -20,9 +20,10 @@ import aiohttp
 
 from rollstream.engines.http.client import HttpClient
 from rollstream.engines.http.pool import Server
-from rollstream.engines.http.replies import Reply, shown
+from rollstream.engines.http.replies import Reply
 from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.model_directory import read_config
+from rollstream.process.terminal import shown
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError
 
 _LOG = logging.getLogger(__name__)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollstream.rows.conversation import ANSWERS, PROMPT, Row, answer_of, asked_of, messages_of, original, shown
+from rollstream.process.terminal import shown
+from rollstream.rows.conversation import ANSWERS, PROMPT, Row, answer_of, asked_of, messages_of, original
 from rollstream.schemas.errors import RewardError, UnusableRowError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.values import text_of

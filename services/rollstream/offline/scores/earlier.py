@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rollstream.offline.scores.columns import SCORE_COLUMNS
-from rollstream.rows.conversation import Row, shown
+from rollstream.process.terminal import shown
+from rollstream.rows.conversation import Row
 from rollstream.rows.open import open_rows
 from rollstream.rows.plain import without_nulls
 from rollstream.rows.row import BadRow, ReadRow, RowSource

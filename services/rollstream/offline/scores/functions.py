@@ -6,7 +6,7 @@ from typing import Final
 
 from rollstream.environments.rewards.registry import source_of
 from rollstream.process.settings.declared import Declaration
-from rollstream.rows.conversation import shown
+from rollstream.process.terminal import shown
 from rollstream.schemas.errors import ConfigurationError, RewardError
 
 CUSTOM_ENVIRONMENT: Final = "custom_reward"

@@ -26,7 +26,8 @@ from rollstream.offline.scores.earlier import refuse_unfit
 from rollstream.offline.scores.output import Score, ScoredRows, ScoresReport
 from rollstream.offline.scores.request import ScoresRequest
 from rollstream.process.crash_points import crash_point
-from rollstream.rows.conversation import ANSWERS, metadata_of, reference_of, shown
+from rollstream.process.terminal import shown
+from rollstream.rows.conversation import ANSWERS, metadata_of, reference_of
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow, RowSource, num_characters
 from rollstream.rows.write import rewrite_rows
