@@ -1,11 +1,8 @@
 """Source document 000's script as a command (W4 to W8, W11, W13), against a fake of somebody else's server."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,9 +18,8 @@ from rollstream.offline.presets import word_count
 from rollstream.offline.presets.mock import answer_to
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RefusedKeyError
-from tests.harness.collecting import noted_samples
 from tests.harness.fake_openai import WITHOUT_DATABASE, Planned, fake_openai
-from tests.harness.waits import wait_until
+from tests.harness.forking import start_command
 
 COLUMNS = [
     "prompt",
@@ -333,38 +329,24 @@ def test_twenty_rollouts_of_seventeen_prompts_are_twenty_examples() -> None:
     assert json.loads(found.output)["mean_before"] == pytest.approx(sum(rewards) / 20)
 
 
-def test_a_killed_run_goes_on_without_asking_again_what_was_written(tmp_path: Path) -> None:
-    with a_proxy(latency_seconds=0.05) as proxy:
-        words = ["word-count-rollouts", "--num-examples", "100", "--base-url", proxy.url]
-        process = subprocess.Popen(
-            [sys.executable, "-c", _COMMAND, *words[1:]], cwd=tmp_path, stdout=subprocess.DEVNULL, env=os.environ
-        )
-        progress = tmp_path / "rollouts_progress.sqlite"
-        wait_until(lambda: len(noted_samples(progress)) >= 20, "samples that are noted")
-        process.kill()
-        process.wait()
-        kept, num_before = len(noted_samples(progress)), proxy.num_model_calls
-        ended = run(*words[1:])
-        assert ended.exit_code == 0, ended.output
-        assert proxy.num_model_calls - num_before == 100 - kept
-    dataset = load_from_disk("rollouts")
-    assert len(dataset) == len({row["metadata"]["session_id"] for row in dataset}) == 100
-    assert [row["info"]["word_count"] for row in dataset][:10] == FIRST_COUNTS
-
-
 def test_a_run_that_is_killed_while_it_replaces_its_directory_asks_nothing_again(tmp_path: Path) -> None:
     with a_proxy() as proxy:
-        words = ["--num-examples", "5", "--concurrency", "1", "--base-url", proxy.url]
+        words = [
+            "--num-examples",
+            "5",
+            "--concurrency",
+            "1",
+            "--base-url",
+            proxy.url,
+            "--output",
+            f"{tmp_path}/rollouts",
+        ]
         proxy.planned.append(Planned(status=400, message="the content filter refused"))
         assert run(*words).exit_code == 0
-        killed = subprocess.run(
-            [sys.executable, "-c", _COMMAND, *words],
-            cwd=tmp_path,
-            check=False,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, CRASH_AT: "output_moved_aside"},
+        killed = start_command(
+            "word-count-rollouts", *words, log=tmp_path / "log", env={CRASH_AT: "output_moved_aside"}
         )
-        assert killed.returncode == -signal.SIGKILL
+        assert killed.wait(60) == -signal.SIGKILL, killed.said()
         assert not Path("rollouts").exists()
         num_asked = len(proxy.asked)
         ended = run(*words)
@@ -373,9 +355,6 @@ def test_a_run_that_is_killed_while_it_replaces_its_directory_asks_nothing_again
     assert load_from_disk("rollouts")["answer"][:] == ["45", "12", "6", "22", "20"]
     assert [row["answer"] for row in lines_of("rollouts.jsonl")] == ["45", "12", "6", "22", "20"]
     assert not [path.name for path in Path().iterdir() if path.name.startswith(".")]
-
-
-_COMMAND = "from rollstream.cli.word_count_rollouts import command; command()"
 
 
 def test_the_mocks_answers_depend_on_the_question_and_the_seed_alone() -> None:
