@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from pydantic import Field, model_validator
 
+from rollstream.cli.command_options import options_of
 from rollstream.cli.main import cli
-from rollstream.cli.models import options_of
 from rollstream.offline import options as offline
 from rollstream.process.settings.keys import keys_of
 from rollstream.process.settings.options import ARGUMENT, TIME, CommandOptions

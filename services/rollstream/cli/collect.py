@@ -2,7 +2,7 @@
 
 import click
 
-from rollstream.cli.models import options_of
+from rollstream.cli.command_options import options_of
 from rollstream.offline.options import CollectOptions
 
 

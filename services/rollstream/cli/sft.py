@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollstream.cli.models import options_of
+from rollstream.cli.command_options import options_of
 from rollstream.cli.options import made_directory
 from rollstream.engines.model_directory import read_config
 from rollstream.environments.load import load_environment

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollstream.cli.models import options_of
+from rollstream.cli.command_options import options_of
 from rollstream.offline.options import ExportOptions, ImportOptions, SftExportOptions
 from rollstream.process.terminal import say
 

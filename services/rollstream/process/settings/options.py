@@ -1,4 +1,7 @@
-"""What the models of commands have in common. A command declares its options once, as the fields of a model."""
+"""What the models of commands have in common. A command declares its options once, as the fields of a model.
+
+`cli/command_options.py` makes its command line of them.
+"""
 
 from typing import ClassVar, Final, Literal
 
