@@ -63,20 +63,17 @@ class FileTasks:
 
     @property
     def num_rows(self) -> int | None:
-        """See `TaskSource.num_rows`."""
         return self._rows.num_rows
 
     def identity(self) -> str:
-        """See `TaskSource.identity`."""
         return self._rows.identity()
 
     def __iter__(self) -> Iterator[CollectTask | BadRow]:
-        """See `TaskSource.__iter__`."""
         for row in self._rows:
             yield row if isinstance(row, BadRow) else task_of(row, self._prompt_key)
 
     def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
-        """See `TaskSource.starting_at`: a file is read from its start."""
+        """All: a file is read from its start."""
         return iter(self)
 
 
@@ -103,7 +100,6 @@ class EnvironmentTasks:
         return f"{self.name}@{digest.hexdigest()[:12]}"
 
     def __iter__(self) -> Iterator[CollectTask | BadRow]:
-        """See `TaskSource.__iter__`."""
         number = -1
         for number, task in enumerate(islice(self._environment.tasks(self._split, self._seed), self._wanted)):
             yield self._task(number, task)
@@ -111,7 +107,7 @@ class EnvironmentTasks:
             raise ConfigurationError(f"environment {self.name} has no tasks in its split {self._split!r}: name another")
 
     def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
-        """See `TaskSource.starting_at`. Slow tasks before it are not made again, if the environment can go there."""
+        """Slow tasks before it are not made again, if the environment can go there."""
         if number == 0:
             yield from self
             return

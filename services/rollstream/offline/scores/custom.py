@@ -43,7 +43,6 @@ class CustomReward:
         self.rubric = Rubric(WeightedReward(attribute, lambda sample: _number(_called(function, names, sample))))
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `Environment.tasks`."""
         return iter(())
 
 
