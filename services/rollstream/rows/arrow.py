@@ -8,6 +8,7 @@ from typing import Final
 import pyarrow
 import pyarrow.parquet
 
+from rollstream.process.terminal import shown
 from rollstream.rows.columns import is_json_text, is_widened
 from rollstream.rows.jsonl import json_value
 from rollstream.rows.plain import plain
@@ -18,7 +19,6 @@ from rollstream.schemas.values import with_whole_numbers
 _BATCH_BYTES: Final = 2**23
 _BATCH_ROWS: Final = 1024
 _READ_BYTES: Final = 2**20
-_SHOWN_CHARACTERS: Final = 60
 _BROKEN: Final = (OSError, pyarrow.ArrowException)
 
 
@@ -150,7 +150,7 @@ def _with_values(row: ReadRow | BadRow, written: Sequence[str], widened: Sequenc
             row.fields[name] = json_value(text) if isinstance(text, str) else text
         except (ValueError, RecursionError) as error:
             why = "is nested too deeply" if isinstance(error, RecursionError) else error
-            return BadRow(row.number, row.where, f"its column {name[:_SHOWN_CHARACTERS]!r} {why}")
+            return BadRow(row.number, row.where, f"its column {shown(name)} {why}")
     return row
 
 

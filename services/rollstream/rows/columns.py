@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow
 
+from rollstream.process.terminal import shown
 from rollstream.schemas.errors import ConfigurationError, UnfitColumnError
 
 MAX_COLUMNS: Final = 10_000
@@ -21,7 +22,6 @@ MAX_STRUCT_FIELDS: Final = 200
 MAX_DEPTH: Final = 20
 """Of lists and structures in each other; deeper ones become JSON text. Readers take 64 in Arrow, 50 in parquet."""
 
-_SHOWN_CHARACTERS: Final = 60
 _MARK: Final = b"rollstream.values"
 _JSON: Final = b"json"
 """Marks a column of JSON text."""
@@ -56,7 +56,7 @@ class Columns:
             self._types[name] = pyarrow.string() if name in self._as_json else merged
             if len(self._types) > MAX_COLUMNS:
                 raise ConfigurationError(
-                    f"the rows have more than {MAX_COLUMNS} different columns, {name[:_SHOWN_CHARACTERS]!r} is one of "
+                    f"the rows have more than {MAX_COLUMNS} different columns, {shown(name)} is one of "
                     "them: write .jsonl, or put into one object what has other names in each row"
                 )
 
