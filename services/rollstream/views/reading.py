@@ -34,7 +34,7 @@ class Decoder:
         if codec is None:
             return Decoded(message=message, record=None, error="raw bytes")
         try:
-            return Decoded(message=message, record=codec.decode(message.value))
+            return Decoded(message=message, record=codec.decode(message.checked_value()))
         except DecodeError as error:
             return Decoded(message=message, record=None, error=str(error))
 
