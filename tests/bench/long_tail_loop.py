@@ -9,6 +9,7 @@ from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.topics import PROMPTS, SCORED
 from tests.bench.length_bias import TRAINED, Answers, answers_of
+from tests.bench.tasks import LONG_PATH
 from tests.bench.whole_loop import WholeLoop, a_whole_loop
 
 MAX_TOKENS: Final = 4096
@@ -97,7 +98,7 @@ def _settings(directory: Path, shape: TailShape) -> dict[str, Any]:
     return {
         "groups_per_step": shape.groups_per_step,
         "max_policy_lag": shape.max_policy_lag,
-        "environments": {"long_answers": {"path": "tests.bench.long_answers.LongAnswers"}},
+        "environments": {"long_answers": {"path": LONG_PATH}},
         "producer": {
             "environment": "long_answers",
             "seed": shape.seed,

@@ -6,7 +6,7 @@ from typing import Any, Final, Literal
 
 from rollstream.local.demo import options, prepare
 from rollstream.local.demo.options import DemoOptions
-from tests.bench import chain_model, coin_task
+from tests.bench import chain_model, tasks
 
 _KV_CACHE_BYTES: Final = 2**31
 _COIN: Final = "coin"
@@ -40,7 +40,7 @@ class Shape:
     @property
     def max_length(self) -> int:
         """Most tokens of prompt and answer together."""
-        return self.max_tokens + 2 * coin_task.PROMPT_TOKENS
+        return self.max_tokens + 2 * tasks.PROMPT_TOKENS
 
     def write_model(self, demo: DemoOptions) -> None:
         """Write the model that both sides start from into the run's directory."""
@@ -56,7 +56,7 @@ class Shape:
         if self.chain is None:
             return settings
         settings |= {"groups_per_step": self.groups_per_step, "max_policy_lag": _MAX_POLICY_LAG}
-        settings["environments"] = {_COIN: {"path": coin_task.PATH, "options": {"starts": self.starts}}}
+        settings["environments"] = {_COIN: {"path": tasks.COIN_PATH, "options": {"starts": self.starts}}}
         sampling = {"temperature": 1.0, "max_tokens": self.max_tokens}
         settings["producer"] |= {"environment": _COIN, "group_size": self.group_size, "sampling": sampling}
         settings["generator"]["engine"] |= {"max_model_len": self.max_length, "kv_cache_bytes": _KV_CACHE_BYTES}

@@ -14,8 +14,8 @@ from rollstream.environments.protocol import Task
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.demo.options import DemoOptions
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from tests.bench.coin_task import CoinTask
 from tests.bench.loop_shapes import Shape
+from tests.bench.tasks import CoinTask
 from tests.bench.whole_loop import a_whole_loop
 
 WARM_UP_STEPS: Final = 5

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from rollstream.local.ports import free_ports
-from tests.bench.coin_task import PATH as COIN_TASK
+from tests.bench.tasks import COIN_PATH
 from tests.chaos.small_run import MODEL_LENGTH
 from tests.chaos.vllm_server import SERVED_MODEL, START_SECONDS, VllmServer
 
@@ -76,7 +76,7 @@ def settings_of(kinds: Sequence[EngineKind]) -> dict[str, dict[str, Any]]:
     if not needs_vllm(kinds):
         return {"shared": {}, "producer": {}, "learning": {}}
     return {
-        "shared": {"environments": {"coin": {"path": COIN_TASK, "options": {"starts": "0123456789"}}}},
+        "shared": {"environments": {"coin": {"path": COIN_PATH, "options": {"starts": "0123456789"}}}},
         "producer": {"environment": "coin", "sampling": {"temperature": 1.0, "max_tokens": 24}},
         "learning": {"learning_rate": 0.00001},
     }

@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from rollstream.bus.acl_rules import ROLES
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
-from tests.bench import chain_model, coin_task
+from tests.bench import chain_model, tasks
 from tests.harness.loops import MAX_POLICY_LAG, SHARE, STAGES, Loop, a_loop
 from tests.harness.processes import StartedProcess
 from tests.harness.prometheus_server import EVERY_SECONDS, a_prometheus
@@ -136,7 +136,7 @@ def _configure(loop: Loop, server: S3Server, ports: dict[str, int]) -> None:
         "storage": {"allow_http": True, "cache": run.directory / "cache"},
         "storage.options": {"endpoint": server.endpoint, "region": "us-east-1"},
         f"environments.{ENVIRONMENT}": {
-            "path": coin_task.PATH, "options": {"starts": "".join(phases[0] for phases in _PHASES)}
+            "path": tasks.COIN_PATH, "options": {"starts": "".join(phases[0] for phases in _PHASES)}
         },
         "generator.engine": {
             "kind": "vllm", "model_path": run.directory / "model", "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 64,
