@@ -17,7 +17,7 @@ Series = Mapping[str, str]
 """A series with its labels → its values, in promtool's notation: `0+2x60` begins at 0 and adds 2, 60 times."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class AlertCase:
     """When one alert fires, and when it does not.
 
@@ -28,10 +28,26 @@ class AlertCase:
     alert: str
     fires: Series
     silent: Sequence[Series]
+    at: str
+    interval: str
+    without_thresholds: bool
     labels: Mapping[str, str]
-    at: str = "1h"
-    interval: str = "1m"
-    without_thresholds: bool = False
+
+
+def case(
+    alert: str,
+    fires: Series,
+    *silent: Series,
+    at: str = "1h",
+    interval: str = "1m",
+    without_thresholds: bool = False,
+    run: str = RUN,
+    **labels: str,
+) -> AlertCase:
+    """A case of an alert that has the label `run` unless that is empty."""
+    return AlertCase(
+        alert, fires, silent, at, interval, without_thresholds, {**({"run": run} if run else {}), **labels}
+    )
 
 
 def series(metric: str, stage: str, values: str, *, number: int = 0, run: str = RUN, **labels: str) -> dict[str, str]:

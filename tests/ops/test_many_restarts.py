@@ -1,7 +1,7 @@
 """Trainers that are killed or stopped at every moment, many times over: what they leave behind does not add up."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle, islice
@@ -14,7 +14,7 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import WEIGHTS
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run
-from tests.harness.s3_fixtures import BUCKET, KEY, SECRET, S3Server, an_s3_server
+from tests.harness.s3_fixtures import BUCKET, KEY, SECRET, an_s3_server
 from tests.harness.trainer_process import start_doomed, start_trainer
 from tests.harness.trainer_runs import (
     GROUPS_PER_STEP,
@@ -125,8 +125,14 @@ def restarts_of(run: Run, **more: Any) -> Restarts:
     return Restarts(run=run, model_bytes=max(sizes), **more)
 
 
-def check_all_of_it(restarts: Restarts) -> None:
-    """What was submitted was trained on, each group once, by versions that only grow."""
+def end_often_and_check(restarts: Restarts, left: Callable[[str], set[str]]) -> None:
+    """Little is `left` of each kind; what was submitted was trained on, each group once, by versions that only grow."""
+    restarts.end_often(RESTARTS)
+    last = restarts.train_to(restarts.submit().step + 1)
+    weights, checkpoints = left("weights"), left("checkpoints")
+    assert len(weights) + len(checkpoints) <= MOST_DIRECTORIES, (weights, checkpoints)
+    assert last.checkpoint is not None
+    assert str(last.checkpoint.checkpoint).rpartition("/")[2] in checkpoints
     run, prompts = restarts.run, restarts.prompts
     restarts.train_to(len(prompts) // GROUPS_PER_STEP)
     found = check_nothing_lost_or_twice(run, prompts)
@@ -136,21 +142,13 @@ def check_all_of_it(restarts: Restarts) -> None:
 
 
 def test_fifty_restarts_leave_no_more_directories_than_are_kept(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    def left(kind: str) -> set[str]:
+        names = {path.name for path in (tmp_path / kind).iterdir()}
+        assert not [name for name in names if name.startswith(".")], "what was half-written is gone"
+        return names
+
     with a_restarting_run(kafka, topic_prefix, tmp_path) as run:
-        restarts = restarts_of(run)
-        restarts.end_often(RESTARTS)
-        last = restarts.train_to(restarts.submit().step + 1)
-        left = [path for kind in ("weights", "checkpoints") for path in (tmp_path / kind).iterdir()]
-        assert last.checkpoint is not None
-        assert len(left) <= MOST_DIRECTORIES, sorted(path.name for path in left)
-        assert not [path for path in left if path.name.startswith(".")], "what was half-written is gone"
-        assert Path(str(last.checkpoint.checkpoint).removeprefix("file://")) in left
-        check_all_of_it(restarts)
-
-
-def in_bucket(server: S3Server, kind: str) -> set[str]:
-    """Names of the weight versions or checkpoints there, complete or not."""
-    return {key.split("/")[2] for key in server.object_names() if key.split("/")[1] == kind}
+        end_often_and_check(restarts_of(run), left)
 
 
 def test_fifty_restarts_leave_no_more_in_a_bucket_than_is_kept(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
@@ -165,11 +163,8 @@ def test_fifty_restarts_leave_no_more_in_a_bucket_than_is_kept(kafka: str, topic
         run.shared["weight_store"] = f"{place}/weights"
         run.tables["storage"] = {"allow_http": True, "cache": tmp_path / "cache", "outage_seconds": 30}
         run.tables["storage.options"] = {"endpoint": server.endpoint, "region": "us-east-1"}
-        restarts = restarts_of(run, environment=keys, endings=(*torn, *ENDINGS))
-        restarts.end_often(RESTARTS)
-        last = restarts.train_to(restarts.submit().step + 1)
-        left = {kind: in_bucket(server, kind) for kind in ("weights", "checkpoints")}
-        assert last.checkpoint is not None
-        assert sum(map(len, left.values())) <= MOST_DIRECTORIES, left
-        assert str(last.checkpoint.checkpoint).rpartition("/")[2] in left["checkpoints"]
-        check_all_of_it(restarts)
+        end_often_and_check(
+            restarts_of(run, environment=keys, endings=(*torn, *ENDINGS)),
+            # Names of the versions or checkpoints there, complete or not.
+            lambda kind: {key.split("/")[2] for key in server.object_names() if key.split("/")[1] == kind},
+        )
