@@ -1,6 +1,7 @@
 """Every offline command with a small input and what its output must hold, for tables of kills and refusals."""
 
 import json
+import resource
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -48,10 +49,10 @@ class OfflineCommand:
     expected: frozenset[Key] | None
     path: Path | None = None
 
-    def start(self, environment: Mapping[str, str] | None = None) -> StartedProcess:
-        """Start it, with its output in a file beside its output."""
+    def start(self, environment: Mapping[str, str] | None = None, *, num_bytes: int | None = None) -> StartedProcess:
+        """Start it, where no file may have more than `num_bytes`; what it says goes to a file beside its output."""
         log = self.output.with_name("command.log")
-        return start_forked(partial(_be, self.path, *self.words), log=log, env=environment)
+        return start_forked(partial(_be, self.path, num_bytes, *self.words), log=log, env=environment)
 
     def found(self) -> Counter[Key]:
         """How often each row is in the output."""
@@ -64,7 +65,10 @@ def _hashable(value: object) -> object:
     return json.dumps(value) if isinstance(value, dict) else value
 
 
-def _be(path: Path | None, *words: str) -> None:
+def _be(path: Path | None, num_bytes: int | None, *words: str) -> None:
+    if num_bytes is not None:
+        sys.dont_write_bytecode = True
+        resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, num_bytes))
     if path is not None:
         sys.path.insert(0, str(path))
     run_words(*words)

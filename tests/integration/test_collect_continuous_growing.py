@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollstream.cli.collect import command
+from rollstream.offline.continuous.production import PROGRESS
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow
-from tests.harness.collecting import lines_of
+from tests.harness.collecting import lines_of, noted_samples
 from tests.harness.forking import start_forked
 from tests.harness.processes import StartedProcess
 from tests.harness.waits import wait_until
@@ -57,9 +58,7 @@ def asked(directory: Path) -> Counter[str]:
 
 def num_ended(directory: Path) -> int:
     """Samples that ended, also those of parts that are not finished."""
-    return sum(
-        len(path.read_bytes().splitlines()) for path in directory.glob("part-*.jsonl*") if "rows" not in path.name
-    )
+    return asked(directory).total() + len(noted_samples(directory / PROGRESS))
 
 
 def grow(folder: Path, chance: random.Random, number: int) -> list[str]:
@@ -75,7 +74,9 @@ def grow(folder: Path, chance: random.Random, number: int) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("num_kills", [4, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_kills", [20])
 def test_kills_lose_no_row_of_files_that_grow_and_take_none_twice(tmp_path: Path, num_kills: int) -> None:
     chance, wanted = random.Random(11), Counter[str]()
     (tmp_path / "in").mkdir()

@@ -102,7 +102,9 @@ def test_thresholds_and_json_of_the_command(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("num_kills", [5, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(900)])])
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("num_kills", [20])
 def test_wherever_it_is_killed_a_summary_stands_only_beside_whole_files(tmp_path: Path, num_kills: int) -> None:
     path, chooser = tmp_path / "scored.jsonl", random.Random(5)
     rows = [

@@ -59,6 +59,18 @@ def test_a_command_that_is_killed_goes_on(name: str, point: str, tmp_path: Path)
     check(command)
 
 
+@pytest.mark.parametrize("point", POINTS["filter-difficulty"])
+def test_a_summary_never_stands_beside_the_files_of_a_run_that_was_killed(point: str, tmp_path: Path) -> None:
+    command = offline_command("filter-difficulty", tmp_path)
+    go_on(command)
+    before = {path.name: path.read_bytes() for path in command.output.iterdir()}
+    kill(command, point)
+    left = {path.name: path.read_bytes() for path in command.output.glob("[!.]*")}
+    assert "summary_percentile.json" in before
+    assert "summary_percentile.json" not in left
+    assert left.items() <= before.items()
+
+
 @pytest.mark.parametrize("point", [*OF_BATCHES])
 def test_a_watch_that_is_killed_goes_on(point: str, tmp_path: Path) -> None:
     command = offline_command("collect --watch", tmp_path)

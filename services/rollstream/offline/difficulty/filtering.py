@@ -25,7 +25,7 @@ from rollstream.offline.difficulty.problems import Problems
 from rollstream.offline.difficulty.report import ALL_BUCKETS, BucketTotals, FilterReport, summary_of, write_metrics
 from rollstream.offline.options import DifficultyOptions
 from rollstream.process.crash_points import crash_point
-from rollstream.process.files import replace_text
+from rollstream.process.files import held, replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
 from rollstream.rows.write import Kind, RowWriter, remove_output, write_rows
@@ -61,11 +61,12 @@ class FilterRequest(DifficultyOptions):
 def filter_difficulty(request: FilterRequest, on_rows: OnRows = lambda number: None) -> FilterReport:
     """Divide the problems; `on_rows` is told of the rows of each of the two passes.
 
-    Raises `ConfigurationError` if the file has no rewards, or none of its samples can be judged as the strategy asks.
+    Raises `ConfigurationError` if the file has no rewards, none of its samples can be judged as the strategy asks, or
+    another process writes the same files.
     """
     source = open_rows(request.data_path)
     _refuse_own_file(request)
-    with Problems() as problems:
+    with held(_summary(request)), Problems() as problems:
         report = FilterReport(request.strategy, None, BucketTotals(), request.min_samples, [])
         problems.note(_judged(source, request.judge, report, on_rows))
         problems.add_up(min_samples=request.min_samples, by_pass=request.strategy is Strategy.PASS_RATE)
@@ -74,6 +75,10 @@ def filter_difficulty(request: FilterRequest, on_rows: OnRows = lambda number: N
             problems.divide(report.cuts)
         _write(source, problems, request, report, on_rows)
     return report
+
+
+def _summary(request: FilterRequest) -> Path:
+    return request.folder / f"summary_{request.strategy}.json"
 
 
 def _kind(request: FilterRequest) -> Kind:
@@ -156,7 +161,7 @@ def _write(
 ) -> None:
     folder, strategy, kind = request.folder, request.strategy, _kind(request)
     paths = _paths(request, kind)
-    summary = folder / f"summary_{strategy}.json"
+    summary = _summary(request)
     remove_output(summary)
     report.files += write_metrics(folder, strategy, problems, report.totals)
     crash_point("metrics_written")
