@@ -19,6 +19,7 @@ from rollstream.cli.analyze_rewards import command as analyze_rewards
 from rollstream.rows.hub import HubName
 from rollstream.rows.open import open_rows
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.collecting import noted_facts
 from tests.harness.fake_hub import FakeHub, fake_hub
 from tests.harness.fake_openai import fake_openai
 from tests.harness.hub_reader import Opened, opened
@@ -224,8 +225,8 @@ def test_generate_rollouts_asks_the_prompts_of_a_data_set_on_the_hub(tmp_path: P
     asked = sorted(one.body["messages"][0]["content"] for one in server.asked)
     assert asked == ["p0", "p0", "p1", "p1", "p2", "p2"]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 6
-    [manifest] = list(tmp_path.glob("*manifest*"))
-    assert json.loads(manifest.read_text())["input"] == f"hf://team/plain@{OLD}?split=train"
+    begun_with = noted_facts(tmp_path / "out.jsonl_progress.sqlite")["begun_with"]
+    assert begun_with["input"] == f"hf://team/plain@{OLD}?split=train"
 
 
 def test_collect_goes_on_with_the_commit_that_it_began_with(tmp_path: Path) -> None:
