@@ -104,14 +104,8 @@ EVERYTHING: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 SWITCHED_ON: Final[dict[str, dict[str, Any]]] = {
-    "with-hpa": merged(
-        at("generator.autoscaling.hpa.enabled", True),
-        at("scorer.autoscaling.hpa.enabled", True),
-    ),
-    "with-keda": merged(
-        at("generator.autoscaling.keda.enabled", True),
-        at("scorer.autoscaling.keda.enabled", True),
-    ),
+    "with-hpa": merged(at("generator.autoscaling.hpa.enabled", True), at("scorer.autoscaling.hpa.enabled", True)),
+    "with-keda": merged(at("generator.autoscaling.keda.enabled", True), at("scorer.autoscaling.keda.enabled", True)),
     "with-groups": merged(
         at("generator", {"leaderWorkerSet": {"enabled": True}, "gpu": {"count": 1}}),
         at("weightStore.pvc.accessModes", ["ReadWriteMany"]),

@@ -123,9 +123,7 @@ def _rendered(values: str, release: str, namespace: str) -> Release:
     manifests = {name: text for name, text in rendered.items() if name.endswith(".yaml")}
     documents = [one for text in manifests.values() for one in yaml.load_all(text, _StrictLoader) if one is not None]
     return Release(
-        documents=tuple(documents),
-        notes=rendered["rollstream/templates/NOTES.txt"],
-        texts=tuple(rendered.values()),
+        documents=tuple(documents), notes=rendered["rollstream/templates/NOTES.txt"], texts=tuple(rendered.values())
     )
 
 

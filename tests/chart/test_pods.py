@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from tests.chart.everything import EVERYTHING, SETS
-from tests.chart.rendering import (
-    STAGES,
-    Document,
-    at,
-    labels_of,
-    render,
-    render_exactly,
-)
+from tests.chart.rendering import STAGES, Document, at, labels_of, render, render_exactly
 
 _ALLOWED_VOLUMES = {"configMap", "emptyDir", "secret", "persistentVolumeClaim", "ephemeral", "projected"}
 

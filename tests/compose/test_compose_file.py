@@ -13,15 +13,7 @@ import jsonschema
 import pytest
 
 from rollstream.local.kafka_jars import LOCK
-from tests.compose.compose_file import (
-    OUR_IMAGE,
-    ROOT,
-    Service,
-    document,
-    example_project,
-    is_path,
-    mounts,
-)
+from tests.compose.compose_file import OUR_IMAGE, ROOT, Service, document, example_project, is_path, mounts
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 EVERYTHING = example_project(with_optional=True)

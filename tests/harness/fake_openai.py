@@ -47,8 +47,7 @@ class Planned:
 
 
 WITHOUT_DATABASE: Final = Planned(
-    status=400,
-    body=b'{"error": {"message": "planned", "type": "no_db_connection", "param": null, "code": "400"}}',
+    status=400, body=b'{"error": {"message": "planned", "type": "no_db_connection", "param": null, "code": "400"}}'
 )
 """What LiteLLM without a database answers to a key that is not its own."""
 

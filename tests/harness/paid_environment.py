@@ -2,7 +2,7 @@
 
 from rollstream.environments.rubric import RewardInput, Rubric, WeightedReward
 from rollstream.process.settings.declared import Declaration
-from rollstream.schemas.prompt import Sampling
+from tests.harness.unruly_environment import WithoutTasks
 
 NAME = "paid"
 PATH = "tests.harness.paid_environment.Paid"
@@ -15,11 +15,10 @@ def declared(key: str) -> dict[str, Declaration]:
     return {NAME: Declaration.model_validate({"path": PATH, "options": {"key": key}})}
 
 
-class Paid:
+class Paid(WithoutTasks):
     """Gives no reward: the service refuses the key."""
 
     name = NAME
-    sampling = Sampling()
 
     def __init__(self, key: str) -> None:
         self._key = key
@@ -29,9 +28,6 @@ class Paid:
         if sample.completion == SHOWN:
             return f"401 for {self._key}"  # type: ignore[return-value]
         raise RuntimeError(f"401 for {self._key!r}, {self._key}")
-
-    def tasks(self) -> None:
-        """None."""
 
 
 class _Rubric(Rubric):

@@ -86,16 +86,21 @@ def _write_to_sockets(frame: bytes) -> None:
             os.write(int(descriptor.name), frame)
 
 
-class Unruly:
-    """It has no tasks."""
+class WithoutTasks:
+    """What is scored in it came from elsewhere."""
 
-    name = NAME
-    rubric = Rubric(WeightedReward("obeyed", obey))
     sampling = Sampling()
 
     def tasks(self, split: Split, seed: int) -> Iterator[Task]:
         """See `Environment.tasks`."""
         return iter(())
+
+
+class Unruly(WithoutTasks):
+    """It obeys."""
+
+    name = NAME
+    rubric = Rubric(WeightedReward("obeyed", obey))
 
 
 class TasksUnreadable(Unruly):
@@ -106,25 +111,19 @@ class TasksUnreadable(Unruly):
         raise OSError("no disk")
 
 
-class Generous:
+class Generous(WithoutTasks):
     """An environment whose option says what its only reward function gives."""
 
     name = "generous"
-    sampling = Sampling()
 
     def __init__(self, gift: str = "1") -> None:
         self.rubric = Rubric(WeightedReward("gift", lambda _: float(gift)))
 
-    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `Environment.tasks`."""
-        return iter(())
 
-
-class Muddled:
+class Muddled(WithoutTasks):
     """An environment with a rubric of the user's own, which gives what a prompt's metadata name."""
 
     name = "muddled"
-    sampling = Sampling()
 
     @property
     def rubric(self) -> Any:
@@ -142,10 +141,6 @@ class Muddled:
             "a surrogate": (np.float32(0.5), {"lone \udc80": np.float32(0.5)}),
         }
         return given[sample.metadata["order"]]
-
-    def tasks(self, split: Split, seed: int) -> Iterator[Task]:
-        """See `Environment.tasks`."""
-        return iter(())
 
 
 def declared(**options: dict[str, str]) -> dict[str, Declaration]:

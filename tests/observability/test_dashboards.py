@@ -143,12 +143,7 @@ def test_legends_name_labels_that_the_series_have(name: str) -> None:
 
 def test_the_overview_answers_four_questions_and_shows_how_to_trace_a_step() -> None:
     rows = [panel["title"] for panel in board("overview")["panels"] if panel["type"] == "row"]
-    assert rows[:4] == [
-        "Is it learning?",
-        "Is anything lost?",
-        "Who waits for whom?",
-        "What does a token cost?",
-    ]
+    assert rows[:4] == ["Is it learning?", "Is anything lost?", "Who waits for whom?", "What does a token cost?"]
     assert "rollstream lineage STEP" in _texts("overview")
     assert "rollstream lineage STEP" in _texts("trainer")
 

@@ -27,9 +27,7 @@ SCORED: Partition = ("demo.scored", 0)
 
 def an_assembler(*, closed: tuple[ClosedGroup, ...] = (), incomplete_bytes: int = 10**9) -> Assembler:
     return Assembler(
-        closed=[group.group_id for group in closed],
-        offsets={PROMPTS: 0, SCORED: 0},
-        incomplete_bytes=incomplete_bytes,
+        closed=[group.group_id for group in closed], offsets={PROMPTS: 0, SCORED: 0}, incomplete_bytes=incomplete_bytes
     )
 
 

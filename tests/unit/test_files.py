@@ -12,15 +12,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.engines.vllm.temporary import VllmDirectory
-from rollstream.process.files import (
-    DirectoryLock,
-    held,
-    hidden_beside,
-    replace_text,
-    replacing,
-    unwritable,
-    waited_for,
-)
+from rollstream.process.files import DirectoryLock, held, hidden_beside, replace_text, replacing, unwritable, waited_for
 from rollstream.schemas.errors import ConfigurationError, MachineError
 from tests.harness.full_disk import room_for
 

@@ -22,14 +22,7 @@ from rollstream.process.settings.errors import PREFIX, variable_name
 from rollstream.process.settings.keys import Key, keys_of
 from rollstream.process.settings.run_file import RunFile
 from rollstream.schemas.errors import ConfigurationError, RegistryError
-from tests.harness.planted import (
-    a_numeric_secret,
-    a_plain_secret,
-    a_private_key,
-    a_secret,
-    assert_absent,
-    in_url,
-)
+from tests.harness.planted import a_numeric_secret, a_plain_secret, a_private_key, a_secret, assert_absent, in_url
 
 SECRET, KEY, NUMBER, PEM = a_secret(), a_plain_secret(), a_numeric_secret(), a_private_key()
 PLANTED = {"secret": SECRET, "key": KEY, "number": str(NUMBER), "private key": PEM}

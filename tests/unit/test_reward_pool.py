@@ -26,8 +26,7 @@ from tests.harness.waits import DEADLINE_SECONDS, wait_until
 def ordered(*orders: str, environment: str = NAME) -> list[Sample]:
     return [
         Sample(
-            environment=environment,
-            answer=RewardInput(completion="", assistant_messages=(), metadata={"order": order}),
+            environment=environment, answer=RewardInput(completion="", assistant_messages=(), metadata={"order": order})
         )
         for order in orders
     ]

@@ -46,8 +46,7 @@ def test_a_turn_that_branches_off_is_refused():
 def test_tokens_can_be_masked_by_the_version_that_sampled_them():
     turn = a_turn(spans=[(1, 0, 2), (3, 2, 6)])
     kept = taken(
-        a_rollout(turns=(turn,)),
-        keep_tokens=lambda turn: np.arange(len(turn.token_ids)) >= turn.weight_spans[0].end,
+        a_rollout(turns=(turn,)), keep_tokens=lambda turn: np.arange(len(turn.token_ids)) >= turn.weight_spans[0].end
     )
     assert kept.loss_mask.tolist() == [False, False, True, True, True, True]
 

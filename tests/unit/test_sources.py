@@ -69,10 +69,7 @@ def test_messages_and_an_id_of_ones_own_are_kept(tmp_path: Path) -> None:
             "line 3: it has neither `prompt` nor `messages`, or nothing in it: its columns are ['question']",
         ),
         ('{"prompt": 7}', "line 3: its messages are neither text nor a list of messages: 7"),
-        (
-            '{"messages": []}',
-            "line 3: it has neither `prompt` nor `messages`, or nothing in it",
-        ),
+        ('{"messages": []}', "line 3: it has neither `prompt` nor `messages`, or nothing in it"),
         ('{"messages": [{"role": "user"}]}', "line 3: a message's content is not text: None"),
         ('{"prompt": "a", "tools": 3}', "line 3: its tools are no list"),
         ('{"prompt": "\udcff"}', "line 3: it is not UTF-8"),
