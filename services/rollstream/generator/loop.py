@@ -49,7 +49,7 @@ from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, InHand, headers_of_sample, without_tokens
 from rollstream.generator.settings import GeneratorSettings
-from rollstream.generator.weights import WatcherParts, WeightWatcher
+from rollstream.generator.weights import WeightWatcher
 from rollstream.history.weight_store import open_weight_store
 from rollstream.process.fleet import Fleet
 from rollstream.process.health import Health
@@ -119,7 +119,7 @@ async def run_on(
     current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
     run = Run(settings)
     async with run.publisher(identity.generator_id) as publisher:
-        parts = WatcherParts(
+        watcher = WeightWatcher(
             run=run,
             publisher=publisher,
             store=open_weight_store(settings.weight_store, settings.storage),
@@ -128,7 +128,6 @@ async def run_on(
             generator_id=identity.generator_id,
             evaluation_hold_seconds=settings.evaluation_hold_seconds,
         )
-        watcher = WeightWatcher(parts)
         health.check("weights", False, "no version is loaded yet")
         with ending_within(stop, _START_ENDS_SECONDS):
             await first_to_end(watcher.load_first(), stop.asked())

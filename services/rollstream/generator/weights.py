@@ -47,9 +47,9 @@ _POLL_SECONDS = 0.2
 _FIRST_BLOCK = 256
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WatcherParts:
-    """What the watcher works with."""
+@dataclass(kw_only=True)
+class WeightWatcher:
+    """Keeps one engine on the newest weight version that it can load."""
 
     run: Run
     publisher: Publisher
@@ -59,14 +59,9 @@ class WatcherParts:
     generator_id: str
     evaluation_hold_seconds: float
 
-
-class WeightWatcher:
-    """Keeps one engine on the newest weight version that it can load."""
-
-    def __init__(self, parts: WatcherParts) -> None:
-        self._parts = parts
-        parts.run.make_codecs(WEIGHTS_APPLIED)
-        self._published = PublishedVersions(parts.run)
+    def __post_init__(self) -> None:
+        self.run.make_codecs(WEIGHTS_APPLIED)
+        self._published = PublishedVersions(self.run)
         self._known = KnownVersions()
         self._unreported: list[int] = []
         self._retry_at = 0.0
@@ -74,7 +69,7 @@ class WeightWatcher:
 
     async def load_first(self) -> None:
         """Wait until a version is published, then load it, or if that fails its nearest ancestor that can be loaded."""
-        while self._parts.current.version is None:
+        while self.current.version is None:
             await self._read()
             # Before the end of the topic the newest version is not known, and each load of an older one is wasted.
             if not self._published.at_end:
@@ -92,15 +87,15 @@ class WeightWatcher:
 
     def behind(self) -> int | None:
         """Optimizer steps between the engine's version and the newest one; None if no path between them is known."""
-        version = self._parts.current.version
+        version = self.current.version
         return None if version is None else self._known.behind(version)
 
     async def _read(self) -> None:
         for record in await asyncio.to_thread(self._published.newer):
             self._known.note(record)
-            await self._parts.current.published(record.weight_version)
+            await self.current.published(record.weight_version)
             # What was published before this process loaded its first version is nothing that it skipped.
-            if self._parts.current.version is not None:
+            if self.current.version is not None:
                 self._unreported.append(record.weight_version)
             # Failures of the version before say nothing of this one.
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
@@ -108,7 +103,7 @@ class WeightWatcher:
 
     def _show_staleness(self) -> None:
         """Export since when a newer version is there than the one that generates."""
-        current = self._parts.current.version
+        current = self.current.version
         newer = [number for number in self._unreported if current is not None and number > current]
         first = self._known.record(min(newer)) if newer else None
         metrics.STALE_SINCE.set(first.created_at.timestamp() if first else 0.0)
@@ -121,7 +116,7 @@ class WeightWatcher:
 
     async def _load_if_due(self) -> None:
         newest = self._known.newest
-        if newest is None or newest == self._parts.current.version or time.monotonic() < self._retry_at:
+        if newest is None or newest == self.current.version or time.monotonic() < self._retry_at:
             return
         try:
             await self._load_nearest(newest)
@@ -131,11 +126,11 @@ class WeightWatcher:
             await self._report(newest, ApplyOutcome.FAILED, error=str(error))
             self._retry_at = time.monotonic() + self._next_backoff()
             return
-        if self._parts.current.version == newest:
+        if self.current.version == newest:
             return
         if self._known.forget_orphan(newest):
             _LOG.warning("version %d is passed over: nobody knows what it was trained from", newest)
-            await self._parts.current.published(self._known.newest)
+            await self.current.published(self._known.newest)
         else:
             self._retry_at = time.monotonic() + self._next_backoff()
 
@@ -170,9 +165,9 @@ class WeightWatcher:
         try:
             _refuse_unknown_kind(record)
             # Fetched first: evaluation samples are held up only while the engine loads.
-            path = await asyncio.to_thread(self._parts.store.fetch, record.uri, record.files)
-            async with self._parts.current.changing(version, self._parts.evaluation_hold_seconds) as held_seconds:
-                report = await self._parts.engine.load_weights(version, path)
+            path = await asyncio.to_thread(self.store.fetch, record.uri, record.files)
+            async with self.current.changing(version, self.evaluation_hold_seconds) as held_seconds:
+                report = await self.engine.load_weights(version, path)
                 await self._confirm(version)
         except EngineDeadError:
             raise
@@ -185,7 +180,7 @@ class WeightWatcher:
                 seconds = time.monotonic() - started
                 await self._report(version, ApplyOutcome.FAILED, load_seconds=seconds, error=str(error))
             return False
-        self._parts.store.serve(record.uri)
+        self.store.serve(record.uri)
         metrics.WEIGHT_VERSION.set(version)
         load = time.monotonic() - started
         metrics.LOAD.observe(load)
@@ -202,7 +197,7 @@ class WeightWatcher:
     async def _confirm(self, version: int) -> None:
         """End the process if the engine has read something else than was checked: only a new one has other weights."""
         try:
-            await asyncio.to_thread(self._parts.store.confirm)
+            await asyncio.to_thread(self.store.confirm)
         except CorruptWeightsError as error:
             raise EngineDeadError(
                 f"version {version}: {error}; the engine holds weights that nobody published"
@@ -219,7 +214,7 @@ class WeightWatcher:
     ) -> None:
         metrics.LOADS.labels(outcome=outcome.value).inc()
         applied = WeightsApplied(
-            generator_id=self._parts.generator_id,
+            generator_id=self.generator_id,
             weight_version=version,
             outcome=outcome,
             stall_seconds=stall_seconds,
@@ -227,7 +222,7 @@ class WeightWatcher:
             error=error[:_LONGEST_ERROR] if error else None,
             applied_at=utc_now(),
         )
-        await self._parts.publisher.publish(self._parts.run.out_record(WEIGHTS_APPLIED, applied))
+        await self.publisher.publish(self.run.out_record(WEIGHTS_APPLIED, applied))
 
 
 class PublishedVersions:

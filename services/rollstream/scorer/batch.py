@@ -55,9 +55,9 @@ class _Taken:
     span: Span
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchParts:
-    """What a `BatchScorer` works with."""
+@dataclass(kw_only=True)
+class BatchScorer:
+    """Scores batches of messages."""
 
     run: Run
     routes: Sequence[ScoringRoute]
@@ -68,16 +68,10 @@ class BatchParts:
     scorer: ScorerIdentity
     tracing: Tracing = OFF
 
-
-class BatchScorer:
-    """Scores batches of messages."""
-
-    def __init__(self, parts: BatchParts) -> None:
-        self._parts = parts
-        self._run = parts.run
-        for source, output in parts.routes:
-            parts.run.make_codecs(source, output)
-        self._routes = {parts.run.topic(source): (source, output) for source, output in parts.routes}
+    def __post_init__(self) -> None:
+        for source, output in self.routes:
+            self.run.make_codecs(source, output)
+        self._by_topic = {self.run.topic(source): (source, output) for source, output in self.routes}
 
     async def score(self, messages: Sequence[KafkaMessage], must_end: Callable[[], bool]) -> None:
         """Handle a batch; returns when the broker has confirmed everything that it causes.
@@ -87,7 +81,7 @@ class BatchScorer:
         began = time.monotonic()
         # A record that was started several times and never ended may be what kills the process: it is handled alone,
         # so that the other records of its batch get their results.
-        previous = await self._parts.starts.previous(messages)
+        previous = await self.starts.previous(messages)
         if together := [message for message, starts in zip(messages, previous, strict=True) if starts < ALONE_AFTER]:
             await self._settle(together, must_end)
         for message, starts in zip(messages, previous, strict=True):
@@ -100,7 +94,7 @@ class BatchScorer:
         metrics.BATCH_SIZE.observe(len(messages))
 
     async def _settle(self, messages: Sequence[KafkaMessage], must_end: Callable[[], bool], attempts: int = 1) -> None:
-        async with self._parts.starts.counted(messages):
+        async with self.starts.counted(messages):
             letters, rollouts = self._decoded(messages, attempts)
             await self._publish(letters)
             while rollouts:
@@ -129,28 +123,28 @@ class BatchScorer:
         rollouts: list[_Taken] = []
         for message in messages:
             bus_metrics.CONSUMED.labels(message.topic).inc()
-            source, _ = self._routes[message.topic]
+            source, _ = self._by_topic[message.topic]
             span = self._span(message)
             try:
-                rollouts.append(_Taken(message.topic, self._run.codec(source).decode(message.value), span))
+                rollouts.append(_Taken(message.topic, self.run.codec(source).decode(message.value), span))
             except DecodeError as error:
                 letters.append(self._letter(message, error, span, attempts=attempts, reason="unreadable"))
         return letters, rollouts
 
     async def _verdicts(self, rollouts: Sequence[RolloutGenerated]) -> list[Verdict | None]:
         asked = [sample_of(rollout) for rollout in rollouts]
-        given = iter(await self._parts.pool.score([sample for sample in asked if isinstance(sample, Sample)]))
+        given = iter(await self.pool.score([sample for sample in asked if isinstance(sample, Sample)]))
         return [next(given) if isinstance(sample, Sample) else sample for sample in asked]
 
     def _result(self, taken: _Taken, verdict: Verdict) -> OutRecord:
         topic, rollout, span = taken.topic, taken.rollout, taken.span
-        _, output = self._routes[topic]
-        scored = annotated(rollout, verdict, self._parts.scorer, utc_now())
+        _, output = self._by_topic[topic]
+        scored = annotated(rollout, verdict, self.scorer, utc_now())
         try:
-            result = self._run.out_record(output, scored, span.headers)
+            result = self.run.out_record(output, scored, span.headers)
         except RecordTooLargeError as error:
             scored = without_tokens(scored, error)
-            result = self._run.out_record(output, scored, span.headers)
+            result = self.run.out_record(output, scored, span.headers)
         metrics.ROLLOUTS.labels(topic.rpartition(".")[2], scored.scoring.status.value).inc()
         if scored.scoring.failure is not None:
             metrics.FAILURES.labels(scored.scoring.failure.code.value).inc()
@@ -165,21 +159,20 @@ class BatchScorer:
         await self._publish([self._letter(message, error, self._span(message), attempts=starts, reason="poison")])
 
     def _span(self, message: KafkaMessage) -> Span:
-        return processing(self._parts.tracing, message, operation="score", group=self._parts.group)
+        return processing(self.tracing, message, operation="score", group=self.group)
 
     def _letter(self, message: KafkaMessage, error: Exception, span: Span, *, attempts: int, reason: str) -> OutRecord:
-        parts = self._parts
         bus_metrics.DEAD_LETTERS.labels(message.topic, reason).inc()
         _LOG.warning("dead letter (%s): %s", reason, error, extra={**message.place(), **span.log_keys})
         span.fail(reason)
         span.end()
-        topic = self._run.topic(DEAD_LETTERS)
-        return dead_letter(message, topic=topic, group=parts.group, error=error, attempts=attempts, failed_at=utc_now())
+        topic = self.run.topic(DEAD_LETTERS)
+        return dead_letter(message, topic=topic, group=self.group, error=error, attempts=attempts, failed_at=utc_now())
 
     async def _publish(self, records: Sequence[OutRecord]) -> None:
         deliveries = Deliveries()
         for record in records:
-            await self._parts.publisher.send(record, deliveries)
+            await self.publisher.send(record, deliveries)
         await deliveries.confirmed()
         for record in records:
             bus_metrics.PUBLISHED.labels(record.topic).inc()

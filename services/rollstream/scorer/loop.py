@@ -49,7 +49,7 @@ from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
 from rollstream.scorer.app import Handle, StreamSettings, build_app, fetched, leave_at_once
-from rollstream.scorer.batch import BatchParts, BatchScorer, ScoringRoute
+from rollstream.scorer.batch import BatchScorer, ScoringRoute
 from rollstream.scorer.fetching import FetchWatch
 from rollstream.scorer.handler import ScorerIdentity
 from rollstream.scorer.settings import ScorerSettings
@@ -78,7 +78,7 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
         publisher = await stack.enter_async_context(run.publisher(_scorer_id(settings)))
         starts = StartCounter(revealed(settings.redis_url), _group(settings))
         stack.push_async_callback(starts.close)
-        parts = BatchParts(
+        scorer = BatchScorer(
             run=run,
             routes=_ROUTES,
             group=_group(settings),
@@ -88,7 +88,6 @@ async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
             scorer=ScorerIdentity(scorer_id=_scorer_id(settings), version=version("rollstream")),
             tracing=tracing,
         )
-        scorer = BatchScorer(parts)
         await serve_stream(settings, scorer.score, stop, lambda: starts.redis_state)
 
 

@@ -7,12 +7,11 @@ go on from there. It is the same computation as with the prompt in each row, up 
 
 import logging
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Final, Protocol, Self
+from typing import Final, Self
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from rollstream.trainer.learning.packing import MicroBatch
@@ -20,29 +19,6 @@ from rollstream.trainer.learning.packing import MicroBatch
 _LOG = logging.getLogger(__name__)
 PROBE_TOLERANCE: Final = 1e-3
 """Largest difference between two ways to the same values, relative to the largest of them: room for rounding."""
-
-
-class CausalModel(Protocol):
-    """The part of a transformers causal language model that is used here."""
-
-    config: Any
-    base_model: Any
-
-    def get_output_embeddings(self) -> Any:
-        """The output head."""
-        ...
-
-    def __call__(self, **inputs: Any) -> Any:
-        """The whole forward pass."""
-        ...
-
-    def save_pretrained(self, path: Path, **options: Any) -> None:
-        """Write weights and config."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Every tensor by name."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +46,7 @@ class DeviceBatch:
         )
 
 
-def predicting_states(model: CausalModel, batch: DeviceBatch) -> Tensor:
+def predicting_states(model: PreTrainedModel, batch: DeviceBatch) -> Tensor:
     """[N, H] the hidden state that predicts each token that trains."""
     if len(batch.prompts):
         states = _after_shared_prompts(model, batch.prompt_ids, batch.prompt_lengths, batch.prompts, batch.input_ids)
@@ -81,7 +57,7 @@ def predicting_states(model: CausalModel, batch: DeviceBatch) -> Tensor:
 
 
 def _after_shared_prompts(
-    model: CausalModel, prompt_ids: Tensor, prompt_lengths: Tensor, prompts: Tensor, input_ids: Tensor
+    model: PreTrainedModel, prompt_ids: Tensor, prompt_lengths: Tensor, prompts: Tensor, input_ids: Tensor
 ) -> Tensor:
     """[G + B·L, H]: the states at the ends of the prompts, then those of all rows."""
     cache = DynamicCache(config=model.config)
@@ -105,7 +81,7 @@ def _after_shared_prompts(
 
 
 @torch.no_grad()
-def can_share_prompts(model: CausalModel, device: torch.device) -> bool:
+def can_share_prompts(model: PreTrainedModel, device: torch.device) -> bool:
     """Whether the model gives the same hidden states after a shared prompt: tried on a few tokens.
 
     It does not where layers keep something else than the keys and values of all tokens, e.g. of a sliding window.

@@ -7,11 +7,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.learning.hidden_states import CausalModel
 
 _TOKENIZER_FILES = (
     "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "*.model", "chat_template*"
@@ -37,7 +36,7 @@ def resolve_device(name: Literal["auto", "cpu", "cuda"], threads: int | None) ->
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
-def save_model(model: CausalModel, path: Path, *, dtype: torch.dtype, tokenizer_from: Path) -> None:
+def save_model(model: PreTrainedModel, path: Path, *, dtype: torch.dtype, tokenizer_from: Path) -> None:
     """Write weights as safetensors in `dtype`, config, and the tokenizer files of `tokenizer_from` into `path`."""
     path.mkdir(parents=True, exist_ok=True)
     if dtype is torch.float32:

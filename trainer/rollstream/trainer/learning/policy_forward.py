@@ -11,9 +11,10 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.learning.hidden_states import PROBE_TOLERANCE, CausalModel, DeviceBatch, predicting_states
+from rollstream.trainer.learning.hidden_states import PROBE_TOLERANCE, DeviceBatch, predicting_states
 
 CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
 
@@ -26,7 +27,7 @@ class TokenStatistics:
     entropies: Tensor
 
 
-def token_statistics(model: CausalModel, batch: DeviceBatch) -> TokenStatistics:
+def token_statistics(model: PreTrainedModel, batch: DeviceBatch) -> TokenStatistics:
     """One forward pass; logits are divided by each sample's temperature."""
     selected = predicting_states(model, batch)
     head = model.get_output_embeddings()
@@ -53,7 +54,7 @@ def _head(head: Any, hidden: Tensor, targets: Tensor, temperatures: Tensor) -> t
 
 
 @torch.no_grad()
-def refuse_other_heads(model: CausalModel, device: torch.device) -> None:
+def refuse_other_heads(model: PreTrainedModel, device: torch.device) -> None:
     """Raise `ConfigurationError` unless the model's logits are its output head applied to its last hidden states.
 
     `token_statistics` applies the head itself, so it would miss whatever else the model does to its logits.
