@@ -5,7 +5,7 @@ Produces   `weights` and `ledger`, in one transaction a step; `dead-letters` for
 Waits for  groups_per_step admitted groups.
 Unblocked  by scorers, which publish samples; before them by producers, whose credit returns when groups close here.
 
-The parts that the loop works with (`Parts`), and what each answers:
+The parts that the loop works with, and what each answers:
   RolloutReader    intake/reading.py              Which records came? How far are the topics read?
   Assembler        intake/assembler.py            Which group does a record belong to? Which groups are complete?
   Intake           intake/intake.py               Which groups make the next step?
@@ -96,13 +96,15 @@ _LEVELS: Final = {
 _HUNG_AFTER_SECONDS: Final = 1800.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What the loop works with. `restored`: the checkpoint's position; without one, the start of every topic.
+@dataclass(kw_only=True)
+class Trainer:
+    """The loop of one trainer process, from its first ledger entry on.
 
-    `versions` are kept up to date by `commits`. `clock` gives the seconds by which groups age.
+    `restored`: the checkpoint's position; without one, the start of every topic. `versions` are kept up to date by
+    `commits`. `clock` gives the seconds by which groups age.
     """
 
+    settings: TrainerSettings
     backend: TrainingBackend
     commits: Commits
     intake: Intake
@@ -114,21 +116,15 @@ class Parts:
     clock: Clock
     tracing: Tracing = OFF
 
-
-class Trainer:
-    """The loop of one trainer process, from its first ledger entry on."""
-
-    def __init__(self, settings: TrainerSettings, parts: Parts) -> None:
-        self._settings = settings
-        self._parts = parts
-        self._assembler = parts.intake.assembler
-        self._clock = StepClock()
+    def __post_init__(self) -> None:
+        self._assembler = self.intake.assembler
+        self._spent = StepClock()
         self._since = SinceStep()
         self._num_duplicates = 0
         self._oldest_drop: float | None = None
-        self._checkpointed_step = parts.restored.step
+        self._checkpointed_step = self.restored.step
         self._monitored_at = 0.0
-        self._upstream = parts.upstream.latest
+        self._looked_at = self.upstream.latest
         self._skips_in_a_row = 0
         self._held_since: float | None = None
 
@@ -138,32 +134,32 @@ class Trainer:
         Raises `FencedError` once another trainer took over. Raises `BrokenWorldError`, so that the process ends and
         its supervisor restarts it, when nothing can be trained or committed until something outside is repaired.
         """
-        self._parts.health.check("ledger", True, f"version {self._parts.commits.weight_version}")
+        self.health.check("ledger", True, f"version {self.commits.weight_version}")
         while not self._is_done:
             batch = self._next_batch(stop)
             if batch is None:
                 break
             self._train(batch, stop)
-        self._parts.health.draining()
+        self.health.draining()
         self._publish_drops()
-        if self._parts.commits.step > self._checkpointed_step:
-            metrics.export(self._parts.commits.hand_over(self._checkpoint()))
+        if self.commits.step > self._checkpointed_step:
+            metrics.export(self.commits.hand_over(self._checkpoint()))
 
     @property
     def _is_done(self) -> bool:
-        return 0 < self._settings.num_steps <= self._parts.commits.step
+        return 0 < self.settings.num_steps <= self.commits.step
 
     def _next_batch(self, stop: Stop) -> Sequence[Admitted] | None:
         """Read until a step is due and not held back; None when `stop` is asked."""
-        intake = self._parts.intake
+        intake = self.intake
         while not stop.is_asked:
-            self._parts.health.heartbeat("loop", _HUNG_AFTER_SECONDS)
-            is_due = intake.num_ready >= self._settings.groups_per_step
+            self.health.heartbeat("loop", _HUNG_AFTER_SECONDS)
+            is_due = intake.num_ready >= self.settings.groups_per_step
             # A step that is held back waits for samples: a full buffer must not keep them away.
-            if intake.num_ready < self._settings.resolved_buffer_groups or self._held_since is not None:
+            if intake.num_ready < self.settings.resolved_buffer_groups or self._held_since is not None:
                 self._read(0.0 if is_due and self._held_since is None else _POLL_SECONDS)
             if not self._is_held():
-                batch = intake.batch(self._settings.groups_per_step, self._lag)
+                batch = intake.batch(self.settings.groups_per_step, self._lag)
                 if batch is not None:
                     return batch
             self._publish_due_drops()
@@ -175,7 +171,7 @@ class Trainer:
 
         With as many complete groups as all producers may have open there is nothing to wait for.
         """
-        settings, intake, now = self._settings, self._parts.intake, time.monotonic()
+        settings, intake, now = self.settings, self.intake, time.monotonic()
         since = now if self._held_since is None else self._held_since
         is_held = (
             settings.groups_per_step <= intake.num_ready < settings.max_open_groups
@@ -183,42 +179,40 @@ class Trainer:
             and intake.has_late(self._lag)
         )
         if is_held and self._held_since is None:
-            _LOG.info("step %d waits for groups that it would make too old", self._parts.commits.step + 1)
+            _LOG.info("step %d waits for groups that it would make too old", self.commits.step + 1)
         self._held_since = since if is_held else None
         if not is_held:
-            self._clock.late_seconds += now - since
+            self._spent.late_seconds += now - since
         return is_held
 
     def _read(self, timeout_seconds: float) -> None:
         began = time.perf_counter()
-        messages = self._parts.reader.poll(timeout_seconds)
+        messages = self.reader.poll(timeout_seconds)
         polled = time.perf_counter()
         if not messages:
-            self._clock.waiting_seconds += polled - began
-        self._parts.reader.assemble(messages, self._assembler)
-        self._parts.intake.settle(self._lag)
+            self._spent.waiting_seconds += polled - began
+        self.reader.assemble(messages, self._assembler)
+        self.intake.settle(self._lag)
         self._age()
-        self._clock.assembling_seconds += time.perf_counter() - (polled if not messages else began)
+        self._spent.assembling_seconds += time.perf_counter() - (polled if not messages else began)
 
     def _age(self) -> None:
         """Give up groups that will never be complete, whenever there is a new answer about the other stages."""
-        parts = self._parts
-        parts.intake.tick(parts.clock(), is_fresh=parts.upstream.is_fresh)
-        if parts.upstream.latest is not self._upstream:
-            self._upstream = parts.upstream.latest
-            parts.intake.give_up_lost(self._upstream, parts.reader.read_up_to())
+        self.intake.tick(self.clock(), is_fresh=self.upstream.is_fresh)
+        if self.upstream.latest is not self._looked_at:
+            self._looked_at = self.upstream.latest
+            self.intake.give_up_lost(self._looked_at, self.reader.read_up_to())
 
     def _train(self, batch: Sequence[Admitted], stop: Stop) -> None:
         """One optimizer step, and its commit."""
-        parts = self._parts
-        span = step_span(parts.tracing, batch)
+        span = step_span(self.tracing, batch)
         samples = [sample for admitted in batch for sample in admitted.training]
-        report = parts.backend.train_step(samples, step=parts.commits.step + 1)
+        report = self.backend.train_step(samples, step=self.commits.step + 1)
         if report.num_updates == 0:
             for admitted in batch:
                 self._assembler.drop(admitted.group.group_id, DropReason.NON_FINITE)
             _LOG.error(
-                "step %d skipped: loss %s, gradient norm %s", parts.commits.step + 1, report.loss, report.grad_norm
+                "step %d skipped: loss %s, gradient norm %s", self.commits.step + 1, report.loss, report.grad_norm
             )
             span.fail(DropReason.NON_FINITE.value)
             span.end()
@@ -234,20 +228,20 @@ class Trainer:
             trained=_trained(batch),
             closed=(*closed, *(drop.closed() for drop in drops)),
             metrics={
-                **metrics_of_step(batch, drops, self._since, report, self._clock),
+                **metrics_of_step(batch, drops, self._since, report, self._spent),
                 **tokens_by_lag(batch, self._lag),
-                **parts.intake.lag_by_length.take(),
+                **self.intake.lag_by_length.take(),
             },
-            started_at=self._clock.started_at,
+            started_at=self._spent.started_at,
         )
         # The time to publish this step counts to the next one: this step's metrics are part of what is published.
-        self._clock, self._since = StepClock(), SinceStep()
+        self._spent, self._since = StepClock(), SinceStep()
         began = time.perf_counter()
         checkpoint = self._checkpoint() if self._is_checkpoint_due(stop) else None
-        entry = parts.commits.optimizer_step(record, parts.backend.save_weights, checkpoint)
-        self._clock.publishing_seconds = time.perf_counter() - began
-        end_step(parts.tracing, span, batch, entry)
-        end_dropped(parts.tracing, drops, entry)
+        entry = self.commits.optimizer_step(record, self.backend.save_weights, checkpoint)
+        self._spent.publishing_seconds = time.perf_counter() - began
+        end_step(self.tracing, span, batch, entry)
+        end_dropped(self.tracing, drops, entry)
         self._committed(entry, span)
         prompts = (admitted.scored[0].scored.rollout.prompt for admitted in batch)
         metrics.note_ages((prompt.submitted_at for prompt in prompts), entry.finished_at)
@@ -287,14 +281,14 @@ class Trainer:
         metrics.export(entry)
 
     def _is_checkpoint_due(self, stop: Stop) -> bool:
-        step = self._parts.commits.step + 1
-        return step % self._settings.checkpoint_every == 0 or step == self._settings.num_steps or stop.is_asked
+        step = self.commits.step + 1
+        return step % self.settings.checkpoint_every == 0 or step == self.settings.num_steps or stop.is_asked
 
     def _checkpoint(self) -> CheckpointRequest:
         """A checkpoint of now. All groups that are closed now are closed by the entry that will name it, or earlier."""
 
         def position(weight_version: int, step: int) -> Position:
-            return self._parts.restored.model_copy(
+            return self.restored.model_copy(
                 update={
                     "weight_version": weight_version,
                     "step": step,
@@ -303,7 +297,7 @@ class Trainer:
                 }
             )
 
-        return CheckpointRequest(save_state=self._parts.backend.save_state, position=position)
+        return CheckpointRequest(save_state=self.backend.save_state, position=position)
 
     def _publish_due_drops(self) -> None:
         """Publish drops when the oldest waited for long enough, or when they fill an entry."""
@@ -319,10 +313,10 @@ class Trainer:
         """Publish drops until at most `leave` are left."""
         while self._assembler.num_drops > leave:
             drops = self._take_drops()
-            values = {**metrics_of_drops(drops), **self._parts.intake.lag_by_length.take()}
-            entry = self._parts.commits.drops([drop.closed() for drop in drops], values)
+            values = {**metrics_of_drops(drops), **self.intake.lag_by_length.take()}
+            entry = self.commits.drops([drop.closed() for drop in drops], values)
             self._note(entry)
-            end_dropped(self._parts.tracing, drops, entry)
+            end_dropped(self.tracing, drops, entry)
 
     def _take_drops(self) -> tuple[DroppedGroup, ...]:
         self._oldest_drop = None
@@ -335,21 +329,21 @@ class Trainer:
         return drops
 
     def _lag(self, version: int) -> int | None:
-        if self._settings.source_run is not None:
+        if self.settings.source_run is not None:
             # The other run's versions are not in this run's tree, so no lag is known. The importance weights correct
             # for the difference between the two policies.
             return 0
-        return self._parts.versions.lag(version, self._parts.commits.weight_version)
+        return self.versions.lag(version, self.commits.weight_version)
 
     def _show(self) -> None:
         metrics.OPEN_GROUPS.set(self._assembler.num_open)
-        metrics.READY_GROUPS.set(self._parts.intake.num_ready)
+        metrics.READY_GROUPS.set(self.intake.num_ready)
         metrics.INCOMPLETE_BYTES.set(self._assembler.incomplete_bytes)
         metrics.DUPLICATES.inc(self._assembler.num_duplicates - self._num_duplicates)
         self._num_duplicates = self._assembler.num_duplicates
         if time.monotonic() - self._monitored_at > _MONITOR_EVERY_SECONDS:
             self._monitored_at = time.monotonic()
-            self._parts.reader.commit_for_monitoring(self._assembler.offsets())
+            self.reader.commit_for_monitoring(self._assembler.offsets())
 
 
 def _trained(batch: Sequence[Admitted]) -> tuple[TrainedRollout, ...]:

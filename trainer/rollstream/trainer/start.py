@@ -51,7 +51,7 @@ from rollstream.trainer.intake.intake import Intake
 from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher, export_own_lag
 from rollstream.trainer.learning.backends.protocol import TrainingBackend
-from rollstream.trainer.loop import Parts, Trainer
+from rollstream.trainer.loop import Trainer
 from rollstream.trainer.settings import TrainerSettings
 
 _LOG = logging.getLogger(__name__)
@@ -139,12 +139,12 @@ def train(
         check_topics(found.restored, reader.topic_ids)
         source = run.sibling(settings.rollouts_run)
         export_own_lag(run.group("trainer"), source, lambda: upstream.latest, lambda: reader.committed)
-        parts = Parts(
-            backend=backend, commits=commits, intake=_intake(settings, backend, found), reader=reader,
-            upstream=upstream, versions=found.known.fold.versions, restored=found.restored, health=health, clock=clock,
-            tracing=tracing,
+        trainer = Trainer(
+            settings=settings, backend=backend, commits=commits, intake=_intake(settings, backend, found),
+            reader=reader, upstream=upstream, versions=found.known.fold.versions, restored=found.restored,
+            health=health, clock=clock, tracing=tracing,
         )  # fmt: skip
-        Trainer(settings, parts).run(stop)
+        trainer.run(stop)
 
 
 def _is_told_to_end(stop: Stop) -> bool:
