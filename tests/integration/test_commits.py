@@ -33,7 +33,6 @@ from rollstream.trainer.commits.commit import (
     MOST_CLOSED_PER_ENTRY,
     CheckpointRequest,
     Commits,
-    CommitSettings,
     StepRecord,
     Stores,
     new_incarnation,
@@ -80,11 +79,11 @@ class FreshRun:
         publisher.init()
         known = self.known(self.snapshot())
         plan = plan_restart(known.fold, known.newest_version)
-        settings = CommitSettings(
+        commits = Commits(
+            run=self.run, publisher=publisher, stores=self.stores, known=known,
             incarnation=new_incarnation(self.ledger_topic_id), dtype="float32", keep_versions=KEEP_VERSIONS,
             keep_checkpoints=KEEP_CHECKPOINTS, remember_seconds=None,
         )  # fmt: skip
-        commits = Commits(settings, publisher, self.stores, self.run, known)
         commits.restart(version=plan.version, parent=plan.parent, step=plan.step, save_weights=save)
         return commits
 

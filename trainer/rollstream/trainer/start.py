@@ -32,7 +32,7 @@ from rollstream.trainer.commits.checkpoint import (
     read_position,
     state_directory,
 )
-from rollstream.trainer.commits.commit import Commits, CommitSettings, Stores, new_incarnation, run_mark
+from rollstream.trainer.commits.commit import Commits, Stores, new_incarnation, run_mark
 from rollstream.trainer.commits.restart import (
     ReadingStart,
     RestartPlan,
@@ -258,15 +258,13 @@ def _fenced_if_taken_over(run: Run, commits: Commits, known: KnownHistory) -> It
 def _commits(
     settings: TrainerSettings, run: Run, publisher: TransactionalPublisher, stores: Stores, found: _Found
 ) -> Commits:
-    common = CommitSettings(
-        incarnation=new_incarnation(found.known.ledger_topic_id),
-        dtype=settings.learning.dtype,
-        keep_versions=settings.keep_versions,
-        keep_checkpoints=settings.keep_checkpoints,
-        remember_seconds=found.remember_seconds,
-    )
-    _LOG.info("incarnation %s of the trainer of run %s", common.incarnation, settings.run)
-    return Commits(common, publisher, stores, run, found.known)
+    incarnation = new_incarnation(found.known.ledger_topic_id)
+    _LOG.info("incarnation %s of the trainer of run %s", incarnation, settings.run)
+    return Commits(
+        run=run, publisher=publisher, stores=stores, known=found.known, incarnation=incarnation,
+        dtype=settings.learning.dtype, keep_versions=settings.keep_versions,
+        keep_checkpoints=settings.keep_checkpoints, remember_seconds=found.remember_seconds,
+    )  # fmt: skip
 
 
 def _load_backend(settings: TrainerSettings) -> TrainingBackend:

@@ -48,21 +48,6 @@ MOST_CLOSED_PER_ENTRY: Final = 10_000
 _MARK_CHARACTERS: Final = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitSettings:
-    """What is the same for every commit of one process.
-
-    `dtype` is that of the published weights. `remember_seconds`: how long after a group closed one of its records may
-    still come; None: for ever.
-    """
-
-    incarnation: str
-    dtype: str
-    keep_versions: int
-    keep_checkpoints: int
-    remember_seconds: float | None
-
-
 def run_mark(ledger_topic_id: str) -> str:
     """What the incarnations of all trainers of a run begin with, so that their directories are known by their names.
 
@@ -103,34 +88,33 @@ class CheckpointRequest:
     """(weight_version, step) → the position."""
 
 
+@dataclass(kw_only=True)
 class Commits:
     """Appends to the ledger. Nobody else does but an operator, who fences a trainer that still runs
     (`history/rollback.py`, `history/repair.py`).
 
-    Every error ends the process.
+    `incarnation`: the id of this process in its entries. `dtype`: of the published weights. `remember_seconds`: how
+    long after a group closed one of its records may still come; None: for ever. `known`: the run as the trainers before
+    this one left it; it takes in what is committed here.
+
+    Every error ends the process. Raises `TopicChangedError` when made, if `known` was read from another ledger.
     """
 
-    def __init__(
-        self,
-        settings: CommitSettings,
-        publisher: TransactionalPublisher,
-        stores: Stores,
-        run: Run,
-        known: KnownHistory,
-    ) -> None:
-        """`known`: the run as the trainers before this one left it; it takes in what is committed here.
+    run: Run
+    publisher: TransactionalPublisher
+    stores: Stores
+    known: KnownHistory
+    incarnation: str
+    dtype: str
+    keep_versions: int
+    keep_checkpoints: int
+    remember_seconds: float | None
 
-        Raises `TopicChangedError` if it was read from another ledger.
-        """
-        self._settings = settings
-        self._publisher = publisher
-        self._weights, self._checkpoints = stores.weights, stores.checkpoints
-        self._run = run
-        run.make_codecs(WEIGHTS, LEDGER)
-        self._watch = TopicWatch(run.admin(), [run.topic(WEIGHTS), run.topic(LEDGER)])
-        if self._watch.topic_id(run.topic(LEDGER)) != known.ledger_topic_id:
-            raise TopicChangedError(f"topic {run.topic(LEDGER)} was made anew while it was read: start again")
-        self._known = known
+    def __post_init__(self) -> None:
+        self.run.make_codecs(WEIGHTS, LEDGER)
+        self._watch = TopicWatch(self.run.admin(), [self.run.topic(WEIGHTS), self.run.topic(LEDGER)])
+        if self._watch.topic_id(self.run.topic(LEDGER)) != self.known.ledger_topic_id:
+            raise TopicChangedError(f"topic {self.run.topic(LEDGER)} was made anew while it was read: start again")
         self._published: WeightsPublished | None = None
         self._versions_there: set[str] = set()
         self._checkpoints_there: set[str] = set()
@@ -138,20 +122,16 @@ class Commits:
         self.weight_version = -1
         self.step = 0
 
-    @property
-    def incarnation(self) -> str:
-        """The id of this process in its entries."""
-        return self._settings.incarnation
-
     def restart(
         self, *, version: int, parent: int | None, step: int, save_weights: Save, non_finite: Sequence[str] = ()
     ) -> LedgerEntry:
         """Commit the restored weights as a new version, and close groups again: the first entry of this process."""
         started = utc_now()
-        self._weights.sweep()
-        self._checkpoints.sweep()
-        mark = run_mark(self._known.ledger_topic_id)
-        self._versions_there, self._checkpoints_there = self._weights.names(mark), self._checkpoints.names(mark)
+        self.stores.weights.sweep()
+        self.stores.checkpoints.sweep()
+        mark = run_mark(self.known.ledger_topic_id)
+        self._versions_there = self.stores.weights.names(mark)
+        self._checkpoints_there = self.stores.checkpoints.names(mark)
         published = self._store(version, parent, step, save_weights)
         closed = tuple(
             ClosedGroup(group_id=group_id, outcome=GroupOutcome.DROPPED, reason=NON_FINITE_REASON)
@@ -181,7 +161,7 @@ class Commits:
         now = utc_now()
         entry = LedgerEntry(
             kind=EntryKind.DROPS,
-            incarnation=self._settings.incarnation,
+            incarnation=self.incarnation,
             step=self.step,
             weight_version=self.weight_version,
             closed=tuple(closed),
@@ -220,16 +200,16 @@ class Commits:
         return self._commit(*made)
 
     def _store(self, version: int, parent: int | None, step: int, save_weights: Save) -> WeightsPublished:
-        stored = self._weights.write(f"{version}-{self._settings.incarnation}", save_weights)
+        stored = self.stores.weights.write(f"{version}-{self.incarnation}", save_weights)
         crash_point("weights_written")
         self._versions_there.add(directory_name(stored.uri))
         return WeightsPublished(
-            model=self._run.model,
+            model=self.run.model,
             weight_version=version,
             parent_version=parent,
             uri=stored.uri,
             files=stored.files,
-            dtype=self._settings.dtype,
+            dtype=self.dtype,
             step=step,
             created_at=utc_now(),
         )
@@ -237,18 +217,18 @@ class Commits:
     def _checkpoint(self, request: CheckpointRequest | None, published: WeightsPublished) -> str | None:
         if request is None:
             return None
-        if self._settings.remember_seconds is not None:
-            self._known.fold.forget(timedelta(seconds=self._settings.remember_seconds))
-        name = f"{published.weight_version}-{self._settings.incarnation}"
+        if self.remember_seconds is not None:
+            self.known.fold.forget(timedelta(seconds=self.remember_seconds))
+        name = f"{published.weight_version}-{self.incarnation}"
         position = request.position(published.weight_version, published.step)
-        uri = write_checkpoint(self._checkpoints, name, position, self._known.snapshot(), request.save_state)
+        uri = write_checkpoint(self.stores.checkpoints, name, position, self.known.snapshot(), request.save_state)
         crash_point("checkpoint_written")
         self._checkpoints_there.add(name)
         return uri
 
     def _entry(self, kind: EntryKind, published: WeightsPublished, **fields: object) -> LedgerEntry:
         known = {
-            "incarnation": self._settings.incarnation,
+            "incarnation": self.incarnation,
             "step": published.step,
             "weight_version": published.weight_version,
             "parent_version": published.parent_version,
@@ -262,15 +242,15 @@ class Commits:
         Raises `TopicChangedError` if a topic was made anew: an empty ledger would take the entry without a word.
         """
         self._watch.look()
-        records = [self._run.out_record(WEIGHTS, published) for _, published in made if published is not None]
-        records += [self._run.out_record(LEDGER, entry) for entry, _ in made]
-        delivered = self._publisher.commit(records)
-        on_ledger = [one for one in delivered if one.topic == self._run.topic(LEDGER)]
-        self._known.add_committed(
+        records = [self.run.out_record(WEIGHTS, published) for _, published in made if published is not None]
+        records += [self.run.out_record(LEDGER, entry) for entry, _ in made]
+        delivered = self.publisher.commit(records)
+        on_ledger = [one for one in delivered if one.topic == self.run.topic(LEDGER)]
+        self.known.add_committed(
             made,
-            model=self._run.model,
+            model=self.run.model,
             ledger_offsets=[one.offset for one in on_ledger],
-            weights_offsets=[one.offset for one in delivered if one.topic == self._run.topic(WEIGHTS)],
+            weights_offsets=[one.offset for one in delivered if one.topic == self.run.topic(WEIGHTS)],
             appended_at=append_time(max((one.timestamp_ms for one in on_ledger), default=0)),
         )
         entry, published = made[-1]
@@ -284,12 +264,12 @@ class Commits:
 
     def _delete_old(self) -> None:
         """Delete the versions and checkpoints that are not kept, once a newer entry counts."""
-        self._known.keep_newest(self._settings.keep_versions)
-        versions = {directory_name(uri) for uri in self._known.uris.values()}
-        _delete_all_but(versions, self._versions_there, self._weights.delete)
-        newest = self._known.fold.checkpoints[-self._settings.keep_checkpoints :]
+        self.known.keep_newest(self.keep_versions)
+        versions = {directory_name(uri) for uri in self.known.uris.values()}
+        _delete_all_but(versions, self._versions_there, self.stores.weights.delete)
+        newest = self.known.fold.checkpoints[-self.keep_checkpoints :]
         checkpoints = {directory_name(named.uri) for named in newest}
-        _delete_all_but(checkpoints, self._checkpoints_there, self._checkpoints.delete)
+        _delete_all_but(checkpoints, self._checkpoints_there, self.stores.checkpoints.delete)
 
 
 def _delete_all_but(kept: set[str], there: set[str], delete: Callable[[str], None]) -> None:
