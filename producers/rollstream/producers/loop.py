@@ -31,6 +31,7 @@ What happens when …
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -76,32 +77,27 @@ _MOST_AT_ONCE = 500
 _WAIT_SECONDS = 0.5
 
 
+@dataclass
 class Producer:
     """One producer; `run` returns when a finite source is done, or when it is asked to stop."""
 
-    def __init__(
-        self,
-        settings: ProducerSettings,
-        source: Source,
-        *,
-        sampling: Sampling,
-        health: Health,
-        tracing: Tracing = OFF,
-    ) -> None:
-        self._settings = settings
-        self._tracing = tracing
-        self._source = source
-        self._sampling = sampling
-        self._health = health
-        self._claims = Claims(settings.name, source.dataset)
-        self._credit = Credit(settings.share)
+    settings: ProducerSettings
+    source: Source
+    _: KW_ONLY
+    sampling: Sampling
+    health: Health
+    tracing: Tracing = OFF
+
+    def __post_init__(self) -> None:
+        self._claims = Claims(self.settings.name, self.source.dataset)
+        self._credit = Credit(self.settings.share)
         self._place = RowPlace()
         # Groups that were found at the start, and must not be submitted.
         self._known: set[str] = set()
         self._prompts_offsets: dict[int, int] = {}
         # Offsets of entries that do not count.
         self._skipped: set[int] = set()
-        self._run = Run(settings)
+        self._run = Run(self.settings)
         self._run.make_codecs(PROMPTS, PRODUCERS, LEDGER)
 
     def run(self, stop: Stop) -> None:
@@ -109,7 +105,7 @@ class Producer:
 
         Raises `BrokerError` when the broker takes no more records, and what `Claims.claim` raises.
         """
-        with self._run.publisher(self._run.group(f"producer.{self._settings.name}")) as publisher:
+        with self._run.publisher(self._run.group(f"producer.{self.settings.name}")) as publisher:
             claims_read_to = self._claim(publisher)
             while True:
                 try:
@@ -128,7 +124,7 @@ class Producer:
         self._claims.claim(utc_now(), self._log_ends())
         self._report_refused()
         own = self._claims.own
-        self._place = place_after(own, self._source.dataset, self._settings.seed, earlier=self._claims.own_of_source)
+        self._place = place_after(own, self.source.dataset, self.settings.seed, earlier=self._claims.own_of_source)
         if own is not None:
             self._go_on_from(own)
         self._save(publisher)
@@ -139,7 +135,7 @@ class Producer:
         mark = CreditMark(
             ledger_offset=own.ledger_offset, open_groups=own.open_groups, recently_closed=own.recently_closed
         )
-        self._credit = Credit(self._settings.share, mark)
+        self._credit = Credit(self.settings.share, mark)
         self._prompts_offsets = {int(name): offset for name, offset in own.prompts_offsets.items() if name.isdecimal()}
 
     def _forget_marks(self) -> None:
@@ -162,10 +158,10 @@ class Producer:
         self._disown_ghosts()
         self._credit.forget()
         self._report()
-        self._health.check("credit", True, "made from producers, prompts and ledger")
+        self.health.check("credit", True, "made from producers, prompts and ledger")
         _LOG.info(
             "producer %s looks for prompts to submit from %d on, with %d of %d groups outstanding",
-            self._settings.name, self._place.sequence, self._credit.num_outstanding, self._credit.share,
+            self.settings.name, self._place.sequence, self._credit.num_outstanding, self._credit.share,
         )  # fmt: skip
 
     def _disown_ghosts(self) -> None:
@@ -174,7 +170,7 @@ class Producer:
         ghosts = not_on_prompts(self._run, doubtful, self._prompts_offsets)
         if ghosts and have_prompts_expired(self._run):
             first = max(0, self._place.position - LOOKED_BACK_ROWS)
-            rows = numbered_rows(self._source, RowPlace(position=first), stop_before=self._place.position)
+            rows = numbered_rows(self.source, RowPlace(position=first), stop_before=self._place.position)
             ghosts.difference_update(group_of_row(row, self._run.name) for row in rows)
         if ghosts:
             self._credit.disown(ghosts)
@@ -183,7 +179,7 @@ class Producer:
                          "first %s", len(ghosts), min(ghosts))  # fmt: skip
 
     def _read_prompts(self) -> None:
-        found = FoundPrompts(self._settings.name, self._place.sequence)
+        found = FoundPrompts(self.settings.name, self._place.sequence)
         with self._run.reader(PROMPTS, start=self._start_in(PROMPTS, self._prompts_offsets)) as reader:
             for message in reader.to_end():
                 prompt = self._run.decoded(PROMPTS, message)
@@ -208,7 +204,7 @@ class Producer:
         _LOG.warning(
             "passed over %d prompts that somebody else submitted in the name of producer %s, the first with sequence "
             "%d where %d comes next: give each producer a name of its own",
-            len(found.foreign), self._settings.name, sequence, self._place.sequence, extra={"group_id": group_id},
+            len(found.foreign), self.settings.name, sequence, self._place.sequence, extra={"group_id": group_id},
         )  # fmt: skip
 
     def _log_ends(self) -> LogEnds:
@@ -217,7 +213,7 @@ class Producer:
 
     def _report_refused(self) -> None:
         if count := self._claims.num_refused:
-            self._health.check(
+            self.health.check(
                 "producers", True, f"{count} records there can't be true and are passed over: see the log"
             )
 
@@ -243,7 +239,7 @@ class Producer:
         named = {place.offset for place in skipped_by(entry) if place.topic == LEDGER.name}
         if not named <= self._skipped:
             self._skipped |= named
-            self._health.check("ledger", True, "repaired")
+            self.health.check("ledger", True, "repaired")
             raise InconsistentLedgerError(f"the ledger was repaired: its entries at {sorted(named)} do not count")
         if entry.kind is EntryKind.SKIP:
             return False
@@ -253,7 +249,7 @@ class Producer:
             if not self._credit.is_whole:
                 raise
             # Anybody may have written it, so it must not end this process. A trainer judges it at its next start.
-            self._health.check("ledger", False, f"see `rollstream ledger check`: {error}")
+            self.health.check("ledger", False, f"see `rollstream ledger check`: {error}")
             _LOG.error("passed over an entry of the ledger: %s", error, extra=message.place())
             return False
         return True
@@ -263,7 +259,7 @@ class Producer:
         is_exhausted = False
         saved_offset = self._credit.ledger_offset
         while not stop.is_asked:
-            self._health.heartbeat("loop", max_age_seconds=2 * DELIVERY_TIMEOUT_SECONDS + 60)
+            self.health.heartbeat("loop", max_age_seconds=2 * DELIVERY_TIMEOUT_SECONDS + 60)
             batch = [] if is_exhausted else list(islice(prompts, self._room))
             is_exhausted = is_exhausted or (not batch and self._room > 0)
             self._publish(publisher, batch)
@@ -271,7 +267,7 @@ class Producer:
                 self._save(publisher)
                 saved_offset = self._credit.ledger_offset
             if is_exhausted and self._is_done:
-                _LOG.info("producer %s is done: %d prompts", self._settings.name, self._place.sequence)
+                _LOG.info("producer %s is done: %d prompts", self.settings.name, self._place.sequence)
                 break
             for message in reader.poll(timeout_seconds=0 if batch else _WAIT_SECONDS):
                 self._take_in(message)
@@ -281,7 +277,7 @@ class Producer:
 
     @property
     def _needs_credit(self) -> bool:
-        return self._settings.purpose == "train"
+        return self.settings.purpose == "train"
 
     @property
     def _room(self) -> int:
@@ -289,13 +285,13 @@ class Producer:
 
     @property
     def _is_done(self) -> bool:
-        return not (self._settings.wait_until_closed and self._credit.num_outstanding)
+        return not (self.settings.wait_until_closed and self._credit.num_outstanding)
 
     def _new_prompts(self) -> Iterator[PromptSubmitted]:
         """The prompts that are still to be submitted, each counted against credit as it is handed out."""
         for row in self._rows():
             self._place = row.place.next
-            prompt = prompt_of_row(row, settings=self._settings, dataset=self._source.dataset, sampling=self._sampling)
+            prompt = prompt_of_row(row, settings=self.settings, dataset=self.source.dataset, sampling=self.sampling)
             if prompt.group_id in self._known:
                 continue
             if self._needs_credit:
@@ -304,11 +300,11 @@ class Producer:
 
     def _rows(self) -> Iterator[NumberedRow]:
         """The rows from here on."""
-        stop_before = last_position(self._source, epochs=self._settings.epochs, num_prompts=self._settings.num_prompts)
-        return numbered_rows(self._source, self._place, stop_before=stop_before)
+        stop_before = last_position(self.source, epochs=self.settings.epochs, num_prompts=self.settings.num_prompts)
+        return numbered_rows(self.source, self._place, stop_before=stop_before)
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
-        with sending(self._tracing, [self._record(prompt) for prompt in batch], operation="submit") as records:
+        with sending(self.tracing, [self._record(prompt) for prompt in batch], operation="submit") as records:
             ends = _ends(publisher, records)
         for (_, number), end in ends.items():
             self._prompts_offsets[number] = max(end, self._prompts_offsets.get(number, 0))
@@ -329,11 +325,11 @@ class Producer:
         assert self._claims.incarnation is not None
         assert self._claims.claimed_at is not None
         progress = ProducerProgress(
-            producer=self._settings.name,
+            producer=self.settings.name,
             incarnation=self._claims.incarnation,
-            source=self._source.dataset,
+            source=self.source.dataset,
             claimed_at=self._claims.claimed_at,
-            mark=self._place.mark(self._settings.seed),
+            mark=self._place.mark(self.settings.seed),
             next_sequence=self._place.sequence,
             open_groups=mark.open_groups,
             recently_closed=mark.recently_closed,

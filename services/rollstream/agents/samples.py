@@ -8,7 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 
 from rollstream.agents.load import Agents
@@ -34,26 +34,20 @@ class SampleBounds:
     max_tries: int
 
 
+@dataclass
 class SampleRunner:
-    """Runs prompts' agents, sample by sample. By default there are only the built-in agents."""
+    """Runs prompts' agents, sample by sample. By default there are only the built-in agents.
 
-    def __init__(
-        self,
-        engine: Engine,
-        *,
-        identity: GeneratorIdentity,
-        bounds: SampleBounds,
-        agents: Agents | None = None,
-        on_version: OnVersion | None = None,
-        retried: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`on_version`: for evaluation prompts that name a version. `retried` is told of each engine error."""
-        self._engine = engine
-        self._identity = identity
-        self._bounds = bounds
-        self._agents = agents or Agents()
-        self._on_version = on_version
-        self._retried = retried
+    `on_version`: for evaluation prompts that name a version. `retried` is told of each engine error.
+    """
+
+    engine: Engine
+    _: KW_ONLY
+    identity: GeneratorIdentity
+    bounds: SampleBounds
+    agents: Agents = field(default_factory=Agents)
+    on_version: OnVersion | None = None
+    retried: Callable[[], None] = lambda: None
 
     async def run(self, prompt: PromptSubmitted, index: int, refused: Failure | None = None) -> RolloutGenerated:
         """Sample `index` of the prompt; with `refused` it fails at once, and says so."""
@@ -73,12 +67,12 @@ class SampleRunner:
     ) -> tuple[Status, Failure | None, tuple[Turn, ...]]:
         try:
             _refuse_truncated_distribution(prompt)
-            async with asyncio.timeout(self._bounds.deadline_seconds):
+            async with asyncio.timeout(self.bounds.deadline_seconds):
                 turns = await self._turns_with_retries(prompt, index, attempt_id)
         except FailedSampleError as error:
             return Status.FAILED, failure_of(FailureCode(error.code), error), ()
         except TimeoutError:
-            late = f"not done within {self._bounds.deadline_seconds} s"
+            late = f"not done within {self.bounds.deadline_seconds} s"
             return Status.UNRESOLVED, Failure(code=FailureCode.DEADLINE, message=late), ()
         # A dead engine answers no other sample either: its error must not end as an unresolved sample.
         except EngineDeadError:
@@ -90,23 +84,23 @@ class SampleRunner:
         return Status.COMPLETED, None, turns
 
     async def _turns_with_retries(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> tuple[Turn, ...]:
-        agent = self._agents.make(prompt.agent)
-        for number in range(self._bounds.max_tries):
+        agent = self.agents.make(prompt.agent)
+        for number in range(self.bounds.max_tries):
             request_id = f"{rollout_id(prompt.group_id, index)}-{attempt_id}-{number}"
             try:
                 async with AsyncExitStack() as stack:
                     wanted = wanted_version(prompt)
-                    if wanted is not None and self._on_version is not None:
-                        await stack.enter_async_context(self._on_version(wanted))
+                    if wanted is not None and self.on_version is not None:
+                        await stack.enter_async_context(self.on_version(wanted))
                     seed = sample_seed(prompt.sampling, index)
-                    turns = await agent.run(prompt, self._engine, request_id=request_id, seed=seed)
+                    turns = await agent.run(prompt, self.engine, request_id=request_id, seed=seed)
                 _refuse_other_version(prompt, turns)
                 return turns
             except EngineDeadError:
                 raise
             except EngineError:
-                self._retried()
-                if number + 1 == self._bounds.max_tries:
+                self.retried()
+                if number + 1 == self.bounds.max_tries:
                     raise
         raise AssertionError("max_tries is at least 1")
 
@@ -131,7 +125,7 @@ class SampleRunner:
             turns=turns,
             status=status,
             failure=failure,
-            generator=self._identity,
+            generator=self.identity,
             started_at=started,
             finished_at=utc_now(),
         )

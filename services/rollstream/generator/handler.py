@@ -45,7 +45,7 @@ class GeneratorHandler:
             engine,
             identity=identity,
             bounds=bounds,
-            agents=agents,
+            agents=agents or Agents(),
             on_version=current.on_version,
             retried=metrics.ENGINE_ERRORS.inc,
         )
