@@ -39,7 +39,6 @@ class GeneratorHandler:
         current: CurrentVersion,
         agents: Agents | None = None,
     ) -> None:
-        self._engine = engine
         self._current = current
         self._runner = SampleRunner(
             engine,
