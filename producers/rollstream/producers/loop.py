@@ -299,7 +299,6 @@ class Producer:
             yield prompt
 
     def _rows(self) -> Iterator[NumberedRow]:
-        """The rows from here on."""
         stop_before = last_position(self.source, epochs=self.settings.epochs, num_prompts=self.settings.num_prompts)
         return numbered_rows(self.source, self._place, stop_before=stop_before)
 

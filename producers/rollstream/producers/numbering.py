@@ -29,7 +29,6 @@ class RowPlace:
 
     @property
     def next(self) -> "RowPlace":
-        """The place of the row after it."""
         return RowPlace(position=self.position + 1, sequence=self.sequence + 1)
 
     def mark(self, seed: int) -> str:
@@ -104,7 +103,6 @@ def numbered_rows(source: Source, first: RowPlace, *, stop_before: int | None) -
 
 
 def group_of_row(numbered: NumberedRow, run: str) -> str:
-    """The group of a row's prompt."""
     return group_id(run, numbered.row.prompt_id, numbered.epoch)
 
 

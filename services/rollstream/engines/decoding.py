@@ -36,7 +36,6 @@ class Row:
     spans: SpanRecorder = field(default_factory=SpanRecorder)
 
     def tokens(self) -> tuple[int, ...]:
-        """Prompt and sampled tokens."""
         return (*self.request.prompt_token_ids.tolist(), *self.sampled)
 
 

@@ -35,7 +35,6 @@ class SortDigits:
         return self.tasks_from(split, seed, 0)
 
     def tasks_from(self, split: Split, seed: int, start: int) -> Iterator[Task]:
-        """The tasks from number `start` on."""
         for block in count(start // _BLOCK_TASKS):
             first = block * _BLOCK_TASKS
             for row, digits in enumerate(islice(_drawn(split, seed, block), _BLOCK_TASKS), first):

@@ -101,7 +101,6 @@ class WordCount:
         return self.tasks_from(split, seed, 0)
 
     def tasks_from(self, split: Split, seed: int, start: int) -> Iterator[Task]:
-        """The tasks from number `start` on."""
         counts = self.counts() if split == "train" else self.held_out_counts(split)
         for row, count in enumerate(counts[start:], start):
             yield _task(str(row) if split == "train" else f"{split}/{count}", count)

@@ -33,7 +33,6 @@ class KnownVersions:
         self.newest: int | None = None
 
     def note(self, published: WeightsPublished) -> None:
-        """Add the next record."""
         version = published.weight_version
         for known in (self._links, self._records):
             known.pop(version, None)  # a version that comes again is the last one now

@@ -58,7 +58,6 @@ class ScorerSettings(StageSettings):
         return self
 
     def pool_bounds(self) -> PoolBounds:
-        """The bounds of the processes that run reward functions."""
         return PoolBounds(
             num_processes=self.num_processes,
             sample_seconds=self.sample_deadline_seconds,

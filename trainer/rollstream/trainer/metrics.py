@@ -39,7 +39,6 @@ class LagHistogram(Collector):
         self._tokens[lag] += int(num_tokens)
 
     def collect(self) -> Iterator[HistogramMetricFamily]:
-        """Called by the registry."""
         tokens = dict(self._tokens)
         counts = [0] * (len(self.bounds) + 1)
         for lag, number in tokens.items():

@@ -96,7 +96,6 @@ class SinceStep:
     """Failure code → samples without a reward; LOST → samples that never came."""
 
     def add_drops(self, drops: Iterable[DroppedGroup]) -> None:
-        """Take in groups that are dropped."""
         for drop in drops:
             self.dropped[drop.reason] += 1
             self.samples.add(sample.scored for sample in drop.group.samples.values())
@@ -108,7 +107,6 @@ class SinceStep:
                 self.missing[DropReason.LOST] += num_lost
 
     def add_trained(self, batch: Sequence[Admitted]) -> None:
-        """Take in the groups of the step."""
         self.num_trained += len(batch)
         self.num_flat += sum(not admitted.has_spread for admitted in batch)
         for admitted in batch:

@@ -33,7 +33,6 @@ def prepare(settings: EngineSettings) -> None:
 
 
 def installed_version() -> str:
-    """Version of the vLLM that is installed."""
     return distribution(_distribution()).version
 
 

@@ -124,5 +124,4 @@ def is_constrained(response: str, arguments: Arguments) -> bool:
 
 
 def has_no_comma(response: str, arguments: Arguments) -> bool:
-    """There is no comma."""
     return "," not in response

@@ -33,7 +33,6 @@ class Sample:
 
     @classmethod
     def of(cls, rollout: RolloutGenerated) -> Self:
-        """Of a completed rollout."""
         prompt, texts = rollout.prompt, tuple(turn.text for turn in rollout.turns)
         answer = RewardInput(
             completion=texts[-1] if texts else "",
@@ -91,7 +90,6 @@ class Chunk:
 
     @property
     def sample_ids(self) -> range:
-        """The id of each sample."""
         return range(self.number + 1, self.number + 1 + len(self.answers))
 
 
@@ -114,7 +112,6 @@ class ScoringAnswer(Record):
 
 
 def framed_request(request: Setup | Chunk) -> bytes:
-    """One frame for a scoring process."""
     return _framed(pickle.dumps(request, pickle.HIGHEST_PROTOCOL))
 
 

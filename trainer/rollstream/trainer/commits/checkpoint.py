@@ -51,7 +51,6 @@ class Position(BaseModel):
     open_groups: tuple[str, ...] = Field(description="Ids of the groups that were open")
 
     def offsets(self) -> dict[Partition, int]:
-        """The offsets by partition."""
         return {(entry.topic, entry.partition): entry.offset for entry in self.next_offsets}
 
 

@@ -57,7 +57,6 @@ def run_mark(ledger_topic_id: str) -> str:
 
 
 def new_incarnation(ledger_topic_id: str) -> str:
-    """An incarnation for a new trainer of the run with this ledger."""
     return run_mark(ledger_topic_id) + uuid.uuid4().hex[:_MARK_CHARACTERS]
 
 

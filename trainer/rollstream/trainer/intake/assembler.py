@@ -147,7 +147,6 @@ class Assembler:
         return self._start | {partition: offset for partition, offset in reached.items() if offset is not None}
 
     def open_group_ids(self) -> tuple[str, ...]:
-        """Ids of the groups that are not closed."""
         return tuple(self._open)
 
     def _group_for(

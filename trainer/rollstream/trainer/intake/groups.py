@@ -124,7 +124,6 @@ class Group:
 
     @property
     def num_bytes(self) -> int:
-        """Encoded size of its samples."""
         return sum(sample.num_bytes for sample in self.samples.values())
 
     def in_order(self) -> list[PlacedSample]:

@@ -42,13 +42,11 @@ class RolloutReader:
         self._reader = source.reader(PROMPTS, SCORED, start=start, monitor_group=self._group, follows=True)
 
     def close(self) -> None:
-        """Leave the broker."""
         self._reader.close()
         self._publisher.close()
 
     @property
     def topic_ids(self) -> dict[str, str]:
-        """The ids of both topics."""
         return self._reader.topic_ids
 
     def poll(self, timeout_seconds: float) -> list[KafkaMessage]:
@@ -56,7 +54,6 @@ class RolloutReader:
         return self._reader.poll(_MOST_AT_ONCE, timeout_seconds)
 
     def read_up_to(self) -> ReadUpTo:
-        """How far both topics are read."""
         positions = self._reader.positions()
         return ReadUpTo(
             prompts={number: offset for (topic, number), offset in positions.items() if topic == self._prompts_topic},

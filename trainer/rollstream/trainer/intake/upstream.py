@@ -54,7 +54,6 @@ class UpstreamWatcher:
         return self._asked_at is not None and self._clock() - self._asked_at < _FRESH_SECONDS
 
     def close(self) -> None:
-        """Stop asking."""
         self._closing.set()
         self._thread.join(timeout=_JOIN_SECONDS)
 

@@ -40,7 +40,6 @@ class DeviceBatch:
 
     @classmethod
     def of(cls, batch: MicroBatch, device: torch.device) -> Self:
-        """Copy to `device`."""
         return cls(
             **{name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in cls.__slots__}
         )

@@ -116,7 +116,6 @@ class _Row:
 
     @property
     def length(self) -> int:
-        """Tokens in the row."""
         return len(self.tokens)
 
 

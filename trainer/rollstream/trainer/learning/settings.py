@@ -148,13 +148,11 @@ class LearningSettings(BaseModel):
 
     @property
     def resolved_clip(self) -> tuple[float, float]:
-        """clip_low and clip_high in force."""
         low, high = _OWN_CLIP[self.loss]
         return self.clip_low or low, self.clip_high or high
 
     @property
     def resolved_normalization(self) -> Normalization:
-        """The normalization in force."""
         return self.normalization or _OWN_NORMALIZATION[self.loss]
 
     @property

@@ -49,7 +49,6 @@ class _Stopwatch:
     _since: float = field(default_factory=time.perf_counter)
 
     def lap(self, phase: str) -> None:
-        """Add the time since the last lap to `phase`."""
         now = time.perf_counter()
         self.seconds[phase] += now - self._since
         self._since = now
