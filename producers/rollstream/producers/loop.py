@@ -77,7 +77,7 @@ _MOST_AT_ONCE = 500
 _WAIT_SECONDS = 0.5
 
 
-@dataclass
+@dataclass(eq=False)
 class Producer:
     """One producer; `run` returns when a finite source is done, or when it is asked to stop."""
 

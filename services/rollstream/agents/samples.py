@@ -34,7 +34,7 @@ class SampleBounds:
     max_tries: int
 
 
-@dataclass
+@dataclass(eq=False)
 class SampleRunner:
     """Runs prompts' agents, sample by sample. By default there are only the built-in agents.
 

@@ -47,7 +47,7 @@ _POLL_SECONDS = 0.2
 _FIRST_BLOCK = 256
 
 
-@dataclass(kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class WeightWatcher:
     """Keeps one engine on the newest weight version that it can load."""
 

@@ -55,7 +55,7 @@ class _Taken:
     span: Span
 
 
-@dataclass(kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class BatchScorer:
     """Scores batches of messages."""
 

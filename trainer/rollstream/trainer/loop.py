@@ -96,7 +96,7 @@ _LEVELS: Final = {
 _HUNG_AFTER_SECONDS: Final = 1800.0
 
 
-@dataclass(kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Trainer:
     """The loop of one trainer process, from its first ledger entry on.
 

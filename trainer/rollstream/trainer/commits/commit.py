@@ -87,7 +87,7 @@ class CheckpointRequest:
     """(weight_version, step) → the position."""
 
 
-@dataclass(kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Commits:
     """Appends to the ledger. Nobody else does but an operator, who fences a trainer that still runs
     (`history/rollback.py`, `history/repair.py`).
