@@ -123,7 +123,7 @@ def test_a_failed_sample_has_no_response_is_listed_and_alone_is_asked_again_up_t
         asked.append(set(again.asked))
     assert asked == [{"00002="}, {"00002="}, set()]
     assert [line["attempts"] for line in lines_of(tmp_path / "out.jsonl_failures.jsonl")] == [3, 3]
-    said = "\n".join(collected(source, settings, CountingEngine()).lines(settings))
+    said = "\n".join(collected(source, settings, CountingEngine()).lines())
     assert "2 samples failed 3 times: they are not asked again without --retry-failed" in said
     collected(source, settings.model_copy(update={"max_attempts": 4}), CountingEngine())
     assert all(row["response"] for row in lines_of(tmp_path / "out.jsonl"))
@@ -313,7 +313,7 @@ def test_samples_are_scored_and_the_end_says_what_is_worth_knowing(tmp_path):
     assert all(row["reward"] == float(row["response"] == row["original_answer"]) for row in rows)
     assert all(row["reward_exact_match"] == row["reward"] for row in rows)
     mean = sum(row["reward"] for row in rows) / 60
-    assert f"mean {mean:.4f}, population standard deviation" in "\n".join(report.lines(settings))
+    assert f"mean {mean:.4f}, population standard deviation" in "\n".join(report.lines())
     assert (tmp_path / "out.jsonl_rewards.png").read_bytes().startswith(b"\x89PNG")
 
 

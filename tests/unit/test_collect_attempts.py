@@ -81,7 +81,7 @@ def test_the_share_that_failed_decides_the_exit_code(fail_over: float, exit_code
     engine = CountingEngine(lambda prompt: refused(prompt) if prompt >= "00029" else None)
     report = collected(source, settings, engine)
     assert report.exit_code == exit_code
-    assert ("--fail-over sets the share" in "\n".join(report.lines(settings))) == (exit_code == 70)
+    assert ("--fail-over sets the share" in "\n".join(report.lines())) == (exit_code == 70)
 
 
 def test_ctrl_c_ends_the_wait_for_a_server(tmp_path: Path) -> None:

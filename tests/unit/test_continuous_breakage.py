@@ -21,7 +21,6 @@ from rollstream.offline.continuous.sources import FilesSource, FoundRow
 from rollstream.offline.continuous.taken import BatchRows, TakenRows
 from rollstream.offline.continuous.watch import Watch
 from rollstream.offline.live import LiveCounts
-from rollstream.offline.paths import OutputPaths
 from rollstream.offline.progress import Progress
 from rollstream.offline.summary import CollectSummary
 from rollstream.process.health import Health
@@ -31,7 +30,7 @@ from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from tests.harness.collecting import a_job, lines_of
+from tests.harness.collecting import a_job, lines_of, settings_for
 from tests.harness.full_disk import room_for
 
 TWO_MONTHS_SECONDS = 60 * 86400
@@ -249,7 +248,7 @@ def num_tries(directory: Path, num_looks: int, *, is_endless: bool = True) -> in
         tried[0] += 1
         summary = CollectSummary(max_attempts=3)
         summary.num_samples = 1
-        return CollectReport(paths=OutputPaths(output), figures=LiveCounts(), summary=summary)
+        return CollectReport(settings=settings_for(output), figures=LiveCounts(), summary=summary)
 
     with TakenRows(directory / PROGRESS) as taken:
         Production(

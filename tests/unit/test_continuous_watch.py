@@ -14,12 +14,12 @@ from rollstream.offline.continuous.sources import FoundRow
 from rollstream.offline.continuous.taken import BatchRows, TakenRows
 from rollstream.offline.continuous.watch import Watch, WatchedRows, stuck_seconds
 from rollstream.offline.live import LiveCounts
-from rollstream.offline.paths import OutputPaths
 from rollstream.offline.progress import Progress
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow
+from tests.harness.collecting import settings_for
 from tests.harness.waits import wait_until
 
 STUCK_SECONDS = 100.0
@@ -71,7 +71,7 @@ def production(
     def collect_batch(rows: BatchRows, output: Path, progress: Progress) -> CollectReport:
         begun.set()
         assert asked.wait(60)
-        return CollectReport(paths=OutputPaths(output), figures=LiveCounts(), was_complete=True)
+        return CollectReport(settings=settings_for(output), figures=LiveCounts(), was_complete=True)
 
     return Production(
         directory=directory, taken=taken, source=source, kind="jsonl", prompt_key="prompt", max_attempts=1,

@@ -28,7 +28,6 @@ from rollstream.environments.pool.pool import ScoringPool
 from rollstream.offline.asking import Asking
 from rollstream.offline.ended import EndedSample
 from rollstream.offline.live import LiveCounts, show_while_it_runs
-from rollstream.offline.options import DEFAULT_FAIL_OVER
 from rollstream.offline.output import ToColumns, ended_of, output_rows, rollout_columns, write_failures
 from rollstream.offline.paths import OutputPaths
 from rollstream.offline.progress import INPUT, Progress, progress_at
@@ -52,16 +51,17 @@ _ADVICE: Final = f"name another output, or begin anew with {_START_ANEW}, which 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectReport:
-    """How a collection ended. `summary` is None if it was stopped before its end, or was complete before.
+    """How a collection ended. `summary` is None if it was stopped before its end, or was complete before."""
 
-    `fail_over`: see `CollectSettings`.
-    """
-
-    paths: OutputPaths
+    settings: CollectSettings
     figures: LiveCounts
     summary: CollectSummary | None = None
     was_complete: bool = False
-    fail_over: float = DEFAULT_FAIL_OVER
+
+    @property
+    def paths(self) -> OutputPaths:
+        """Its files."""
+        return OutputPaths(self.settings.output)
 
     @property
     def exit_code(self) -> int:
@@ -70,33 +70,33 @@ class CollectReport:
             return 0
         if self.summary is None:
             return _STOPPED
-        return RollstreamError.exit_code if self.summary.share_failed > self.fail_over else 0
+        return RollstreamError.exit_code if self.summary.share_failed > self.settings.fail_over else 0
 
-    def lines(self, settings: CollectSettings) -> list[str]:
+    def lines(self) -> list[str]:
         """For people."""
-        output = self.paths.output
+        settings, paths, summary = self.settings, self.paths, self.summary
         if self.was_complete:
-            return [f"{output} is complete: nothing is left to ask"]
-        if self.summary is None:
+            return [f"{paths.output} is complete: nothing is left to ask"]
+        if summary is None:
             num_noted = self.figures.num_ended - self.figures.num_held
             return [
-                f"stopped: {num_noted} samples of this process are in {self.paths.progress.name}; the same command "
-                "goes on from there"
+                f"stopped: {num_noted} samples of this process are in {paths.progress.name}; the same command goes on "
+                "from there"
             ]
-        lines = [*self.summary.lines(self.figures, settings.concurrency), f"written: {output}"]
-        if self.paths.failures.exists():
+        lines = [*summary.lines(self.figures, settings.concurrency), f"written: {paths.output}"]
+        if paths.failures.exists():
             lines.append(
-                f"what failed is listed in {self.paths.failures.name}; the same command asks samples without a "
-                f"response again, up to {settings.max_attempts} times in all (--max-attempts), and with --retry-failed "
-                "those that failed as often"
+                f"what failed is listed in {paths.failures.name}; the same command asks samples without a response "
+                f"again, up to {settings.max_attempts} times in all (--max-attempts), and with --retry-failed those "
+                "that failed as often"
             )
         if self.exit_code:
             lines.append(
-                f"{self.summary.share_failed:.0%} of the samples have no response, more than {self.fail_over:.0%}: the "
+                f"{summary.share_failed:.0%} of the samples have no response, more than {settings.fail_over:.0%}: the "
                 f"exit code is {self.exit_code}; --fail-over sets the share"
             )
-        if self.paths.picture.exists():
-            lines.append(f"drawn: {self.paths.picture.name}")
+        if paths.picture.exists():
+            lines.append(f"drawn: {paths.picture.name}")
         return lines
 
 
@@ -142,16 +142,14 @@ class _Collection:
             progress.refuse_other(begun_with, _ADVICE)
             if progress.fact("is_finished") and not progress.num_ended():
                 self._copy_output()
-                return CollectReport(paths=self._paths, figures=self._figures, was_complete=True)
+                return CollectReport(settings=self._settings, figures=self._figures, was_complete=True)
         else:
             self._refuse_to_replace()
         asyncio.run(self._ask(engine, stop, partial(self._begin, begun_with, goes_on=goes_on)))
         if stop.is_asked:
-            return CollectReport(paths=self._paths, figures=self._figures)
+            return CollectReport(settings=self._settings, figures=self._figures)
         summary = self._finish({"rollstream": version("rollstream"), engine.name: engine.version})
-        return CollectReport(
-            paths=self._paths, figures=self._figures, summary=summary, fail_over=self._settings.fail_over
-        )
+        return CollectReport(settings=self._settings, figures=self._figures, summary=summary)
 
     def _is_void(self) -> bool:
         """Whether nothing is left that settings could fit to: neither samples that ended nor the output of them."""

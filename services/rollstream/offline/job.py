@@ -57,7 +57,7 @@ class Job:
         tasks, environment = self.tasks()
         settings = self.settings(self.options.output, self.kind or kind_of(self.options.output), environment)
         report = self.collect(settings, tasks, stop)
-        for line in report.lines(settings):
+        for line in report.lines():
             say(line)
         return report
 

@@ -10,8 +10,6 @@ from rollstream.process.settings.options import ARGUMENT, DIRECTORY, EXISTING, F
 from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 
 MAX_CONCURRENCY: Final = 10_000
-DEFAULT_MAX_ATTEMPTS: Final = 3
-DEFAULT_FAIL_OVER: Final = 0.5
 MAX_REWARD: Final = 1e9
 _DAY: Final = 86400.0
 
@@ -51,14 +49,11 @@ class AskingOptions(CommandOptions):
     """What all commands that ask have in common."""
 
     max_attempts: int = Field(
-        default=DEFAULT_MAX_ATTEMPTS, ge=1, le=254, description="Attempts at a sample, over all calls of the command."
+        default=3, ge=1, le=254, description="Attempts at a sample, over all calls of the command."
     )
     retry_failed: bool = Field(default=False, description="Ask what failed so often as if it never was asked.")
     fail_over: float = Field(
-        default=DEFAULT_FAIL_OVER,
-        ge=0,
-        le=1,
-        description="Exit with 70 if a larger share of the samples has no response; 1: never.",
+        default=0.5, ge=0, le=1, description="Exit with 70 if a larger share of the samples has no response; 1: never."
     )
     overwrite: bool = Field(default=False, description="Begin anew: remove what an earlier call collected there.")
 

@@ -83,7 +83,7 @@ def _run(job: Job, watch: Watch, stop: Stop, say: Say) -> int:
             tasks = FileTasks(WatchedRows(rows, watch), prompt_key=prompt_key)
             report = job.collect(settings, tasks, stop, progress)
             tally.see(output, report)
-            for line in report.lines(settings):
+            for line in report.lines():
                 say(line)
             return report
 

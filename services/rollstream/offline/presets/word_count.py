@@ -71,7 +71,7 @@ def collect_word_count(options: WordCountOptions, stop: Stop, say: Say) -> int:
         raise BrokenWorldError("\n".join(_silent_server(options.base_url, str(error)))) from error
     is_stopped = report.summary is None and not report.was_complete
     advice = [] if report.summary is None else _refused_or_advised(options, report.summary)
-    for line in (*report.lines(settings), *advice, *(() if is_stopped else _closing_lines(options, job))):
+    for line in (*report.lines(), *advice, *(() if is_stopped else _closing_lines(options, job))):
         say(line)
     return report.exit_code
 
