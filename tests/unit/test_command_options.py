@@ -118,21 +118,7 @@ def test_a_field_is_an_option_and_nothing_else_is_needed() -> None:
         assert said in shown
     usual = Options(source=Path("a"))
     assert CliRunner().invoke(command, ["a"]).output == f"{usual!r}\n"
-    words = [
-        "b",
-        "--how_many",
-        "5",
-        "--pair",
-        "1",
-        "2",
-        "--period",
-        "90s",
-        "--words",
-        "x",
-        "--words",
-        "y",
-        "--is_quick",
-    ]
+    words = "b --how_many 5 --pair 1 2 --period 90s --words x --words y --is_quick"
     told = Options(
         source=Path("b"), how_many=5, pair=(1.0, 2.0), period=90.0, words=("x", "y"), address="there", is_quick=True
     )
