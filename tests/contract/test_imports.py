@@ -19,6 +19,7 @@ READMES = (
     "README.md",
     "schemas/README.md",
     "services/README.md",
+    "services/rollstream/archive/README.md",
     "services/rollstream/offline/README.md",
     "services/rollstream/rows/README.md",
     "producers/README.md",

@@ -1,17 +1,17 @@
 """Records of runs that tests archive, and what their archive must be equal to."""
 
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 
-from rollstream.archive.archiver import Archiver
-from rollstream.archive.reading import identity_of
-from rollstream.archive.store import Store
+from rollstream.archive.reading import joined
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import LEDGER, SCORED
+from tests.harness.archiving import archive_whole
 from tests.harness.builders import a_prompt, a_rollout, a_trained, an_entry
 from tests.harness.running import Run
 from tests.harness.trainer_runs import put_scored
@@ -20,6 +20,15 @@ Key = tuple[int, int, str]
 """Partition, offset and attempt of a record."""
 
 GROUP_SIZE = 2
+KEYS = {
+    "rollouts": ["partition", "offset"],
+    "groups": ["ledger_offset", "group_id"],
+    "steps": ["ledger_offset"],
+    "prompts": ["partition", "offset"],
+    "passed_over": ["known_at", "ledger_offset"],
+    "unreadable": ["topic", "partition", "offset"],
+}
+"""Table -> the columns that tell its rows apart."""
 
 
 def prompts_of(run: Run, *rows: int) -> list[PromptSubmitted]:
@@ -58,17 +67,24 @@ def a_step(
     return an_entry(step=number, weight_version=version, parent_version=parent, trained=trained, closed=closed)
 
 
-def num_archived(archive: Path) -> int:
-    return Store(archive).num_rows("scored") if (archive / "archive.json").exists() else 0
+def rows(archive: Path, table: str) -> pd.DataFrame:
+    """The rows in all files of a table, as any program reads them."""
+    return pd.read_parquet(archive / table).sort_values(KEYS[table], ignore_index=True)
+
+
+def archived_keys(archive: Path) -> Counter[Key]:
+    """Of all rows of `rollouts`, also while somebody writes."""
+    found = Counter[Key]()
+    for path in (archive / "rollouts").glob("scored-*.parquet"):
+        keys = pd.read_parquet(path, columns=["partition", "offset", "attempt_id"])
+        found.update(keys.itertuples(index=False, name=None))
+    return found
 
 
 def check_same_as_afresh(run: Run) -> None:
-    """The archive is that of a single pass over all records."""
+    """The archive is that of a single pass over all records: in its files, and in what becomes of them."""
     archive, afresh = run.directory / "archive", run.directory / "afresh"
-    with Store.writing(afresh, identity_of(run.on_bus)) as store:
-        Archiver(run.on_bus, store).make_pass()
-    for table, keys in {"rollouts": ["partition", "offset"], "groups": ["ledger_offset", "group_id"],
-                        "steps": ["ledger_offset"], "prompts": ["partition", "offset"]}.items():  # fmt: skip
-        killed, whole = (pd.read_parquet(one / table).sort_values(keys) for one in (archive, afresh))
-        plain = [frame.astype(str).reset_index(drop=True) for frame in (killed, whole)]
-        pd.testing.assert_frame_equal(*plain)
+    archive_whole(run.config, afresh)
+    pairs = [(rows(archive, table), rows(afresh, table)) for table in KEYS]
+    for found, expected in (*pairs, *zip(joined(archive), joined(afresh), strict=True)):
+        pd.testing.assert_frame_equal(found.astype(str), expected.astype(str))

@@ -31,7 +31,7 @@ IMPORTED: Final = (
     "transformers.models.auto.tokenization_auto",
     "transformers.models.qwen3.modeling_qwen3",
     "rollstream.cli.archive",
-    "rollstream.archive.follow",
+    "rollstream.archive.archiver",
     "rollstream.cli.collect",
     "rollstream.offline.continuous.run",
     "rollstream.offline.scores.run",

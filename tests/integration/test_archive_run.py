@@ -11,16 +11,19 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import obstore.fsspec
 import pandas as pd
 import pytest
 from click.testing import CliRunner
 
+from rollstream.archive.reading import joined
 from rollstream.cli.archive import command
 from rollstream.cli.replay import command as replay_command
 from rollstream.local.demo.facts import FactsReader
 from rollstream.local.demo.summary import Measured, RunSummary, summarize
 from tests.chaos.accounting import Account, Fields, OutsideClient, decoded, surviving_entries
 from tests.harness.running import Run
+from tests.harness.small_s3 import SmallS3, a_small_s3
 from tests.harness.trainer_runs import (
     GROUP_SIZE,
     GROUPS_PER_STEP,
@@ -38,20 +41,30 @@ from tests.harness.trainer_runs import (
 from tests.harness.waits import wait_until
 
 NUM_STEPS = 5
-README = Path(__file__).parents[2] / "services/rollstream/offline/README.md"
+URL = "s3://bucket/archive"
+README = Path(__file__).parents[2] / "services/rollstream/archive/README.md"
 
 
 @pytest.fixture(scope="module")
-def run(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def s3() -> Iterator[SmallS3]:
+    with a_small_s3() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def run(kafka: str, s3: SmallS3, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """Five steps, a fourth one that a kill -9 cut, two groups without spread, an open one, repeats and a bad record.
 
-    It is archived before the cut and after the end.
+    It is archived before the cut and after the end, on a disk and in a bucket.
     """
     directory = tmp_path_factory.mktemp("run")
     with (
         a_trainer_run(kafka, f"archived-{directory.name}", directory, write_model(directory / "model")) as fresh,
         trainers(fresh) as start,
     ):
+        storage = s3.storage(directory / "cache", 5)
+        fresh.tables["storage"] = {"allow_http": True}
+        fresh.tables["storage.options"] = {name: text.get_secret_value() for name, text in storage.options.items()}
         configure(fresh, checkpoint_every=3, num_steps=NUM_STEPS)
         same = submitted(fresh, 2, first=100)
         put_scored(fresh, [a_scored(prompt, index, 0, reward=1.0) for prompt in same for index in range(GROUP_SIZE)])
@@ -71,9 +84,9 @@ def run(kafka: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def archive(run: Run) -> None:
-    words = ["--config", str(run.config), "--output", str(run.directory / "archive")]
-    result = CliRunner().invoke(command, words, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
+    for output in (str(run.directory / "archive"), URL):
+        result = CliRunner().invoke(command, ["--config", str(run.config), "--output", output], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
 
 
 @pytest.fixture(scope="module")
@@ -151,22 +164,20 @@ def test_every_record_of_scored_is_one_row_with_the_same_fields(run: Run, accoun
         assert {name: rows[place][name] for name in expected} == expected
 
 
-def test_the_fate_of_each_row_is_what_the_surviving_ledger_says(run: Run, account: Account) -> None:
+def test_the_fate_of_each_rollout_is_what_the_surviving_ledger_says(run: Run, account: Account) -> None:
     trained = {(one["partition"], one["offset"]): entry["step"] for entry in account.chain for one in entry["trained"]}
-    for row in table(run, "rollouts").to_dict("records"):
+    rollouts = joined(run.directory / "archive").rollouts
+    for row in rollouts.to_dict("records"):
         place, closed = (row["partition"], row["offset"]), account.closed.get(row["group_id"])
         assert row["trained"] == (place in trained)
         if closed is None:
-            assert (row["outcome"], row["reason"], row["step"]) == ("open", "", "none")
+            assert (row["outcome"], row["reason"]) == ("open", "")
             continue
         assert (row["outcome"], row["reason"]) == (closed["outcome"], closed["reason"])
-        is_trained = closed["outcome"] == "trained"
-        assert row["step"] == (f"{int(row['trained_step']):06d}" if is_trained else "none")
         if place in trained:
             assert row["trained_step"] == trained[place]
-    rows = table(run, "rollouts")
-    assert int(rows.trained.sum()) == len(trained) == NUM_STEPS * GROUPS_PER_STEP * GROUP_SIZE
-    assert rows.groupby("outcome").group_id.nunique().to_dict() == {"dropped": 2, "open": 1, "trained": 10}
+    assert int(rollouts.trained.sum()) == len(trained) == NUM_STEPS * GROUPS_PER_STEP * GROUP_SIZE
+    assert rollouts.groupby("outcome").group_id.nunique().to_dict() == {"dropped": 2, "open": 1, "trained": 10}
 
 
 def test_every_entry_of_the_ledger_is_a_row_that_says_whether_it_survives(
@@ -174,7 +185,7 @@ def test_every_entry_of_the_ledger_is_a_row_that_says_whether_it_survives(
 ) -> None:
     messages = {message.offset(): decoded("ledger", message.value()) for message in outside.messages("ledger")}
     chain = surviving_entries(list(messages.values()))
-    steps = table(run, "steps").sort_values("ledger_offset").to_dict("records")
+    steps = joined(run.directory / "archive").steps.to_dict("records")
     assert [row["ledger_offset"] for row in steps] == list(messages)
     for row in steps:
         entry = messages[row["ledger_offset"]]
@@ -217,23 +228,25 @@ def summary(run: Run) -> RunSummary:
 
 def queries_of_the_readme(language: str) -> str:
     blocks = re.findall(rf"```{language}\n(.*?)```", README.read_text(), re.DOTALL)
-    [block] = [one for one in blocks if "archive/rollouts" in one]
+    [block] = blocks
     return str(block)
 
 
+@pytest.mark.parametrize("place", ["archive", URL])
 def test_the_pandas_queries_of_the_readme_give_what_the_demos_summary_says(
-    run: Run, summary: RunSummary, monkeypatch: pytest.MonkeyPatch
+    run: Run, s3: SmallS3, summary: RunSummary, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.chdir(run.directory)
-    found: dict[str, Any] = {}
-    exec(queries_of_the_readme("python"), found)
+    found: dict[str, Any] = {"storage": s3.storage(run.directory / "cache", 5)}
+    code = queries_of_the_readme("python")
+    exec(code if place == "archive" else code.replace('joined("archive"', f'joined("{URL}", storage=storage'), found)
     assert found["num_steps"] == summary.steps
     assert found["outcomes"].to_dict() == {"trained": summary.groups_trained, "dropped": 2}
     assert found["reasons"].to_dict() == summary.groups_dropped
     assert len(found["prompts"]) == summary.groups_submitted
     assert len(found["in_flight"]) == summary.groups_in_flight
     assert found["lost"] == summary.groups_lost
-    assert len(found["rollouts"]) - len(found["once"]) == summary.duplicate_records
+    assert len(table(run, "rollouts")) - len(found["rollouts"]) == summary.duplicate_records
     assert found["rollouts"].trained.sum() == summary.rollouts_trained
     assert found["reward"].loc[1] == found["reward_first"] == pytest.approx(summary.reward_first)
     assert found["reward"].loc[NUM_STEPS] == found["reward_last"] == pytest.approx(summary.reward_last)
@@ -241,13 +254,24 @@ def test_the_pandas_queries_of_the_readme_give_what_the_demos_summary_says(
     assert found["lengths"]["count"].tolist() == [GROUPS_PER_STEP * GROUP_SIZE] * NUM_STEPS
 
 
+class Buckets(obstore.fsspec.FsspecStore):
+    """What DuckDB reads a bucket through where its own extension is not installed."""
+
+    protocol = "s3"
+
+
+@pytest.mark.parametrize("place", ["archive", URL])
 def test_the_sql_queries_of_the_readme_give_what_the_demos_summary_says(
-    run: Run, summary: RunSummary, monkeypatch: pytest.MonkeyPatch
+    run: Run, s3: SmallS3, summary: RunSummary, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     monkeypatch.chdir(run.directory)
-    statements = [one for one in queries_of_the_readme("sql").split(";") if one.strip()]
+    options = {name: text.get_secret_value() for name, text in s3.storage(run.directory, 5).options.items()}
+    variable, *queries = [one.strip() for one in queries_of_the_readme("sql").split(";") if one.strip()]
     with duckdb.connect() as database:
-        results = [rows for one in statements if (rows := database.execute(one).fetchall())]
+        database.register_filesystem(Buckets("s3", config=options, client_options={"allow_http": True}))
+        database.execute(variable.replace("'archive'", f"'{place}'"))
+        database.execute(Path("archive/views.sql").read_text())
+        results = [database.execute(one).fetchall() for one in queries]
     fates, reward, [(num_steps, first, last)], [(in_flight, incomplete)] = results
     assert fates == [("dropped", "no_spread", 2), ("trained", "", summary.groups_trained)]
     assert num_steps == summary.steps
@@ -259,7 +283,7 @@ def test_the_sql_queries_of_the_readme_give_what_the_demos_summary_says(
 
 def test_the_archive_is_replayed_without_a_broker(run: Run, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    words = [str(run.directory / "archive"), "--output", str(output), "--environment", "sort_digits"]
+    words = [URL, "--config", str(run.config), "--output", str(output), "--environment", "sort_digits"]
     result = CliRunner().invoke(replay_command, words, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     rows = [json.loads(line) for line in output.read_text().splitlines()]

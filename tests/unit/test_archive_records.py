@@ -1,4 +1,4 @@
-"""Records as rows of an archive: every field is there, and nothing that a record says becomes a path."""
+"""Records as rows of an archive: every field is there."""
 
 import json
 from datetime import UTC, datetime
@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from rollstream.archive.records import entry_row, group_rows, prompt_row, sample_row, unreadable_row
-from rollstream.archive.tables import FILE, SAMPLE, SCHEMAS, step_directory
+from rollstream.archive.tables import SCHEMAS
 from rollstream.bus.message import KafkaMessage
 from rollstream.schemas.errors import DecodeError
 from rollstream.schemas.failure import FailureCode
@@ -37,7 +37,7 @@ def test_a_sample_has_its_place_texts_tokens_and_reward_in_columns() -> None:
     assert (row["weight_versions"], row["sample_index"], row["group_size"]) == ([3], 2, 4)
     assert json.loads(row["messages"]) == [{"role": "user", "content": "52910="}]
     assert json.loads(row["metadata"]) == {"difficulty": "5"}
-    table = pa.Table.from_pylist([row], schema=SAMPLE)
+    table = pa.Table.from_pylist([row], schema=SCHEMAS["rollouts"])
     assert table["behavior_logprobs"].to_pylist() == [[-0.125, -0.25, -0.375, -0.5, -0.625, -0.75]]
 
 
@@ -115,21 +115,9 @@ def test_times_beyond_what_a_date_holds_are_of_1970() -> None:
     assert {row["appended_at"].year for row in rows} == {1970}
 
 
-def test_directories_are_made_of_numbers_and_dates_alone() -> None:
-    assert [step_directory(step) for step in (None, 7, 1_234_567)] == ["step=none", "step=000007", "step=1234567"]
-    assert FILE.fullmatch("rollouts/day=2026-11-23/step=000007/part-00000001-g1.parquet")
-    for other in (
-        "rollouts/day=2026-11-23/step=../part-00000001-g1.parquet",
-        "../rollouts/day=2026-11-23/step=none/part-00000001-g1.parquet",
-        "/etc/passwd",
-        "rollouts/day=2026-11-23/step=none/part-00000001-g1.parquet\n",
-    ):
-        assert not FILE.fullmatch(other)
-
-
 def test_texts_with_null_characters_and_no_text_at_all_are_kept() -> None:
     scoring = a_scoring(1.0, components={"a\u0000b": 0.25})
     row = sample_row(a_message(), a_rollout(turns=(a_turn(text="a\u0000b\ud83d\ude00"),), scoring=scoring))
-    table = pa.Table.from_pylist([row], schema=SAMPLE)
+    table = pa.Table.from_pylist([row], schema=SCHEMAS["rollouts"])
     assert table["completion"].to_pylist()[0].startswith("a\u0000b")
     assert table["components"].to_pylist() == [[("a\u0000b", 0.25)]]

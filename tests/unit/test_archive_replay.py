@@ -1,54 +1,22 @@
 """`rollstream replay`: an archive as rows, with the reward of another rubric, or as demonstrations."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from rollstream.archive.fates import Fate, by_directory, with_fates
-from rollstream.archive.records import sample_row
 from rollstream.archive.replay import ReplayRequest, replay
-from rollstream.archive.rows import read_rollouts
-from rollstream.archive.segments import Identity, Segment
-from rollstream.archive.store import Store
-from rollstream.archive.tables import SAMPLE
-from rollstream.bus.message import KafkaMessage
 from rollstream.cli.replay import command
 from rollstream.offline.convert.conversations import RolloutExchanges
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome
 from rollstream.schemas.prompt import Message, PromptSubmitted, ToolCall
 from rollstream.schemas.rollout import FinishReason, Status
-from rollstream.schemas.scored import RolloutScored
-from tests.harness.builders import a_prompt, a_rollout, a_text_turn, a_turn
-
-IDENTITY = Identity(run="demo", cluster_id="one", topic_ids={})
-
-
-def tables(rollouts: list[RolloutScored], fates: Mapping[str, Fate], first: int = 0) -> dict[str, pa.Table]:
-    rows = [
-        sample_row(
-            KafkaMessage(topic="demo.scored", partition=0, offset=offset, key=None, value=b"", timestamp_ms=1000),
-            rollout,
-        )
-        for offset, rollout in enumerate(rollouts, start=first)
-    ]
-    return by_directory(with_fates(pa.Table.from_pylist(rows, schema=SAMPLE), fates))
-
-
-def a_segment(number: int = 0, generation: int = 1) -> Segment:
-    return Segment(number=number, generation=generation, topic="scored", next_offsets={0: 100})
-
-
-def write_archive(directory: Path, *segments: list[RolloutScored]) -> Path:
-    with Store.writing(directory, IDENTITY) as store:
-        for number, rollouts in enumerate(segments):
-            store.commit(a_segment(number), tables(rollouts, {}, first=10 * number))
-    return directory
+from tests.harness.archiving import write_archive
+from tests.harness.builders import a_prompt, a_rollout, a_text_turn, a_turn, an_entry
 
 
 @pytest.fixture
@@ -135,10 +103,10 @@ def test_what_is_no_archive_is_refused_and_so_is_an_unknown_environment(archive:
 
 
 def test_a_damaged_file_is_named_and_leaves_no_output(archive: Path, tmp_path: Path) -> None:
-    [part] = archive.rglob("part-*.parquet")
+    [part] = archive.glob("rollouts/scored-*.parquet")
     part.write_bytes(part.read_bytes()[:-100])
     output = tmp_path / "rows.jsonl"
-    with pytest.raises(ConfigurationError, match=r"part-00000000-g1\.parquet is damaged"):
+    with pytest.raises(ConfigurationError, match=f"{part.name} is damaged"):
         replay(archive, ReplayRequest(output=output, kind="jsonl"))
     assert not output.exists()
 
@@ -153,27 +121,33 @@ def test_an_answer_that_was_cut_off_is_no_demonstration(tmp_path: Path) -> None:
     assert row["finish_reason"] == "length", "so that `sft --rollouts` leaves it out too"
 
 
-def test_a_reader_finds_each_rollout_once_while_a_writer_replaces_what_it_has_not_read(tmp_path: Path) -> None:
+def test_rows_say_how_the_surviving_ledger_closed_their_group(tmp_path: Path) -> None:
     prompts = [a_prompt(row, group_size=1) for row in range(3)]
-    first, *later = (a_rollout(1.0, prompt=prompt) for prompt in prompts)
-    archive = write_archive(tmp_path / "archive", [first], later)
-    reading = read_rollouts(Store(archive), lambda path: pytest.fail(f"{path} is gone"))
-    assert next(reading).rollout_id == first.rollout.rollout_id
-    fates = {prompts[1].group_id: Fate("trained", "", 4, 4, 9, frozenset({(0, 10)}))}
-    with Store.writing(archive, IDENTITY) as store:
-        store.commit(a_segment(1, generation=2), tables(later, fates, first=10))
-    found = {rollout.rollout_id: rollout.outcome for rollout in reading}
-    assert found == {later[0].rollout.rollout_id: "trained", later[1].rollout.rollout_id: "open"}
+    used, dropped, open_still = (a_rollout(1.0, prompt=prompt) for prompt in prompts)
+    closed = [ClosedGroup(group_id=prompt.group_id, outcome=GroupOutcome.TRAINED) for prompt in prompts]
+    dropped_as = ClosedGroup(group_id=prompts[1].group_id, outcome=GroupOutcome.DROPPED, reason="no_spread")
+    entries = [
+        an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None),
+        an_entry(step=1, weight_version=1, parent_version=0, closed=(closed[0], dropped_as)),
+        an_entry(step=2, weight_version=2, parent_version=1, closed=(closed[2],)),
+        an_entry(EntryKind.ROLLBACK, step=1, weight_version=3, parent_version=1),
+    ]
+    archive = write_archive(tmp_path / "archive", [used, dropped, open_still], entries=entries)
+    output = tmp_path / "rows.jsonl"
+    replay(archive, ReplayRequest(output=output, kind="jsonl"))
+    assert [(row["outcome"], row["trained_step"]) for row in lines(output)] == [
+        ("trained", 1), ("dropped", None), ("open", None),
+    ]  # fmt: skip
 
 
-def test_files_that_somebody_has_deleted_are_counted(tmp_path: Path) -> None:
+def test_records_whose_files_somebody_has_deleted_are_said_to_be_absent(tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "archive", [a_rollout(1.0)], [a_rollout(0.0, prompt=a_prompt(1))])
-    [deleted] = archive.rglob("part-00000000-g1.parquet")
-    deleted.unlink()
+    first, _ = sorted(archive.glob("rollouts/scored-*.parquet"))
+    first.unlink()
     output = tmp_path / "rows.jsonl"
     result = CliRunner().invoke(command, [str(archive), "--output", str(output)])
     assert "1 rows of 1 records" in result.output
-    assert "not read: 1 files of rollouts that were deleted" in result.output
+    assert "not in the archive: scored/0: offsets 0 to 0" in result.output
 
 
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}

@@ -1,126 +1,107 @@
-"""Reads the topics of a run in bounded pieces, from where an archive has come to."""
+"""An archive as tables of pandas: each record counts once, with what became of it. The same as `views.sql`.
 
-import logging
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from rollstream.archive.reading import joined
+tables = joined("archive", columns=["reward", "num_completion_tokens"])
+tables.rollouts.groupby("closed_in_step").reward.mean()
+"""
 
-from rollstream.archive.segments import Identity, Segment
-from rollstream.bus.admin import KafkaAdmin
-from rollstream.bus.message import KafkaMessage, Partition
-from rollstream.bus.run import Run
-from rollstream.schemas.errors import ConfigurationError, DecodeError
-from rollstream.schemas.record import Record
-from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, Topic
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
 
-_LOG = logging.getLogger(__name__)
+import pandas as pd
 
-MOST_RECORDS: Final = 4096
-MOST_BYTES: Final = 2**24
-"""Of encoded records in one piece; in memory they take some ten times as much."""
-MOST_LEDGER_BYTES: Final = 2**21
-"""The same for the ledger, whose entries name each rollout in few bytes: in memory they take far more."""
+from rollstream.archive.archive import Archive
+from rollstream.archive.tables import GROUPS, PASSED_OVER, PROMPTS, ROLLOUTS, SCHEMAS, STEPS
+from rollstream.process.settings.storage import StorageSettings
+from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.ledger import EntryKind
+
+OPEN: Final = "open"
+_CUTS: Final = (EntryKind.RESTART.value, EntryKind.ROLLBACK.value)
+_OF_FATE: Final = ("group_id", "outcome", "reason", "trained_step", "closed_in_step", "closed_by")
+_OF_RECORD: Final = ("partition", "offset", "group_id", "rollout_id")
 
 
-@dataclass(slots=True)
-class Piece:
-    """Records that were read together, and from where to read on after them.
-
-    `num_bytes`: of the encoded records. `num_before`: records of the segment that they are added to; its bytes count
-    too.
+class Joined(NamedTuple):
+    """`rollouts`: each once, with its fate: `outcome` (of its group: trained, dropped or open), `reason`, `trained`
+    (whether a step used this record), `trained_step`, `closed_in_step`, `closed_by` (an offset of the ledger).
+    `groups`: each closing; `survives`: it is the group's fate. `steps`: each entry of the ledger; `survives`: no
+    restart or rollback has cut it. `prompts`: each group once.
     """
 
-    next_offsets: dict[int, int]
-    num_before: int = 0
-    num_bytes: int = 0
-    records: list[tuple[KafkaMessage, Any]] = field(default_factory=list)
-    unreadable: list[tuple[KafkaMessage, DecodeError]] = field(default_factory=list)
-
-    def is_full(self, most_records: int, most_bytes: int) -> bool:
-        """Whether no more records fit."""
-        num_records = self.num_before + len(self.records) + len(self.unreadable)
-        return num_records >= most_records or self.num_bytes >= most_bytes
+    rollouts: pd.DataFrame
+    groups: pd.DataFrame
+    steps: pd.DataFrame
+    prompts: pd.DataFrame
 
 
-def to_fill(segment: Segment | None, most_records: int) -> Segment | None:
-    """The segment, if it takes more records."""
-    if segment is None or segment.num_bytes is None:
-        return None
-    begun = Piece({}, segment.num_rows + segment.num_unreadable, segment.num_bytes)
-    return None if begun.is_full(most_records, _most_bytes(segment.topic)) else segment
+def joined(
+    location: str | Path, *, storage: StorageSettings | None = None, columns: Sequence[str] | None = None
+) -> Joined:
+    """The tables of the archive in a directory or at s3://bucket/prefix, gs:// or az://.
 
-
-def identity_of(run: Run, admin: KafkaAdmin | None = None) -> Identity:
-    """What an archive of this run is of."""
-    names = [run.topic(topic) for topic in (LEDGER, PROMPTS, SCORED)]
-    found = (admin or run.admin()).identity(names)
-    return Identity(run=run.name, cluster_id=found.cluster_id, topic_ids=dict(found.topic_ids))
-
-
-def pieces(
-    run: Run,
-    topic: Topic[Record],
-    next_offsets: Mapping[int, int],
-    *,
-    begun: Segment | None = None,
-    accept_loss: bool = False,
-    most_records: int = MOST_RECORDS,
-) -> Iterator[Piece]:
-    """Everything up to the ends of this moment, in pieces of at least one record; the first one fills `begun`.
-
-    Raises `ConfigurationError` if records were deleted before they were read, unless `accept_loss`.
+    `columns`: those of `rollouts` that are wanted besides ids and fates; tokens and texts take most of the memory.
+    `storage`: how to reach the bucket; None: as the variables of its cloud say. Raises `ConfigurationError` if this is
+    no archive, or files of `steps` or `groups` are gone or damaged.
     """
-    bounds = run.bounds(topic)
-    start = {
-        partition: _start(partition, next_offsets.get(partition[1]), bounds[partition], accept_loss=accept_loss)
-        for partition in bounds
-    }
-    ends = {partition: end for partition, (_, end) in bounds.items()}
-    left = {partition for partition, end in ends.items() if start[partition] < end}
-    if not left:
-        return
-    codec = run.codec(topic)
-    piece = Piece({number: offset for (_, number), offset in start.items()})
-    if begun is not None:
-        piece.num_before, piece.num_bytes = begun.num_rows + begun.num_unreadable, begun.num_bytes or 0
-    with run.reader(topic, start=start) as reader:
-        for message in reader.to_end(ends):
-            piece.next_offsets[message.partition] = message.offset + 1
-            piece.num_bytes += len(message.value or b"")
-            try:
-                piece.records.append((message, codec.decode(message.checked_value())))
-            except DecodeError as error:
-                piece.unreadable.append((message, error))
-            if piece.is_full(most_records, _most_bytes(topic.name)):
-                yield piece
-                piece = Piece(dict(piece.next_offsets))
-            # Under steady traffic the reader never comes to an end of all partitions at the same time.
-            if message.offset + 1 >= ends[message.topic_partition]:
-                left.discard(message.topic_partition)
-            if not left:
-                break
-        else:
-            # Past the markers of transactions too, which take offsets.
-            piece.next_offsets |= {number: offset for (_, number), offset in reader.positions().items()}
-    if piece.records or piece.unreadable:
-        yield piece
+    archive = Archive.reading(location, storage)
+    steps = steps_of(archive)
+    groups = groups_of(archive, steps)
+    wanted = None if columns is None else [name for name in SCHEMAS[ROLLOUTS].names if name in {*_OF_RECORD, *columns}]
+    prompts = archive.tables(PROMPTS).to_pandas().sort_values(["partition", "offset"])
+    return Joined(
+        rollouts=_rollouts(archive.tables(ROLLOUTS, wanted).to_pandas(), groups),
+        groups=groups,
+        steps=steps,
+        prompts=prompts.drop_duplicates("group_id", ignore_index=True),
+    )
 
 
-def _most_bytes(topic: str) -> int:
-    return MOST_LEDGER_BYTES if topic == LEDGER.name else MOST_BYTES
+def steps_of(archive: Archive, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """The entries of the ledger in their order, with `survives`."""
+    _refuse_gaps(archive, STEPS)
+    steps = archive.tables(STEPS, columns).to_pandas()
+    steps = steps.sort_values("ledger_offset").drop_duplicates("ledger_offset", ignore_index=True)
+    told = archive.tables(PASSED_OVER).to_pandas().sort_values("known_at")
+    told = told.drop_duplicates("ledger_offset", keep="last")
+    is_out = steps.ledger_offset.isin(told.ledger_offset[~told.counts.astype(bool)])
+    counts = ~is_out & (steps.kind != EntryKind.SKIP.value)
+    parents = steps.parent_version.where(counts & steps.kind.isin(_CUTS)).fillna(math.inf)
+    # The oldest version that a later entry goes back to.
+    back_to = parents[::-1].cummin()[::-1].shift(-1, fill_value=math.inf)
+    is_drops = steps.kind == EntryKind.DROPS.value
+    is_cut = (steps.weight_version > back_to) | ((steps.weight_version == back_to) & is_drops)
+    return steps.assign(survives=counts & ~is_cut)
 
 
-def _start(partition: Partition, wanted: int | None, bounds: tuple[int, int], *, accept_loss: bool) -> int:
-    """The offset to begin with."""
-    first, end = bounds
-    where = f"{partition[0]}/{partition[1]}"
-    if wanted is None:
-        return first
-    if wanted > end:
-        raise ConfigurationError(f"{where} ends at {end}, and is archived up to {wanted}: it is another topic by now")
-    if wanted < first:
-        gap = f"{where}: offsets {wanted} to {first - 1} were deleted before they were archived"
-        if not accept_loss:
-            raise ConfigurationError(f"{gap}: archive more often than the topic is kept, or give --accept-loss")
-        _LOG.warning("%s", gap)
-    return max(wanted, first)
+def groups_of(archive: Archive, steps: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """The closings of groups in their order. `survives`: the first one of a surviving entry, which is its fate."""
+    _refuse_gaps(archive, GROUPS)
+    groups = archive.tables(GROUPS, columns).to_pandas()
+    groups = groups.sort_values("ledger_offset").drop_duplicates(["ledger_offset", "group_id"], ignore_index=True)
+    is_on = groups.ledger_offset.isin(steps.ledger_offset[steps.survives])
+    return groups.assign(survives=is_on & ~groups.group_id.where(is_on).duplicated())
+
+
+def _rollouts(records: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
+    fates = groups[groups.survives].rename(columns={"ledger_offset": "closed_by"})
+    places = pd.DataFrame([(one["partition"], one["offset"]) for used in fates.trained for one in used],
+                          columns=["partition", "offset"]).drop_duplicates()  # fmt: skip
+    found = records.merge(fates[list(_OF_FATE)], on="group_id", how="left")
+    found = found.merge(places.astype("int64").assign(trained=True), on=["partition", "offset"], how="left")
+    found = found.assign(
+        outcome=found.outcome.fillna(OPEN), reason=found.reason.fillna(""), trained=found.trained.notna()
+    )
+    found = found.sort_values(["trained", "partition", "offset"], ascending=[False, True, True])
+    found = found.drop_duplicates("rollout_id")
+    return found.sort_values(["partition", "offset"], ignore_index=True)
+
+
+def _refuse_gaps(archive: Archive, table: str) -> None:
+    """An entry that is not there may have cut others. Before the first file there may have been a loss."""
+    if gaps := archive.gaps(table, since=None):
+        raise ConfigurationError(
+            f"{archive.place}/{table} lacks {gaps[0]}: put the deleted file back, or make the archive anew"
+        )

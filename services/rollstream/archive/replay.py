@@ -6,7 +6,6 @@ or could not be scored has no reward, and its row says why.
 
 import asyncio
 import json
-import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -14,20 +13,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rollstream.archive.archive import Archive
 from rollstream.archive.rows import Archived, read_rollouts
-from rollstream.archive.store import Store
+from rollstream.archive.tables import ROLLOUTS
 from rollstream.engines.tokenizer import as_chat
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.settings.declared import Declaration
+from rollstream.process.settings.storage import StorageSettings
 from rollstream.rows.conversation import REFERENCE
 from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
-
-_LOG = logging.getLogger(__name__)
 
 _BATCH_ROWS: Final = 512
 _BATCH_CHARACTERS: Final = 2**23
@@ -52,19 +51,14 @@ class ReplayRequest:
 class ReplayReport:
     """How many records were read and written; `left_out`, `unscored`: by reason.
 
-    `num_gone_files`: files of rollouts that somebody has deleted. Their records are in none of the other numbers.
+    `gaps`: offsets of `scored` that are not archived. Their records are in none of the numbers.
     """
 
     num_records: int = 0
     num_written: int = 0
-    num_gone_files: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     unscored: Counter[str] = field(default_factory=Counter)
-
-    def add_gone(self, path: Path) -> None:
-        """Count a file that is not there any more."""
-        _LOG.warning("%s was deleted: its rollouts are not read", path)
-        self.num_gone_files += 1
+    gaps: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +73,21 @@ class _Judged:
         return self.rollout.reward if self.verdict is None else self.verdict.reward
 
 
-def replay(directory: Path, request: ReplayRequest) -> ReplayReport:
-    """Write the rows; the output appears when it is whole.
+def replay(location: str | Path, request: ReplayRequest, storage: StorageSettings | None = None) -> ReplayReport:
+    """Write the rows; the output appears when it is whole. `storage`: how to reach an archive in a bucket.
 
     Raises `ConfigurationError` if this is no archive or nothing can be written, and `UnknownEnvironmentError`.
     """
     if request.environment:
         # Here once: else every row would have it as its failure.
         load_environment(request.environment, request.environments)
-    return asyncio.run(_replayed(Store(directory), request))
+    return asyncio.run(_replayed(Archive.reading(location, storage), request))
 
 
-async def _replayed(store: Store, request: ReplayRequest) -> ReplayReport:
-    report = ReplayReport()
+async def _replayed(archive: Archive, request: ReplayRequest) -> ReplayReport:
+    report = ReplayReport(gaps=archive.gaps(ROLLOUTS))
     with write_rows(request.output, request.kind) as writer:
-        async with aclosing(_judged(_first_records(store, report), request)) as all_judged:
+        async with aclosing(_judged(_first_records(archive, report), request)) as all_judged:
             async for judged in all_judged:
                 if judged.verdict is not None and judged.verdict.failure is not None:
                     report.unscored[judged.verdict.failure.code.value] += 1
@@ -106,11 +100,11 @@ async def _replayed(store: Store, request: ReplayRequest) -> ReplayReport:
     return report
 
 
-def _first_records(store: Store, report: ReplayReport) -> Iterator[Archived]:
+def _first_records(archive: Archive, report: ReplayReport) -> Iterator[Archived]:
     """The archived rollouts, without further records of the same one."""
     # Of each id its hash of 64 bits: a tenth of the memory of ids in their order.
     older, newer = set[int](), set[int]()
-    for rollout in read_rollouts(store, report.add_gone):
+    for rollout in read_rollouts(archive):
         report.num_records += 1
         known = hash(rollout.rollout_id)
         if known in newer or known in older:

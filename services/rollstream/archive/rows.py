@@ -1,27 +1,29 @@
-"""Reads the rollouts of an archive, a row at a time, from the files that count. Somebody may write to it meanwhile."""
+"""Reads the rollouts of an archive, a row at a time. Somebody may write to it meanwhile."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from rollstream.archive.disk import readable
-from rollstream.archive.store import Store
+from rollstream.archive.archive import Archive
+from rollstream.archive.reading import OPEN, groups_of, steps_of
 from rollstream.archive.tables import ROLLOUTS
 from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.prompt import Message, ToolCall
 from rollstream.schemas.rollout import Status
 
+Fate = tuple[str, int | None]
+"""How a group closed, and the step that trained on it."""
+
 _BATCH_ROWS: Final = 256
 _COLUMNS: Final = (
     "partition", "offset", "rollout_id", "group_id", "prompt_id", "environment", "messages", REFERENCE,
     "metadata", "turns", "rollout_status", "finish_reason", "status", "failure_code", "failure_message", "reward",
-    "outcome", "trained_step", "details",
+    "details",
 )  # fmt: skip
+
+_OF_STEP: Final = ("ledger_offset", "kind", "weight_version", "parent_version")
+_OF_GROUP: Final = ("ledger_offset", "group_id", "outcome", "trained_step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,38 +55,30 @@ class Archived:
     trained_step: int | None
 
 
-def read_rollouts(store: Store, gone: Callable[[Path], None]) -> Iterator[Archived]:
-    """Every rollout, in the order in which they were archived. `gone` gets each file that somebody has deleted.
+def read_rollouts(archive: Archive) -> Iterator[Archived]:
+    """Every record, those of a partition in their order. Memory: the rows of one file without tokens, and all fates.
 
-    Memory: the rows of one segment, without tokens. Raises `ConfigurationError` if a file is damaged.
+    Raises `ConfigurationError` if a file is damaged.
     """
-    for segment in store.of_topic("scored"):
-        for table in _tables(store, segment.number, gone):
-            for batch in table.to_batches(_BATCH_ROWS):
-                yield from map(_archived, batch.to_pylist())
+    fates = _fates(archive)
+    for file in archive.row_files(ROLLOUTS):
+        for batch in archive.table(file, _COLUMNS).to_batches(_BATCH_ROWS):
+            yield from (_archived(row, fates) for row in batch.to_pylist())
 
 
-def _tables(store: Store, number: int, gone: Callable[[Path], None]) -> list[pa.Table]:
-    """The rows of a segment, all of one generation: a writer may replace it meanwhile."""
-    while True:
-        segment = store.reloaded(number)
-        tables, missing = [], []
-        for path in store.named(ROLLOUTS, [segment]):
-            try:
-                stream = path.open("rb")
-            except FileNotFoundError:
-                missing.append(path)
-                continue
-            with stream, readable(path):
-                tables.append(pq.ParquetFile(stream).read(list(_COLUMNS)))
-        if not missing or store.reloaded(number) == segment:
-            for path in missing:
-                gone(path)
-            return tables
+def _fates(archive: Archive) -> dict[str, Fate]:
+    groups = groups_of(archive, steps_of(archive, _OF_STEP), _OF_GROUP)
+    fates = groups[groups.survives]
+    steps = fates.trained_step.astype(object).where(fates.trained_step.notna(), None)
+    return {
+        group: (outcome, None if step is None else int(step))
+        for group, outcome, step in zip(fates.group_id, fates.outcome, steps, strict=True)
+    }
 
 
-def _archived(row: dict[str, Any]) -> Archived:
+def _archived(row: dict[str, Any], fates: Mapping[str, Fate]) -> Archived:
     code, turns = row["failure_code"], json.loads(row["turns"])
+    outcome, trained_step = fates.get(row["group_id"], (OPEN, None))
     return Archived(
         place=(row["partition"], row["offset"]),
         messages=tuple(map(Message.model_validate, json.loads(row["messages"]))),
@@ -93,9 +87,11 @@ def _archived(row: dict[str, Any]) -> Archived:
         metadata=json.loads(row["metadata"]),
         texts=tuple(turn["text"] for turn in turns),
         was_completed=row["rollout_status"] == Status.COMPLETED.value,
+        outcome=outcome,
+        trained_step=trained_step,
         failure=None if code is None else f"{code}: {row['failure_message']}",
         **{name: row[name] for name in ("rollout_id", "group_id", "prompt_id", "environment", REFERENCE,
-                                        "finish_reason", "status", "reward", "outcome", "trained_step")},
+                                        "finish_reason", "status", "reward")},
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rollstream.process.settings.base import RUN_FILE, StageSettings
+from rollstream.schemas.addresses import checked_location
 from rollstream.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -56,6 +57,19 @@ class Period(click.ParamType[float]):
         """The time in the largest unit that gives a whole number."""
         unit, size = next((unit, size) for unit, size in reversed(_UNITS.items()) if seconds % size == 0)
         return f"{seconds / size:.0f}{unit}"
+
+
+class LocationType(click.ParamType[str]):
+    """A place for files: a directory, or a prefix in a bucket. Errors don't show it: it may hold a password."""
+
+    name = "directory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The place, see `checked_location`."""
+        try:
+            return checked_location(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 def whole(minimum: int) -> click.IntRange:

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import click
 
-from rollstream.cli.options import FiniteRange, whole
+from rollstream.cli.options import FiniteRange, LocationType, whole
 from rollstream.process.settings.base import RUN_FILE, StageSettings
 
 _LARGEST = 1e9
 
 
 @click.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("directory", type=LocationType())
 @click.option("--output", type=click.Path(path_type=Path), required=True, help="File: .jsonl or .parquet.")
 @click.option("--environment", default="", help="Score again with this environment's rubric, as reward_NAME.")
 @click.option(
@@ -23,10 +23,10 @@ _LARGEST = 1e9
 @click.option(
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"A run's {RUN_FILE}, where environments of your own are declared; without it there are the built-in ones.",
+    help=f"A run's {RUN_FILE}: environments of your own, and [storage] for an archive in a bucket.",
 )
 def command(
-    directory: Path, output: Path, environment: str, as_sft: bool, min_reward: float | None, processes: int,
+    directory: str, output: Path, environment: str, as_sft: bool, min_reward: float | None, processes: int,
     config: Path | None,
 ) -> None:  # fmt: skip
     """Write the rollouts of the archive DIRECTORY as rows, one for each. Nothing is asked of a broker.
@@ -38,19 +38,20 @@ def command(
 
     if output.suffix not in (".jsonl", ".parquet"):
         raise click.BadParameter("the name ends in .jsonl or .parquet", param_hint="--output")
+    settings = StageSettings.load(config) if config else None
     request = ReplayRequest(
         output=output,
         kind="jsonl" if output.suffix == ".jsonl" else "parquet",
         as_sft=as_sft,
         environment=environment,
-        environments=StageSettings.load(config).environments if config else {},
+        environments=settings.environments if settings else {},
         min_reward=min_reward,
         bounds=PoolBounds(num_processes=processes),
     )
-    report = replay(directory, request)
+    report = replay(directory, request, settings.storage if settings else None)
     click.echo(f"{output}: {report.num_written} rows of {report.num_records} records")
-    if report.num_gone_files:
-        click.echo(f"  not read: {report.num_gone_files} files of rollouts that were deleted")
+    for gap in report.gaps:
+        click.echo(f"  not in the archive: {gap}")
     for why, count in report.unscored.most_common():
         click.echo(f"  not scored: {count} {why}")
     for why, count in report.left_out.most_common():
