@@ -13,7 +13,7 @@ from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.ids import group_of
 from rollstream.schemas.ledger import EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted
-from rollstream.schemas.record import FLOAT32, INT32
+from rollstream.schemas.record import FLOAT32, INT32, Record
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
 
@@ -51,12 +51,11 @@ def sample_row(message: KafkaMessage, scored: RolloutScored) -> Row:
     last = rollout.turns[-1] if rollout.turns else None
     return {
         **_place(message),
-        "rollout_id": rollout.rollout_id,
-        "attempt_id": rollout.attempt_id,
-        "sample_index": rollout.sample_index,
         **_asked(rollout.prompt),
-        "group_id": rollout.group_id,
-        "group_size": rollout.group_size,
+        **_fields(
+            rollout, "rollout_id", "attempt_id", "sample_index", "group_id", "group_size", "started_at", "finished_at"
+        ),
+        **_fields(scoring, "reward", "scorer", "scorer_version", "scored_at"),
         "completion": "" if last is None else last.text,
         "finish_reason": None if last is None else last.finish_reason.value,
         "num_turns": len(rollout.turns),
@@ -68,13 +67,7 @@ def sample_row(message: KafkaMessage, scored: RolloutScored) -> Row:
         "status": scoring.status.value,
         "failure_code": None if failure is None else failure.code.value,
         "failure_message": None if failure is None else failure.message,
-        "reward": scoring.reward,
         "components": list(scoring.components.items()),
-        "scorer": scoring.scorer,
-        "scorer_version": scoring.scorer_version,
-        "started_at": rollout.started_at,
-        "finished_at": rollout.finished_at,
-        "scored_at": scoring.scored_at,
         "details": _json(
             scored.model_dump(mode="json", exclude={"rollout", "scoring"})
             | {
@@ -98,17 +91,13 @@ def entry_row(message: KafkaMessage, entry: LedgerEntry) -> Row:
         "ledger_offset": message.offset,
         "appended_at": appended_at(message),
         "kind": entry.kind.value,
-        "incarnation": entry.incarnation,
-        "step": entry.step,
-        "weight_version": entry.weight_version,
-        "parent_version": entry.parent_version,
-        "checkpoint": entry.checkpoint,
+        **_fields(
+            entry, "incarnation", "step", "weight_version", "parent_version", "checkpoint", "started_at", "finished_at"
+        ),
         "num_trained": len(entry.trained),
         "num_closed": len(entry.closed),
         "skipped": [record.model_dump() for record in entry.skipped],
         "metrics": list(entry.metrics.items()),
-        "started_at": entry.started_at,
-        "finished_at": entry.finished_at,
         "details": _json(entry.model_dump(mode="json", exclude=set(_OF_ENTRY))),
     }
 
@@ -139,21 +128,20 @@ def unreadable_row(message: KafkaMessage, error: Exception) -> Row:
     return {**_place(message), "topic": topic, "num_bytes": num_bytes, "why": str(error)}
 
 
+def _fields(record: Record, *names: str) -> Row:
+    return {name: getattr(record, name) for name in names}
+
+
 def _place(message: KafkaMessage) -> Row:
     return {"partition": message.partition, "offset": message.offset, "appended_at": appended_at(message)}
 
 
 def _asked(prompt: PromptSubmitted) -> Row:
     return {
-        "prompt_id": prompt.prompt_id,
-        "group_id": prompt.group_id,
+        **_fields(prompt, "prompt_id", "group_id", "environment", REFERENCE, "group_size", "submitted_at"),
         "purpose": prompt.purpose.value,
-        "environment": prompt.environment,
         "messages": _json([message.model_dump(mode="json", exclude_defaults=True) for message in prompt.messages]),
-        REFERENCE: prompt.reference_answer,
-        "group_size": prompt.group_size,
         "metadata": _json(prompt.metadata),
-        "submitted_at": prompt.submitted_at,
     }
 
 
