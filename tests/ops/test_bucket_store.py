@@ -262,9 +262,9 @@ def test_doctor_checks_the_buckets_of_a_run_and_asks_for_a_rule_against_torn_upl
         '[trainer]\nmodel_path = "model"\ncheckpoints = "s3://mistyped/checkpoints"\n'
     )
     weights, checkpoints = doctor.examine(tmp_path, config)[-2:]
-    assert (weights.name, weights.verdict) == ("s3", doctor.Verdict.OK)
+    assert (weights.name, weights.verdict) == ("s3", doctor.CheckVerdict.OK)
     assert "incomplete multipart uploads" in weights.advice
-    assert checkpoints.verdict is doctor.Verdict.FAILED
+    assert checkpoints.verdict is doctor.CheckVerdict.FAILED
     assert "there is no such bucket" in checkpoints.advice
 
 
