@@ -18,9 +18,10 @@ from rollstream.cli.archive import command
 from rollstream.process.entry import ask_on_signal
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
-from rollstream.schemas.ledger import LedgerEntry
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.schemas.record import Record
 from rollstream.schemas.scored import RolloutScored
+from tests.harness.builders import a_group, a_prompt, a_trained, an_entry
 
 IDENTITY: Final = ArchiveIdentity(run="demo", cluster_id="one", topic_ids={"demo.scored": "a"})
 FEW: Final = 3
@@ -56,6 +57,26 @@ def write_archive(
             appender.append(a_piece("scored", rollouts, first))
             first += len(rollouts)
     return directory
+
+
+def passes(appender: Appender, versions: range) -> None:
+    """In each the rollouts of a prompt come to `scored`; in each fourth four prompts, and the steps that use them."""
+    prompts = {version: a_prompt(version, group_size=2) for version in versions}
+    groups = {version: a_group([0.0, 1.0], prompt=prompt) for version, prompt in prompts.items()}
+    for version in versions:
+        appender.append(a_piece("scored", groups[version], 2 * version, partition=1))
+        if version % 4 == 3:
+            new = range(version - 3, version + 1)
+            appender.append(a_piece("ledger", [a_step(one, groups[one]) for one in new], new[0]))
+            appender.append(a_piece("prompts", [prompts[one] for one in new], new[0]))
+
+
+def a_step(version: int, group: list[RolloutScored]) -> LedgerEntry:
+    """The entry at this offset of `ledger`; the first one is that of the start."""
+    kind, parent = (EntryKind.STEP, version - 1) if version else (EntryKind.RESTART, None)
+    closed = (ClosedGroup(group_id=group[0].rollout.group_id, outcome=GroupOutcome.TRAINED),)
+    trained = tuple(a_trained(one, partition=1, offset=2 * version + n) for n, one in enumerate(group))
+    return an_entry(kind, step=version, weight_version=version, parent_version=parent, closed=closed, trained=trained)
 
 
 def archive_in_small_pieces(config: Path, output: Path) -> None:

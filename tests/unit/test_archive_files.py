@@ -15,10 +15,8 @@ from rollstream.archive.reading import joined
 from rollstream.archive.replay import ReplayRequest, replay
 from rollstream.archive.tables import SCHEMAS, RowFile
 from rollstream.schemas.errors import ConfigurationError, MachineError
-from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
-from rollstream.schemas.scored import RolloutScored
-from tests.harness.archiving import IDENTITY, a_piece, write_archive, writing
-from tests.harness.builders import a_group, a_prompt, a_trained, an_entry
+from tests.harness.archiving import IDENTITY, a_piece, passes, write_archive, writing
+from tests.harness.builders import a_group, a_prompt
 from tests.harness.full_disk import room_for
 from tests.harness.small_s3 import SmallS3, a_small_s3
 
@@ -30,26 +28,6 @@ URL = "s3://bucket/runs/archive"
 def s3() -> Iterator[SmallS3]:
     with a_small_s3() as server:
         yield server
-
-
-def passes(appender: Appender, versions: range) -> None:
-    """In each the rollouts of a prompt come to `scored`; in each fourth four prompts, and the steps that use them."""
-    prompts = {version: a_prompt(version, group_size=2) for version in versions}
-    groups = {version: a_group([0.0, 1.0], prompt=prompt) for version, prompt in prompts.items()}
-    for version in versions:
-        appender.append(a_piece("scored", groups[version], 2 * version, partition=1))
-        if version % 4 == 3:
-            new = range(version - 3, version + 1)
-            appender.append(a_piece("ledger", [a_step(one, groups[one]) for one in new], new[0]))
-            appender.append(a_piece("prompts", [prompts[one] for one in new], new[0]))
-
-
-def a_step(version: int, group: list[RolloutScored]) -> LedgerEntry:
-    """The entry at this offset of `ledger`; the first one is that of the start."""
-    kind, parent = (EntryKind.STEP, version - 1) if version else (EntryKind.RESTART, None)
-    closed = (ClosedGroup(group_id=group[0].rollout.group_id, outcome=GroupOutcome.TRAINED),)
-    trained = tuple(a_trained(one, partition=1, offset=2 * version + n) for n, one in enumerate(group))
-    return an_entry(kind, step=version, weight_version=version, parent_version=parent, closed=closed, trained=trained)
 
 
 def written_bytes() -> int:
