@@ -1,8 +1,6 @@
 """A real Prometheus on this machine, with the settings and rules that docker-compose.yml gives to its own."""
 
 import json
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +9,8 @@ from typing import Any, Final
 import yaml
 
 from rollstream.local.ports import free_ports
-from tests.harness.processes import ROOT, start_process
-from tests.harness.waits import wait_until
+from tests.harness.http_servers import serving
+from tests.harness.processes import ROOT
 
 RULES: Final = ROOT / "helm" / "rollstream" / "files" / "rules"
 EVERY_SECONDS: Final = 1
@@ -32,12 +30,8 @@ def a_prometheus(program: str, directory: Path, run: str, ports: Mapping[str, in
         program, f"--config.file={settings}", f"--storage.tsdb.path={directory / 'data'}",
         f"--web.listen-address={address}",
     ]  # fmt: skip
-    process = start_process(command, log=directory / "log")
-    try:
-        wait_until(lambda: _is_ready(address), lambda: f"Prometheus to answer: {process.said()[-2000:]}")
+    with serving(command, f"http://{address}/-/ready", log=directory / "log", env={}):
         yield f"http://{address}"
-    finally:
-        process.kill()
 
 
 def settings_of(run: str, ports: Mapping[str, int]) -> dict[str, Any]:
@@ -53,11 +47,3 @@ def settings_of(run: str, ports: Mapping[str, int]) -> dict[str, Any]:
         for name in found_by_name["names"]
     ]
     return settings
-
-
-def _is_ready(address: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"http://{address}/-/ready", timeout=5) as answer:
-            return bool(answer.status == 200)
-    except urllib.error.URLError:
-        return False

