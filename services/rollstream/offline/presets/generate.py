@@ -26,7 +26,7 @@ _SAME: Final = {*AskingOptions.model_fields, "num_samples", "temperature", "top_
 
 def generate_rollouts(options: GenerateOptions, stop: Stop, say: Say) -> CollectReport:
     """Generate, and say what is worth knowing; raises `ConfigurationError` for options that do not fit."""
-    output, kind = _output(options, say)
+    output, kind = _output(options)
     chosen = _collecting(options, output, say)
     engine = named_engine(chosen, request_seconds=_CALL_SECONDS)
     if options.trust_remote_code:
@@ -50,14 +50,12 @@ def _collecting(options: GenerateOptions, output: Path, say: Say) -> CollectOpti
     )
 
 
-def _output(options: GenerateOptions, say: Say) -> tuple[Path, Kind]:
+def _output(options: GenerateOptions) -> tuple[Path, Kind]:
     """Where to write, and what; raises `ConfigurationError` if name and format contradict each other."""
     given, kind = options.output_path, options.output_format
     if given is None:
         return Path(f"./rollouts.{kind or 'parquet'}"), kind or "parquet"
     by_name: Kind | None = {".jsonl": "jsonl", ".parquet": "parquet"}.get(given.suffix)  # type: ignore[assignment]
-    if kind is None and by_name == "jsonl":
-        say(f"{given} is written as jsonl, as its name says; --output_format parquet is the default for other names")
     if kind is not None and by_name is not None and kind != by_name:
         raise ConfigurationError(
             f"--output_path {given} is the name of a {by_name} file, --output_format is {kind}: change one of them"
