@@ -90,7 +90,7 @@ def test_all_samples_are_written_in_the_order_of_the_rows_with_their_originals(t
         "top_p": 1.0, "max_tokens": 16, "status": "completed", "failure": None, "finish_reason": "stop",
         "original_answer": "00002", "original_extra_info": {"index": 2},
     }  # fmt: skip
-    assert report.figures.most_in_flight == 8
+    assert report.counts.most_in_flight == 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "out.jsonl", "out.jsonl_progress.sqlite"]
 
 
@@ -284,7 +284,7 @@ def test_a_copy_that_cannot_be_written_leaves_all_for_the_next_call_which_asks_n
         collected(source, settings)
     (tmp_path / "taken").unlink()
     again = collected(source, settings)
-    assert again.figures.num_completed == 0
+    assert again.counts.num_completed == 0
     assert len(lines_of(copy)) == 4
     copy.unlink()
     assert collected(source, settings).was_complete

@@ -47,7 +47,7 @@ def test_failures_that_an_answer_ends_are_noted_and_count(tmp_path: Path) -> Non
     source, settings = some_prompts(tmp_path / "data.jsonl", 100), settings_for(tmp_path / "out.jsonl", num_samples=1)
     engine = CountingEngine(lambda prompt: EngineError("overloaded") if "00005" <= prompt < "00095" else None)
     report = collected(source, settings, engine)
-    assert report.figures.num_held == 0
+    assert report.counts.num_held == 0
     assert {line["attempts"] for line in lines_of(tmp_path / "out.jsonl_failures.jsonl")} == {1}
     assert len(lines_of(tmp_path / "out.jsonl_failures.jsonl")) == 90
 

@@ -248,7 +248,7 @@ def num_tries(directory: Path, num_looks: int, *, is_endless: bool = True) -> in
         tried[0] += 1
         summary = CollectSummary(max_attempts=3)
         summary.num_samples = 1
-        return CollectReport(settings=settings_for(output), figures=LiveCounts(), summary=summary)
+        return CollectReport(settings=settings_for(output), counts=LiveCounts(), summary=summary)
 
     with TakenRows(directory / PROGRESS) as taken:
         Production(

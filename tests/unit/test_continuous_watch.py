@@ -71,7 +71,7 @@ def production(
     def collect_batch(rows: BatchRows, output: Path, progress: Progress) -> CollectReport:
         begun.set()
         assert asked.wait(60)
-        return CollectReport(settings=settings_for(output), figures=LiveCounts(), was_complete=True)
+        return CollectReport(settings=settings_for(output), counts=LiveCounts(), was_complete=True)
 
     return Production(
         directory=directory, taken=taken, source=source, kind="jsonl", prompt_key="prompt", max_attempts=1,

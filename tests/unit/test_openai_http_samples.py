@@ -96,6 +96,6 @@ def test_of_800_samples_each_is_asked_once_and_never_more_than_the_bound_at_a_ti
         report = collected(some_prompts(tmp_path / "in.jsonl", 100), settings, engine)
     asked = Counter(one.body["messages"][0]["content"] for one in server.asked)
     assert asked == {f"{row:05}=": 8 for row in range(100)}
-    assert server.most_in_flight == report.figures.most_in_flight == 100
+    assert server.most_in_flight == report.counts.most_in_flight == 100
     rows = lines_of(tmp_path / "out.jsonl")
     assert keys_of(rows) == [(row, sample) for row in range(100) for sample in range(8)]

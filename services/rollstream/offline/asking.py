@@ -49,10 +49,10 @@ class Asking:
     """Asks the missing samples of `tasks` once. `note` is told of each that is not scored; what is held, later."""
 
     def __init__(
-        self, settings: CollectSettings, engine: Engine, *, figures: LiveCounts, note: Callable[[EndedSample], None]
+        self, settings: CollectSettings, engine: Engine, *, counts: LiveCounts, note: Callable[[EndedSample], None]
     ) -> None:
         self._settings = settings
-        self._figures = figures
+        self._counts = counts
         self._note = note
         self._held: list[EndedSample] = []
         self._runner = SampleRunner(
@@ -78,7 +78,7 @@ class Asking:
         settings, identity = self._settings, tasks.identity()
         for task in tasks.starting_at(progress.first_to_ask(settings.num_samples, settings.max_attempts)):
             if isinstance(task, BadRow):
-                self._figures.num_bad_rows += 1
+                self._counts.num_bad_rows += 1
                 continue
             missing = progress.to_ask(task.number, settings.num_samples, settings.max_attempts)
             if not missing:
@@ -89,18 +89,18 @@ class Asking:
 
     async def _work(self, wanted: Iterator[_Wanted], scoring: RewardScoring | None) -> None:
         for one in wanted:
-            self._figures.asks_one()
+            self._counts.asks_one()
             try:
                 rollout = await self._runner.run(one.prompt, one.sample)
             finally:
-                self._figures.in_flight -= 1
+                self._counts.in_flight -= 1
             ended = ended_sample(rollout, row=one.row, attempts=one.attempts + 1)
             if self._is_in_vain(ended):
                 self._hold(ended, rollout)
                 continue
             self._note_held()
             if scoring is None or not ended.is_completed:
-                self._figures.see(ended)
+                self._counts.see(ended)
                 self._note(ended)
             else:
                 await scoring.add(Unscored(ended, Sample.of(rollout)))
@@ -109,13 +109,13 @@ class Asking:
         """Whether it may tell of the engine instead of its task."""
         # Tasks at fault may follow one another, and those that failed in an earlier run do. But if nothing was ever
         # answered, it is hardly the tasks.
-        is_news = ended.attempts == 1 and not (self._figures.num_completed or self._settings.retry_failed)
+        is_news = ended.attempts == 1 and not (self._counts.num_completed or self._settings.retry_failed)
         return ended.status == Status.UNRESOLVED or (ended.status == Status.FAILED and is_news)
 
     def _hold(self, ended: EndedSample, rollout: RolloutGenerated) -> None:
-        self._figures.see(ended)
+        self._counts.see(ended)
         self._held.append(ended)
-        self._figures.num_held = len(self._held)
+        self._counts.num_held = len(self._held)
         bound = max(_IN_VAIN_IN_A_ROW, 2 * self._settings.concurrency)
         if len(self._held) >= bound:
             raise TooManyFailuresError(
@@ -127,7 +127,7 @@ class Asking:
         for ended in self._held:
             self._note(ended)
         self._held.clear()
-        self._figures.num_held = 0
+        self._counts.num_held = 0
 
 
 def prompt_of(task: CollectTask, settings: CollectSettings, identity: str) -> PromptSubmitted:

@@ -54,7 +54,7 @@ class CollectReport:
     """How a collection ended. `summary` is None if it was stopped before its end, or was complete before."""
 
     settings: CollectSettings
-    figures: LiveCounts
+    counts: LiveCounts
     summary: CollectSummary | None = None
     was_complete: bool = False
 
@@ -78,12 +78,12 @@ class CollectReport:
         if self.was_complete:
             return [f"{paths.output} is complete: nothing is left to ask"]
         if summary is None:
-            num_noted = self.figures.num_ended - self.figures.num_held
+            num_noted = self.counts.num_ended - self.counts.num_held
             return [
                 f"stopped: {num_noted} samples of this process are in {paths.progress.name}; the same command goes on "
                 "from there"
             ]
-        lines = [*summary.lines(self.figures, settings.concurrency), f"written: {paths.output}"]
+        lines = [*summary.lines(self.counts, settings.concurrency), f"written: {paths.output}"]
         if paths.failures.exists():
             lines.append(
                 f"what failed is listed in {paths.failures.name}; the same command asks samples without a response "
@@ -131,7 +131,7 @@ class _Collection:
         self._paths = OutputPaths(settings.output)
         self._to_columns = to_columns
         self._progress = progress
-        self._figures = LiveCounts()
+        self._counts = LiveCounts()
 
     def run(self, engine: Engine, stop: Stop) -> CollectReport:
         """See `collect`; the caller holds the lock."""
@@ -142,14 +142,14 @@ class _Collection:
             progress.refuse_other(begun_with, _ADVICE)
             if progress.fact("is_finished") and not progress.num_ended():
                 self._copy_output()
-                return CollectReport(settings=self._settings, figures=self._figures, was_complete=True)
+                return CollectReport(settings=self._settings, counts=self._counts, was_complete=True)
         else:
             self._refuse_to_replace()
         asyncio.run(self._ask(engine, stop, partial(self._begin, begun_with, goes_on=goes_on)))
         if stop.is_asked:
-            return CollectReport(settings=self._settings, figures=self._figures)
+            return CollectReport(settings=self._settings, counts=self._counts)
         summary = self._finish({"rollstream": version("rollstream"), engine.name: engine.version})
-        return CollectReport(settings=self._settings, figures=self._figures, summary=summary)
+        return CollectReport(settings=self._settings, counts=self._counts, summary=summary)
 
     def _is_void(self) -> bool:
         """Whether nothing is left that settings could fit to: neither samples that ended nor the output of them."""
@@ -184,7 +184,7 @@ class _Collection:
 
     def _begin(self, begun_with: Mapping[str, Any], *, goes_on: bool) -> None:
         """Note what is collected here. With --overwrite an earlier output stays until this one takes its place."""
-        progress, settings, figures = self._progress, self._settings, self._figures
+        progress, settings, counts = self._progress, self._settings, self._counts
         if not goes_on:
             for path in (self._paths.failures, self._paths.picture):
                 path.unlink(missing_ok=True)
@@ -192,12 +192,12 @@ class _Collection:
         progress.note_facts(is_finished=False, counts=None)
         if settings.retry_failed:
             progress.forget_attempts()
-        figures.num_earlier = progress.num_ended(is_completed=True)
+        counts.num_earlier = progress.num_ended(is_completed=True)
         if self._tasks.num_rows is not None:
-            figures.num_samples = self._tasks.num_rows * settings.num_samples
+            counts.num_samples = self._tasks.num_rows * settings.num_samples
 
     async def _ask_and_show(self, engine: Engine) -> None:
-        settings, figures, progress = self._settings, self._figures, self._progress
+        settings, counts, progress = self._settings, self._counts, self._progress
 
         def note(ended: EndedSample) -> None:
             progress.note(
@@ -205,21 +205,21 @@ class _Collection:
             )
 
         def scored(ended: EndedSample) -> None:
-            figures.see(ended)
+            counts.see(ended)
             note(ended)
 
-        asking = Asking(settings, engine, figures=figures, note=note)
+        asking = Asking(settings, engine, counts=counts, note=note)
         async with _scoring_of(settings, scored) as scoring:
 
             def look() -> None:
                 progress.commit_if_due()
-                figures.look(settings.concurrency, scoring_is_full=scoring is not None and scoring.is_full)
+                counts.look(settings.concurrency, scoring_is_full=scoring is not None and scoring.is_full)
 
             # The start of engine and scoring is not part of the rate.
-            figures.start()
+            counts.start()
             asked = _ask_and_score(asking, self._tasks, progress, scoring)
-            await first_to_end(asked, show_while_it_runs(figures, look))
-            figures.finish()
+            await first_to_end(asked, show_while_it_runs(counts, look))
+            counts.finish()
 
     def _finish(self, versions: Mapping[str, str]) -> CollectSummary:
         """Write the output and what belongs to it; samples stay noted as long as something is missing in the output."""

@@ -99,7 +99,7 @@ class LiveCounts:
         return left * self.elapsed_seconds / self.num_ended
 
     def line(self) -> str:
-        """All figures in one line of text."""
+        """All counts in one line of text."""
         wanted = "" if self.num_samples is None else f" of {self.num_samples}"
         parts = [
             f"{self.num_earlier + self.num_ended}{wanted} samples",
@@ -122,40 +122,40 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}"
 
 
-async def show_while_it_runs(figures: LiveCounts, look: Callable[[], None]) -> None:
-    """Until cancelled: call `look` several times a second, and show the figures."""
+async def show_while_it_runs(counts: LiveCounts, look: Callable[[], None]) -> None:
+    """Until cancelled: call `look` several times a second, and show the counts."""
     if sys.stderr.isatty():
-        await _bar(figures, look)
+        await _bar(counts, look)
     else:
-        await _lines(figures, look)
+        await _lines(counts, look)
 
 
-async def _lines(figures: LiveCounts, look: Callable[[], None]) -> None:
+async def _lines(counts: LiveCounts, look: Callable[[], None]) -> None:
     shown = time.monotonic()
     while True:
         await asyncio.sleep(_LOOK_SECONDS)
         look()
         if time.monotonic() - shown >= _LINE_SECONDS:
             shown = time.monotonic()
-            _LOG.info("%s", figures.line())
+            _LOG.info("%s", counts.line())
 
 
-async def _bar(figures: LiveCounts, look: Callable[[], None]) -> None:
+async def _bar(counts: LiveCounts, look: Callable[[], None]) -> None:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Column
 
-    # On a narrow terminal the figures take several lines, and none is left out.
-    all_figures = TextColumn("{task.fields[figures]}", table_column=Column(ratio=1), markup=False)
-    columns = (BarColumn(bar_width=20), TextColumn("{task.percentage:>3.0f}%"), all_figures)
+    # On a narrow terminal the counts take several lines, and none is left out.
+    all_counts = TextColumn("{task.fields[counts]}", table_column=Column(ratio=1), markup=False)
+    columns = (BarColumn(bar_width=20), TextColumn("{task.percentage:>3.0f}%"), all_counts)
     console = Console(stderr=True)
     with Progress(*columns, console=console, transient=True, refresh_per_second=5, expand=True) as progress:
-        bar = progress.add_task("", total=figures.num_samples, figures="")
+        bar = progress.add_task("", total=counts.num_samples, counts="")
         while True:
             await asyncio.sleep(_LOOK_SECONDS)
             look()
-            done = figures.num_earlier + figures.num_ended
-            progress.update(bar, completed=done, total=figures.num_samples, figures=figures.line())
+            done = counts.num_earlier + counts.num_ended
+            progress.update(bar, completed=done, total=counts.num_samples, counts=counts.line())
 
 
 @contextmanager

@@ -80,7 +80,7 @@ class CollectSummary:
             "completion_tokens": self.num_tokens,
         }
 
-    def lines(self, figures: LiveCounts, concurrency: int) -> list[str]:
+    def lines(self, counts: LiveCounts, concurrency: int) -> list[str]:
         """For people."""
         failed = self.num_samples - self.num_completed
         lines = [
@@ -100,8 +100,8 @@ class CollectSummary:
             lines.append(f"bad rows: {self.num_bad_rows} of {self.num_tasks + self.num_bad_rows}; none was asked")
         if self.num_rewards:
             lines.append(self._reward_line())
-        if figures.num_ended:
-            lines.append(rate_line(figures, concurrency))
+        if counts.num_ended:
+            lines.append(rate_line(counts, concurrency))
         return lines
 
     def _reward_line(self) -> str:
@@ -130,18 +130,18 @@ class CollectSummary:
             self.rewards[place] = reward
 
 
-def rate_line(figures: LiveCounts, concurrency: int) -> str:
+def rate_line(counts: LiveCounts, concurrency: int) -> str:
     """How fast it was, and what to change to be faster."""
-    seconds = figures.elapsed_seconds
+    seconds = counts.elapsed_seconds
     line = (
-        f"{figures.num_ended} samples in {seconds:.1f} s: {figures.num_ended / seconds:.1f}/s, "
-        f"{figures.num_tokens / seconds:.0f} tokens/s, {figures.sample_seconds / figures.num_ended:.2f} s each, "
-        f"at most {figures.most_in_flight} in flight"
+        f"{counts.num_ended} samples in {seconds:.1f} s: {counts.num_ended / seconds:.1f}/s, "
+        f"{counts.num_tokens / seconds:.0f} tokens/s, {counts.sample_seconds / counts.num_ended:.2f} s each, "
+        f"at most {counts.most_in_flight} in flight"
     )
-    looks = max(figures.num_looks, 1)
-    if figures.looks_waiting_for_scoring / looks > _OFTEN:
+    looks = max(counts.num_looks, 1)
+    if counts.looks_waiting_for_scoring / looks > _OFTEN:
         return f"{line}; scoring limited the rate: samples waited for it. Allow it more processes"
-    if figures.looks_at_bound / looks > _OFTEN:
+    if counts.looks_at_bound / looks > _OFTEN:
         return (
             f"{line}; the bound of {concurrency} in flight was reached most of the time: the rate is {concurrency} "
             "divided by the seconds of a sample. Raise it as long as the seconds stay the same, else the engine limits"

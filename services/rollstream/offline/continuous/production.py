@@ -122,7 +122,7 @@ class Production:
         """Collect a batch; close it if nothing is left to ask."""
         output, taken = batch.output(self.kind), self.taken
         report = self.collect_batch(taken.rows_of(batch.number), output, taken.progress_of(batch.number))
-        self.watch.asked(report.figures)
+        self.watch.asked(report.counts)
         if report.summary is None and not report.was_complete:
             return
         if report.summary is not None:

@@ -52,10 +52,10 @@ class Watch:
         self._health.check("source", True, "looked at")
         self.goes_on()
 
-    def asked(self, figures: LiveCounts) -> None:
+    def asked(self, counts: LiveCounts) -> None:
         """What is missing of a batch was asked."""
-        metrics.WRITTEN.inc(figures.num_completed)
-        for code, count in figures.failures.items():
+        metrics.WRITTEN.inc(counts.num_completed)
+        for code, count in counts.failures.items():
             metrics.FAILURES.labels(code=code).inc(count)
         self.goes_on()
 
