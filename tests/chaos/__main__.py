@@ -3,14 +3,11 @@
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import Any
 
 import click
 
 from rollstream.cli.options import FiniteRange, made_directory
-
-if TYPE_CHECKING:
-    from tests.chaos.generators import EngineKind
 
 
 @click.command()
@@ -35,14 +32,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds between two faults, on average. Give vLLM several times as long: it starts for a minute.",
 )
-def command(
-    run_dir: Path | None,
-    seed: int,
-    num_faults: int,
-    brokers: str,
-    generators: tuple[str, ...],
-    pause_seconds: float,
-) -> None:
+def command(run_dir: Path | None, brokers: str, pause_seconds: float, **options: Any) -> None:
     """Kill, suspend, replace and deceive the stages of a run, then check that no prompt was lost or trained twice.
 
     Starts its own brokers, Redis and stages, with scripted engines unless --generator says otherwise. A thousand faults
@@ -52,17 +42,13 @@ def command(
     from tests.chaos.start import ChaosOptions, run_chaos
     from tests.chaos.world import Pace
 
-    directory = made_directory(run_dir or Path("runs") / f"chaos-{datetime.now():%Y%m%d-%H%M%S}")
-    number = cast("Literal[1, 3]", int(brokers))
-    options = ChaosOptions(
-        run_dir=directory,
-        seed=seed,
-        num_faults=num_faults,
-        brokers=number,
-        generators=cast("tuple[EngineKind, ...]", generators),
+    chosen = ChaosOptions(
+        run_dir=made_directory(run_dir or Path("runs") / f"chaos-{datetime.now():%Y%m%d-%H%M%S}"),
+        brokers=1 if brokers == "1" else 3,
         pace=Pace(pause_seconds=pause_seconds),
+        **options,
     )
-    report = run_chaos(options, lambda text: click.echo(text, err=True))
+    report = run_chaos(chosen, lambda text: click.echo(text, err=True))
     click.echo(json_text(asdict(report)))
     if report.problems:
         raise SystemExit(1)
