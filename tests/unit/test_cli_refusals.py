@@ -72,29 +72,6 @@ def test_a_command_without_a_run_names_the_ways_to_one(tmp_path: Path, monkeypat
     assert "name one with --config, or make one with `rollstream demo`" in str(result.exception)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["prompt", "x", "--timeout", "nan"],
-        ["prompt", "x", "--timeout", "inf"],
-        ["prompt", "x", "--max-tokens", "99999999999999999999"],
-        ["evaluate", "--deadline", "nan"],
-        ["evaluate", "--num-prompts", "99999999999999999999"],
-        ["demo", "--learning-rate", "nan"],
-        ["demo", "--seed", "99999999999999999999"],
-        ["sft", "--output", "x", "--environment", "sort_digits", "--threads", "99999999999999999999"],
-        ["tail", "prompts", "-n", "9" * 5000],
-        ["tail", "\udcff"],
-        ["prompt", "text \udcff"],
-        ["status", "--config", "\udcff.toml"],
-    ],
-    ids=lambda words: " ".join(words)[:40].encode("ascii", "backslashreplace").decode(),
-)
-def test_a_number_or_text_that_nothing_could_hold_is_refused_as_an_argument(words: list[str]) -> None:
-    result = CliRunner().invoke(cli, words)
-    assert (result.exit_code, "Error: " in result.output) == (2, True), result.output
-
-
 def test_an_unknown_environment_and_a_model_that_is_none_are_refused_before_torch_is_imported(tmp_path: Path) -> None:
     common = ["sft", "--output", str(tmp_path / "out")]
     for words, why in (

@@ -66,10 +66,24 @@ DIFFICULTY = ("filter-difficulty", "--data_path", "d")
         (("verifiers", "export", "/nowhere"), ("'ROLLOUTS'", "does not exist")),
         (("verifiers", "export-sft", ".", "o", "--layout", "x"), ("'--layout'", "'prompt-completion', 'messages'")),
         (("verifiers", "export-sft", ".", "o", "--min-reward", "nan"), ("'--min-reward'", "finite")),
+        (("sft", "--output", "o"), ("--model", "--tiny-model")),
+        (("sft", "--output", "o", "--tiny-model"), ("--environment", "--rollouts")),
+        (("sft", "--output", "o", "--threads", "9" * 20), ("'--threads'", "1<=x<=4096")),
+        (("prompt", "x", "--timeout", "nan"), ("'--timeout'", "finite")),
+        (("prompt", "x", "--timeout", "inf"), ("'--timeout'", "finite")),
+        (("prompt", "x", "--max-tokens", "9" * 20), ("'--max-tokens'", "1<=x<=2147483647")),
+        (("prompt", "text \udcff"), ("not UTF-8",)),
+        (("evaluate", "--deadline", "nan"), ("'--deadline'", "finite")),
+        (("evaluate", "--num-prompts", "9" * 20), ("'--num-prompts'", "1<=x<=2147483647")),
+        (("demo", "--learning-rate", "nan"), ("'--learning-rate'", "finite")),
+        (("demo", "--seed", "9" * 20), ("'--seed'", "x<=")),
+        (("tail", "prompts", "-n", "9" * 5000), ("'-n'",)),
+        (("tail", "\udcff"), ("not UTF-8",)),
+        (("status", "--config", "\udcff.toml"), ("not UTF-8",)),
     ],
-    ids=lambda value: " ".join(value) if value[0][0].isalpha() else "",
+    ids=lambda value: " ".join(value)[:60].encode("ascii", "backslashreplace").decode(),
 )
-def test_a_value_that_is_none_is_refused_with_the_option_and_its_bound(
+def test_a_value_that_nothing_could_hold_is_refused_with_the_option_and_its_bound(
     words: tuple[str, ...], named: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
