@@ -3,11 +3,8 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import duckdb
-import obstore.fsspec
 import pandas as pd
 import pytest
-from obstore.store import S3Store
 
 from rollstream.archive.appending import Appender
 from rollstream.archive.archive import Archive
@@ -76,19 +73,8 @@ def test_a_bucket_holds_the_same_archive_and_answers_the_same(tmp_path: Path, s3
     assert s3.bytes_put == sum(names.values()), "each object is put once"
     for found, expected in zip(joined(URL, storage=storage), joined(tmp_path / "archive"), strict=True):
         pd.testing.assert_frame_equal(found.astype(str), expected.astype(str))
-    with duckdb.connect() as database:
-        options = {name: secret.get_secret_value() for name, secret in storage.options.items()}
-        bucket = S3Store("bucket", config=options, client_options={"allow_http": True})
-        database.register_filesystem(Buckets("s3", config=options, client_options={"allow_http": True}))
-        database.execute(f"SET VARIABLE archive = '{URL}'")
-        database.execute(obstore.get(bucket, "runs/archive/views.sql").bytes().to_bytes().decode())
-        assert database.execute("SELECT count(*) FROM rollouts WHERE trained").fetchall() == [(16,)]
     output = tmp_path / "rows.jsonl"
     assert replay(URL, ReplayRequest(output=output, kind="jsonl"), storage).num_written == 16
-
-
-class Buckets(obstore.fsspec.FsspecStore):
-    protocol = "s3"
 
 
 def test_of_two_writers_in_a_bucket_neither_replaces_what_the_other_wrote(tmp_path: Path, s3: SmallS3) -> None:
