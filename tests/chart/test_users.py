@@ -103,11 +103,17 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     (at("kafka.security.users.trainer.certificateSecret", "t"), "is for TLS, but protocol is PLAINTEXT"),
     (merged(SHARED, at("kafka.security.users.trainer.username", "t")), "kafka.security.users.trainer.username has no"),
     (at("kafka.security.users.client.existingSecret", "t"), "additional properties 'client' not allowed"),
+    # A variable that stands twice, or that other objects repeat.
+    (at("scorer.extraEnv", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]), "scorer.extraEnv: A st"),
+    (at("generator.extraEnv", [{"name": "ROLLSTREAM_RUN", "value": "b"}]), "generator.extraEnv: ROLLSTREAM_RUN is"),
+    (at("bootstrapJob.extraEnv", [{"name": "rollstream_config", "value": "/x"}]), "bootstrapJob.extraEnv: rolls"),
 ]
 
 
 @pytest.mark.parametrize(("values", "said"), REFUSED, ids=[said[:40] for _, said in REFUSED])
-def test_a_user_without_a_password_or_a_place_is_refused(values: dict[str, Any], said: str) -> None:
+def test_a_user_without_a_password_or_a_place_and_a_variable_that_stands_twice_are_refused(
+    values: dict[str, Any], said: str
+) -> None:
     with pytest.raises(helm_python.HelmError) as refused:
         render(values)
     assert said in str(refused.value)
@@ -130,19 +136,3 @@ def test_a_variable_of_extra_env_takes_the_place_of_the_charts() -> None:
     for container in ("wait-for-topics", "generator"):
         variables = container_of(pod, container)["env"]
         assert [one for one in variables if one["name"] == own["name"]] == [own]
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (at("scorer.extraEnv", [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]), "scorer.extraEnv: A st"),
-        (at("generator.extraEnv", [{"name": "ROLLSTREAM_RUN", "value": "b"}]), "generator.extraEnv: ROLLSTREAM_RUN is"),
-        (at("bootstrapJob.extraEnv", [{"name": "rollstream_config", "value": "/x"}]), "bootstrapJob.extraEnv: rolls"),
-    ],
-)  # fmt: skip
-def test_a_variable_that_stands_twice_or_that_other_objects_repeat_is_refused(
-    values: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(helm_python.HelmError) as refused:
-        render(values)
-    assert said in str(refused.value)
