@@ -21,171 +21,154 @@ def score(source: str, completion: str, reference: str) -> float:
     return score_by_source(an_answer(completion, reference, data_source=source))
 
 
+SETS = ("nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle")
+GOLDEN: dict[str, tuple[list[str], list[tuple[str, str, float]]]] = {
+    "the last number after four hashes near the end": (
+        ["openai/gsm8k"],
+        [
+            ("6 * 12 = 72\n#### 72", "72", 1),
+            ("#### 1,234", "1234", 1),
+            ("#### 1234", "1,234", 1),
+            ("#### -3.5", "-3.5", 1),
+            ("#### 71\n#### 72", "72", 1),
+            ("#### 72\n#### 71", "72", 0),
+            ("#### 72.", "72", 0),
+            ("#### 72.0", "72", 0),
+            ("####72", "72", 0),
+            ("#### $72", "72", 0),
+            ("The answer is 72", "72", 0),
+            ("#### ٧٢", "72", 0),
+            ("#### 72" + " " * 293, "72", 1),
+            ("#### 72" + " " * 294, "72", 0),
+            ("", "72", 0),
+            (LONG + "#### 72", "72", 1),
+            ("#### 72" + LONG, "72", 0),
+        ],
+    ),
+    "the text in the last box": (
+        ["lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"],
+        [
+            (r"so \boxed{5}", "5", 1),
+            (r"\boxed{4} or rather \boxed{5}", "5", 1),
+            (r"\boxed{5} or rather \boxed{4}", "5", 0),
+            (r"\boxed{\frac{\sqrt{3}}{2}}", r"\frac{\sqrt{3}}{2}", 1),
+            (r"\boxed{\dfrac{1}{2}}", r"\frac12", 1),
+            (r"\boxed{1/2}", r"\frac{1}{2}", 1),
+            (r"\boxed{0.5}", r"\frac{1}{2}", 1),
+            (r"\boxed{.5}", "0.5", 1),
+            (r"\boxed{50\%}", "50", 1),
+            (r"\boxed{x = 5}", "5", 1),
+            (r"\boxed{90^\circ}", "90", 1),
+            (r"\boxed{\left( 1, 2 \right)}", "(1,2)", 1),
+            (r"\boxed{12\text{ cm}}", "12", 1),
+            (r"\boxed{\sqrt3}", r"\sqrt{3}", 1),
+            (r"\fbox{5}", "5", 0),
+            (r"\boxed{5} is \fbox{6}", "5", 1),
+            (r"\boxed {5}", "5", 0),
+            (r"$\boxed 5$ and \boxed{6}", "5", 1),
+            ("so \\boxed 5\nDone.", "5", 0),
+            (r"\boxed{50%}", "50", 0),
+            (r"\boxed{=5}", "5", 1),
+            (r"\boxed{ x = 5}", "5", 0),
+            (r"\boxed{\sqrt 3}", r"\sqrt{3}", 0),
+            (r"\boxed{\frac1{72}}", r"\frac{1}{72}", 1),
+            (r"\boxed{01/2}", r"\frac{1}{2}", 0),
+            (r"$\boxed 5$", "5", 1),
+            (r"\boxed{1,234}", "1234", 0),
+            (r"\boxed{2/4}", r"\frac{1}{2}", 0),
+            ("\\boxed{\N{ARABIC-INDIC DIGIT FIVE}}", "5", 0),
+            (r"\boxed{5", "5", 0),
+            (r"\boxed{5} and then \boxed{6", "5", 0),
+            (r"\boxed{}", "5", 0),
+            ("5", "5", 0),
+            ("", "5", 0),
+            (LONG + r"\boxed{5}" + LONG, "5", 1),
+        ],
+    ),
+    "the last answer line and no box elsewhere": (
+        ["math_dapo", "math", "math_dapo_reasoning", "aime2024", "aime_2025"],
+        [
+            ("Answer: 34", "34", 1),
+            ("answer : 34", "34", 1),
+            ("Answer: 33\nAnswer: 34", "34", 1),
+            ("Answer: 34\nAnswer: 33", "34", -1),
+            ("Answer: $34$", "34", 1),
+            ("Answer: x = 34", "34", 1),
+            ("Answer: 12,345", "12345", 1),
+            (r"Answer: \boxed{34}", "34", 1),
+            (r"Answer: \frac12", r"\frac{1}{2}", 1),
+            ("Answer: 34 cm", "34", 1),
+            (r"Answer: 34\text{s}^2", "34", -1),
+            (r"Answer: 34\text{m}^2", "34", 1),
+            (r"so it is \boxed{34}", "34", -1),
+            (r"Answer: 33 as in \boxed{34}", "34", -1),
+            ("Answer: 34.", "34", -1),
+            ("Answer:", "34", -1),
+            ("34", "34", -1),
+            ("", "34", -1),
+            ("Answer: \N{FULLWIDTH DIGIT THREE}\N{FULLWIDTH DIGIT FOUR}", "34", -1),
+            ("Answer: 34" + " " * 290, "34", 1),
+            ("Answer: 34" + " " * 291, "34", -1),
+            (LONG + "Answer: 34", "34", 1),
+        ],
+    ),
+    "mathematically": (
+        ["numina_olympiads"],
+        [
+            (r"\boxed{2/4}", r"\frac{1}{2}", 1),
+            (r"\boxed{x+1}", r"$1+x$", 1),
+            (r"\boxed{7}", "8", 0),
+            ("", "8", 0),
+            (LONG, "8", 0),
+        ],
+    ),
+    "a tenth for the format": (
+        ["hiyouga/geometry3k"],
+        [
+            (r"<think>2 * 3</think> \boxed{6}", "6", 1.0),
+            (r"\boxed{6}", "6", 0.9),
+            (r"\boxed{12/2}", "6", 0.9),
+            (r"<think>2 * 3</think> \boxed{5}", "6", 0.1),
+            (r"<think>\boxed{6}</think>", "6", 0.9),
+            (r"first <think>2 * 3</think> \boxed{5}", "6", 0.0),
+            ("6", "6", 0.0),
+            ("", "6", 0.0),
+            ("<think>" * 15_000, "6", 0.0),
+        ],
+    ),
+    "the last tagged answer exactly": (
+        [f"searchR1_{name}" for name in SETS],
+        [
+            ("<answer>Paris</answer>", "Paris", 1),
+            ("<answer> the PARIS! </answer>", '{"target": ["Rome", "Paris"]}', 1),
+            ("<answer>Rome</answer> <answer>Paris</answer>", '["Paris"]', 1),
+            ("<answer>Paris</answer> <answer>Rome</answer>", '{"target": "Paris"}', 0),
+            ("<answer>1999</answer>", "1999", 1),
+            ("<answer>Paris</answer>" * 10, "Paris", 1),
+            ("<answer>Paris</answer>" * 11, "Paris", 0.25),
+            ("<answer>" * 11 + "Paris</answer>", "Paris", 0),
+            ("<answer>Paris is it</answer>", "Paris", 0),
+            ("Paris", "Paris", 0),
+            ("<answer>Paris", "Paris", 0),
+            ("", "Paris", 0),
+            ("<answer>" * 12_500, "Paris", 0),
+        ],
+    ),
+}
+"""Completion, reference and reward, by what counts."""
+
+
 @pytest.mark.parametrize(
-    ("completion", "reference", "expected"),
+    ("source", "completion", "reference", "expected"),
     [
-        ("6 * 12 = 72\n#### 72", "72", 1),
-        ("#### 1,234", "1234", 1),
-        ("#### 1234", "1,234", 1),
-        ("#### -3.5", "-3.5", 1),
-        ("#### 71\n#### 72", "72", 1),
-        ("#### 72\n#### 71", "72", 0),
-        ("#### 72.", "72", 0),
-        ("#### 72.0", "72", 0),
-        ("####72", "72", 0),
-        ("#### $72", "72", 0),
-        ("The answer is 72", "72", 0),
-        ("#### ٧٢", "72", 0),
-        ("#### 72" + " " * 293, "72", 1),
-        ("#### 72" + " " * 294, "72", 0),
-        ("", "72", 0),
-        (LONG + "#### 72", "72", 1),
-        ("#### 72" + LONG, "72", 0),
+        pytest.param(source, *row, id=f"{what}-{source}-{number}")
+        for what, (sources, rows) in GOLDEN.items()
+        for source in sources
+        for number, row in enumerate(rows)
     ],
 )
-def test_gsm8k_takes_the_last_number_after_four_hashes_near_the_end(
-    completion: str, reference: str, expected: float
-) -> None:
-    assert score("openai/gsm8k", completion, reference) == expected
-
-
-@pytest.mark.parametrize("source", ["lighteval/MATH", "DigitalLearningGmbH/MATH-lighteval", "HuggingFaceH4/MATH-500"])
-@pytest.mark.parametrize(
-    ("completion", "reference", "expected"),
-    [
-        (r"so \boxed{5}", "5", 1),
-        (r"\boxed{4} or rather \boxed{5}", "5", 1),
-        (r"\boxed{5} or rather \boxed{4}", "5", 0),
-        (r"\boxed{\frac{\sqrt{3}}{2}}", r"\frac{\sqrt{3}}{2}", 1),
-        (r"\boxed{\dfrac{1}{2}}", r"\frac12", 1),
-        (r"\boxed{1/2}", r"\frac{1}{2}", 1),
-        (r"\boxed{0.5}", r"\frac{1}{2}", 1),
-        (r"\boxed{.5}", "0.5", 1),
-        (r"\boxed{50\%}", "50", 1),
-        (r"\boxed{x = 5}", "5", 1),
-        (r"\boxed{90^\circ}", "90", 1),
-        (r"\boxed{\left( 1, 2 \right)}", "(1,2)", 1),
-        (r"\boxed{12\text{ cm}}", "12", 1),
-        (r"\boxed{\sqrt3}", r"\sqrt{3}", 1),
-        (r"\fbox{5}", "5", 0),
-        (r"\boxed{5} is \fbox{6}", "5", 1),
-        (r"\boxed {5}", "5", 0),
-        (r"$\boxed 5$ and \boxed{6}", "5", 1),
-        ("so \\boxed 5\nDone.", "5", 0),
-        (r"\boxed{50%}", "50", 0),
-        (r"\boxed{=5}", "5", 1),
-        (r"\boxed{ x = 5}", "5", 0),
-        (r"\boxed{\sqrt 3}", r"\sqrt{3}", 0),
-        (r"\boxed{\frac1{72}}", r"\frac{1}{72}", 1),
-        (r"\boxed{01/2}", r"\frac{1}{2}", 0),
-        (r"$\boxed 5$", "5", 1),
-        (r"\boxed{1,234}", "1234", 0),
-        (r"\boxed{2/4}", r"\frac{1}{2}", 0),
-        ("\\boxed{\N{ARABIC-INDIC DIGIT FIVE}}", "5", 0),
-        (r"\boxed{5", "5", 0),
-        (r"\boxed{5} and then \boxed{6", "5", 0),
-        (r"\boxed{}", "5", 0),
-        ("5", "5", 0),
-        ("", "5", 0),
-        (LONG + r"\boxed{5}" + LONG, "5", 1),
-    ],
-)
-def test_math_compares_the_text_in_the_last_box(source: str, completion: str, reference: str, expected: float) -> None:
-    assert score(source, completion, reference) == expected
-
-
-@pytest.mark.parametrize("source", ["math_dapo", "math", "math_dapo_reasoning", "aime2024", "aime_2025"])
-@pytest.mark.parametrize(
-    ("completion", "reference", "expected"),
-    [
-        ("Answer: 34", "34", 1),
-        ("answer : 34", "34", 1),
-        ("Answer: 33\nAnswer: 34", "34", 1),
-        ("Answer: 34\nAnswer: 33", "34", -1),
-        ("Answer: $34$", "34", 1),
-        ("Answer: x = 34", "34", 1),
-        ("Answer: 12,345", "12345", 1),
-        (r"Answer: \boxed{34}", "34", 1),
-        (r"Answer: \frac12", r"\frac{1}{2}", 1),
-        ("Answer: 34 cm", "34", 1),
-        (r"Answer: 34\text{s}^2", "34", -1),
-        (r"Answer: 34\text{m}^2", "34", 1),
-        (r"so it is \boxed{34}", "34", -1),
-        (r"Answer: 33 as in \boxed{34}", "34", -1),
-        ("Answer: 34.", "34", -1),
-        ("Answer:", "34", -1),
-        ("34", "34", -1),
-        ("", "34", -1),
-        ("Answer: \N{FULLWIDTH DIGIT THREE}\N{FULLWIDTH DIGIT FOUR}", "34", -1),
-        ("Answer: 34" + " " * 290, "34", 1),
-        ("Answer: 34" + " " * 291, "34", -1),
-        (LONG + "Answer: 34", "34", 1),
-    ],
-)
-def test_dapo_takes_the_last_answer_line_and_no_box_elsewhere(
-    source: str, completion: str, reference: str, expected: float
-) -> None:
-    assert score(source, completion, reference) == expected
-
-
-@pytest.mark.parametrize(
-    ("completion", "reference", "expected"),
-    [
-        (r"\boxed{2/4}", r"\frac{1}{2}", 1),
-        (r"\boxed{x+1}", r"$1+x$", 1),
-        (r"\boxed{7}", "8", 0),
-        ("", "8", 0),
-        (LONG, "8", 0),
-    ],
-)
-def test_numina_compares_mathematically(completion: str, reference: str, expected: float) -> None:
-    assert score("numina_olympiads", completion, reference) == expected
-
-
-@pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        (r"<think>2 * 3</think> \boxed{6}", 1.0),
-        (r"\boxed{6}", 0.9),
-        (r"\boxed{12/2}", 0.9),
-        (r"<think>2 * 3</think> \boxed{5}", 0.1),
-        (r"<think>\boxed{6}</think>", 0.9),
-        (r"first <think>2 * 3</think> \boxed{5}", 0.0),
-        ("6", 0.0),
-        ("", 0.0),
-        ("<think>" * 15_000, 0.0),
-    ],
-)
-def test_geometry3k_gives_a_tenth_for_the_format(completion: str, expected: float) -> None:
-    assert score("hiyouga/geometry3k", completion, "6") == pytest.approx(expected)
-
-
-SETS = ["nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"]
-
-
-@pytest.mark.parametrize("name", SETS)
-@pytest.mark.parametrize(
-    ("completion", "reference", "expected"),
-    [
-        ("<answer>Paris</answer>", "Paris", 1),
-        ("<answer> the PARIS! </answer>", '{"target": ["Rome", "Paris"]}', 1),
-        ("<answer>Rome</answer> <answer>Paris</answer>", '["Paris"]', 1),
-        ("<answer>Paris</answer> <answer>Rome</answer>", '{"target": "Paris"}', 0),
-        ("<answer>1999</answer>", "1999", 1),
-        ("<answer>Paris</answer>" * 10, "Paris", 1),
-        ("<answer>Paris</answer>" * 11, "Paris", 0.25),
-        ("<answer>" * 11 + "Paris</answer>", "Paris", 0),
-        ("<answer>Paris is it</answer>", "Paris", 0),
-        ("Paris", "Paris", 0),
-        ("<answer>Paris", "Paris", 0),
-        ("", "Paris", 0),
-        ("<answer>" * 12_500, "Paris", 0),
-    ],
-)
-def test_search_sets_match_the_last_tagged_answer_exactly(
-    name: str, completion: str, reference: str, expected: float
-) -> None:
-    assert score(f"searchR1_{name}", completion, reference) == expected
+def test_each_source_rewards_what_counts_there(source: str, completion: str, reference: str, expected: float) -> None:
+    assert score(source, completion, reference) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("reference", ['{"targets": ["Paris"]}', "[]", "[1999]", '{"target": null}'])
