@@ -37,7 +37,8 @@ def options_of(model: type[M]) -> Callable[[Command], Command]:
     """
     keys = [key for key in keys_of(model) if len(key.path) == 1]
     # What it shares with other commands comes last.
-    keys.sort(key=lambda key: key.path[0] not in model.__annotations__)
+    classes = [vars(one).get("__annotations__", {}) for one in model.__mro__]
+    keys.sort(key=lambda key: next(depth for depth, own in enumerate(classes) if key.path[0] in own))
 
     def decorated(command: Command) -> Command:
         @wraps(command)

@@ -13,7 +13,7 @@ from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.environments.protocol import Environment
 from rollstream.offline.collection import JOB, CollectReport, collect
-from rollstream.offline.options import AskingOptions, CollectOptions
+from rollstream.offline.options import CollectOptions, SamplesOptions
 from rollstream.offline.output import ToColumns, scored_columns
 from rollstream.offline.paths import OutputPaths
 from rollstream.offline.progress import Progress, begun_input
@@ -93,9 +93,7 @@ class Job:
         return CollectSettings(
             output=output,
             kind=kind,
-            num_samples=options.num_samples,
             sampling=self._sampling(environment),
-            concurrency=options.concurrency,
             described=self._described(),
             environment=environment,
             environments=self.environments,
@@ -105,7 +103,7 @@ class Job:
             bounds=SampleBounds(deadline_seconds=options.deadline, max_tries=1 if is_remote else 2),
             pool=PoolBounds(num_processes=options.scoring_processes),
             jsonl_copy=self.jsonl_copy,
-            **options.model_dump(include=set(AskingOptions.model_fields)),
+            **options.model_dump(include=set(SamplesOptions.model_fields)),
         )
 
     def _reads_rows(self) -> bool:

@@ -58,7 +58,14 @@ class AskingOptions(CommandOptions):
     overwrite: bool = Field(default=False, description="Begin anew: remove what an earlier call collected there.")
 
 
-class CollectOptions(AskingOptions):
+class SamplesOptions(AskingOptions):
+    """What `collect` and each of its collections have in common."""
+
+    num_samples: NumSamples = Field(default=1, description="Samples of each task.")
+    concurrency: Concurrency = Field(default=64, description="Most samples in flight.")
+
+
+class CollectOptions(SamplesOptions):
     """Options of `collect`. None: the environment's own value, or the default of whoever needs it."""
 
     source: str = Field(json_schema_extra=ARGUMENT, description="A file, hf://OWNER/NAME, an environment, topic:NAME.")
@@ -78,8 +85,6 @@ class CollectOptions(AskingOptions):
     split: Literal["train", "validate", "evaluate"] = Field(default="train", description="Tasks of an environment.")
     num_tasks: Count = Field(default=100, description="Tasks to take of an environment.")
     prompt_key: str = Field(default="prompt", description="Column with text or a list of messages.")
-    num_samples: NumSamples = Field(default=1, description="Samples of each task.")
-    concurrency: Concurrency = Field(default=64, description="Most samples in flight.")
     temperature: Temperature | None = Field(default=None, description="Default: the environment's, else 1.")
     top_p: TopP | None = Field(default=None, description="Default: the environment's, else 1.")
     max_tokens: MaxTokens | None = Field(

@@ -8,13 +8,13 @@ from pydantic import Field
 
 from rollstream.agents.samples import SampleBounds
 from rollstream.environments.pool.pool import PoolBounds
-from rollstream.offline.options import AskingOptions, Concurrency, NumSamples
+from rollstream.offline.options import SamplesOptions
 from rollstream.process.settings.declared import Declaration
 from rollstream.rows.write import Kind
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
 
-class CollectSettings(AskingOptions):
+class CollectSettings(SamplesOptions):
     """`described`: what else must be the same for a resume, e.g. the engine's model; JSON values without secrets.
 
     environment: its rubric scores the samples; "" for none. jsonl_copy: the rows of the output once more, as JSONL.
@@ -22,9 +22,7 @@ class CollectSettings(AskingOptions):
 
     output: Path
     kind: Kind
-    num_samples: NumSamples
     sampling: Sampling
-    concurrency: Concurrency
     described: Mapping[str, Any]
     environment: str = ""
     environments: Mapping[str, Declaration] = Field(default_factory=dict)
