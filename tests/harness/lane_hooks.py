@@ -20,8 +20,8 @@ from tests.harness.shared_servers import SERVERS, SharedServer, ask_at
 
 HEAVY = ("tests/engines/", "tests/e2e/")
 _NEEDS_TORCH = (
-    "backend", "control_tokens", "demo_prepare", "loop_shapes", "losses", "losses_reference", "optimizer", "rubric",
-    "sft", "sft_rollouts", "weight_store",
+    "backend", "bench_parts", "control_tokens", "demo_prepare", "load_environment", "losses", "sft", "sft_rollouts",
+    "weight_store",
 )  # fmt: skip
 LEARNING = [f"tests/unit/test_{name}.py" for name in _NEEDS_TORCH]
 LIGHT = ("tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.lanes import module_of, reached
+from tests.harness.lane_hooks import LEARNING
+from tests.harness.lanes import ROOT, module_of, reached
 
 TESTS = [
     Path("tests/chart/test_pods.py"),
@@ -40,3 +41,7 @@ def test_a_file_is_named_as_python_imports_it() -> None:
     assert module_of(Path("services/rollstream/bus/reader.py")) == "rollstream.bus.reader"
     assert module_of(Path("tests/unit/test_lanes.py")) == "tests.unit.test_lanes"
     assert module_of(Path("schemas/rollstream/schemas/avro/manifest.json")) == "rollstream.schemas"
+
+
+def test_the_files_that_one_process_runs_are_there() -> None:
+    assert [name for name in LEARNING if not (ROOT / name).is_file()] == []
