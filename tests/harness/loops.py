@@ -82,19 +82,6 @@ class Loop:
         account.check()
         return account
 
-    def kill(self, stage: str) -> None:
-        """kill -9; it is started again. Returns when two more steps show that the loop goes on."""
-        before = self.outside.steps()
-        self.stages[stage].process.kill()
-        self.until_step(before + 2)
-
-    def finish(self, num_steps: int) -> Account:
-        """Wait until the trainer has made its steps, then end the loop; the account."""
-        self.until(lambda: self.stages["trainer"].process.has_ended, "the trainer's exit 0")
-        account = self.end()
-        assert account.steps == num_steps
-        return account
-
     def end(self) -> Account:
         """End trainer and producer; once no stage has work left, the account, checked for losses."""
         self.stop("trainer")
@@ -103,9 +90,7 @@ class Loop:
 
 
 @contextmanager
-def a_loop(
-    run: Run, model: Path, *, num_steps: int = 0, correct_ratio: float = 0.5, token_seconds: float = 0.1
-) -> Iterator[Loop]:
+def a_loop(run: Run, model: Path, *, correct_ratio: float = 0.5, token_seconds: float = 0.1) -> Iterator[Loop]:
     """A loop on `sort_digits`, not started yet: scripted answers in the vocabulary of the trainer's tiny model."""
     scripted = {"correct_ratio": correct_ratio, "token_seconds": token_seconds}
     run.shared |= {"groups_per_step": GROUPS_PER_STEP, "max_policy_lag": MAX_POLICY_LAG}
@@ -121,7 +106,6 @@ def a_loop(
         "trainer": {
             "model_path": model,
             "checkpoints": run.directory / "checkpoints",
-            "num_steps": num_steps,
             "checkpoint_every": 4,
             "learning": {"learning_rate": 0.001, "threads": 1},
         },

@@ -111,23 +111,6 @@ def test_a_second_scorer_joins_a_busy_one_and_takes_over_and_no_rollout_is_skipp
     load.check_all_scored()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-def test_scorers_that_come_and_go_a_dozen_times_skip_no_rollout(run: Run) -> None:
-    load = Load(run)
-    previous = start(run, "scorer-0")
-    for number in range(1, 13):
-        name = f"scorer-{number}"
-        joined = start(run, name)
-        load.until(lambda: scored_by(run, name) > BATCH, f"the share of {name}")  # noqa: B023
-        if number % 3:
-            assert previous.terminate() == 0
-        else:
-            previous.kill()
-        previous = joined
-    load.check_all_scored()
-
-
 @pytest.mark.parametrize("stopped_at", ["batch_scored:3:SIGSTOP", pytest.param("in mid-batch", marks=pytest.mark.slow)])
 def test_a_scorer_stopped_past_its_session_harms_nothing_when_it_goes_on(run: Run, stopped_at: str) -> None:
     load = Load(run)
