@@ -66,7 +66,7 @@ class _Handler(Answering, BaseHTTPRequestHandler):
             self._refuse(_NO_SCHEMA)
 
     def do_POST(self) -> None:
-        schema = json.loads(self.body())["schema"]
+        schema = json.loads(json.loads(self.body())["schema"])
         if found := _VERSIONS.match(self.path):
             self._answer(self.server.register(found[1], schema))
         elif (found := _SUBJECT.match(self.path)) and (known := self.server.look_up(found[1], schema)):
