@@ -103,19 +103,14 @@ def test_a_response_of_100_kb_is_judged(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("response", "name", "arguments"),
+    "response",
     [
-        ('Sure, here it is:\n"A text"', "startend:quotation", {}),
-        ('"A text"\nI hope that helps.', "startend:quotation", {}),
-        ('Sure:\n"A text"\nI hope that helps.', "startend:quotation", {}),
-        ('*"A text"*', "startend:quotation", {}),
-        ('Sure:\n**"A text"**', "startend:quotation", {}),
+        'Sure, here it is:\n"A text"', '"A text"\nI hope that helps.', 'Sure:\n"A text"\nI hope that helps.', '*"A text"*',
+        'Sure:\n**"A text"**',
     ],
-)
-def test_loosely_an_introduction_an_ending_and_asterisks_are_forgiven(
-    response: str, name: str, arguments: dict[str, Any]
-) -> None:
-    sample = an_answer(response, instruction_id_list=[name], kwargs=[arguments])
+)  # fmt: skip
+def test_loosely_an_introduction_an_ending_and_asterisks_are_forgiven(response: str) -> None:
+    sample = an_answer(response, instruction_id_list=["startend:quotation"], kwargs=[{}])
     assert strictly_followed(sample) == [False]
     assert loosely_followed(sample) == [True]
 
