@@ -1,4 +1,7 @@
-"""Conducts a soak: keeps the stages alive, does what the schedule says, looks at them every few seconds."""
+"""Conducts a soak: keeps the stages alive, does what its schedule says, looks at them every few seconds.
+
+The schedule: restarts, kills, rollbacks, a generator that joins and leaves.
+"""
 
 import shutil
 import time
@@ -7,6 +10,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +26,6 @@ from tests.chaos.accounting import Account, OutsideClient
 from tests.chaos.fleet import Fleet
 from tests.chaos.leftovers import Leftovers
 from tests.soak.samples import Sample, Start, StartWatch, disk_mib, memory_and_handles
-from tests.soak.schedule import Event, Kind, schedule
 
 _TICK_SECONDS: Final = 0.1
 _FIRST_STEP_SECONDS: Final = 240.0
@@ -37,6 +40,32 @@ REPLACED: Final[dict[Stage, str]] = {
     "trainer": "trainer",
 }
 """Of each stage the process that is restarted; the others run from the first step to the last."""
+# Around a tenth of the steps, and near their end: there start times are compared. Between them the trainer, which is
+# alone, runs on for half of the steps, so that its memory can show growth.
+_COMPARED_RESTARTS_AT: Final = (0.06, 0.12, 0.18, 0.82, 0.88, 0.94)
+_OTHER_RESTARTS_AT: Final = (0.36, 0.56, 0.76)
+_ROLLBACKS_AT: Final = (0.26, 0.98)
+_JOINER_COMES_AT, _JOINER_LEAVES_AT = 0.42, 0.5
+_APART: Final = 0.01
+
+
+class Kind(StrEnum):
+    """What is done."""
+
+    RESTART = "restart"
+    KILL = "kill -9"
+    ROLL_BACK = "roll back"
+    JOIN = "join"
+    LEAVE = "leave"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Event:
+    """At this share of the steps, this is done to a process of this stage."""
+
+    at: float
+    kind: Kind
+    stage: Stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +229,22 @@ class Soak:
         if lost or twice:
             self._problems.append(f"{lost} groups were lost, {twice} closed twice")
         return account
+
+
+def schedule() -> list[Event]:
+    """Every event of a soak, in order. Every other restart is a kill."""
+    restarts = [
+        Event(at=at + _APART * number, kind=Kind.KILL if (turn + number) % 2 else Kind.RESTART, stage=stage)
+        for turn, at in enumerate(sorted((*_COMPARED_RESTARTS_AT, *_OTHER_RESTARTS_AT)))
+        for number, stage in enumerate(REPLACED)
+        if at in _COMPARED_RESTARTS_AT or stage != "trainer"
+    ]
+    rollbacks = [Event(at=at, kind=Kind.ROLL_BACK, stage="trainer") for at in _ROLLBACKS_AT]
+    joiner = [
+        Event(at=_JOINER_COMES_AT, kind=Kind.JOIN, stage="generator"),
+        Event(at=_JOINER_LEAVES_AT, kind=Kind.LEAVE, stage="generator"),
+    ]
+    return sorted([*restarts, *rollbacks, *joiner])
 
 
 def _weight_version(port: int) -> int:

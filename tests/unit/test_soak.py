@@ -7,9 +7,8 @@ import pytest
 
 from rollstream.schemas.errors import ConfigurationError
 from tests.chaos.small_run import servers_of
-from tests.soak.conduct import REPLACED
+from tests.soak.conduct import REPLACED, Kind, schedule
 from tests.soak.samples import Sample, Start, disk_mib, draw
-from tests.soak.schedule import Kind, schedule
 from tests.soak.verdict import Verdict, unjudged, verdicts
 
 
