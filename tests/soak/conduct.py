@@ -5,8 +5,6 @@ The schedule: restarts, kills, rollbacks, a generator that joins and leaves.
 
 import shutil
 import time
-import urllib.error
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,13 +23,14 @@ from rollstream.schemas.topics import PROMPTS, ROLLOUTS
 from tests.chaos.accounting import Account, OutsideClient
 from tests.chaos.fleet import Fleet
 from tests.chaos.leftovers import Leftovers
+from tests.harness.scraping import scraped
 from tests.soak.samples import Sample, Start, StartWatch, disk_mib, memory_and_handles
 
 _TICK_SECONDS: Final = 0.1
 _FIRST_STEP_SECONDS: Final = 240.0
 _STANDS_STILL_SECONDS: Final = 240.0
 _LEAST_FREE_BYTES: Final = 2**27
-_VERSION: Final = "rollstream_trainer_weight_version "
+_VERSION: Final = "rollstream_trainer_weight_version"
 JOINER: Final = "generator-2"
 REPLACED: Final[dict[Stage, str]] = {
     "generator": "generator-1",
@@ -170,7 +169,7 @@ class Soak:
             self.say(f"step {self._step} after {seconds:.0f} s: {sum(memory.values()):.0f} MiB, lag {dict(sample.lag)}")
 
     def _note_step(self) -> None:
-        step = max(self._step, _weight_version(self.watch.ports["trainer"]))
+        step = max(self._step, int(scraped(self.watch.ports["trainer"], _VERSION) or 0))
         if step > self._step:
             self._step, self._moved_at = step, time.monotonic()
         patience = _STANDS_STILL_SECONDS if self._step else _FIRST_STEP_SECONDS
@@ -245,13 +244,3 @@ def schedule() -> list[Event]:
         Event(at=_JOINER_LEAVES_AT, kind=Kind.LEAVE, stage="generator"),
     ]
     return sorted([*restarts, *rollbacks, *joiner])
-
-
-def _weight_version(port: int) -> int:
-    """The version that the trainer published last; 0 while none answers."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5.0) as answer:
-            lines = answer.read().decode().splitlines()
-    except (urllib.error.URLError, OSError):
-        return 0
-    return next((int(float(line.removeprefix(_VERSION))) for line in lines if line.startswith(_VERSION)), 0)
