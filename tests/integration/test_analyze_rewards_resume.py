@@ -120,14 +120,6 @@ def test_a_threshold_may_be_another_one_when_it_goes_on(tmp_path: Path, own_rewa
     assert [row["passed"] for row in scored(rollouts, *words, "-2")] == [True, True, True, False] * 25
 
 
-def test_two_runs_never_write_the_same_output(tmp_path: Path, own_rewards: str) -> None:
-    rollouts, words = written(tmp_path / "rollouts.jsonl", [a_row("a")]), ("--reward_fn", "custom")
-    other = OutputPaths(tmp_path / "rollouts_with_rewards.jsonl")
-    with other.locked(), pytest.raises(ConfigurationError, match="another process"):
-        analyzed(rollouts, *words, f"{own_rewards}.brevity")
-    assert [row["reward"] for row in scored(rollouts, *words, f"{own_rewards}.brevity")] == [-1.0]
-
-
 def test_rollouts_that_change_while_they_are_scored_get_no_rewards(tmp_path: Path, own_rewards: str) -> None:
     rollouts = written(tmp_path / "rollouts.jsonl", [a_row(f"answer {number}", number) for number in range(100)])
     function = {"reward_fn": "custom", "path": f"{own_rewards}.brevity"}

@@ -90,18 +90,6 @@ def test_sigterm_ends_a_collection_early_and_the_same_command_goes_on(tmp_path):
     assert len(lines_of(output)) == 400
 
 
-def test_a_second_process_on_the_same_output_is_refused_while_the_first_goes_on(tmp_path):
-    source, output = some_prompts(tmp_path / "data.jsonl", 200), tmp_path / "out.jsonl"
-    progress = tmp_path / "out.jsonl_progress.sqlite"
-    first = started(tmp_path, output, source, token_seconds=0.05)
-    wait_until(lambda: has_noted(progress, 1) or first.has_ended, first.said)
-    second = started(tmp_path, output, source, token_seconds=0.05)
-    assert second.wait() != 0
-    assert "another process writes" in second.said()
-    assert not first.has_ended
-    first.terminate()
-
-
 PEAK = """
 import sys
 from pathlib import Path

@@ -2,13 +2,18 @@
 
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
+from rollstream.bus.reader import TopicReader
 from rollstream.offline.continuous.production import PROGRESS
 from rollstream.process.crash_points import CRASH_AT
+from rollstream.process.settings.base import KafkaSettings
 from tests.harness.collecting import noted_facts, noted_samples
 from tests.harness.fake_openai import fake_openai
 from tests.harness.offline_commands import NUM_ROWS, OfflineCommand, offline_command
@@ -97,3 +102,35 @@ def test_a_command_that_asks_a_server_goes_on_and_asks_nothing_again_that_was_no
         go_on(command)
         assert len(server.asked) - num_asked == 2 * NUM_ROWS - num_noted
     check(command)
+
+
+@pytest.fixture
+def topics(kafka: str, topic_prefix: str) -> Iterator[tuple[str, str]]:
+    """Two topics, the first with a prompt in each record, half of them twice."""
+    names = f"{topic_prefix}.tasks", f"{topic_prefix}.collected"
+    admin = AdminClient({"bootstrap.servers": kafka})
+    for future in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+        future.result(20)
+    producer = Producer({"bootstrap.servers": kafka, "linger.ms": 0})
+    for row in [*range(NUM_ROWS), *range(0, NUM_ROWS, 2)]:
+        producer.produce(names[0], f'{{"prompt": "{row:05}="}}'.encode(), partition=row % 2)
+    assert producer.flush(20) == 0
+    yield names
+    for future in admin.delete_topics(list(names)).values():
+        future.result(20)
+
+
+@pytest.mark.parametrize("point", [*OF_BATCHES, "row_published", "row_published:150", "row_published:200"])
+def test_a_topic_is_collected_into_another_one_wherever_it_is_killed(
+    point: str, tmp_path: Path, kafka: str, topics: tuple[str, str]
+) -> None:
+    made = offline_command("collect a topic", tmp_path, kafka)
+    words = tuple(word.replace("TASKS", topics[0]).replace("COLLECTED", topics[1]) for word in made.words)
+    command = replace(made, words=words)
+    kill(command, point)
+    go_on(command)
+    check(command)
+    reader = TopicReader(KafkaSettings(bootstrap_servers=kafka), [topics[1]])
+    keys = [message.key for message in reader.to_end()]
+    reader.close()
+    assert len(keys) == len(set(keys)) == 2 * NUM_ROWS

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from rollstream.offline.ended import EndedSample
-from rollstream.offline.paths import OutputPaths
 from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import task_of
 from rollstream.process.settings.declared import Declaration
@@ -296,13 +295,6 @@ def test_the_copy_is_written_while_the_output_is_still_held(tmp_path):
     collected(some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl", jsonl_copy=lock))
     # A copy by the lock's own name goes when the lock is let go. One that was written afterwards would still be there.
     assert not lock.exists()
-
-
-def test_a_second_collection_into_the_same_output_is_refused_as_long_as_the_first_runs(tmp_path):
-    source, settings = some_prompts(tmp_path / "data.jsonl", 2), settings_for(tmp_path / "out.jsonl")
-    with OutputPaths(tmp_path / "out.jsonl").locked(), pytest.raises(ConfigurationError, match="right now"):
-        collected(source, settings)
-    collected(source, settings)
 
 
 def test_samples_are_scored_and_the_end_says_what_is_worth_knowing(tmp_path):
