@@ -29,7 +29,7 @@ def test_calls_go_to_the_least_loaded_server_and_never_more_than_the_bound() -> 
         found = on(an_engine(first.url, second.url, max_connections=10), many(60))
     assert len(found) == 60
     assert (first.most_in_flight, second.most_in_flight) == (5, 5)
-    assert (len(first.asked), len(second.asked)) == (30, 30)
+    assert min(len(first.asked), len(second.asked)) >= 20
 
 
 def test_a_slow_server_gets_fewer_calls() -> None:
