@@ -149,16 +149,6 @@ def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, kafka, topics):
     kill_at_random(tmp_path, kafka, topics, num_kills=20)
 
 
-def test_two_processes_on_one_directory_are_refused(tmp_path, kafka, topics):
-    given = words(tmp_path, kafka, topics, "--watch", "--every", "1s")
-    put(kafka, topics[0], task("a"))
-    first = started(tmp_path, given)
-    wait_until(lambda: records(kafka, topics[1]) or first.has_ended, first.said)
-    second = CliRunner().invoke(command, given)
-    assert "another process writes" in str(second.exception)
-    assert first.terminate() == 0
-
-
 def test_a_topic_that_is_not_there_or_lost_messages_is_named(tmp_path, kafka, topics):
     given = words(tmp_path, kafka, topics)
     missing = CliRunner().invoke(command, [f"{given[0]}-not", *given[1:]])

@@ -181,15 +181,6 @@ def test_a_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path) 
         assert again.row.fields == {"prompt": "new"}
 
 
-def test_a_part_of_bad_rows_alone_leaves_nothing_to_finish(tmp_path: Path) -> None:
-    source, output = tmp_path / "one.jsonl", tmp_path / "out"
-    source.write_text("{}\n")
-    said = look(source, output)
-    assert said == [f"1 rows can't be asked: they are listed in {output}/part-000001_bad_rows.jsonl"]
-    with TakenRows(output / PROGRESS) as taken:
-        assert (taken.open_batches(), taken.next_batch) == ([], 2)
-
-
 @pytest.mark.parametrize(("name", "kind"), [("a.jsonl", "jsonl"), ("a.parquet", "parquet"), ("a", "hf")])
 def test_a_full_disk_is_a_broken_world_and_the_former_file_stays(tmp_path: Path, name: str, kind: Kind) -> None:
     path = tmp_path / name

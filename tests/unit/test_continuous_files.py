@@ -14,7 +14,6 @@ from rollstream.cli.options import Period
 from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
 from rollstream.offline.continuous import batches
-from rollstream.offline.continuous.batches import Batch, take
 from rollstream.offline.continuous.production import PROGRESS
 from rollstream.offline.continuous.run import run_continuous
 from rollstream.offline.continuous.sources import FilesSource
@@ -117,6 +116,8 @@ def test_only_bad_rows_make_a_list_and_no_rollouts(tmp_path):
     looked(job(tmp_path, source))
     assert len(lines_of(tmp_path / "out" / "part-000001_bad_rows.jsonl")) == 1
     assert prompts(tmp_path / "out") == []
+    with TakenRows(tmp_path / "out" / PROGRESS) as taken:
+        assert (taken.open_batches(), taken.next_batch) == ([], 2)
     looked(job(tmp_path, put(source, "a")))
     assert prompts(tmp_path / "out") == ["a"]
 
@@ -161,21 +162,6 @@ def test_more_rows_than_a_part_takes_make_several(tmp_path, monkeypatch):
     looked(job(tmp_path, put(tmp_path / "rows.jsonl", *"abcdefghij")))
     sizes = [len(lines_of(tmp_path / "out" / f"part-00000{number}.jsonl")) for number in (1, 2, 3)]
     assert sizes == [4, 4, 2]
-
-
-def test_what_was_begun_and_not_noted_is_begun_anew(tmp_path):
-    source, out = put(tmp_path / "rows.jsonl", "a", "b"), tmp_path / "out"
-    out.mkdir()
-    with TakenRows(out / PROGRESS) as taken:
-        files = FilesSource(source, settled_seconds=0)
-        with pytest.raises(ZeroDivisionError), taken.transaction():
-            taken.note_marks({"place": taken.is_new(b"key", "") / 0})
-        assert taken.is_new(b"key", "")
-        # The process ends after the part was noted, and before it was collected.
-        counts = take(Batch(out, taken.next_batch), files.look(taken), files, taken, "prompt", Stop())
-        assert (counts.num_rows, taken.open_batches(), taken.next_batch) == (2, [1], 2)
-    looked(job(tmp_path, source))
-    assert prompts(out) == ["a", "b"]
 
 
 def test_rows_are_known_as_long_as_their_file_is_there_and_others_for_some_days(tmp_path):
@@ -266,11 +252,6 @@ def test_outputs_that_do_not_fit_are_refused(tmp_path):
     (tmp_path / "broken" / PROGRESS).write_bytes(b"no database at all, but long enough to be looked at" * 20)
     with pytest.raises(ConfigurationError, match="is damaged, or of another program"):
         looked(job(tmp_path, source, output=tmp_path / "broken"))
-
-
-def test_a_state_that_can_not_be_written_ends_the_process(tmp_path):
-    with pytest.raises(ConfigurationError, match="nowhere/state"):
-        TakenRows(tmp_path / "nowhere" / "state")
 
 
 def test_periods_are_written_with_their_unit():
