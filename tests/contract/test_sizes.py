@@ -16,7 +16,7 @@ INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
     "services/rollstream/agents": 400,
-    "services/rollstream/archive": 2_050,
+    "services/rollstream/archive": 1_550,
     "services/rollstream/bus": 3_250,
     "services/rollstream/cli": 2_450,
     "services/rollstream/client": 350,
