@@ -22,7 +22,6 @@ from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
 from rollstream.schemas.prompt import Sampling
-from tests.harness.processes import StartedProcess
 
 
 def some_prompts(path: Path, count: int) -> Path:
@@ -33,19 +32,6 @@ def some_prompts(path: Path, count: int) -> Path:
             fields = {"prompt": f"{digits}=", "answer": "".join(sorted(digits)), "extra_info": {"index": row}}
             stream.write(json.dumps(fields) + "\n")
     return path
-
-
-def has_come_far(folder: Path, size: int, running: StartedProcess) -> bool:
-    """Whether a command that writes into `folder` has ended, or written `size` bytes of files that nobody reads yet."""
-    return running.has_ended or _hidden_bytes(folder) >= size
-
-
-def _hidden_bytes(folder: Path) -> int:
-    total = 0
-    for path in folder.glob(".*"):
-        with suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:

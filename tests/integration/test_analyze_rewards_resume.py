@@ -1,7 +1,6 @@
-"""`analyze-rewards` that was stopped or killed goes on: row P9 of the formats."""
+"""`analyze-rewards` that was stopped goes on: row P9 of the formats."""
 
 import json
-import random
 import signal
 import sys
 from functools import partial
@@ -11,14 +10,12 @@ import pytest
 
 from rollstream.cli.analyze_rewards import command
 from rollstream.offline.options import ScoresOptions
-from rollstream.offline.paths import OutputPaths
 from rollstream.offline.scores.request import scores_request
 from rollstream.offline.scores.run import score_rollouts
 from rollstream.schemas.errors import ConfigurationError
-from tests.harness.collecting import has_come_far, noted_samples
+from tests.harness.collecting import noted_samples
 from tests.harness.forking import run_words, start_forked
-from tests.harness.processes import StartedProcess
-from tests.harness.scoring import a_row, analyzed, output_rows, put_own_rewards, scored, sha256, written
+from tests.harness.scoring import a_row, analyzed, put_own_rewards, scored, written
 from tests.harness.waits import wait_until
 
 BATCH_ROWS = 64
@@ -129,62 +126,7 @@ def test_rollouts_that_change_while_they_are_scored_get_no_rewards(tmp_path: Pat
     assert not (tmp_path / "rollouts_with_rewards.jsonl").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(("suffix", "num_kills"), [(".parquet", 20), (".jsonl", 20)])
-def test_wherever_it_is_killed_no_row_is_lost_and_at_most_one_batch_is_scored_again(
-    tmp_path: Path, own_rewards: str, suffix: str, num_kills: int
-) -> None:
-    rows = [a_row(f"answer {index:04}", index // 4, index % 4) for index in range(1500)]
-    rollouts, output = written(tmp_path / f"rollouts{suffix}", rows), tmp_path / f"rollouts_with_rewards{suffix}"
-    before, chooser = sha256(rollouts), random.Random(11)
-    words = ("--reward_fn", "custom", f"{own_rewards}.counted")
-    line = ("--rollouts", str(rollouts), "--num_processes", "1", *words)
-    # A third of the kills come when all is scored, while the output is written.
-    points = sorted(chooser.randint(1, len(rows) * 3 // 2) for _ in range(num_kills))
-    num_killed = 0
-    for point in points:
-        running = start_forked(partial(run, tmp_path / "code", *line), log=tmp_path / "log")
-        wait_until(partial(has_scored, tmp_path, min(point, len(rows)), running), "scores", every_seconds=0.02)
-        if point > len(rows):
-            wait_until(partial(has_come_far, tmp_path, chooser.randint(1, 4), running), "work", every_seconds=0.002)
-        running.kill()
-        if output.exists():
-            # It was whole before it could be killed: one more run would score all anew.
-            break
-        num_killed += 1
-        assert len(set(calls(tmp_path))) - num_noted(output) <= BATCH_ROWS
-    assert num_killed >= num_kills // 2
-    if not output.exists() or num_noted(output):
-        ended(start_forked(partial(run, tmp_path / "code", *line), log=tmp_path / "log"))
-    assert [(row["data_idx"], row["sample_idx"], row["reward"]) for row in output_rows(rollouts)] == [
-        (index // 4, index % 4, float(index)) for index in range(len(rows))
-    ]
-    assert set(calls(tmp_path)) == {row["response"] for row in rows}
-    assert len(calls(tmp_path)) - len(rows) <= BATCH_ROWS * num_killed
-    assert sha256(rollouts) == before
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["code", "log", rollouts.name, output.name])
-
-
-def has_scored(folder: Path, num_rows: int, running: StartedProcess) -> bool:
-    return running.has_ended or len(calls(folder)) >= num_rows
-
-
-def num_noted(output: Path) -> int:
-    return len(noted_samples(OutputPaths(output).progress))
-
-
-def run(code: Path, *words: str) -> None:
-    """Be the command in a process of its own."""
-    sys.path.insert(0, str(code))
-    command(list(words))
-
-
 def run_script(code: Path, *words: str) -> None:
     """Be `rollstream analyze-rewards`, as people start it, in a process of its own."""
     sys.path.insert(0, str(code))
     run_words("analyze-rewards", *words)
-
-
-def ended(process: StartedProcess) -> None:
-    assert process.wait() == 0, process.said()

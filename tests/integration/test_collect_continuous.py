@@ -1,7 +1,6 @@
-"""Continuous collections as processes: topics in and out, killed at any point; no row is lost or there twice."""
+"""Continuous collections as processes: topics in and out."""
 
 import json
-import random
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -124,29 +123,6 @@ def test_a_topic_is_asked_of_a_server_that_options_name_or_that_the_file_names(t
         assert done.exit_code == 0, done.output
     assert asked(tmp_path / "out") == asked(tmp_path / "other") == {"a": 1, "b": 1}
     assert len(server.asked) == 4
-
-
-def kill_at_random(tmp_path: Path, kafka: str, topics: tuple[str, str], num_kills: int) -> None:
-    """Kill a collection whose source goes on, again and again; at the end each row is there once."""
-    given, chance = words(tmp_path, kafka, topics, "--watch", "--every", "1s"), random.Random(3)
-    for kill in range(num_kills):
-        names = [f"{kill}-{number}" for number in range(20)]
-        put(kafka, topics[0], *map(task, names), *map(task, names[:5]))
-        process = started(tmp_path, given)
-        wanted = 40 * kill + chance.randint(1, 40)
-        wait_until(lambda: len(records(kafka, topics[1])) >= wanted or process.has_ended, process.said)  # noqa: B023
-        process.kill()
-    last = started(tmp_path, words(tmp_path, kafka, topics))
-    assert last.wait(60) == 0, last.said()
-    wanted_rows = {f"{kill}-{number}": 2 for kill in range(num_kills) for number in range(20)}
-    assert Counter(row["prompt"] for _, row in records(kafka, topics[1])) == wanted_rows
-    assert asked(tmp_path / "out") == wanted_rows
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_twenty_kills_lose_nothing_and_repeat_nothing(tmp_path, kafka, topics):
-    kill_at_random(tmp_path, kafka, topics, num_kills=20)
 
 
 def test_a_topic_that_is_not_there_or_lost_messages_is_named(tmp_path, kafka, topics):

@@ -1,8 +1,6 @@
-"""`filter-difficulty` as a command, after `analyze-rewards`, and killed at random points."""
+"""`filter-difficulty` as a command, after `analyze-rewards`."""
 
 import json
-import random
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +10,6 @@ from click.testing import CliRunner
 
 from rollstream.cli.analyze_rewards import command as analyze_rewards
 from rollstream.cli.filter_difficulty import command as filter_difficulty
-from tests.harness.collecting import has_come_far
-from tests.harness.forking import start_forked
-from tests.harness.waits import wait_until
 
 STRATEGIES = ["percentile", "pass_rate", "mean_reward", "adaptive"]
 
@@ -97,48 +92,3 @@ def test_thresholds_and_json_of_the_command(tmp_path: Path) -> None:
     )
     assert result.exit_code == 2
     assert "'--pass_rate_thresholds': expected three different numbers from 0 to 100, descending" in result.output
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("num_kills", [20])
-def test_wherever_it_is_killed_a_summary_stands_only_beside_whole_files(tmp_path: Path, num_kills: int) -> None:
-    path, chooser = tmp_path / "scored.jsonl", random.Random(5)
-    rows = [
-        {
-            "prompt": f"p{n // 4}",
-            "data_idx": n // 4,
-            "sample_idx": n % 4,
-            "reward": chooser.random(),
-            "response": "r" * 90,
-        }
-        for n in range(4_000)
-    ]
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    out = tmp_path / "out"
-    words = ["--data_path", str(path), "--output_dir", str(out)]
-    assert CliRunner().invoke(filter_difficulty, words).exit_code == 0
-    expected = contents(out)
-    assert sum(content.count(b"\n") for name, content in expected.items() if name.endswith(".jsonl")) == 4_000
-    num_killed = 0
-    for _ in range(num_kills):
-        running = start_forked(partial(run, *words), log=tmp_path / "log")
-        size = chooser.randint(0, 1_000_000)
-        wait_until(partial(has_come_far, out, size, running), "work", every_seconds=0.002)
-        num_killed += not running.has_ended
-        running.kill()
-        left = {name: content for name, content in contents(out).items() if not name.startswith(".")}
-        assert all(expected[name] == content for name, content in left.items())
-        assert "summary_percentile.json" not in left or left == expected
-    assert num_killed >= num_kills // 2, "it was mostly finished before it could be killed"
-    assert CliRunner().invoke(filter_difficulty, words).exit_code == 0
-    assert contents(out) == expected
-
-
-def run(*words: str) -> None:
-    """Be the command in a process of its own."""
-    filter_difficulty(list(words))
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

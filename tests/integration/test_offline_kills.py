@@ -1,5 +1,6 @@
 """Every offline command is killed at each of its crash points, and goes on: no row is lost, and none is there twice."""
 
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -62,6 +63,25 @@ def test_a_command_that_is_killed_goes_on(name: str, point: str, tmp_path: Path)
     kill(command, point)
     go_on(command)
     check(command)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", POINTS)
+def test_a_command_that_is_killed_at_random_moments_goes_on(name: str, tmp_path: Path) -> None:
+    command, chance = offline_command(name, tmp_path), random.Random(7)
+    for _ in range(20):
+        process, moment = command.start(), time.monotonic() + chance.uniform(0.0, 2.0)
+        wait_until(lambda: process.has_ended or time.monotonic() > moment, process.said)  # noqa: B023
+        process.kill()
+    go_on(command)
+    check(command)
+
+
+def test_what_was_scored_is_noted_with_each_batch(tmp_path: Path) -> None:
+    command = offline_command("analyze-rewards", tmp_path)
+    kill(command, "progress_committed:2")
+    assert len(noted_samples(tmp_path / "scored.jsonl_progress.sqlite")) == 128
 
 
 @pytest.mark.parametrize("point", POINTS["filter-difficulty"])
