@@ -48,8 +48,8 @@ def test_the_alias_is_answered_and_another_name_is_refused_without_a_reward(tmp_
     # Looking whether the proxy is ready asks no model, and the other name never came to the server.
     assert num_asked == len(server.asked) == 3
     assert wrong.returncode == 70, wrong.stdout
-    assert "refused: " in wrong.stdout
-    assert "Invalid model name passed in model=gpt-9" in wrong.stdout
+    assert "refused: " in wrong.stderr
+    assert "Invalid model name passed in model=gpt-9" in wrong.stderr
     failures = lines_of(tmp_path / "wrong.jsonl_failures.jsonl")
     assert len(failures) == 3
     assert not any("reward" in row for row in failures)
