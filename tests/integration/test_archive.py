@@ -13,7 +13,8 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from rollstream.archive.archive import Archive
-from rollstream.archive.archiver import Archiver
+from rollstream.archive.archiver import ENOUGH_RECORDS, Archiver, PassReport
+from rollstream.archive.archiver import archive as follow_run
 from rollstream.archive.pieces import identity_of
 from rollstream.archive.reading import Joined, joined
 from rollstream.bus.admin import KafkaAdmin
@@ -43,7 +44,6 @@ from tests.harness.waits import wait_until
 
 POINTS = ("archive_file_written", "archive_file_named")
 PROMPTS = 4
-KILLS = 10
 
 
 @pytest.fixture
@@ -203,17 +203,34 @@ def test_a_pass_ends_after_the_next_piece_of_each_topic_when_the_process_is_to_e
     check_same_as_afresh(run)
 
 
-def test_following_waits_until_a_file_is_worth_it_and_goes_on_until_it_is_asked_to_end(run: Run, archive: Path) -> None:
+def test_following_goes_on_until_it_is_asked_to_end(run: Run, archive: Path) -> None:
+    prompts_of(run, 1)
     process = start_forked(partial(follow, run.config, archive), log=run.directory / "archive.log")
     try:
-        for row in (1, 2):
-            prompts_of(run, row)
-            wait_until(lambda count=row: archived_keys(archive).total() >= count * GROUP_SIZE, process.said)
+        wait_until(lambda: archived_keys(archive).total() == GROUP_SIZE, process.said)
         assert process.terminate() == 0
     finally:
         process.kill()
-    assert archived_keys(archive).total() == 2 * GROUP_SIZE
-    assert process.said().count("added") <= 3, "a look that finds little writes nothing"
+
+
+def test_following_writes_what_has_come_when_there_is_enough_or_after_some_looks(run: Run, archive: Path) -> None:
+    on_bus, stop, reports = run.on_bus, Stop(), list[PassReport]()
+
+    def told(report: PassReport) -> None:
+        reports.append(report)
+        if len(reports) == 2:
+            stop.ask()
+        prompts_of(run, len(reports))
+
+    follow_run(on_bus, archive, told, every_seconds=0.01, stop=stop)
+    assert [report.num_rollouts for report in reports] == [0, GROUP_SIZE]
+    with Archive.writing(archive, identity_of(on_bus)) as opened:
+        archiver = Archiver(on_bus, opened)
+        assert not archiver.is_worth_a_pass(), "the prompts that came last"
+        run.publish("scored", [("same-partition", b"no record")] * ENOUGH_RECORDS)
+        assert archiver.is_worth_a_pass()
+        assert archiver.make_pass().num_unreadable == ENOUGH_RECORDS
+        assert not archiver.is_worth_a_pass()
 
 
 def killed_pass(run: Run, crash_at: str) -> StartedProcess:
@@ -231,21 +248,24 @@ def test_kill_9_at_each_file_loses_nothing_and_doubles_nothing(run: Run, archive
     put_entries(run, an_entry(EntryKind.SKIP, step=0, weight_version=9, skipped=named))
     run.publish("scored", [("stranger", b"no record")])
     there, kills = on_topic(run), 0
-    # The third file that each process writes: so no process gets far, and each file is met.
-    while killed_pass(run, f"{point}:3").wait() == -signal.SIGKILL:
+    # At the fourth file that each process writes: so none gets far.
+    while killed_pass(run, f"{point}:4").wait() == -signal.SIGKILL:
         kills += 1
         found = archived_keys(archive)
         assert set(found.values()) <= {1}
         assert found.keys() <= there.keys()
-    assert kills >= 5
+    assert kills >= 4
     assert archived_keys(archive) == Counter(there.keys())
     check_same_as_afresh(run)
 
 
-def test_kill_9_at_any_moment_of_a_writer_that_goes_on_loses_and_doubles_nothing(run: Run, archive: Path) -> None:
+@pytest.mark.parametrize("num_kills", [4, pytest.param(10, marks=pytest.mark.slow)])
+def test_kill_9_at_any_moment_of_a_writer_that_goes_on_loses_and_doubles_nothing(
+    run: Run, archive: Path, num_kills: int
+) -> None:
     chooser = random.Random(3)
     put_entries(run, a_start())
-    for version in range(1, KILLS + 1):
+    for version in range(1, num_kills + 1):
         prompt, *_ = prompts_of(run, *range(4 * version, 4 * version + 4))
         put_entries(run, a_step(on_topic(run), version, prompt, parent=version - 1, number=version))
         process = start_forked(partial(archive_until_stopped, run.config, archive), log=run.directory / "archive.log")
@@ -257,5 +277,5 @@ def test_kill_9_at_any_moment_of_a_writer_that_goes_on_loses_and_doubles_nothing
     archive_in_small_pieces(run.config, archive)
     assert archived_keys(archive) == Counter(on_topic(run).keys())
     tables = joined(archive)
-    assert tables.rollouts.trained.sum() == KILLS * GROUP_SIZE
+    assert tables.rollouts.trained.sum() == num_kills * GROUP_SIZE
     check_same_as_afresh(run)
