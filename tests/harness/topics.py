@@ -30,6 +30,11 @@ def add_partitions(kafka: KafkaSettings, topic: str, count: int) -> None:
     """Have the topic have so many partitions, more than before."""
     with admin_client(kafka) as client:
         client.create_partitions([NewPartitions(topic, count)])[topic].result(20)
+        # The controller made them; a producer that asks the broker at once may hear of the former ones alone.
+        wait_until(
+            lambda: len(client.list_topics(topic, timeout=20).topics[topic].partitions) == count,
+            f"{count} partitions of {topic} to be listed",
+        )
 
 
 def keep_for(kafka: KafkaSettings, run: str, *, seconds: int, segment_seconds: int) -> None:

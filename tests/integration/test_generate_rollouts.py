@@ -1,4 +1,4 @@
-"""`generate-rollouts`, source document 001: its flags, its columns, its snippets, against servers and in process."""
+"""`generate-rollouts`, its flags, its columns, its snippets, against servers and in process."""
 
 import asyncio
 import json

@@ -245,7 +245,7 @@ def test_the_scripts_function_takes_no_missing_value_for_a_text(missing: object)
             default_compute_score(*values)  # type: ignore[arg-type]
 
 
-"""What the source document types after its import."""
+"""What people type after its import."""
 
 
 @pytest.mark.parametrize(

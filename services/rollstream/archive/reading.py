@@ -20,14 +20,14 @@ from rollstream.schemas.ledger import EntryKind
 
 OPEN: Final = "open"
 _CUTS: Final = (EntryKind.RESTART.value, EntryKind.ROLLBACK.value)
-_OF_FATE: Final = ("group_id", "outcome", "reason", "trained_step", "closed_in_step", "closed_by")
+_OF_OUTCOME: Final = ("group_id", "outcome", "reason", "trained_step", "closed_in_step", "closed_by")
 _OF_RECORD: Final = ("partition", "offset", "group_id", "rollout_id")
 
 
 class Joined(NamedTuple):
-    """`rollouts`: each once, with its fate: `outcome` (of its group: trained, dropped or open), `reason`, `trained`
+    """`rollouts`: each once, with `outcome` (of its group: trained, dropped or open), `reason`, `trained`
     (whether a step used this record), `trained_step`, `closed_in_step`, `closed_by` (an offset of the ledger).
-    `groups`: each closing; `survives`: it is the group's fate. `steps`: each entry of the ledger; `survives`: no
+    `groups`: each closing; `survives`: it is the group's outcome. `steps`: each entry of the ledger; `survives`: no
     restart or rollback has cut it. `prompts`: each group once.
     """
 
@@ -42,7 +42,7 @@ def joined(
 ) -> Joined:
     """The tables of the archive in a directory or at s3://bucket/prefix, gs:// or az://.
 
-    `columns`: those of `rollouts` that are wanted besides ids and fates; tokens and texts take most of the memory.
+    `columns`: those of `rollouts` that are wanted besides ids and outcomes; tokens and texts take most of the memory.
     `storage`: how to reach the bucket; None: as the variables of its cloud say. Raises `ConfigurationError` if this is
     no archive, or files of `steps` or `groups` are gone or damaged.
     """
@@ -77,7 +77,7 @@ def steps_of(archive: Archive, columns: Sequence[str] | None = None) -> pd.DataF
 
 
 def groups_of(archive: Archive, steps: pd.DataFrame, columns: Sequence[str] | None = None) -> pd.DataFrame:
-    """The closings of groups in their order. `survives`: the first one of a surviving entry, which is its fate."""
+    """The closings of groups in their order. `survives`: the first one of a surviving entry, which is its outcome."""
     _refuse_gaps(archive, GROUPS)
     groups = archive.tables(GROUPS, columns).to_pandas()
     groups = groups.sort_values("ledger_offset").drop_duplicates(["ledger_offset", "group_id"], ignore_index=True)
@@ -86,10 +86,10 @@ def groups_of(archive: Archive, steps: pd.DataFrame, columns: Sequence[str] | No
 
 
 def _rollouts(records: pd.DataFrame, groups: pd.DataFrame) -> pd.DataFrame:
-    fates = groups[groups.survives].rename(columns={"ledger_offset": "closed_by"})
-    places = pd.DataFrame([(one["partition"], one["offset"]) for used in fates.trained for one in used],
+    outcomes = groups[groups.survives].rename(columns={"ledger_offset": "closed_by"})
+    places = pd.DataFrame([(one["partition"], one["offset"]) for used in outcomes.trained for one in used],
                           columns=["partition", "offset"]).drop_duplicates()  # fmt: skip
-    found = records.merge(fates[list(_OF_FATE)], on="group_id", how="left")
+    found = records.merge(outcomes[list(_OF_OUTCOME)], on="group_id", how="left")
     found = found.merge(places.astype("int64").assign(trained=True), on=["partition", "offset"], how="left")
     found = found.assign(
         outcome=found.outcome.fillna(OPEN), reason=found.reason.fillna(""), trained=found.trained.notna()

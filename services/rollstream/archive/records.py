@@ -45,7 +45,7 @@ def appended_at(message: KafkaMessage) -> datetime:
 
 
 def sample_row(message: KafkaMessage, scored: RolloutScored) -> Row:
-    """The row of a record of `scored`, without the fate of its group."""
+    """The row of a record of `scored`, without the outcome of its group."""
     rollout, scoring = scored.rollout, scored.scoring
     failure = scoring.failure
     last = rollout.turns[-1] if rollout.turns else None

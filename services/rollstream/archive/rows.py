@@ -12,7 +12,7 @@ from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.prompt import Message, ToolCall
 from rollstream.schemas.rollout import Status
 
-Fate = tuple[str, int | None]
+GroupOutcome = tuple[str, int | None]
 """How a group closed, and the step that trained on it."""
 
 _BATCH_ROWS: Final = 256
@@ -56,29 +56,29 @@ class Archived:
 
 
 def read_rollouts(archive: Archive) -> Iterator[Archived]:
-    """Every record, those of a partition in their order. Memory: the rows of one file without tokens, and all fates.
+    """Every record, those of a partition in their order. Memory: the rows of one file without tokens, and all outcomes.
 
     Raises `ConfigurationError` if a file is damaged.
     """
-    fates = _fates(archive)
+    outcomes = _outcomes(archive)
     for file in archive.row_files(ROLLOUTS):
         for batch in archive.table(file, _COLUMNS).to_batches(_BATCH_ROWS):
-            yield from (_archived(row, fates) for row in batch.to_pylist())
+            yield from (_archived(row, outcomes) for row in batch.to_pylist())
 
 
-def _fates(archive: Archive) -> dict[str, Fate]:
+def _outcomes(archive: Archive) -> dict[str, GroupOutcome]:
     groups = groups_of(archive, steps_of(archive, _OF_STEP), _OF_GROUP)
-    fates = groups[groups.survives]
-    steps = fates.trained_step.astype(object).where(fates.trained_step.notna(), None)
+    outcomes = groups[groups.survives]
+    steps = outcomes.trained_step.astype(object).where(outcomes.trained_step.notna(), None)
     return {
         group: (outcome, None if step is None else int(step))
-        for group, outcome, step in zip(fates.group_id, fates.outcome, steps, strict=True)
+        for group, outcome, step in zip(outcomes.group_id, outcomes.outcome, steps, strict=True)
     }
 
 
-def _archived(row: dict[str, Any], fates: Mapping[str, Fate]) -> Archived:
+def _archived(row: dict[str, Any], outcomes: Mapping[str, GroupOutcome]) -> Archived:
     code, turns = row["failure_code"], json.loads(row["turns"])
-    outcome, trained_step = fates.get(row["group_id"], (OPEN, None))
+    outcome, trained_step = outcomes.get(row["group_id"], (OPEN, None))
     return Archived(
         place=(row["partition"], row["offset"]),
         messages=tuple(map(Message.model_validate, json.loads(row["messages"]))),

@@ -33,13 +33,13 @@ CREATE OR REPLACE VIEW groups AS
 
 -- Rollouts, each once: the record that a step used, else the first. `outcome`: of its group, open while nothing closed it.
 CREATE OR REPLACE VIEW rollouts AS
-  WITH fates AS (FROM groups WHERE survives),
-  used AS (SELECT one."partition", one."offset" FROM (SELECT unnest(trained) AS one FROM fates))
+  WITH outcomes AS (FROM groups WHERE survives),
+  used AS (SELECT one."partition", one."offset" FROM (SELECT unnest(trained) AS one FROM outcomes))
   SELECT samples.*, coalesce(outcome, 'open') AS outcome, coalesce(reason, '') AS reason,
     ("partition", "offset") IN (SELECT ("partition", "offset") FROM used) AS trained,
     trained_step, closed_in_step, ledger_offset AS closed_by
   FROM archived('rollouts') AS samples LEFT JOIN
-    (SELECT group_id, outcome, reason, trained_step, closed_in_step, ledger_offset FROM fates) AS closed USING (group_id)
+    (SELECT group_id, outcome, reason, trained_step, closed_in_step, ledger_offset FROM outcomes) AS closed USING (group_id)
   QUALIFY 1 = row_number() OVER (PARTITION BY rollout_id ORDER BY trained DESC, "partition", "offset");
 
 -- Prompts, each group once.

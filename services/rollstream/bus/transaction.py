@@ -79,6 +79,10 @@ class TransactionalPublisher:
             self._producer.poll(0)  # calls `note` for what was delivered during the commit
         except confluent_kafka.KafkaException as error:
             raise transaction_error(self._id, error, "committing", time.monotonic() - began) from error
+        except SystemError as error:
+            # A callback that the client calls while it raises (confluent-kafka-python, issues 729 and 865): whether the
+            # transaction counts is as unknown as without an answer.
+            raise BrokerError(f"the Kafka client failed while committing for {self._id}: {error}") from error
         crash_point("transaction_committed")
         return delivered
 

@@ -1,4 +1,4 @@
-"""`rollstream archive`: write a run's rollouts, rewards, fates and steps to parquet files."""
+"""`rollstream archive`: write a run's rollouts, rewards, outcomes and steps to parquet files."""
 
 from typing import TYPE_CHECKING
 

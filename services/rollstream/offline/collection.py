@@ -134,7 +134,7 @@ class _Collection:
         self._counts = LiveCounts()
 
     def run(self, engine: Engine, stop: Stop) -> CollectReport:
-        """See `collect`; the caller holds the lock."""
+        """Collect what `collect` was asked for; the caller holds the lock."""
         progress = self._progress
         begun_with = {**self._settings.compared(), INPUT: self._tasks.identity()}
         goes_on = not self._settings.overwrite and not self._is_void()

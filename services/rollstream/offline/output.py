@@ -34,7 +34,7 @@ def output_rows(
 
 
 def rollout_columns(task: CollectTask, ended: EndedSample, settings: CollectSettings) -> Row:
-    """The columns of source document 001, and how the sample ended."""
+    """The columns of `generate-rollouts`, and how the sample ended."""
     sampling = settings.sampling
     return {
         "prompt": task.asked,

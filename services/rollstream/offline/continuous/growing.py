@@ -100,7 +100,6 @@ class _Summed:
         return self._sum.hexdigest() == earlier.sha256
 
     def readline(self, most: int) -> bytes:
-        """See `io.IOBase.readline`."""
         piece = self._stream.readline(most)
         if self._position == self._end:
             # A line begins, which may not be whole yet.

@@ -72,7 +72,7 @@ class FilesSource:
         self.name = str(path.resolve())
 
     def look(self, taken: TakenRows) -> Iterator[FoundRow]:
-        """See `ContinuousSource.look`. What can't be read as a file is one bad row, until the file changes.
+        """What is new. What can't be read as a file is one bad row, until the file changes.
 
         Where the machine did not give a file, as without rights or from a disk that is away, the next look tries again.
         """
@@ -94,7 +94,6 @@ class FilesSource:
                 self._marks[str(file)] = {"status": status, "read_to": read_to}
 
     def marks(self) -> dict[str, Any]:
-        """See `ContinuousSource.marks`."""
         return self._marks
 
     def _files(self) -> list[Path]:
@@ -128,7 +127,7 @@ class TaskSplitSource:
         self.is_endless = True
 
     def look(self, taken: TakenRows) -> Iterator[FoundRow]:
-        """See `ContinuousSource.look`. It is over when the environment has no more tasks."""
+        """The next tasks. It is over when the environment has no more tasks."""
         start = taken.mark(self.name) or 0
         num_found = 0
         for task in islice(self._tasks.starting_at(start), self._num_tasks):
@@ -138,7 +137,6 @@ class TaskSplitSource:
         self.is_endless = num_found == self._num_tasks
 
     def marks(self) -> dict[str, Any]:
-        """See `ContinuousSource.marks`."""
         return {} if self._next is None else {self.name: self._next}
 
 

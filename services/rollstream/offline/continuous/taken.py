@@ -180,7 +180,6 @@ class BatchRows:
 
     @property
     def num_rows(self) -> int | None:
-        """See `RowSource.num_rows`."""
         [(count,)] = self._database.read("SELECT count(*) FROM waiting WHERE batch = ?", self._batch)
         return int(count)
 

@@ -52,7 +52,6 @@ class MessagesSource:
         return self._reader
 
     def look(self, taken: TakenRows) -> Iterator[FoundRow]:
-        """See `ContinuousSource.look`."""
         reader = self.open(taken)
         for message in reader.to_end():
             self._marks[f"{self._topic}/{message.partition}"] = message.offset + 1
@@ -62,7 +61,6 @@ class MessagesSource:
             self._marks[f"{topic}/{partition}"] = offset
 
     def marks(self) -> dict[str, Any]:
-        """See `ContinuousSource.marks`."""
         return dict(self._marks)
 
     def close(self) -> None:

@@ -70,15 +70,12 @@ class WatchedRows:
 
     @property
     def num_rows(self) -> int | None:
-        """See `RowSource.num_rows`."""
         return self._rows.num_rows
 
     def identity(self) -> str:
-        """See `RowSource.identity`."""
         return self._rows.identity()
 
     def __iter__(self) -> Iterator[ReadRow | BadRow]:
-        """See `RowSource.__iter__`."""
         return self._watch.each(iter(self._rows))
 
 

@@ -2,8 +2,8 @@
 
 Its columns are carried over row by row, and only to a row whose other columns are still the same: a reward says
 something about one response alone. Rewards of functions whose row changed since, or is gone, are left out and counted;
-what is not ours of such a row is an error, before the file is replaced. A `reward` of somebody else, as the snippet of
-source document 001 writes it, becomes `reward_before`, and so do the other columns that each run replaces.
+what is not ours of such a row is an error, before the file is replaced. A `reward` that somebody else wrote becomes
+`reward_before`, and so do the other columns that each run replaces.
 """
 
 import json
