@@ -130,6 +130,18 @@ def test_there_is_one_writer_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_an_archive_may_lie_behind_a_link_and_still_has_one_writer(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "disk")
+    with (
+        writing(tmp_path / "link"),
+        pytest.raises(ConfigurationError, match="another process writes"),
+        writing(tmp_path / "disk"),
+    ):
+        pass
+    assert (tmp_path / "disk" / "archive.json").exists()
+
+
 def test_a_process_that_died_before_its_first_file_is_followed_by_another(tmp_path: Path) -> None:
     (tmp_path / ".archive.json.part").write_text('{"run')
     with writing(tmp_path) as archive:

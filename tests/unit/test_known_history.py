@@ -6,7 +6,6 @@ import pytest
 
 from rollstream.history.directory_store import DirectoryWeightStore
 from rollstream.history.known import HistorySnapshot, KnownHistory
-from rollstream.history.milestones import Milestones
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
 from rollstream.trainer.commits.checkpoint import Position, newest_history, write_checkpoint
 from tests.harness.builders import an_entry, published
@@ -60,15 +59,6 @@ def test_a_snapshot_and_what_came_since_are_the_whole_history(split: int) -> Non
     assert list(resumed.step_times) == [TIMES, {}, TIMES, TIMES]
     assert resumed.milestones == whole.milestones
     assert (whole.milestones.restarts, whole.milestones.rollbacks) == (2, 0)
-
-
-def test_a_snapshot_of_a_trainer_that_kept_no_milestones_is_read_and_counts_from_there_on() -> None:
-    old = a_history(*VERSIONS[:4]).snapshot().model_dump(mode="json")
-    del old["milestones"]
-    resumed = KnownHistory(TOPIC_ID, HistorySnapshot.model_validate(old))
-    assert resumed.milestones == Milestones()
-    take_in(resumed, VERSIONS[4:], first=4)
-    assert resumed.milestones.restarts == 1
 
 
 def test_a_version_of_another_model_counts_for_the_next_number_alone() -> None:

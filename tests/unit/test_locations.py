@@ -132,14 +132,13 @@ def test_a_history_with_another_digit_is_not_believed(tmp_path: Path) -> None:
     assert newest_history(store, "abc", "4Tzq0h1yQ7y") is None
 
 
-def test_a_checkpoint_that_was_written_before_there_were_sums_is_restored_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_checkpoint_whose_sums_are_gone_is_not_restored_and_its_history_not_believed(tmp_path: Path) -> None:
     store = DirectoryWeightStore(tmp_path)
     uri = write_checkpoint(store, "3-abc", POSITION, HISTORY, save_state)
     (tmp_path / "3-abc" / "manifest.json").unlink()
-    assert read_position(checkpoint_directory(store, uri)) == POSITION
-    assert "without sums" in caplog.text
+    with pytest.raises(ConfigurationError, match=r"3-abc/manifest\.json"):
+        checkpoint_directory(store, uri)
+    assert newest_history(store, "abc", "4Tzq0h1yQ7y") is None
 
 
 def test_a_checkpoint_that_changes_while_it_is_restored_is_told(tmp_path: Path) -> None:

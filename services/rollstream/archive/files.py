@@ -33,7 +33,7 @@ class DirectoryFiles:
         """
         with writable(self._directory):
             self._directory.mkdir(parents=True, exist_ok=True)
-            lock = DirectoryLock.tried(self._directory)
+            lock = DirectoryLock.tried(self._directory.resolve())  # it may be a link to another disk
         if lock is None:
             raise ConfigurationError(f"another process writes {self.place} right now: end it first")
         try:

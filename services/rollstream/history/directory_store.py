@@ -60,8 +60,6 @@ class DirectoryWeightStore:
             raise CorruptWeightsError(str(error)) from error
         wanted = read_manifest(directory) if files is None else files
         self._checked = FileMarks()
-        if wanted is None:
-            return directory
         check_names(directory, wanted)
         self._checked = FileMarks.of(directory, wanted)  # before the sums: a change while they are made counts too
         for file in wanted:
@@ -78,8 +76,7 @@ class DirectoryWeightStore:
             content = path.read_bytes()
         except OSError as error:
             raise CorruptWeightsError(f"{path} can't be read: {error.strerror}") from error
-        if (files := read_manifest(path.parent)) is not None:
-            check_content(str(path), file, content, files)
+        check_content(str(path), file, content, read_manifest(path.parent))
         return content
 
     def serve(self, uri: str) -> None:

@@ -46,7 +46,7 @@ class HistorySnapshot(BaseModel):
     uris: dict[int, str] = Field(description="Weight version → where it lies, of the newest surviving ones")
     step_times: tuple[dict[str, float], ...] = Field(description="How long the latest steps and their rollouts took")
     fold: FoldSnapshot
-    milestones: Milestones = Field(default=Milestones(), description="Without it they are counted from here on")
+    milestones: Milestones
 
     @property
     def offsets(self) -> dict[str, int]:

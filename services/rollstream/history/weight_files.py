@@ -4,7 +4,6 @@
 """
 
 import hashlib
-import logging
 import os
 import stat
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,6 @@ from rollstream.process.terminal import shown
 from rollstream.schemas.errors import CorruptWeightsError
 from rollstream.schemas.weights import WeightFile
 
-_LOG = logging.getLogger(__name__)
 MANIFEST: Final = "manifest.json"
 
 
@@ -165,15 +163,10 @@ def check_content(place: str, name: str, content: bytes, files: Sequence[WeightF
     check_sum(place, found, hashlib.sha256(content).hexdigest())
 
 
-def read_manifest(directory: Path) -> tuple[WeightFile, ...] | None:
-    """The files that a directory should have; None for one that was written before there were manifests."""
+def read_manifest(directory: Path) -> tuple[WeightFile, ...]:
+    """The files that a directory should have; raises `CorruptWeightsError` if nothing there says so."""
     path = directory / MANIFEST
     try:
         return VersionManifest.parse(str(path), path.read_bytes()).files
-    except FileNotFoundError:
-        if not directory.is_dir():
-            raise CorruptWeightsError(f"{directory} is not there") from None
-        _LOG.warning("%s has no %s: its files are taken as they are, without sums", directory, MANIFEST)
-        return None
     except OSError as error:
         raise CorruptWeightsError(f"{path} can't be read: {error.strerror}") from error
