@@ -15,6 +15,7 @@ from confluent_kafka.admin import AdminClient
 from rollstream.archive.archive import Archive
 from rollstream.archive.archiver import ENOUGH_RECORDS, Archiver, PassReport
 from rollstream.archive.archiver import archive as follow_run
+from rollstream.archive.options import ArchiveOptions
 from rollstream.archive.pieces import identity_of
 from rollstream.archive.reading import Joined, joined
 from rollstream.bus.admin import KafkaAdmin
@@ -222,7 +223,8 @@ def test_following_writes_what_has_come_when_there_is_enough_or_after_some_looks
             stop.ask()
         prompts_of(run, len(reports))
 
-    follow_run(on_bus, archive, told, every_seconds=0.01, stop=stop)
+    often = ArchiveOptions(output=str(archive), follow=True).model_copy(update={"every": 0.01})
+    follow_run(on_bus, often, told, stop=stop)
     assert [report.num_rollouts for report in reports] == [0, GROUP_SIZE]
     with Archive.writing(archive, identity_of(on_bus)) as opened:
         archiver = Archiver(on_bus, opened)

@@ -8,8 +8,9 @@ import pytest
 
 from rollstream.archive.appending import Appender
 from rollstream.archive.archive import Archive
+from rollstream.archive.options import ReplayOptions
 from rollstream.archive.reading import joined
-from rollstream.archive.replay import ReplayRequest, replay
+from rollstream.archive.replay import replay
 from rollstream.archive.tables import SCHEMAS, RowFile
 from rollstream.schemas.errors import ConfigurationError, MachineError
 from tests.harness.archiving import IDENTITY, a_piece, passes, write_archive, writing
@@ -74,7 +75,7 @@ def test_a_bucket_holds_the_same_archive_and_answers_the_same(tmp_path: Path, s3
     for found, expected in zip(joined(URL, storage=storage), joined(tmp_path / "archive"), strict=True):
         pd.testing.assert_frame_equal(found.astype(str), expected.astype(str))
     output = tmp_path / "rows.jsonl"
-    assert replay(URL, ReplayRequest(output=output, kind="jsonl"), storage).num_written == 16
+    assert replay(ReplayOptions(directory=URL, output=output), storage=storage).num_written == 16
 
 
 def test_of_two_writers_in_a_bucket_neither_replaces_what_the_other_wrote(tmp_path: Path, s3: SmallS3) -> None:

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from rollstream.archive.replay import ReplayRequest, replay
+from rollstream.archive.options import ReplayOptions
+from rollstream.archive.replay import replay
 from rollstream.cli.replay import command
 from rollstream.offline.convert.conversations import RolloutExchanges
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
@@ -41,7 +42,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 def test_every_rollout_is_a_row_and_only_answers_are_scored_again(archive: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
-    report = replay(archive, ReplayRequest(output=output, kind="jsonl", environment="sort_digits"))
+    report = replay(ReplayOptions(directory=str(archive), output=output, environment="sort_digits"))
     rows = lines(output)
     assert (report.num_records, report.num_written, report.unscored) == (6, 5, {})
     assert report.left_out == {"another record of the same rollout": 1}
@@ -58,7 +59,7 @@ def test_every_rollout_is_a_row_and_only_answers_are_scored_again(archive: Path,
 
 def test_demonstrations_are_single_turns_that_were_rewarded_enough(archive: Path, tmp_path: Path) -> None:
     output = tmp_path / "sft.jsonl"
-    report = replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True, min_reward=1.0))
+    report = replay(ReplayOptions(directory=str(archive), output=output, sft=True, min_reward=1.0))
     assert lines(output) == [
         {
             "prompt": [{"role": "user", "content": "52910="}],
@@ -77,8 +78,8 @@ def test_demonstrations_are_single_turns_that_were_rewarded_enough(archive: Path
 
 def test_the_least_reward_is_that_of_the_rubric_that_scores_again(archive: Path, tmp_path: Path) -> None:
     output = tmp_path / "sft.jsonl"
-    request = ReplayRequest(output=output, kind="jsonl", as_sft=True, min_reward=1.0, environment="sort_digits")
-    assert replay(archive, request).num_written == 2
+    options = ReplayOptions(directory=str(archive), output=output, sft=True, min_reward=1.0, environment="sort_digits")
+    assert replay(options).num_written == 2
 
 
 def test_the_command_writes_parquet_and_says_what_was_left_out(archive: Path, tmp_path: Path) -> None:
@@ -96,9 +97,9 @@ def test_the_command_writes_parquet_and_says_what_was_left_out(archive: Path, tm
 def test_what_is_no_archive_is_refused_and_so_is_an_unknown_environment(archive: Path, tmp_path: Path) -> None:
     output = tmp_path / "rows.jsonl"
     with pytest.raises(ConfigurationError, match="is no archive"):
-        replay(tmp_path, ReplayRequest(output=output, kind="jsonl"))
+        replay(ReplayOptions(directory=str(tmp_path), output=output))
     with pytest.raises(UnknownEnvironmentError, match="'ifevil' is not one of the environments"):
-        replay(archive, ReplayRequest(output=output, kind="jsonl", environment="ifevil"))
+        replay(ReplayOptions(directory=str(archive), output=output, environment="ifevil"))
     assert not output.exists()
 
 
@@ -107,16 +108,16 @@ def test_a_damaged_file_is_named_and_leaves_no_output(archive: Path, tmp_path: P
     part.write_bytes(part.read_bytes()[:-100])
     output = tmp_path / "rows.jsonl"
     with pytest.raises(ConfigurationError, match=f"{part.name} is damaged"):
-        replay(archive, ReplayRequest(output=output, kind="jsonl"))
+        replay(ReplayOptions(directory=str(archive), output=output))
     assert not output.exists()
 
 
 def test_an_answer_that_was_cut_off_is_no_demonstration(tmp_path: Path) -> None:
     cut = a_rollout(1.0, turns=(a_turn(finish_reason=FinishReason.LENGTH),))
     archive, output = write_archive(tmp_path / "archive", [cut]), tmp_path / "rows.jsonl"
-    report = replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True))
+    report = replay(ReplayOptions(directory=str(archive), output=output, sft=True))
     assert (report.num_written, report.left_out) == (0, {"its answer was cut off": 1})
-    replay(archive, ReplayRequest(output=output, kind="jsonl"))
+    replay(ReplayOptions(directory=str(archive), output=output))
     [row] = lines(output)
     assert row["finish_reason"] == "length", "so that `sft --rollouts` leaves it out too"
 
@@ -134,7 +135,7 @@ def test_rows_say_how_the_surviving_ledger_closed_their_group(tmp_path: Path) ->
     ]
     archive = write_archive(tmp_path / "archive", [used, dropped, open_still], entries=entries)
     output = tmp_path / "rows.jsonl"
-    replay(archive, ReplayRequest(output=output, kind="jsonl"))
+    replay(ReplayOptions(directory=str(archive), output=output))
     assert [(row["outcome"], row["trained_step"]) for row in lines(output)] == [
         ("trained", 1), ("dropped", None), ("open", None),
     ]  # fmt: skip
@@ -188,7 +189,7 @@ def test_tool_calls_that_a_server_told_apart_from_the_text_are_part_of_the_answe
     turn = a_text_turn(text="", finish_reason=FinishReason.TOOL_CALLS, tool_calls=(CALL,))
     archive = write_archive(tmp_path / "archive", [a_rollout(1.0, turns=(turn,))])
     output = tmp_path / "rows.jsonl"
-    replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=as_sft))
+    replay(ReplayOptions(directory=str(archive), output=output, sft=as_sft))
     [row] = lines(output)
     assert row["completion"] == [{"role": "assistant", "content": "", "tool_calls": [CALL_IN_CHAT]}]
     with pytest.raises(ConfigurationError, match="tool calls or reasoning apart from its text"):
@@ -199,7 +200,7 @@ def test_sampled_tokens_hold_their_tool_calls_as_text(tmp_path: Path) -> None:
     turn = a_turn(text='<tool_call>{"name": "add"}</tool_call>', tool_calls=(CALL,))
     archive = write_archive(tmp_path / "archive", [a_rollout(1.0, turns=(turn,))])
     output = tmp_path / "sft.jsonl"
-    replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True))
+    replay(ReplayOptions(directory=str(archive), output=output, sft=True))
     assert lines(output)[0]["completion"] == [
         {"role": "assistant", "content": '<tool_call>{"name": "add"}</tool_call>'}
     ]
@@ -209,13 +210,13 @@ def test_sampled_tokens_hold_their_tool_calls_as_text(tmp_path: Path) -> None:
 def test_a_prompt_whose_tools_are_no_objects_is_no_demonstration(tmp_path: Path, tool: str) -> None:
     archive = write_archive(tmp_path / "archive", [a_rollout(1.0, prompt=tool_prompt(1, tool))])
     output = tmp_path / "rows.jsonl"
-    report = replay(archive, ReplayRequest(output=output, kind="jsonl", as_sft=True))
+    report = replay(ReplayOptions(directory=str(archive), output=output, sft=True))
     assert report.left_out == {"a tool of its prompt is no JSON object": 1}
-    assert replay(archive, ReplayRequest(output=output, kind="jsonl")).num_written == 1
+    assert replay(ReplayOptions(directory=str(archive), output=output)).num_written == 1
 
 
 def test_answers_to_prompts_with_tool_calls_are_scored_again(tmp_path: Path) -> None:
     archive = write_archive(tmp_path / "archive", [a_rollout(None, prompt=tool_prompt(1))])
     output = tmp_path / "rows.jsonl"
-    replay(archive, ReplayRequest(output=output, kind="jsonl", environment="sort_digits"))
+    replay(ReplayOptions(directory=str(archive), output=output, environment="sort_digits"))
     assert [row["reward_sort_digits"] for row in lines(output)] == [1.0]

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import Field, model_validator
 
+from rollstream.archive import options as archive
 from rollstream.cli.command_options import options_of
 from rollstream.cli.main import cli
 from rollstream.offline import options as offline
@@ -18,6 +19,8 @@ GENERATE = ("generate-rollouts", "--model_path", "m", "--data_path", "d")
 COLLECT = ("collect", "x", "--output", "o", "--model", "m")
 SCORES = ("analyze-rewards", "--rollouts", "r")
 DIFFICULTY = ("filter-difficulty", "--data_path", "d")
+ARCHIVE = ("archive", "--output", "o")
+REPLAY = ("replay", "a", "--output", "o.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -41,9 +44,9 @@ DIFFICULTY = ("filter-difficulty", "--data_path", "d")
         ((*COLLECT, "--fail_over", "2"), ("'--fail-over'", "0<=x<=1")),
         (COLLECT[:4], ("--model", "--url", "--config")),
         ((*COLLECT[:4], "--url", "http://x"), ("--url", "--model")),
-        (COLLECT[:2], ("'--output'",)),
-        (("collect",), ("'SOURCE'",)),
-        (GENERATE[:3], ("'--data_path'",)),
+        (COLLECT[:2], ("Missing", "'--output'")),
+        (("collect",), ("Missing", "'SOURCE'")),
+        (GENERATE[:3], ("Missing", "'--data_path'")),
         ((*GENERATE, "--num_samples", "2000"), ("'--num_samples'", "1<=x<=1024")),
         ((*GENERATE, "--temperature", "101"), ("'--temperature'", "0<=x<=100")),
         ((*GENERATE, "--vllm_max_concurrent", "0"), ("'--vllm_max_concurrent'", "1<=x<=10000")),
@@ -66,6 +69,16 @@ DIFFICULTY = ("filter-difficulty", "--data_path", "d")
         (("verifiers", "export", "/nowhere"), ("'ROLLOUTS'", "does not exist")),
         (("verifiers", "export-sft", ".", "o", "--layout", "x"), ("'--layout'", "'prompt-completion', 'messages'")),
         (("verifiers", "export-sft", ".", "o", "--min-reward", "nan"), ("'--min-reward'", "finite")),
+        (("archive",), ("Missing", "'--output'")),
+        (("archive", "--output", "ftp://user:secret@x"), ("'--output'", "s3://")),
+        ((*ARCHIVE, "--every", "nan"), ("'--every'", "finite")),
+        ((*ARCHIVE, "--every", "0.5"), ("'--every'", "1<=x<=86400")),
+        (("replay", "a"), ("Missing", "'--output'")),
+        (("replay", "s3://user:secret@x", "--output", "o.jsonl"), ("'DIRECTORY'", "s3://bucket/prefix")),
+        (("replay", "a", "--output", "o.csv"), ("'--output'", ".jsonl or .parquet")),
+        ((*REPLAY, "--min-reward", "2e9"), ("'--min-reward'", "1000000000")),
+        ((*REPLAY, "--processes", "0"), ("'--processes'", "1<=x<=2147483647")),
+        ((*REPLAY, "--config", "."), ("'--config'", "directory")),
         (("sft", "--output", "o"), ("--model", "--tiny-model")),
         (("sft", "--output", "o", "--tiny-model"), ("--environment", "--rollouts")),
         (("sft", "--output", "o", "--threads", "9" * 20), ("'--threads'", "1<=x<=4096")),
@@ -90,6 +103,7 @@ def test_a_value_that_nothing_could_hold_is_refused_with_the_option_and_its_boun
     said = CliRunner().invoke(cli, words)
     assert said.exit_code == 2, said.output
     assert [word for word in named if word not in said.output] == [], said.output
+    assert "secret" not in said.output
     assert not list(tmp_path.iterdir())
 
 
@@ -104,7 +118,7 @@ class Options(CommandOptions):
     period: float = Field(default=7200.0, json_schema_extra=TIME, description="So often.")
     words: tuple[str, ...] = Field(default=(), description="May be repeated.")
     address: str = Field(default="here", json_schema_extra={"variable": "AN_ADDRESS"}, description="Where to.")
-    is_quick: bool = Field(default=False, description="Faster.")
+    is_quick: bool = Field(default=False, json_schema_extra={"opposite": "slow"}, description="Faster.")
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -127,7 +141,7 @@ def test_a_field_is_an_option_and_nothing_else_is_needed() -> None:
         "[default: 0.5, 1.0]",
         "--period TIME So often. [default: 2h]",
         "Where to. [env var: AN_ADDRESS; default: here]",
-        "--is_quick Faster.",
+        "--is_quick / --slow Faster.",
     ):
         assert said in shown
     usual = Options(source=Path("a"))
@@ -143,7 +157,9 @@ def test_a_field_is_an_option_and_nothing_else_is_needed() -> None:
 
 def test_every_option_of_an_offline_command_says_what_it_means() -> None:
     models = [
-        found for found in vars(offline).values() if isinstance(found, type) and issubclass(found, CommandOptions)
+        found
+        for found in (*vars(offline).values(), *vars(archive).values())
+        if isinstance(found, type) and issubclass(found, CommandOptions)
     ]
-    assert len(models) > 8
+    assert len(models) > 10
     assert [(model.__name__, key.path) for model in models for key in keys_of(model) if not key.meaning] == []

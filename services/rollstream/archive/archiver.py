@@ -8,11 +8,11 @@ Who follows a run waits until there is enough for a file: else a year of passes 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from rollstream.archive.appending import Appender
 from rollstream.archive.archive import Archive
+from rollstream.archive.options import ArchiveOptions
 from rollstream.archive.pieces import MOST_RECORDS, Piece, identity_of, most_waiting, pieces
 from rollstream.archive.tables import MAIN
 from rollstream.bus.run import Run
@@ -91,22 +91,22 @@ class Archiver:
 
 
 def archive(
-    run: Run, location: str | Path, told: Callable[[PassReport], None], *, storage: StorageSettings | None = None,
-    every_seconds: float | None = None, accept_loss: bool = False, stop: Stop,
+    run: Run, options: ArchiveOptions, told: Callable[[PassReport], None], *, storage: StorageSettings | None = None,
+    stop: Stop,
 ) -> None:  # fmt: skip
-    """Bring the archive up to date, once, or look every so many seconds for new records until `stop`.
+    """Bring the archive up to date, once, or with `follow` look again and again for new records until `stop`.
 
     `told` gets the report of each pass. Raises `ConfigurationError` if the place is not this run's archive or can't be
     written, or if the topics have lost records that were not archived; `BrokerError` if no broker answers. Each time it
     can be started again.
     """
     run.require_topics(*_ORDER)
-    with Archive.writing(location, identity_of(run), storage) as opened:
-        archiver, num_looks = Archiver(run, opened, accept_loss=accept_loss, stop=stop), LONG_ENOUGH
+    with Archive.writing(options.output, identity_of(run), storage) as opened:
+        archiver, num_looks = Archiver(run, opened, accept_loss=options.accept_loss, stop=stop), LONG_ENOUGH
         while True:
             if num_looks >= LONG_ENOUGH or archiver.is_worth_a_pass():
                 told(archiver.make_pass())
                 num_looks = 0
-            if every_seconds is None or stop.wait(every_seconds):
+            if not options.follow or stop.wait(options.every):
                 return
             num_looks += 1

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from rollstream.archive.archive import Archive
+from rollstream.archive.options import ReplayOptions
 from rollstream.archive.rows import Archived, read_rollouts
 from rollstream.archive.tables import ROLLOUTS
 from rollstream.engines.tokenizer import as_chat
@@ -24,27 +24,16 @@ from rollstream.environments.rubric import RewardInput
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.settings.storage import StorageSettings
 from rollstream.rows.conversation import REFERENCE
-from rollstream.rows.write import Kind, write_rows
+from rollstream.rows.write import kind_of, write_rows
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
+
+Environments = Mapping[str, Declaration] | None
 
 _BATCH_ROWS: Final = 512
 _BATCH_CHARACTERS: Final = 2**23
 _REMEMBERED: Final = 100_000
 """At least so many rollouts before a record are known, and at most twice as many: duplicates come soon."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRequest:
-    """What is replayed as what. `environment`: whose rubric scores again; empty: none."""
-
-    output: Path
-    kind: Kind
-    as_sft: bool = False
-    environment: str = ""
-    environments: Mapping[str, Declaration] = field(default_factory=dict)
-    min_reward: float | None = None
-    bounds: PoolBounds = field(default_factory=PoolBounds)
 
 
 @dataclass(slots=True)
@@ -73,29 +62,33 @@ class _Judged:
         return self.rollout.reward if self.verdict is None else self.verdict.reward
 
 
-def replay(location: str | Path, request: ReplayRequest, storage: StorageSettings | None = None) -> ReplayReport:
-    """Write the rows; the output appears when it is whole. `storage`: how to reach an archive in a bucket.
+def replay(
+    options: ReplayOptions, environments: Environments = None, storage: StorageSettings | None = None
+) -> ReplayReport:
+    """Write the rows; the output appears when it is whole.
+
+    `environments`: those that a run's file declares; `storage`: how to reach an archive in a bucket.
 
     Raises `ConfigurationError` if this is no archive or nothing can be written, and `UnknownEnvironmentError`.
     """
-    if request.environment:
+    if options.environment:
         # Here once: else every row would have it as its failure.
-        load_environment(request.environment, request.environments)
-    return asyncio.run(_replayed(Archive.reading(location, storage), request))
+        load_environment(options.environment, environments)
+    return asyncio.run(_replayed(Archive.reading(options.directory, storage), options, environments))
 
 
-async def _replayed(archive: Archive, request: ReplayRequest) -> ReplayReport:
+async def _replayed(archive: Archive, options: ReplayOptions, environments: Environments) -> ReplayReport:
     report = ReplayReport(gaps=archive.gaps(ROLLOUTS))
-    with write_rows(request.output, request.kind) as writer:
-        async with aclosing(_judged(_first_records(archive, report), request)) as all_judged:
+    with write_rows(options.output, kind_of(options.output)) as writer:
+        async with aclosing(_judged(_first_records(archive, report), options, environments)) as all_judged:
             async for judged in all_judged:
                 if judged.verdict is not None and judged.verdict.failure is not None:
                     report.unscored[judged.verdict.failure.code.value] += 1
-                why = _why_left_out(judged, request)
+                why = _why_left_out(judged, options)
                 if why is not None:
                     report.left_out[why] += 1
                     continue
-                writer.write(_demonstration(judged) if request.as_sft else _row(judged, request.environment))
+                writer.write(_demonstration(judged) if options.sft else _row(judged, options.environment))
                 report.num_written += 1
     return report
 
@@ -116,15 +109,17 @@ def _first_records(archive: Archive, report: ReplayReport) -> Iterator[Archived]
         yield rollout
 
 
-async def _judged(rollouts: Iterator[Archived], request: ReplayRequest) -> AsyncGenerator[_Judged, None]:
-    if not request.environment:
+async def _judged(
+    rollouts: Iterator[Archived], options: ReplayOptions, environments: Environments
+) -> AsyncGenerator[_Judged, None]:
+    if not options.environment:
         for rollout in rollouts:
             yield _Judged(rollout, None)
         return
-    async with ScoringPool(request.bounds, request.environments) as pool:
+    async with ScoringPool(PoolBounds(num_processes=options.processes), environments) as pool:
         for batch in _batches(rollouts):
             answered = [one for one in batch if one.was_completed]
-            verdicts = await _verdicts(pool, answered, request.environment)
+            verdicts = await _verdicts(pool, answered, options.environment)
             for rollout in batch:
                 yield _Judged(rollout, verdicts.get(rollout.place))
 
@@ -165,14 +160,14 @@ def _batches(rollouts: Iterator[Archived]) -> Iterator[list[Archived]]:
         yield batch
 
 
-def _why_left_out(judged: _Judged, request: ReplayRequest) -> str | None:
+def _why_left_out(judged: _Judged, options: ReplayOptions) -> str | None:
     """The reason why a rollout is not in the output; None if it is."""
-    why = _why_no_demonstration(judged.rollout) if request.as_sft else None
-    if why is not None or request.min_reward is None:
+    why = _why_no_demonstration(judged.rollout) if options.sft else None
+    if why is not None or options.min_reward is None:
         return why
     if judged.reward is None:
         return "no reward"
-    return f"reward below {request.min_reward:g}" if judged.reward < request.min_reward else None
+    return f"reward below {options.min_reward:g}" if judged.reward < options.min_reward else None
 
 
 def _why_no_demonstration(rollout: Archived) -> str | None:

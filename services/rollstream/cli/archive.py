@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollstream.cli.options import FiniteRange, LocationType, connected, settings_option
+from rollstream.archive.options import ArchiveOptions
+from rollstream.cli.command_options import options_of
+from rollstream.cli.options import connected, settings_option
 from rollstream.process.settings.base import StageSettings
 
 if TYPE_CHECKING:
@@ -12,16 +14,9 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option(
-    "--output", type=LocationType(), required=True, help="The archive: a directory, s3://…, gs://… or az://…."
-)
-@click.option("--follow/--once", default=False, help="Go on until SIGTERM or Ctrl-C. Default: one pass.")
-@click.option(
-    "--every", type=FiniteRange(1, 86400), default=300.0, show_default=True, help="Seconds between looks of --follow."
-)
-@click.option("--accept-loss", is_flag=True, help="Go on although records were deleted before they were archived.")
+@options_of(ArchiveOptions)
 @settings_option
-def command(output: str, follow: bool, every: float, accept_loss: bool, settings: StageSettings) -> None:
+def command(options: ArchiveOptions, settings: StageSettings) -> None:
     """Append a run's topics to parquet files: rollouts, prompts, steps, and what became of each group.
 
     Goes on where the last call ended, also after kill -9. One call at a time writes to an archive. --follow writes
@@ -32,17 +27,13 @@ def command(output: str, follow: bool, every: float, accept_loss: bool, settings
     from rollstream.process.stop import Stop
 
     stop = Stop()
-    if follow:
+    if options.follow:
         ask_on_signal(stop)
-    archive(
-        connected(settings),
-        output,
-        lambda report: click.echo(f"{output}: {_line(report)}"),
-        storage=settings.storage,
-        every_seconds=every if follow else None,
-        accept_loss=accept_loss,
-        stop=stop,
-    )
+
+    def told(report: "PassReport") -> None:
+        click.echo(f"{options.output}: {_line(report)}")
+
+    archive(connected(settings), options, told, storage=settings.storage, stop=stop)
 
 
 def _line(report: "PassReport") -> str:

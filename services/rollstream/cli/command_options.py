@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import click
 from pydantic import ValidationError
 
-from rollstream.cli.options import LARGEST, FiniteRange, Period
+from rollstream.cli.options import LARGEST, FiniteRange, LocationType, Period
 from rollstream.process.settings.keys import Key, Schema, keys_of
 from rollstream.process.settings.options import CommandOptions
 
@@ -20,6 +20,7 @@ _PATHS: Final[Mapping[str, Mapping[str, bool]]] = {
     "file": {"dir_okay": False},
     "directory": {"file_okay": False},
 }
+_FORMATS: Final[Mapping[str, click.ParamType[Any]]] = {"time": Period(), "location": LocationType()}
 
 
 class Choice(click.Choice[str]):
@@ -62,11 +63,9 @@ def _checked(model: type[M], given: Mapping[str, Any]) -> M:
         message = first["msg"].removeprefix("Value error, ")
         if not first["loc"]:  # a rule about several options; its message names them
             raise click.UsageError(message) from error
-        raise click.BadParameter(message, param_hint=f"'{_flag(model, str(first['loc'][0]))}'") from error
-
-
-def _flag(model: type[CommandOptions], name: str) -> str:
-    return f"--{name.replace('_', model.separator)}"
+        parameters = click.get_current_context().command.params
+        refused = next(parameter for parameter in parameters if parameter.name == first["loc"][0])
+        raise click.BadParameter(message, param=refused) from error
 
 
 def _parameter(model: type[CommandOptions], key: Key) -> Callable[[Command], Command]:
@@ -75,12 +74,13 @@ def _parameter(model: type[CommandOptions], key: Key) -> Callable[[Command], Com
         metavar = schema.get("metavar")
         return click.argument(name, type=_type(schema), required=key.is_required, metavar=metavar)
     default = key.default if schema.get("format") != "time" or key.default is None else Period.written(key.default)
+    flag = f"--{name.replace('_', model.separator)}"
     return click.option(
-        _flag(model, name),
+        f"{flag}/--{schema['opposite']}" if "opposite" in schema else flag,
         name,
         **_kind(schema),
-        default=default,
-        required=key.is_required,
+        # click takes a None that is given for a default, with which no option is missing.
+        **({"required": True} if key.is_required else {"default": default}),
         help=key.meaning,
         show_default=bool(default),
         envvar=schema.get("variable"),
@@ -104,8 +104,8 @@ def _type(schema: Schema) -> click.ParamType[Any]:
             return Choice(values)
         case {"format": "path"}:
             return click.Path(path_type=Path, **_PATHS.get(schema.get("path", ""), {}))
-        case {"format": "time"}:
-            return Period()
+        case {"format": "time" | "location" as name}:
+            return _FORMATS[name]
         case {"type": "integer"}:
             return click.IntRange(schema.get("minimum"), schema.get("maximum", LARGEST))
         case {"type": "number"}:

@@ -12,7 +12,8 @@ class CommandOptions(BaseModel):
     """The options of one command: each field is one, with its name, meaning, bound and default.
 
     `separator` stands between the words of an option in the help. A field's `json_schema_extra` may be one of the
-    constants below, or `{"variable": NAME}`: the environment variable that gives the value where the option is missing.
+    constants below, `{"variable": NAME}`: the environment variable that gives the value where the option is missing, or
+    `{"opposite": NAME}`: the option that takes a flag back.
     """
 
     model_config = ConfigDict(
@@ -28,5 +29,7 @@ FILE: Final[dict[str, JsonValue]] = {"path": "file"}
 """No directory."""
 DIRECTORY: Final[dict[str, JsonValue]] = {"path": "directory"}
 """No file."""
+LOCATION: Final[dict[str, JsonValue]] = {"format": "location"}
+"""A directory, or a prefix in a bucket."""
 TIME: Final[dict[str, JsonValue]] = {"unit": "seconds", "format": "time"}
 """It is written like 90s, 30m, 6h or 2d, and held in seconds."""
