@@ -1,6 +1,8 @@
 """What is noted of a job: committed in batches, gone on with by the same options alone."""
 
-from contextlib import suppress
+import shutil
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,27 @@ def test_a_file_of_somebody_else_is_refused_and_stays_unless_all_is_to_begin_ane
     assert path.read_text() == before
     with progress_at(path, "collect", replaces_damaged=True) as progress:
         assert progress.begun_with is None
+
+
+def test_a_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "p"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE users (name)")
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match=f"{path} is a database of another program"), progress_at(path, "job"):
+        pass
+    assert path.read_bytes() == before
+
+
+def test_what_a_killed_process_left_is_gone_on_with_without_shared_memory(tmp_path: Path) -> None:
+    with progress_at(tmp_path / "p", "collect") as progress:
+        progress.begin(BEGUN_WITH)
+        # As it is after kill -9: the log was not moved into the file.
+        for path in tmp_path.glob("p*"):
+            shutil.copy(path, tmp_path / path.name.replace("p", "killed", 1))
+    with progress_at(tmp_path / "killed", "collect") as progress:
+        assert progress.begun_with == BEGUN_WITH
+        assert not (tmp_path / "killed-shm").exists()
 
 
 def test_a_full_disk_takes_back_what_was_not_committed_and_names_the_file(tmp_path: Path) -> None:

@@ -17,11 +17,15 @@ from typing import Any, Final, Self
 
 from rollstream.schemas.errors import ConfigurationError, MachineError, RollstreamError
 
-_FILE: Final = """
+_OURS: Final = 0x526F6C31
+"""What the header of our files says, so that one of another program is neither written nor removed."""
+# Before anything is read: else a file with a log would share memory.
+_ALONE: Final = "PRAGMA locking_mode = EXCLUSIVE"
+_FILE: Final = f"""
 PRAGMA auto_vacuum = FULL;
-PRAGMA locking_mode = EXCLUSIVE;
 PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
+PRAGMA application_id = {_OURS};
 """
 _SCRATCH: Final = """
 PRAGMA journal_mode = OFF;
@@ -50,6 +54,9 @@ class Database:
             self._connection = sqlite3.connect(path or "", timeout=_WAIT_SECONDS, isolation_level=None)
         try:
             with self._explained():
+                if path is not None:
+                    self._connection.execute(_ALONE)
+                    self._refuse_foreign()
                 self._connection.executescript(_SCRATCH if path is None else _FILE)
                 self._connection.executescript(tables)
                 if path is None:
@@ -58,6 +65,13 @@ class Database:
         except RollstreamError:
             self.close()
             raise
+
+    def _refuse_foreign(self) -> None:
+        if self.one("PRAGMA application_id") != (_OURS,) and self.one("SELECT 1 FROM sqlite_master"):
+            raise ConfigurationError(
+                f"{self.path} is a database of another program, or of another version of this one: move it away, or "
+                "choose another place"
+            )
 
     def __enter__(self) -> Self:
         return self
