@@ -1,5 +1,6 @@
 """Which entries of an archived ledger survive and how groups ended, as pandas and DuckDB find it in the files."""
 
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -117,6 +118,16 @@ def test_a_process_that_was_killed_between_two_tables_is_followed_by_one_that_do
             [written] = (directory / table).glob("ledger-*.parquet")
             written.unlink()
         assert found(archived(directory, entries)) == whole
+
+
+def test_what_two_processes_wrote_to_a_bucket_at_once_counts_once(tmp_path: Path) -> None:
+    entries = [START, a_step(9, 0, 1), a_step(1, 0, 1), a_step(2, 1, 2), a_step(3, 2, 3), a_repair(1), a_step(4, 3, 4)]
+    directory = archived(tmp_path / "one", entries[:4])
+    shutil.copytree(archived(tmp_path / "other", entries[:3], (1,)), directory, dirs_exist_ok=True)
+    for first, end in ((4, 5), (5, 7)):
+        with writing(directory) as archive:
+            Appender(archive).append(a_piece("ledger", entries[first:end], first))
+    assert found(directory).entries == [0, 2, 3, 4, 6]
 
 
 def an_entry_like(fold: LedgerFold, kind: str, number: int) -> LedgerEntry:

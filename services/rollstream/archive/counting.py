@@ -81,11 +81,13 @@ def _newest_state(archive: Archive) -> _State | None:
     files = archive.row_files(STEPS)
     if not files:
         return None
+    # Two processes may have written to a bucket at once: then the last one by name is not always the newest.
+    newest = max(files, key=lambda file: file.end)
     try:
-        return _State.model_validate_json(archive.state(files[-1]))
+        return _State.model_validate_json(archive.state(newest))
     except ValidationError as error:
         raise ConfigurationError(
-            f"{archive.place}/{files[-1].name} does not say what to go on from: put back what was written"
+            f"{archive.place}/{newest.name} does not say what to go on from: put back what was written"
         ) from error
 
 
@@ -106,8 +108,8 @@ def _unneeded(entry: LedgerEntry) -> Mapping[str, Any]:
 
 
 def _archived_entries(archive: Archive) -> Iterable[Entry]:
-    """Every archived entry in its order, without metrics, groups and rollouts."""
+    """Every archived entry once, in its order, without metrics, groups and rollouts."""
     rows = archive.tables(STEPS, ("ledger_offset", "skipped", *_OF_ENTRY)).to_pylist()
-    for row in sorted(rows, key=lambda one: int(one["ledger_offset"])):
+    for offset, row in sorted({int(row["ledger_offset"]): row for row in rows}.items()):
         skipped = tuple(SkippedRecord(**record) for record in row["skipped"])
-        yield row["ledger_offset"], LedgerEntry(skipped=skipped, **{name: row[name] for name in _OF_ENTRY})
+        yield offset, LedgerEntry(skipped=skipped, **{name: row[name] for name in _OF_ENTRY})
