@@ -167,6 +167,16 @@ def test_the_archive_of_another_run_or_cluster_is_refused(tmp_path: Path, other:
         pass
 
 
+def test_nothing_is_removed_from_a_directory_that_is_no_archive(tmp_path: Path) -> None:
+    theirs = tmp_path / "work" / ".rollouts.jsonl.part"
+    theirs.parent.mkdir()
+    for path in (theirs, tmp_path / "notes.txt"):
+        path.write_text("somebody else's")
+    with pytest.raises(ConfigurationError, match="no archive"), writing(tmp_path):
+        pass
+    assert theirs.exists()
+
+
 def other_files(directory: Path) -> None:
     (directory / "thesis.tex").write_text("")
 

@@ -83,6 +83,7 @@ class Archive:
                 files.create(_IDENTITY, identity.model_dump_json().encode())
             archive = cls(files, names)
             archive.require(identity)
+            files.remove_parts()
             for name, content in _fixed_files():
                 if name not in names:
                     files.create(name, content)

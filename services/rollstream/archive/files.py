@@ -37,13 +37,16 @@ class DirectoryFiles:
         if lock is None:
             raise ConfigurationError(f"another process writes {self.place} right now: end it first")
         try:
-            with writable(self._directory):
-                # As `replacing` names them.
-                for left in self._directory.rglob(".*.part"):
-                    left.unlink()
             yield
         finally:
             lock.release()
+
+    def remove_parts(self) -> None:
+        """Remove what a killed process left. Only where all files are known to be of an archive."""
+        with writable(self._directory):
+            # As `replacing` names them.
+            for left in self._directory.rglob(".*.part"):
+                left.unlink()
 
     def names(self) -> list[str]:
         """The names of all files but hidden ones, sorted."""
@@ -86,6 +89,9 @@ class BucketFiles:
     def writing(self) -> AbstractContextManager[None]:
         """A block in which files may be written."""
         return nullcontext()
+
+    def remove_parts(self) -> None:
+        """There are none."""
 
     def names(self) -> list[str]:
         """The names of all files, sorted. Raises `ConfigurationError` and `WeightStoreError` as all methods do."""
