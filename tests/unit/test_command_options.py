@@ -114,6 +114,7 @@ class Options(CommandOptions):
 
     source: Path = Field(json_schema_extra=ARGUMENT, description="Where from.")
     how_many: int = Field(default=3, ge=1, le=9, description="So many.")
+    seed: int = Field(default=0, ge=0, description="Of chance.")
     pair: tuple[float, float] = Field(default=(0.5, 1.0), description="Two numbers.")
     period: float = Field(default=7200.0, json_schema_extra=TIME, description="So often.")
     words: tuple[str, ...] = Field(default=(), description="May be repeated.")
@@ -138,6 +139,7 @@ def test_a_field_is_an_option_and_nothing_else_is_needed() -> None:
     shown = " ".join(CliRunner().invoke(command, ["--help"]).output.split())
     for said in (
         "--how_many INTEGER RANGE So many. [default: 3; 1<=x<=9]",
+        "--seed INTEGER RANGE Of chance. [default: 0; 0<=x<=2147483647]",
         "[default: 0.5, 1.0]",
         "--period TIME So often. [default: 2h]",
         "Where to. [env var: AN_ADDRESS; default: here]",

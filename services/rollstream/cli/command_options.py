@@ -82,7 +82,8 @@ def _parameter(model: type[CommandOptions], key: Key) -> Callable[[Command], Com
         # click takes a None that is given for a default, with which no option is missing.
         **({"required": True} if key.is_required else {"default": default}),
         help=key.meaning,
-        show_default=bool(default),
+        # False, "" and () say nothing; 0 does.
+        show_default=bool(default) or type(default) in (int, float),
         envvar=schema.get("variable"),
         show_envvar=True,
     )
