@@ -73,6 +73,15 @@ def test_a_refusal_that_stays_is_an_outage_of_the_store(s3: SmallS3, tmp_path: P
     assert s3.refused >= 2
 
 
+def test_an_outage_while_a_bucket_is_listed_keeps_its_cause(s3: SmallS3, tmp_path: Path) -> None:
+    bucket = Bucket(URL, s3.storage(tmp_path / "cache", 0.5))
+    assert bucket.names() == []
+    s3.refusals = -1
+    with pytest.raises(WeightStoreError, match="may not list") as ended:
+        bucket.names()
+    assert isinstance(ended.value.__cause__, ConfigurationError)
+
+
 def test_whether_a_version_is_there_is_not_waited_for(s3: SmallS3, tmp_path: Path) -> None:
     store = a_store(s3, tmp_path)
     store.probe(writes=True)

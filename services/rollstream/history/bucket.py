@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from datetime import timedelta
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, NoReturn, TypeVar
 
 from obstore import get, open_reader, put
 from obstore import list as list_objects
@@ -68,13 +68,13 @@ class Bucket:
         try:
             return self.ask("list", lambda: sorted(one["path"] for found in list_objects(self.store) for one in found))
         except (FileNotFoundError, WeightStoreError) as error:
-            raise self.missing(error) from error
+            self.refuse(error)
 
-    def missing(self, error: FileNotFoundError | WeightStoreError) -> ConfigurationError | WeightStoreError:
-        """What to raise instead of an error of a request that every bucket answers, if it is there."""
+    def refuse(self, error: FileNotFoundError | WeightStoreError) -> NoReturn:
+        """Raise the error of a request that every bucket answers, or `ConfigurationError` if it says there is none."""
         if isinstance(error, WeightStoreError) and status_of(error.__cause__) != 404:
-            return error
-        return ConfigurationError(f"{self.url}: there is no such bucket; make it, or correct its name")
+            raise error
+        raise ConfigurationError(f"{self.url}: there is no such bucket; make it, or correct its name") from error
 
     def read(self, name: str, most_bytes: int) -> bytes:
         """A small object as a whole; raises `FileNotFoundError`, and `ValueError` if it has more bytes."""

@@ -62,7 +62,7 @@ class BucketWeightStore:
                 self._bucket.ask("read", lambda: get(self._bucket.store, marker).bytes())
                 self._bucket.ask("delete from", lambda: delete(self._bucket.store, [marker]))
         except (FileNotFoundError, WeightStoreError) as error:
-            raise self._bucket.missing(error) from error
+            self._bucket.refuse(error)
 
     def write(self, name: str, save: Callable[[Path], None]) -> StoredWeights:
         with writing(self._cache.root, name) as directory:
