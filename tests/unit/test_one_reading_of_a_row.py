@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from rollstream.cli.main import cli
 from rollstream.offline.compare.examples import example_key
 from rollstream.offline.convert.conversations import export_for_sft
-from rollstream.offline.convert.verifiers_runs import RunName, export_run, import_run
+from rollstream.offline.convert.verifiers_runs import export_run, import_run
 from rollstream.offline.difficulty.judged_row import RowJudge
 from rollstream.offline.ended import EndedSample
+from rollstream.offline.options import ExportOptions, SftExportOptions
 from rollstream.offline.output import rollout_columns
 from rollstream.offline.tasks import CollectTask, FileTasks, task_of
 from rollstream.producers.sources.jsonl import JsonlSource
@@ -181,14 +182,15 @@ def test_a_producer_and_collect_ask_what_the_table_says(case: Case, name: str, k
 @EACH
 def test_sft_and_both_exports_give_what_the_table_says(case: Case, tmp_path: Path) -> None:
     path = _written(tmp_path / "rollouts.jsonl", "jsonl", _answered(case.row))
-    export_run(path, tmp_path, RunName(env_id="e", model="m", run_id="r"))
+    options = SftExportOptions(rollouts=path, output=tmp_path / "sft.jsonl", layout="messages")
+    export_run(ExportOptions(rollouts=path, outputs=tmp_path, env_id="e", model="m", run_id="r"))
     [exported] = lines_of(tmp_path / "evals/e--m/r/results.jsonl")
     assert exported.get("answer") == case.reference
     if case.asked is None:
         with pytest.raises(ConfigurationError, match="no row to learn from"):
-            export_for_sft(path, tmp_path / "sft.jsonl", layout="messages", min_reward=None)
+            export_for_sft(options)
         return
-    export_for_sft(path, tmp_path / "sft.jsonl", layout="messages", min_reward=None)
+    export_for_sft(options)
     [learned] = lines_of(tmp_path / "sft.jsonl")
     given = case.said[0] or []
     is_whole = "prompt" not in case.row and any(role == "assistant" for role, _ in given)

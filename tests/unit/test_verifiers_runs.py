@@ -15,7 +15,8 @@ from click.testing import CliRunner
 from datasets import load_dataset
 
 from rollstream.cli.verifiers import command
-from rollstream.offline.convert.verifiers_runs import RunName, export_run, import_run
+from rollstream.offline.convert.verifiers_runs import Converted, export_run, import_run
+from rollstream.offline.options import ExportOptions
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow
 from rollstream.rows.write import rewrite_rows, write_rows
@@ -107,6 +108,10 @@ def a_run(directory: Path) -> Path:
     return directory
 
 
+def exported(rollouts: Path, outputs: Path, **options: Any) -> Converted:
+    return export_run(ExportOptions(rollouts=rollouts, outputs=outputs, **options))
+
+
 def results_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
 
@@ -114,7 +119,7 @@ def results_of(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("name", ["rollouts.jsonl", "rollouts.parquet", "rollouts"])
 def test_a_run_comes_out_of_each_format_as_it_went_in(tmp_path: Path, name: str) -> None:
     import_run(a_run(tmp_path / "run"), tmp_path / name)
-    done = export_run(tmp_path / name, tmp_path / "outputs", RunName())
+    done = exported(tmp_path / name, tmp_path / "outputs")
     assert done.path == tmp_path / "outputs/evals/word-count--anthropic--claude-sonnet/1a2b3c4d"
     assert results_of(done.path) == the_results()
     assert json.loads((done.path / "metadata.json").read_text()) == METADATA
@@ -139,7 +144,7 @@ def exported_after(
     import_run(a_run(tmp_path / "run"), rollouts)
     rows = change([row.fields for row in open_rows(rollouts) if isinstance(row, ReadRow)])
     rewrite_rows(rollouts, "jsonl", lambda: rows)
-    run = export_run(rollouts, tmp_path / "outputs", RunName(run_id="again"), **options).path
+    run = exported(rollouts, tmp_path / "outputs", run_id="again", **options).path
     return results_of(run), json.loads((run / "metadata.json").read_text())
 
 
@@ -180,7 +185,7 @@ def test_an_answer_whose_reward_raised_is_exported_as_unscored_with_the_reason(t
     rollouts = tmp_path / "rollouts.jsonl"
     row = {"data_idx": 0, "prompt": "2+2=", "response": "4", "status": "completed", "reward": None, column: "crash: no"}
     rewrite_rows(rollouts, "jsonl", lambda: [row])
-    [result] = results_of(export_run(rollouts, tmp_path / "outputs", RunName(env_id="e", model="m")).path)
+    [result] = results_of(exported(rollouts, tmp_path / "outputs", env_id="e", model="m").path)
     assert (result["reward"], result["is_completed"]) == (None, True)
     assert result["error"] == {"error": "unscored", "error_chain_repr": "crash: no", "error_chain_str": "crash: no"}
 
@@ -206,8 +211,8 @@ def our_rows(path: Path) -> Path:
 
 
 def test_our_rollouts_become_a_run_that_viewers_find(tmp_path: Path) -> None:
-    name = RunName(env_id="word-count", model="anthropic/claude-sonnet", run_id="first")
-    run = export_run(our_rows(tmp_path / "rollouts.jsonl"), tmp_path / "outputs", name).path
+    name = {"env_id": "word-count", "model": "anthropic/claude-sonnet", "run_id": "first"}
+    run = exported(our_rows(tmp_path / "rollouts.jsonl"), tmp_path / "outputs", **name).path
     assert run.relative_to(tmp_path) == Path("outputs/evals/word-count--anthropic--claude-sonnet/first")
     first, *_, failed = results_of(run)
     assert (first["example_id"], first["metrics"], first["format_reward"]) == (0, {"format_reward": 1.0}, 1.0)
@@ -224,9 +229,8 @@ def test_our_rollouts_become_a_run_that_viewers_find(tmp_path: Path) -> None:
 
 
 def test_a_reward_of_0_for_failed_rows_is_written_only_on_demand(tmp_path: Path) -> None:
-    name = RunName(env_id="word-count", model="tiny", run_id="zero")
     rollouts = our_rows(tmp_path / "rollouts.jsonl")
-    run = export_run(rollouts, tmp_path / "outputs", name, zero_for_failed=True).path
+    run = exported(rollouts, tmp_path / "outputs", env_id="word-count", model="tiny", zero_for_failed=True).path
     assert results_of(run)[3]["reward"] == 0.0
     # One of four passes then: example 0 has 1 of 2, example 1 has 0 of 2.
     assert json.loads((run / "metadata.json").read_text())["pass_at_k"] == {"1": 0.25, "2": 0.5}
@@ -236,9 +240,9 @@ def test_a_reward_of_0_for_failed_rows_is_written_only_on_demand(tmp_path: Path)
     "bad", [{"run_id": ".."}, {"run_id": "a/b"}, {"model": "a\nb"}, {"env_id": "x" * 300}], ids=str
 )
 def test_no_name_leads_out_of_the_directory(tmp_path: Path, bad: dict[str, str]) -> None:
-    name = RunName(**{"env_id": "word-count", "model": "tiny", "run_id": "first", **bad})
+    name = {"env_id": "word-count", "model": "tiny", "run_id": "first", **bad}
     with pytest.raises(ConfigurationError, match="can't be the name of a directory"):
-        export_run(our_rows(tmp_path / "rollouts.jsonl"), tmp_path / "outputs", name)
+        exported(our_rows(tmp_path / "rollouts.jsonl"), tmp_path / "outputs", **name)
 
 
 def test_a_torn_line_of_a_run_is_counted_and_the_rest_is_imported(tmp_path: Path) -> None:
@@ -256,8 +260,8 @@ def test_a_row_that_is_nested_too_deeply_is_left_out_both_ways(tmp_path: Path) -
     with (run / "results.jsonl").open("a") as stream:
         stream.write(f'{{"example_id": 3, "prompt": {"[" * 700}{"]" * 700}, "reward": 1.0}}\n')
     imported = import_run(run, tmp_path / "rollouts.parquet")
-    exported = export_run(run / "results.jsonl", tmp_path / "outputs", RunName(env_id="word-count", model="tiny"))
-    for done in (imported, exported):
+    back = exported(run / "results.jsonl", tmp_path / "outputs", env_id="word-count", model="tiny")
+    for done in (imported, back):
         assert (done.num_rows, done.num_bad) == (6, 1)
         assert done.bad == ("results.jsonl line 7: its JSON is nested too deeply",)
 
@@ -266,7 +270,7 @@ def test_a_file_without_a_row_that_can_be_read_writes_nothing(tmp_path: Path) ->
     (tmp_path / "results.jsonl").write_text("[]\n7\n")
     for convert in (
         lambda: import_run(tmp_path / "results.jsonl", tmp_path / "rollouts.jsonl"),
-        lambda: export_run(tmp_path / "results.jsonl", tmp_path / "outputs", RunName(env_id="a", model="b")),
+        lambda: exported(tmp_path / "results.jsonl", tmp_path / "outputs", env_id="a", model="b"),
     ):
         with pytest.raises(
             ConfigurationError, match=r"none of 2 rows of .* can be used; the first, results.jsonl line 1"
@@ -282,13 +286,13 @@ def test_the_metadata_of_an_earlier_import_is_not_taken_for_another_run(tmp_path
     (tmp_path / "run" / "metadata.json").unlink()
     import_run(tmp_path / "run", rollouts)
     with pytest.raises(ConfigurationError, match="--env-id and --model"):
-        export_run(rollouts, tmp_path / "outputs", RunName())
+        exported(rollouts, tmp_path / "outputs")
 
 
 def test_the_directory_where_one_is_can_be_named_by_a_dot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import_run(a_run(tmp_path / "run"), tmp_path / "rollouts")
     monkeypatch.chdir(tmp_path / "rollouts")
-    assert results_of(export_run(Path(), tmp_path / "outputs", RunName()).path) == the_results()
+    assert results_of(exported(Path(), tmp_path / "outputs").path) == the_results()
 
 
 def test_a_metadata_file_that_is_no_object_and_an_output_of_another_kind_are_refused(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ def command(options: CompareOptions, as_json: bool) -> None:
     from rollstream.offline.compare.report import as_json as plain
     from rollstream.offline.compare.report import print_comparison
 
-    found = compare(options.before, options.after, match_by=options.by, limit=options.limit, output=options.output)
+    found = compare(options)
     if as_json:
         from rollstream.views.rendering import json_text
 

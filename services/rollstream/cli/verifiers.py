@@ -33,10 +33,9 @@ def import_(options: ImportOptions) -> None:
 @options_of(ExportOptions)
 def export(options: ExportOptions) -> None:
     """Write rollouts as OUTPUTS/evals/ENV--MODEL/RUN/, which `prime eval view` shows."""
-    from rollstream.offline.convert.verifiers_runs import RunName, export_run
+    from rollstream.offline.convert.verifiers_runs import export_run
 
-    name = RunName(env_id=options.env_id, model=options.model, run_id=options.run_id)
-    _say(export_run(options.rollouts, options.outputs, name, zero_for_failed=options.zero_for_failed))
+    _say(export_run(options))
 
 
 @command.command("export-sft")
@@ -45,9 +44,8 @@ def export_sft(options: SftExportOptions) -> None:
     """Write good rollouts as rows that Prime-RL's SFT reads: .jsonl or .parquet."""
     from rollstream.offline.convert.conversations import export_for_sft
 
-    rollouts, output = options.rollouts, options.output
-    tally = export_for_sft(rollouts, output, layout=options.layout, min_reward=options.min_reward)
-    for line in (str(output), *tally.lines()):
+    tally = export_for_sft(options)
+    for line in (str(options.output), *tally.lines()):
         say(line)
 
 

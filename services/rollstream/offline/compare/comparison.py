@@ -15,14 +15,13 @@ from rollstream.offline.compare.examples import (
     example_key,
     sample_of,
 )
+from rollstream.offline.options import CompareOptions
 from rollstream.offline.statistics import RewardStatistics, shown_text
 from rollstream.rows.conversation import asked_of
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
 from rollstream.rows.write import Kind, kind_of, write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
-
-MatchBy = Literal["auto", "example_id", "prompt"]
 
 _NUM_LISTED: Final = 10
 _LOOKED_AT: Final = 100
@@ -68,16 +67,15 @@ class Comparison:
         return self.mean_after - self.mean_before
 
 
-def compare(
-    before: Path, after: Path, *, match_by: MatchBy = "auto", limit: int = 50, output: Path | None = None
-) -> Comparison:
-    """Compare, keep `limit` deltas, and write all of them to `output`, if given (.jsonl or .parquet).
+def compare(options: CompareOptions) -> Comparison:
+    """Compare, keep `limit` deltas, and write all of them to `output`, if given.
 
     Raises `ConfigurationError` if a file can't be read, or if no example is in both.
     """
+    before, after, output = options.before, options.after, options.output
     sources = open_rows(before), open_rows(after)
     kind = None if output is None else kind_of(output, may_be_directory=False)
-    by_id = _is_by_id(match_by, sources)
+    by_id = _is_by_id(options.by, sources)
     with closing(ExampleTable()) as table:
         sides = [_read(source, table, by_id=by_id, is_after=bool(at)) for at, source in enumerate(sources)]
         table.settle()
@@ -93,11 +91,11 @@ def compare(
         for at, side in enumerate(sides):
             side.num_missing, side.missing = table.missing(is_after=bool(at), limit=_NUM_LISTED)
         matched_by: Literal["example_id", "prompt"] = "example_id" if by_id else "prompt"
-        deltas = tuple(table.deltas(limit))
+        deltas = tuple(table.deltas(options.limit))
         return Comparison(matched_by, num_matched, mean_before, mean_after, sides[0], sides[1], deltas)
 
 
-def _is_by_id(match_by: MatchBy, sources: tuple[RowSource, RowSource]) -> bool:
+def _is_by_id(match_by: str, sources: tuple[RowSource, RowSource]) -> bool:
     """Whether to match by id: as told, else if the first rows of both files have one."""
     if match_by != "auto":
         return match_by == "example_id"

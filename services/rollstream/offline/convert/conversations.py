@@ -10,8 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
+from rollstream.offline.options import SftExportOptions
 from rollstream.rows.conversation import ChatMessage, chat_of, exchange_in, records_of, tools_in, tools_of
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, RowSource
@@ -21,7 +22,6 @@ from rollstream.schemas.prompt import Message
 
 T = TypeVar("T")
 Fields = Mapping[str, Any]
-Layout = Literal["prompt-completion", "messages"]
 
 _PLACES: Final = 5
 
@@ -156,22 +156,22 @@ def exchange_of(conversation: Conversation) -> Exchange:
     return records_of(conversation.prompt), records_of(conversation.completion), tools_of(conversation.tools)
 
 
-def export_for_sft(rollouts: Path, output: Path, *, layout: Layout, min_reward: float | None) -> RowCounts:
-    """Write the usable rows of `rollouts` to `output`, .jsonl or .parquet; nothing is written if there are none.
+def export_for_sft(options: SftExportOptions) -> RowCounts:
+    """Write the usable rows of the rollouts to the output; nothing is written if there are none.
 
     Raises `ConfigurationError` then, and for files that can't be read or written.
     """
     # No directory of `save_to_disk`: Prime-RL opens its data by `load_dataset`, which takes none.
-    kind = kind_of(output, may_be_directory=False)
-    tally, source = RowCounts(), open_rows(rollouts)
-    with write_rows(output, kind) as writer:
-        for fields in usable(source, min_reward, tally, lambda conversation: _row(conversation, layout)):
+    kind = kind_of(options.output, may_be_directory=False)
+    tally, source = RowCounts(), open_rows(options.rollouts)
+    with write_rows(options.output, kind) as writer:
+        for fields in usable(source, options.min_reward, tally, lambda found: _row(found, options.layout)):
             writer.write(fields)
-        refuse_unusable(rollouts, tally)
+        refuse_unusable(options.rollouts, tally)
     return tally
 
 
-def _row(conversation: Conversation, layout: Layout) -> dict[str, Any]:
+def _row(conversation: Conversation, layout: str) -> dict[str, Any]:
     prompt, completion = list(conversation.prompt), list(conversation.completion)
     fields: dict[str, Any] = (
         {"messages": prompt + completion} if layout == "messages" else {"prompt": prompt, "completion": completion}

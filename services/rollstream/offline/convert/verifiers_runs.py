@@ -20,6 +20,7 @@ from rollstream.offline.convert.verifiers_row import (
     row_from_verifiers,
     row_to_verifiers,
 )
+from rollstream.offline.options import ExportOptions
 from rollstream.process.files import replace_text
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow, RowSource
@@ -38,15 +39,6 @@ class Converted:
     num_rows: int
     num_bad: int
     bad: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunName:
-    """Where a run is put, and what its metadata.json says. Empty: as the imported run said."""
-
-    env_id: str = ""
-    model: str = ""
-    run_id: str = ""
 
 
 class _Left:
@@ -93,10 +85,11 @@ def import_run(run: Path, output: Path) -> Converted:
     return Converted(output, num_rows, left.count, tuple(left.first))
 
 
-def export_run(rollouts: Path, outputs: Path, name: RunName, *, zero_for_failed: bool = False) -> Converted:
+def export_run(options: ExportOptions) -> Converted:
     """Write rollouts as a run below `outputs`; an existing run of this id is replaced. Raises `ConfigurationError`."""
+    rollouts, zero_for_failed = options.rollouts, options.zero_for_failed
     kept = _read_metadata(kept_metadata(rollouts)) or {}
-    directory = _run_directory(outputs, name, kept)
+    directory = _run_directory(options, kept)
     left, num_rows, has_changed, extra = _Left(), 0, False, dict[str, None]()
     with closing(RunFigures()) as figures:
         with write_rows(directory / "results.jsonl", "jsonl") as writer:
@@ -116,7 +109,7 @@ def export_run(rollouts: Path, outputs: Path, name: RunName, *, zero_for_failed:
         # Rows that were taken out since the import change the figures too.
         has_changed |= _num_rows(kept) != num_rows
         computed = figures.metadata() if has_changed else {}
-    named = {key: value for key, value in (("env_id", name.env_id), ("model", name.model)) if value}
+    named = {key: value for key, value in (("env_id", options.env_id), ("model", options.model)) if value}
     state = {"state_columns": list(extra)} if extra else {}
     _write_json(directory / "metadata.json", {**kept, **computed, **state, **named})
     return Converted(directory, num_rows, left.count, tuple(left.first))
@@ -135,16 +128,16 @@ def _num_rows(metadata: Mapping[str, Any]) -> int | None:
     return math.prod(count for count in counts if isinstance(count, int)) if None not in counts else None
 
 
-def _run_directory(outputs: Path, name: RunName, kept: Mapping[str, Any]) -> Path:
-    env_id, model = (given or _text(kept.get(key)) for key, given in (("env_id", name.env_id), ("model", name.model)))
+def _run_directory(options: ExportOptions, kept: Mapping[str, Any]) -> Path:
+    env_id, model = options.env_id or _text(kept.get("env_id")), options.model or _text(kept.get("model"))
     if not env_id or not model:
         lacks = " and ".join(option for option, value in (("--env-id", env_id), ("--model", model)) if not value)
         raise ConfigurationError(f"a run of verifiers is named by its environment and its model: give {lacks}")
-    run_id = name.run_id or _last_part(_text(kept.get("path_to_save"))) or uuid.uuid4().hex[:8]
+    run_id = options.run_id or _last_part(_text(kept.get("path_to_save"))) or uuid.uuid4().hex[:8]
     first = f"{env_id}--{model}".replace("/", "--")
     for part in (first, run_id):
         _refuse_path(part)
-    return outputs / "evals" / first / run_id
+    return options.outputs / "evals" / first / run_id
 
 
 def _refuse_path(part: str) -> None:
