@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rollstream.offline.difficulty.buckets import Strategy
-from rollstream.offline.difficulty.filtering import FilterRequest, filter_difficulty
+from rollstream.offline.difficulty.filtering import filter_difficulty
 from rollstream.offline.difficulty.report import FilterReport
+from rollstream.offline.options import DifficultyOptions, Strategy
 from rollstream.schemas.errors import ConfigurationError
 
 GSM8K, DAPO = "openai/gsm8k", "math_dapo"
@@ -34,7 +34,7 @@ def filtered(folder: Path, rows: Sequence[dict[str, Any]], strategy: Strategy, *
     path = folder / "scored.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     return filter_difficulty(
-        FilterRequest(data_path=path, output_dir=folder / "out", bucketing_strategy=strategy.value, **options)
+        DifficultyOptions(data_path=path, output_dir=folder / "out", bucketing_strategy=strategy, **options)
     )
 
 
@@ -257,8 +257,10 @@ def test_parquet_with_numpy_lists_gives_the_same_problems_as_jsonl(tmp_path: Pat
     frame.to_parquet(tmp_path / "scored.parquet")
     assert pd.read_parquet(tmp_path / "scored.parquet")["prompt"][0].tolist() == chat
     out = tmp_path / "parquet"
-    request = FilterRequest(data_path=tmp_path / "scored.parquet", output_dir=out, bucketing_strategy="pass_rate")
-    report = filter_difficulty(request)
+    options = DifficultyOptions(
+        data_path=tmp_path / "scored.parquet", output_dir=out, bucketing_strategy=Strategy.PASS_RATE
+    )
+    report = filter_difficulty(options)
     ids = {line["data_idx"]: line["problem_id"] for line in metrics(tmp_path, Strategy.PASS_RATE).values()}
     table = pd.read_parquet(out / "difficulty_metrics_pass_rate.parquet").set_index("data_idx")
     assert table["problem_id"].to_dict() == ids
@@ -280,7 +282,7 @@ def test_files_of_an_earlier_run_on_a_file_of_the_other_format_do_not_stay_eithe
     out, scored = tmp_path / "out", tmp_path / "scored.parquet"
     (out / "mine.jsonl").touch()
     pd.DataFrame(rows_of(0, [1, 1])).to_parquet(scored)
-    filter_difficulty(FilterRequest(data_path=scored, output_dir=out, bucketing_strategy="pass_rate"))
+    filter_difficulty(DifficultyOptions(data_path=scored, output_dir=out, bucketing_strategy=Strategy.PASS_RATE))
     assert sorted(path.name for path in out.iterdir()) == [
         "difficulty_metrics_pass_rate.json", "difficulty_metrics_pass_rate.parquet", "mine.jsonl",
         "rollouts_easy_pass_rate.parquet", "summary_pass_rate.json",
@@ -292,7 +294,9 @@ def test_a_file_that_this_run_would_replace_is_refused(tmp_path: Path) -> None:
     own = tmp_path / "out" / "rollouts_easy_pass_rate.jsonl"
     before = own.read_bytes()
     with pytest.raises(ConfigurationError, match="name another place with --output_dir"):
-        filter_difficulty(FilterRequest(data_path=own, output_dir=tmp_path / "out", bucketing_strategy="pass_rate"))
+        filter_difficulty(
+            DifficultyOptions(data_path=own, output_dir=tmp_path / "out", bucketing_strategy=Strategy.PASS_RATE)
+        )
     assert own.read_bytes() == before
 
 
@@ -318,7 +322,7 @@ def test_bad_lines_are_counted_and_the_rest_goes_on(tmp_path: Path) -> None:
     good = [json.dumps(row) for row in rows_of(0, [1, 1])]
     path.write_text("\n".join([good[0], "{broken", "[1, 2]", good[1], "\x00\x00"]))
     report = filter_difficulty(
-        FilterRequest(data_path=path, output_dir=tmp_path / "out", bucketing_strategy="pass_rate")
+        DifficultyOptions(data_path=path, output_dir=tmp_path / "out", bucketing_strategy=Strategy.PASS_RATE)
     )
     assert (report.num_rows, dict(report.bad_rows.counts), dict(report.totals.counts)) == (
         5, {"unreadable": 3}, {"easy": 1}
@@ -352,5 +356,5 @@ def test_strange_values_of_parquet_are_taken_or_counted(tmp_path: Path) -> None:
         }
     )
     pq.write_table(table, tmp_path / "odd.parquet")
-    report = filter_difficulty(FilterRequest(data_path=tmp_path / "odd.parquet", output_dir=tmp_path / "out"))
+    report = filter_difficulty(DifficultyOptions(data_path=tmp_path / "odd.parquet", output_dir=tmp_path / "out"))
     assert (report.num_rows, report.bad_rows.total, report.unscored.total) == (3, 1, 1)

@@ -16,15 +16,14 @@ def command(options: DifficultyOptions, as_json: bool) -> None:
     Writes difficulty_metrics_<strategy>.json and .parquet, rollouts_<bucket>_<strategy> and summary_<strategy>.json.
     Rows without a reward do not count as failures. A run that was killed begins anew: it asks no model.
     """
-    from rollstream.offline.difficulty.filtering import FilterRequest, filter_difficulty
+    from rollstream.offline.difficulty.filtering import filter_difficulty
     from rollstream.offline.difficulty.report import filter_lines, summary_of
     from rollstream.offline.live import rows_shown
     from rollstream.offline.scores.text import say
 
-    request = FilterRequest(**dict(options))
     try:
         with rows_shown("read", is_shown=not as_json) as on_rows:
-            report = filter_difficulty(request, on_rows)
+            report = filter_difficulty(options, on_rows)
     except KeyboardInterrupt:
         click.echo("stopped: the same command begins anew", err=True)
         raise SystemExit(130) from None

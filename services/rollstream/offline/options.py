@@ -1,5 +1,6 @@
 """What each offline command is told: one model a command. The command line is made of it."""
 
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -215,14 +216,23 @@ class ScoresOptions(CommandOptions):
     )
 
 
+class Strategy(StrEnum):
+    """How problems are divided."""
+
+    PERCENTILE = "percentile"
+    PASS_RATE = "pass_rate"
+    MEAN_REWARD = "mean_reward"
+    ADAPTIVE = "adaptive"
+
+
 class DifficultyOptions(CommandOptions):
     """Options of `filter-difficulty`."""
 
     separator: ClassVar[Literal["-", "_"]] = "_"
 
     data_path: Path = Field(description="File that analyze-rewards wrote.")
-    bucketing_strategy: Literal["percentile", "pass_rate", "mean_reward", "adaptive"] = Field(
-        default="percentile", description="percentile: quarters by score; adaptive: four clusters of the score."
+    bucketing_strategy: Annotated[Strategy, Field(strict=False)] = Field(
+        default=Strategy.PERCENTILE, description="percentile: quarters by score; adaptive: four clusters of the score."
     )
     output_dir: Path | None = Field(
         default=None, json_schema_extra=DIRECTORY, description="Default: where the data is."
@@ -237,10 +247,16 @@ class DifficultyOptions(CommandOptions):
     pass_threshold: PassThreshold | None = Field(
         default=None, description="Smallest reward that passes; default: each source's own."
     )
+    # One sample tells next to nothing.
     min_samples: Count = Field(default=2, description="With fewer a problem is `unknown`.")
     id_column: str | None = Field(
         default=None, description="Column that says which problem a row is of; default: its prompt, hashed."
     )
+
+    @property
+    def folder(self) -> Path:
+        """Where the files go."""
+        return self.output_dir or self.data_path.parent
 
 
 class CompareOptions(CommandOptions):

@@ -24,15 +24,6 @@ UNKNOWN: Final = "unknown"
 STD_WEIGHT: Final = 0.3
 
 
-class Strategy(StrEnum):
-    """How problems are divided."""
-
-    PERCENTILE = "percentile"
-    PASS_RATE = "pass_rate"
-    MEAN_REWARD = "mean_reward"
-    ADAPTIVE = "adaptive"
-
-
 class Measure(StrEnum):
     """What is compared with the ends of the buckets: a column of the table of problems."""
 

@@ -9,21 +9,19 @@ adds up lies in a table that ends with its process.
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
 from rollstream.offline.difficulty.buckets import (
     Cuts,
     Measure,
-    Strategy,
     adaptive_cuts,
     percentile_cuts,
 )
 from rollstream.offline.difficulty.judged_row import JudgedRow, RowJudge
 from rollstream.offline.difficulty.problems import Problems
 from rollstream.offline.difficulty.report import ALL_BUCKETS, BucketTotals, FilterReport, summary_of, write_metrics
-from rollstream.offline.options import DifficultyOptions
+from rollstream.offline.options import DifficultyOptions, Strategy
 from rollstream.process.crash_points import crash_point
 from rollstream.process.files import held, replace_text
 from rollstream.rows.open import open_rows
@@ -36,70 +34,52 @@ OnRows = Callable[[int], None]
 _KINDS: Final[tuple[Kind, ...]] = ("jsonl", "parquet")
 
 
-class FilterRequest(DifficultyOptions):
-    """The options of the command, and what follows from them.
-
-    A problem with fewer than `min_samples` scored samples is `unknown`: one sample tells next to nothing.
-    """
-
-    @property
-    def strategy(self) -> Strategy:
-        """How problems are divided."""
-        return Strategy(self.bucketing_strategy)
-
-    @cached_property
-    def judge(self) -> RowJudge:
-        """How rows are judged."""
-        return RowJudge(id_column=self.id_column, pass_threshold=self.pass_threshold)
-
-    @property
-    def folder(self) -> Path:
-        """Where the files go."""
-        return self.output_dir or self.data_path.parent
-
-
-def filter_difficulty(request: FilterRequest, on_rows: OnRows = lambda number: None) -> FilterReport:
+def filter_difficulty(options: DifficultyOptions, on_rows: OnRows = lambda number: None) -> FilterReport:
     """Divide the problems; `on_rows` is told of the rows of each of the two passes.
 
     Raises `ConfigurationError` if the file has no rewards, none of its samples can be judged as the strategy asks, or
     another process writes the same files.
     """
-    source = open_rows(request.data_path)
-    _refuse_own_file(request)
-    with held(_summary(request)), Problems() as problems:
-        report = FilterReport(request.strategy, None, BucketTotals(), request.min_samples, [])
-        problems.note(_judged(source, request.judge, report, on_rows))
-        problems.add_up(min_samples=request.min_samples, by_pass=request.strategy is Strategy.PASS_RATE)
-        report.cuts = _cuts(problems, request, report.notes)
+    source = open_rows(options.data_path)
+    _refuse_own_file(options)
+    with held(_summary(options)), Problems() as problems:
+        report = FilterReport(options.bucketing_strategy, None, BucketTotals(), options.min_samples, [])
+        problems.note(_judged(source, _judge(options), report, on_rows))
+        problems.add_up(min_samples=options.min_samples, by_pass=options.bucketing_strategy is Strategy.PASS_RATE)
+        report.cuts = _cuts(problems, options, report.notes)
         if report.cuts is not None:
             problems.divide(report.cuts)
-        _write(source, problems, request, report, on_rows)
+        _write(source, problems, options, report, on_rows)
     return report
 
 
-def _summary(request: FilterRequest) -> Path:
-    return request.folder / f"summary_{request.strategy}.json"
+def _judge(options: DifficultyOptions) -> RowJudge:
+    return RowJudge(id_column=options.id_column, pass_threshold=options.pass_threshold)
 
 
-def _kind(request: FilterRequest) -> Kind:
-    return "jsonl" if request.data_path.suffix == ".jsonl" else "parquet"
+def _summary(options: DifficultyOptions) -> Path:
+    return options.folder / f"summary_{options.bucketing_strategy}.json"
 
 
-def _paths(request: FilterRequest, kind: Kind) -> dict[str, Path]:
+def _kind(options: DifficultyOptions) -> Kind:
+    return "jsonl" if options.data_path.suffix == ".jsonl" else "parquet"
+
+
+def _paths(options: DifficultyOptions, kind: Kind) -> dict[str, Path]:
     """The file of each bucket."""
-    return {bucket: request.folder / f"rollouts_{bucket}_{request.strategy}.{kind}" for bucket in ALL_BUCKETS}
+    return {bucket: options.folder / f"rollouts_{bucket}_{options.bucketing_strategy}.{kind}" for bucket in ALL_BUCKETS}
 
 
-def _all_paths(request: FilterRequest) -> list[Path]:
+def _all_paths(options: DifficultyOptions) -> list[Path]:
     """The files of all buckets in both formats: those of the other one are of a run on other data."""
-    return [path for kind in _KINDS for path in _paths(request, kind).values()]
+    return [path for kind in _KINDS for path in _paths(options, kind).values()]
 
 
-def _refuse_own_file(request: FilterRequest) -> None:
+def _refuse_own_file(options: DifficultyOptions) -> None:
     """A file of an earlier run would be replaced, or removed, by this one."""
-    if request.data_path.resolve() in [path.resolve() for path in _all_paths(request)]:
+    if options.data_path.resolve() in [path.resolve() for path in _all_paths(options)]:
         raise ConfigurationError(
-            f"{request.data_path} is a file that this command would replace: name another place with --output_dir"
+            f"{options.data_path} is a file that this command would replace: name another place with --output_dir"
         )
 
 
@@ -134,47 +114,48 @@ def _judged(source: RowSource, judge: RowJudge, report: FilterReport, on_rows: O
         )
 
 
-def _cuts(problems: Problems, request: FilterRequest, notes: list[str]) -> Cuts | None:
+def _cuts(problems: Problems, options: DifficultyOptions, notes: list[str]) -> Cuts | None:
     """Where the buckets end; None if every problem is unknown."""
     lowest, highest, num_different = problems.score_range()
     num_known = problems.num_known()
     if not num_known:
-        notes.append(f"no problem has {request.min_samples} scored samples, so all are unknown")
+        notes.append(f"no problem has {options.min_samples} scored samples, so all are unknown")
         return None
     if num_different == 1 and num_known > 1:
         notes.append(f"all problems have the same difficulty score, {lowest:g}: their order says nothing")
-    match request.strategy:
+    match options.bucketing_strategy:
         case Strategy.PERCENTILE:
-            return percentile_cuts(problems.scores(), num_known, request.percentiles)
+            return percentile_cuts(problems.scores(), num_known, options.percentiles)
         case Strategy.PASS_RATE:
-            return Cuts(Measure.PASS_RATE, request.pass_rate_thresholds)
+            return Cuts(Measure.PASS_RATE, options.pass_rate_thresholds)
         case Strategy.ADAPTIVE:
             found = adaptive_cuts(problems.scores(), lowest, highest, num_different)
             if found is not None:
                 return found
             notes.append(f"{num_different} different scores make no four clusters: divided as mean_reward does")
-    return Cuts(Measure.MEAN, request.mean_reward_thresholds)
+    return Cuts(Measure.MEAN, options.mean_reward_thresholds)
 
 
 def _write(
-    source: RowSource, problems: Problems, request: FilterRequest, report: FilterReport, on_rows: OnRows
+    source: RowSource, problems: Problems, options: DifficultyOptions, report: FilterReport, on_rows: OnRows
 ) -> None:
-    folder, strategy, kind = request.folder, request.strategy, _kind(request)
-    paths = _paths(request, kind)
-    summary = _summary(request)
+    folder, strategy, kind = options.folder, options.bucketing_strategy, _kind(options)
+    paths = _paths(options, kind)
+    summary = _summary(options)
     remove_output(summary)
     report.files += write_metrics(folder, strategy, problems, report.totals)
     crash_point("metrics_written")
     used = [bucket for bucket in ALL_BUCKETS if report.totals.counts[bucket]]
     with ExitStack() as files:
         writers = {bucket: files.enter_context(write_rows(paths[bucket], kind)) for bucket in used}
+        judge = _judge(options)
         for row in source:
             on_rows(1)
             if isinstance(row, ReadRow):
-                _write_row(row, problems, request.judge, writers, report)
+                _write_row(row, problems, judge, writers, report)
     crash_point("buckets_written")
     written = [paths[bucket] for bucket in used]
-    for path in _all_paths(request):
+    for path in _all_paths(options):
         if path not in written:
             # Of an earlier run: its rows would count beside this one's.
             remove_output(path)

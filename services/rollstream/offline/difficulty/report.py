@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from rollstream.offline.difficulty.buckets import BUCKETS, UNKNOWN, Cuts, Strategy
+from rollstream.offline.difficulty.buckets import BUCKETS, UNKNOWN, Cuts
 from rollstream.offline.difficulty.problems import Problem
+from rollstream.offline.options import Strategy
 from rollstream.offline.statistics import Reasons, RewardStatistics, wilson
 from rollstream.process.files import replacing, writable
 from rollstream.rows.write import write_rows
