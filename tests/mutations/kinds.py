@@ -56,11 +56,11 @@ def by_pattern(pattern: str, becomes: Callable[[re.Match[str]], str]) -> Finder:
     return find
 
 
-def panels_of_lists(text: str) -> Iterator[tuple[int, int, str]]:
-    """Each element of a list that is called `panels`, with the comma after it."""
+def panels_of_rows(text: str) -> Iterator[tuple[int, int, str]]:
+    """Each panel of a `Row(title, panel, …)`, with the comma after it."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.keyword) and node.arg == "panels" and isinstance(node.value, ast.List):
-            for panel in node.value.elts:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Row":
+            for panel in node.args[1:]:
                 start, end = _span(text, panel)
                 comma = re.match(r"\s*,", text[end:])
                 yield start, end + (comma.end() if comma else 0), ""
@@ -121,7 +121,7 @@ KINDS: Final[Mapping[str, tuple[str, Finder]]] = {
     "comparison in a rule": (_ALERTS, by_pattern(r" ([<>])(?= |$)", lambda m: " <" if m[1] == ">" else " >")),
     "threshold": (_RULES, by_pattern(r"(vector\()([\d.]+)", _other_number)),
     "aggregation in a panel": (_PANELS, by_pattern(r"\b(sum|max|min|avg)(?= by \(|\()(?=[^\n]*[{\"])", _swapped)),
-    "panel removed": (_PANELS, panels_of_lists),
+    "panel removed": (_PANELS, panels_of_rows),
     "condition in a template": (_TEMPLATES, by_pattern(r"(\{\{-? (?:else )?if )(.+?)( -?\}\})", _not)),
     "value": (_VALUES, by_pattern(r"(?<=: )(true|false)$", lambda m: "true" if m[1] == "false" else "false")),
     "number among the values": (_VALUES, by_pattern(r"(: )(\d+)$", _other_number)),

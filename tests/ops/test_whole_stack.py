@@ -10,6 +10,7 @@ from rollstream.schemas.topics import WEIGHTS
 from tests.chaos.accounting import encoded_prompt
 from tests.harness.image_environment import image_environment
 from tests.harness.loops import STAGES
+from tests.harness.processes import ROOT
 from tests.harness.waits import wait_until
 from tests.observability.commands import commands_in
 from tests.observability.expressions import own_metrics, rules
@@ -109,6 +110,8 @@ def test_what_several_stages_export_moves_in_each_that_does_such_work(stack: Who
 def test_every_command_of_the_runbooks_can_be_run_where_the_image_is(stack: WholeStack, tmp_path: Path) -> None:
     """Last, since it changes what counts; that is refused while a trainer runs."""
     image = image_environment(tmp_path)
+    # The run's environment is of the user's own package, which lies where the commands are called.
+    (tmp_path / "tests").symlink_to(ROOT / "tests")
     shell = a_shell(stack, image, tmp_path, versions_back=0)
     commands = {command for page in PAGES.values() for command in commands_in(page)}
     evaluations = sorted(command for command in commands if command.startswith(EVALUATE))
