@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from rollstream.process.settings.options import ARGUMENT, DIRECTORY, EXISTING, FILE, TIME, CommandOptions
+from rollstream.rows.write import Kind
 from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 
 MAX_CONCURRENCY: Final = 10_000
@@ -100,9 +101,7 @@ class CollectOptions(SamplesOptions):
     )
     watch: bool = Field(default=False, description="Look for new rows every 5 s, or as --every says.")
     to: str | None = Field(default=None, description="topic:NAME, which gets each row of the parts too, as JSON.")
-    format: Literal["jsonl", "parquet", "hf"] = Field(
-        default="jsonl", description="Of parts; else the output's name decides."
-    )
+    format: Kind = Field(default="jsonl", description="Of parts; else the output's name decides.")
     remember: Time = Field(
         default=30 * _DAY, description="How long a row is known after it was last met, and after its file was gone."
     )
