@@ -13,6 +13,7 @@ from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError, TooManyFailuresError
 from tests.harness.collecting import (
     CountingEngine,
+    a_job,
     collected,
     keys_of,
     lines_of,
@@ -240,6 +241,14 @@ def test_an_output_that_was_taken_away_is_written_anew_from_what_is_noted_as_lon
     collected(source, settings, engine)
     assert lines_of(tmp_path / "out.jsonl") == before
     assert len(engine.asked) == num_asked
+
+
+def test_the_same_rows_are_gone_on_with_wherever_their_file_lies_by_now(tmp_path):
+    source, moved = some_prompts(tmp_path / "prompts.jsonl", 3), tmp_path / "moved" / "prompts.jsonl"
+    assert a_job(source, tmp_path / "out.jsonl").run(Stop(), print).summary is not None
+    moved.parent.mkdir()
+    source.rename(moved)
+    assert a_job(moved, tmp_path / "out.jsonl").run(Stop(), print).was_complete
 
 
 def test_a_resume_on_a_changed_input_is_refused(tmp_path):

@@ -128,16 +128,16 @@ class Job:
 
     def _described(self) -> dict[str, Any]:
         options = self.options
-        by_environment = {"split": options.split, "num_tasks": options.num_tasks}
+        # Which rows are asked is in the identity of the input, wherever their file lies by now.
+        by_name = {"source": options.source, "split": options.split, "num_tasks": options.num_tasks}
         # Options of environments may be secret, so only their names are noted.
         declared = {name: [one.path, *sorted(one.options)] for name, one in self.environments.items()}
         return {
             **_model_of(self.engine),
             **self.described,
-            "source": options.source,
             "prompt_key": options.prompt_key,
             "environments": declared,
-            **({} if self._reads_rows() else by_environment),
+            **({} if self._reads_rows() else by_name),
         }
 
 
