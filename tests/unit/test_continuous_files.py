@@ -147,6 +147,18 @@ def test_a_restart_waits_until_the_next_look_is_due(tmp_path):
     assert len(list((tmp_path / "out").glob("*.jsonl"))) == 1
 
 
+def test_a_batch_that_was_begun_is_finished_where_a_look_takes_another_number_of_tasks_by_now(tmp_path):
+    def killed(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_continuous(job(tmp_path, "word_count", num_tasks=3, environment="", watch=True), Stop(), killed)
+    stop = Stop()
+    chosen = job(tmp_path, "word_count", num_tasks=4, environment="", watch=True)
+    run_continuous(chosen, stop, lambda line: stop.ask() if "part-000002" in line else None)
+    assert len(prompts(tmp_path / "out")) == 7
+
+
 def test_a_file_that_is_being_written_is_left_for_the_next_look(tmp_path):
     source = put(tmp_path / "rows.jsonl", "a")
     with TakenRows(tmp_path / "state") as taken:

@@ -128,7 +128,8 @@ class Job:
 
     def _described(self) -> dict[str, Any]:
         options = self.options
-        # Which rows are asked is in the identity of the input, wherever their file lies by now.
+        # Which rows are asked is in the identity of the input, wherever their file lies by now, or is away for a while.
+        has_identity = options.comes_in_parts or self._reads_rows()
         by_name = {"source": options.source, "split": options.split, "num_tasks": options.num_tasks}
         # Options of environments may be secret, so only their names are noted.
         declared = {name: [one.path, *sorted(one.options)] for name, one in self.environments.items()}
@@ -137,7 +138,7 @@ class Job:
             **self.described,
             "prompt_key": options.prompt_key,
             "environments": declared,
-            **({} if self._reads_rows() else by_name),
+            **({} if has_identity else by_name),
         }
 
 
