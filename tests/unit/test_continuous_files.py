@@ -78,6 +78,8 @@ def test_rows_that_were_taken_are_known_in_any_order_file_and_format(tmp_path):
         PROGRESS,
         *(f"part-00000{number}.jsonl" for number in (1, 2, 3)),
     ]
+    with TakenRows(tmp_path / "out" / PROGRESS) as taken:
+        assert [taken.progress_of(number).begun_with for number in (1, 2, 3)] == [None] * 3, "finished, so forgotten"
 
 
 def test_a_row_says_where_it_comes_from_and_is_scored_by_the_environment_that_is_named(tmp_path):

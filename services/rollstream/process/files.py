@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ from rollstream.schemas.errors import ConfigurationError, MachineError, Rollstre
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _BROKEN: Final = (*_FULL, errno.EIO)
+# Who holds it may be downloading Kafka's jars over a slow line.
+_WAIT_SECONDS: Final = 900.0
 
 
 def is_full(error: OSError) -> bool:
@@ -195,9 +198,15 @@ def held(path: Path) -> Iterator[None]:
 
 @contextmanager
 def waited_for(lock: Path) -> Iterator[None]:
-    """Hold the file `lock` alone, as soon as the others who want it have let go."""
+    """Hold the file `lock` alone, as soon as the others who want it have let go. Raises `MachineError` past a bound."""
     with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while not _locked(file.fileno(), lock, fcntl.LOCK_EX):
+            if time.monotonic() > deadline:
+                raise MachineError(
+                    f"another process has held {lock} for more than {_WAIT_SECONDS:g} s: look what that one does"
+                )
+            time.sleep(0.1)
         yield
 
 

@@ -156,11 +156,11 @@ class TakenRows:
         self._database.run("UPDATE batches SET sink_ends = ? WHERE number = ?", json.dumps(dict(ends)), number)
 
     def close_batch(self, number: int) -> None:
-        """Note that a batch is finished: its output has what its rows and samples were."""
+        """Note that a batch is finished, and forget it: its output has what its rows and samples were."""
         with self.transaction():
             self._database.run("DELETE FROM batches WHERE number = ?", number)
             self._database.run("DELETE FROM waiting WHERE batch = ?", number)
-            self.progress_of(number).forget_samples()
+            self.progress_of(number).clear()
 
     def _fact(self, name: str, first: Any) -> Any:
         """A fact, which is `first` from the first time on that it is asked for."""
