@@ -1,6 +1,7 @@
 """Scoring processes: a hang or a crash fails its own sample only, and no process outlives its parent."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import Sample, Verdict, read_answer
 from rollstream.environments.rubric import RewardInput
+from rollstream.process.masking import SECRETS
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.rollout import Status
@@ -181,6 +183,9 @@ def test_a_scoring_process_gets_no_variable_that_may_be_secret(monkeypatch: pyte
         monkeypatch.setenv(name, "planted")
     monkeypatch.setenv("https_proxy", "http://me:planted@proxy:3128")
     monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    # An option of an environment counts as a secret; this one stands in PATH too.
+    SECRETS.add(["/directory-of-an-option"])
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:/directory-of-an-option")
     names = ["ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "https_proxy"]
     verdicts = scored(ordered(*(f"variable {name}" for name in [*names, "PATH", "LC_ALL"])))
     assert [verdict.reward for verdict in verdicts] == [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]

@@ -97,10 +97,13 @@ SECRETS: Final = Secrets()
 def harmless_variables() -> dict[str, str]:
     """The variables to pass on to a process that runs code of others. What else it needs is an option that it gets.
 
-    A value that holds a secret all the same, such as the password of a proxy, is left out.
+    The address of a proxy that holds a password is left out. No other value is looked at: an option of an environment
+    counts as a secret, and may be a word that stands in PATH.
     """
     passed = ((name, value) for name, value in os.environ.items() if _PASSED.fullmatch(name))
-    return {name: value for name, value in passed if SECRETS.masked(value) == value}
+    return {
+        name: value for name, value in passed if not name.lower().endswith("_proxy") or SECRETS.masked(value) == value
+    }
 
 
 def _num_common(text: str, other: str) -> int:
