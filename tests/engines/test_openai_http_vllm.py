@@ -1,6 +1,8 @@
 """The engine `openai_http` on vLLM's own server on the CPU: text, tokens with logprobs, and updates while it runs."""
 
 import asyncio
+import re
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts, Models
 from tests.harness.http_engines import a_request, an_engine, on
 from tests.harness.teacher_forcing import forced_logprobs
 from tests.harness.vllm_server import a_vllm_server
+from tests.harness.waits import until
 
 EOS = 1
 
@@ -67,9 +70,10 @@ def test_logprobs_are_those_of_the_weights_and_no_token_is_of_an_older_version_t
     async def update(engine: OpenAiHttpEngine) -> list[list[Generation]]:
         await engine.load_weights(1, versions.old)
         before = await scenario.generate(engine, asked)
+        num_before = num_tokens(server)
         running = [asyncio.create_task(scenario.generate(engine, [{**one, "max_tokens": 200}])) for one in asked]
-        while engine.in_flight < len(asked):
-            await asyncio.sleep(0.01)
+        # Before its first token a call may wait for the update, and be of the newer weights alone.
+        await until(lambda: num_tokens(server) > num_before, "the server to have sampled for the calls")
         report = await engine.load_weights(2, versions.new)
         assert 0 < report.stall_seconds <= report.load_seconds
         over = [answer for answers in await asyncio.gather(*running) for answer in answers]
@@ -102,6 +106,14 @@ def test_logprobs_are_those_of_the_weights_and_no_token_is_of_an_older_version_t
         mixed += 0 < first_newer < len(older)
     assert mixed
     assert len({tuple(answer.token_ids.tolist()) for answer in over}) > 1
+
+
+def num_tokens(server: str) -> float:
+    """How many tokens the server has sampled."""
+    with urllib.request.urlopen(f"{server}/metrics", timeout=30) as answer:
+        found = re.search(r"^vllm:generation_tokens_total\{.*\} (\S+)$", answer.read().decode(), re.MULTILINE)
+    assert found is not None
+    return float(found[1])
 
 
 def _prompt(models: Models) -> Any:
