@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final
 
+from rollstream.process.terminal import Say
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, RollstreamError
 from tests.chaos.accounting import Account
 from tests.chaos.faults import EVERY_KIND, Fault, faults, make_fault
@@ -21,8 +22,6 @@ _REFUSED_SECONDS: Final = 240.0
 _REFUSED: Final = f"trainer {ConfigurationError.exit_code}"
 _LOOK_EVERY_SECONDS: Final = 0.1
 _ASK_EVERY_SECONDS: Final = 0.5
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

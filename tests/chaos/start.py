@@ -10,8 +10,9 @@ from rollstream.bus.admin import KafkaAdmin
 from rollstream.local.kafka import KafkaCluster
 from rollstream.local.redis import RedisServer
 from rollstream.process.settings.base import Stage, StageSettings
+from rollstream.process.terminal import Say
 from tests.chaos.accounting import OutsideClient
-from tests.chaos.campaign import PROGRESS_SECONDS, Campaign, Report, Say
+from tests.chaos.campaign import PROGRESS_SECONDS, Campaign, Report
 from tests.chaos.faults import EVERY_KIND, WITH_SERVERS
 from tests.chaos.fleet import Fleet
 from tests.chaos.generators import EngineKind, Generators, generators_of, needs_vllm, settings_of

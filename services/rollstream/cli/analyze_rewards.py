@@ -23,7 +23,8 @@ def command(options: ScoresOptions, as_json: bool) -> None:
     from rollstream.offline.live import rows_shown
     from rollstream.offline.scores.request import scores_request
     from rollstream.offline.scores.run import score_rollouts
-    from rollstream.offline.scores.text import say, score_lines, scores_plain, stopped_line
+    from rollstream.offline.scores.text import score_lines, scores_plain, stopped_line
+    from rollstream.process.terminal import say_all
 
     request = scores_request(options)
     try:
@@ -32,7 +33,7 @@ def command(options: ScoresOptions, as_json: bool) -> None:
     except KeyboardInterrupt:
         click.echo(stopped_line(request.output), err=True)
         raise SystemExit(130) from None
-    say(scores_plain(report) if as_json else score_lines(report))
+    say_all(scores_plain(report) if as_json else score_lines(report))
     if not report.num_scored:
         stays = "stays as it was" if report.output.exists() else "was not written"
         raise ConfigurationError(

@@ -19,7 +19,7 @@ def command(options: DifficultyOptions, as_json: bool) -> None:
     from rollstream.offline.difficulty.filtering import filter_difficulty
     from rollstream.offline.difficulty.report import filter_lines, summary_of
     from rollstream.offline.live import rows_shown
-    from rollstream.offline.scores.text import say
+    from rollstream.process.terminal import say_all
 
     try:
         with rows_shown("read", is_shown=not as_json) as on_rows:
@@ -27,4 +27,4 @@ def command(options: DifficultyOptions, as_json: bool) -> None:
     except KeyboardInterrupt:
         click.echo("stopped: the same command begins anew", err=True)
         raise SystemExit(130) from None
-    say(summary_of(report, options.data_path.name) if as_json else filter_lines(report))
+    say_all(summary_of(report, options.data_path.name) if as_json else filter_lines(report))

@@ -1,6 +1,6 @@
 """What `rollstream collect` and its presets do: options become tasks, an engine and the settings of a collection."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,13 @@ from rollstream.offline.tasks import EnvironmentTasks, FileTasks, TaskSource
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
+from rollstream.process.terminal import Say
 from rollstream.rows.hub import is_hub_name
 from rollstream.rows.open import open_rows
 from rollstream.rows.write import Kind, kind_of
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError, UnknownEnvironmentError
 from rollstream.schemas.prompt import AgentChoice, Sampling
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

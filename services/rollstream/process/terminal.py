@@ -1,5 +1,7 @@
 """Makes text from outside safe to print: a record's ids and texts may hold escape sequences that steer a terminal."""
 
+import json
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import click
@@ -23,6 +25,19 @@ def shown(value: Any) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
+Say = Callable[[str], None]
+"""What takes lines for people: `say`, or what a test collects them with."""
+
+
 def say(line: str) -> None:
     """Print a line on a terminal, with control characters as escapes."""
     click.echo(escaped(line))
+
+
+def say_all(told: Iterable[str] | Mapping[str, Any]) -> None:
+    """Print lines for people; or one JSON object."""
+    if isinstance(told, Mapping):
+        click.echo(json.dumps(told))
+        return
+    for line in told:
+        say(line)

@@ -28,6 +28,7 @@ from rollstream.offline.continuous.watch import Watch
 from rollstream.offline.progress import Progress
 from rollstream.process.crash_points import crash_point
 from rollstream.process.stop import Stop
+from rollstream.process.terminal import Say
 from rollstream.rows.write import Kind
 
 PROGRESS: Final = ".progress.sqlite"
@@ -41,7 +42,6 @@ _FORGET_EVERY_SECONDS: Final = 3600.0
 
 CollectBatch = Callable[[BatchRows, Path, Progress], CollectReport]
 """(rows, output, what of them is done) → collects them, or what is missing of them."""
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from rollstream.offline.collection import CollectReport
-from rollstream.offline.continuous.production import PROGRESS, Production, Say, Schedule
+from rollstream.offline.continuous.production import PROGRESS, Production, Schedule
 from rollstream.offline.continuous.sink import Sink
 from rollstream.offline.continuous.sources import ContinuousSource, FilesSource, TaskSplitSource
 from rollstream.offline.continuous.taken import BatchRows, TakenRows
@@ -20,6 +20,7 @@ from rollstream.offline.tasks import FileTasks
 from rollstream.process.files import held, unwritable
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
+from rollstream.process.terminal import Say
 from rollstream.schemas.errors import ConfigurationError, RollstreamError
 
 WATCH_SECONDS: Final = 5.0

@@ -8,10 +8,11 @@ from typing import Final
 
 from rollstream.offline.collection import CollectReport
 from rollstream.offline.engine_choice import litellm_variable, named_engine
-from rollstream.offline.job import Job, Say
+from rollstream.offline.job import Job
 from rollstream.offline.options import MAX_CONCURRENCY, AskingOptions, CollectOptions, GenerateOptions
 from rollstream.offline.output import rollout_columns
 from rollstream.process.stop import Stop
+from rollstream.process.terminal import Say
 from rollstream.rows.hub import is_hub_name
 from rollstream.rows.write import Kind
 from rollstream.schemas.errors import ConfigurationError

@@ -14,7 +14,7 @@ from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.offline.ended import EndedSample
 from rollstream.offline.engine_choice import litellm_variable, named_engine
-from rollstream.offline.job import Job, Say
+from rollstream.offline.job import Job
 from rollstream.offline.options import AskingOptions, CollectOptions, WordCountOptions
 from rollstream.offline.paths import OutputPaths
 from rollstream.offline.presets.mock import MockWordCounter
@@ -24,6 +24,7 @@ from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import CollectTask
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
+from rollstream.process.terminal import Say
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.rows.write import kind_of

@@ -1,25 +1,13 @@
 """What `analyze-rewards` says at its end, as lines of text and as JSON values."""
 
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-
-import click
 
 from rollstream.offline.paths import OutputPaths
 from rollstream.offline.scores.output import ScoresReport
 from rollstream.offline.statistics import SourceStatistics
 from rollstream.process.terminal import escaped
-
-
-def say(told: Iterable[str] | Mapping[str, Any]) -> None:
-    """Print lines for people, with control characters as escapes; or one JSON object."""
-    if isinstance(told, Mapping):
-        click.echo(json.dumps(told))
-        return
-    for line in told:
-        click.echo(escaped(line))
 
 
 def score_lines(report: ScoresReport) -> Iterator[str]:
