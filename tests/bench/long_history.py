@@ -25,8 +25,8 @@ from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SCORED, WEIGHT
 from rollstream.schemas.weights import WeightsPublished
 from rollstream.trainer.commits.checkpoint import Position, as_next_offsets, write_checkpoint
 from rollstream.trainer.commits.commit import new_incarnation
-from rollstream.trainer.learning.backends.protocol import TrainingBackend
 from rollstream.trainer.settings import TrainerSettings
+from rollstream.training.learning.backends.protocol import TrainingBackend
 from tests.bench.synthetic_rollouts import synthetic_prompts
 
 _INCARNATION: Final = "bench"
@@ -68,7 +68,7 @@ def write_history(config: Path, shape: HistoryShape) -> None:
 
 def _backend(settings: TrainerSettings) -> TrainingBackend:
     # Imports torch.
-    from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
+    from rollstream.training.learning.backends.single_device import SingleDeviceBackend
 
     return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
 

@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from rollstream.trainer.learning.samples import TrainingSample
-from rollstream.trainer.learning.settings import LearningSettings
+from rollstream.training.learning.samples import TrainingSample
+from rollstream.training.learning.settings import LearningSettings
 from tests.harness.late import Late
 
 torch = Late("torch")
 transformers = Late("transformers")
-single_device = Late("rollstream.trainer.learning.backends.single_device")
+single_device = Late("rollstream.training.learning.backends.single_device")
 
 
 def a_backend(model_path, **settings):

@@ -14,9 +14,9 @@ from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason, Group, LogPlace, PlacedSample
-from rollstream.trainer.learning.advantages import group_advantages
-from rollstream.trainer.learning.bounds import ModelBounds
 from rollstream.trainer.reporting import tokens_by_lag
+from rollstream.training.learning.advantages import group_advantages
+from rollstream.training.learning.bounds import ModelBounds
 from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_text_turn, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)

@@ -9,15 +9,15 @@ import pytest
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
-from rollstream.trainer.learning.bounds import ModelBounds
-from rollstream.trainer.learning.settings import LearningSettings
+from rollstream.training.learning.bounds import ModelBounds
+from rollstream.training.learning.settings import LearningSettings
 from tests.harness.backends import a_backend, a_sample, eight_samples, weights_of
 from tests.harness.late import Late
 
 torch = Late("torch")
 transformers = Late("transformers")
-single_device = Late("rollstream.trainer.learning.backends.single_device")
-hidden_states = Late("rollstream.trainer.learning.hidden_states")
+single_device = Late("rollstream.training.learning.backends.single_device")
+hidden_states = Late("rollstream.training.learning.hidden_states")
 
 
 @pytest.fixture(scope="module")
@@ -126,7 +126,7 @@ def test_a_large_vocabulary_goes_through_the_head_in_chunks_with_the_same_result
     whole = a_backend(model_path)
     expected = whole.train_step(eight_samples(), step=0)
     monkeypatch.setattr(
-        "rollstream.trainer.learning.policy_forward.CHUNK_LOGITS", 64 * 5
+        "rollstream.training.learning.policy_forward.CHUNK_LOGITS", 64 * 5
     )  # five positions of the vocabulary of 64
     chunked = a_backend(model_path)
     report = chunked.train_step(eight_samples(), step=0)
@@ -234,7 +234,7 @@ def test_at_lag_zero_the_mismatch_is_zero_when_the_engine_agrees(model_path):
     assert metrics["mismatch_kl_lagged"] > 0.0
 
 
-optimizer = Late("rollstream.trainer.learning.optimizer")
+optimizer = Late("rollstream.training.learning.optimizer")
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 

@@ -23,7 +23,7 @@ CHART, CONTRACT, LOOP, SCORER, STAGE, TRAINER, LOSSES = TESTS
     ("changed", "tests"),
     [
         # The trainer is a process of the whole loop's tests and of its own; nobody else starts it.
-        ("trainer/rollstream/trainer/learning/losses.py", [CONTRACT, LOOP, TRAINER, LOSSES]),
+        ("trainer/rollstream/training/learning/losses.py", [CONTRACT, LOOP, TRAINER, LOSSES]),
         ("services/rollstream/scorer/loop.py", [CONTRACT, LOOP, SCORER]),
         ("services/rollstream/stage/loop.py", [CONTRACT, LOOP, STAGE]),
         ("tests/unit/test_losses.py", [CONTRACT, LOSSES]),

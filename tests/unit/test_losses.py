@@ -16,15 +16,15 @@ from rollstream.schemas.rollout import FinishReason, Turn
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import Group, LogPlace, PlacedSample
-from rollstream.trainer.learning.normalization import token_weights
-from rollstream.trainer.learning.packing import microbatches
-from rollstream.trainer.learning.samples import TrainingSample
-from rollstream.trainer.learning.settings import LearningSettings, LossName
+from rollstream.training.learning.normalization import token_weights
+from rollstream.training.learning.packing import microbatches
+from rollstream.training.learning.samples import TrainingSample
+from rollstream.training.learning.settings import LearningSettings, LossName
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 from tests.harness.late import Late
 
 torch = Late("torch")
-losses = Late("rollstream.trainer.learning.losses")
+losses = Late("rollstream.training.learning.losses")
 
 LOSSES = get_args(LossName)
 
@@ -162,11 +162,11 @@ def test_a_schedule_that_does_not_fit_is_refused(schedule, message):
         LearningSettings(**schedule)
 
 
-single_device = Late("rollstream.trainer.learning.backends.single_device")
-hidden_states = Late("rollstream.trainer.learning.hidden_states")
-model_files = Late("rollstream.trainer.learning.model_files")
-objectives = Late("rollstream.trainer.learning.objective")
-policy_forward = Late("rollstream.trainer.learning.policy_forward")
+single_device = Late("rollstream.training.learning.backends.single_device")
+hidden_states = Late("rollstream.training.learning.hidden_states")
+model_files = Late("rollstream.training.learning.model_files")
+objectives = Late("rollstream.training.learning.objective")
+policy_forward = Late("rollstream.training.learning.policy_forward")
 
 LOW, HIGH, CAP, MAX_TOKENS = 0.2, 0.28, 2.0, 12
 MICROBATCH_TOKENS = 40  # three or four micro-batches

@@ -21,9 +21,9 @@ from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.aging import Upstream
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, LogPlace, PlacedSample
 from rollstream.trainer.intake.upstream import export_own_lag
-from rollstream.trainer.learning.backends.protocol import StepReport
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.since_step import SampleSums, SinceStep
+from rollstream.training.learning.backends.protocol import StepReport
 from tests.harness.builders import NOON, a_failure, a_group, a_prompt, a_rollout, a_scoring, a_turn, an_entry
 from tests.harness.running import run_on
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.prompt import Sampling
-from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds
-from rollstream.trainer.learning.packing import microbatches, split_minibatches
-from rollstream.trainer.learning.samples import TrainingSample, training_sample
-from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
+from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
+from rollstream.training.learning.packing import microbatches, split_minibatches
+from rollstream.training.learning.samples import TrainingSample, training_sample
+from rollstream.training.learning.step_metrics import LearningTotals, learning_metrics
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 
 

@@ -15,13 +15,13 @@ from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Sampling
-from rollstream.trainer.sft.settings import SftSettings
+from rollstream.training.sft.settings import SftSettings
 from tests.harness.late import Late
 
 torch = Late("torch")
 transformers = Late("transformers")
-sft = Late("rollstream.trainer.sft.sft")
-validation = Late("rollstream.trainer.sft.validation")
+sft = Late("rollstream.training.sft.sft")
+validation = Late("rollstream.training.sft.validation")
 
 
 def two_rows():

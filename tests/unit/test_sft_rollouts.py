@@ -15,12 +15,12 @@ from rollstream.offline.convert.conversations import RolloutExchanges, RowCounts
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message
-from rollstream.trainer.sft.settings import SftSettings
+from rollstream.training.sft.settings import SftSettings
 from tests.harness.late import Late
 
 transformers = Late("transformers")
-demonstrations = Late("rollstream.trainer.sft.demonstrations")
-sft = Late("rollstream.trainer.sft.sft")
+demonstrations = Late("rollstream.training.sft.demonstrations")
+sft = Late("rollstream.training.sft.sft")
 
 
 def a_row(question: str = "52910=", answer: str = "01259", reward: float | None = 1.3, **fields: Any) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from rollstream.process.heap import expect_many_objects
 from rollstream.process.logs import configure_logging
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.terminal import say
-from rollstream.trainer.sft.settings import SftOptions
+from rollstream.training.sft.settings import SftOptions
 
 if TYPE_CHECKING:
     from rollstream.offline.convert.conversations import RolloutExchanges
@@ -36,7 +36,7 @@ def command(options: SftOptions) -> None:
         read_config(options.model)
     exchanges = None if options.rollouts is None else _exchanges(options.rollouts, options.min_reward)
     from rollstream.local.tiny_model import write_tiny_model
-    from rollstream.trainer.sft.sft import run_sft
+    from rollstream.training.sft.sft import run_sft
 
     configure_logging("sft")
     made_directory(options.output)

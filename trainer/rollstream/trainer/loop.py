@@ -11,7 +11,7 @@ The parts that the loop works with, and what each answers:
   Intake           intake/intake.py               Which groups make the next step?
   Aging            intake/aging.py                Which groups will never be complete?
   UpstreamWatcher  intake/upstream.py             How far are the generators and the scorers?
-  TrainingBackend  learning/backends/protocol.py  What does the policy become after these samples?
+  TrainingBackend  training/learning/backends/protocol.py  What does the policy become after these samples?
   Commits          commits/commit.py              What counts, and where would the next trainer go on?
   VersionTree      history/versions.py            How many optimizer steps old is a weight version?
   Health           process/health.py              Does this process live, and is it ready?
@@ -73,11 +73,11 @@ from rollstream.trainer.intake.groups import DroppedGroup, DropReason
 from rollstream.trainer.intake.intake import Intake
 from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher
-from rollstream.trainer.learning.backends.protocol import StepReport, TrainingBackend
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step, tokens_by_lag
 from rollstream.trainer.settings import TrainerSettings
 from rollstream.trainer.since_step import SinceStep
 from rollstream.trainer.tracing import end_dropped, end_step, step_span
+from rollstream.training.learning.backends.protocol import StepReport, TrainingBackend
 
 _LOG = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from rollstream.schemas.ledger import TRAINED_AT_LAG
 from rollstream.schemas.record import utc_now
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup
-from rollstream.trainer.learning.backends.protocol import StepReport
 from rollstream.trainer.since_step import SinceStep
+from rollstream.training.learning.backends.protocol import StepReport
 
 
 @dataclass(slots=True)

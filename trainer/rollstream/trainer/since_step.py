@@ -21,7 +21,7 @@ from rollstream.schemas.ledger import MISSING_RATIO, MOST_REWARD_COMPONENTS, REW
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group
-from rollstream.trainer.learning.samples import is_truncated
+from rollstream.training.learning.samples import is_truncated
 
 # Of these the 99th percentile is taken. A trainer may drop groups for weeks without a step.
 _LATEST_TIMES: Final = 2**16

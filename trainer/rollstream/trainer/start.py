@@ -50,9 +50,9 @@ from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.intake import Intake
 from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher, export_own_lag
-from rollstream.trainer.learning.backends.protocol import TrainingBackend
 from rollstream.trainer.loop import Trainer
 from rollstream.trainer.settings import TrainerSettings
+from rollstream.training.learning.backends.protocol import TrainingBackend
 
 _LOG = logging.getLogger(__name__)
 # Imports, models and brokers that are away can't be told to end.
@@ -269,7 +269,7 @@ def _commits(
 
 def _load_backend(settings: TrainerSettings) -> TrainingBackend:
     # Imports torch, which takes seconds: by now health is served.
-    from rollstream.trainer.learning.backends.single_device import SingleDeviceBackend
+    from rollstream.training.learning.backends.single_device import SingleDeviceBackend
 
     return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
 

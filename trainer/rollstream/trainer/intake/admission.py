@@ -23,9 +23,9 @@ from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.rollout import Status, Turn
 from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
-from rollstream.trainer.learning.advantages import group_advantages
-from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
-from rollstream.trainer.learning.samples import TrainingSample, is_truncated, training_sample
+from rollstream.training.learning.advantages import group_advantages
+from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
+from rollstream.training.learning.samples import TrainingSample, is_truncated, training_sample
 
 LagScope = Literal["group", "token"]
 _LOG = logging.getLogger(__name__)

@@ -5,8 +5,8 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from rollstream.trainer.learning.hidden_states import DeviceBatch
-from rollstream.trainer.learning.losses import (
+from rollstream.training.learning.hidden_states import DeviceBatch
+from rollstream.training.learning.losses import (
     MAX_LOG_RATIO,
     SURROGATES,
     Clip,
@@ -14,9 +14,9 @@ from rollstream.trainer.learning.losses import (
     TokenLoss,
     importance_weights,
 )
-from rollstream.trainer.learning.policy_forward import TokenStatistics
-from rollstream.trainer.learning.settings import LearningSettings
-from rollstream.trainer.learning.step_metrics import LearningTotals
+from rollstream.training.learning.policy_forward import TokenStatistics
+from rollstream.training.learning.settings import LearningSettings
+from rollstream.training.learning.step_metrics import LearningTotals
 
 _SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")
 

@@ -8,7 +8,7 @@ would weigh more. `S`: samples of the minibatch.
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.trainer.learning.settings import Normalization
+from rollstream.training.learning.settings import Normalization
 
 
 def token_weights(

@@ -20,17 +20,17 @@ from torch import Tensor
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.ledger import UPDATES_SKIPPED
-from rollstream.trainer.learning.backends.protocol import StepReport
-from rollstream.trainer.learning.bounds import ANY_MODEL, ModelBounds
-from rollstream.trainer.learning.hidden_states import DeviceBatch, can_share_prompts
-from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
-from rollstream.trainer.learning.objective import add_totals, objective
-from rollstream.trainer.learning.optimizer import adamw, learning_rate, restore
-from rollstream.trainer.learning.packing import microbatches, split_minibatches
-from rollstream.trainer.learning.policy_forward import TokenStatistics, refuse_other_heads, token_statistics
-from rollstream.trainer.learning.samples import TrainingSample
-from rollstream.trainer.learning.settings import LearningSettings
-from rollstream.trainer.learning.step_metrics import LearningTotals, learning_metrics
+from rollstream.training.learning.backends.protocol import StepReport
+from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
+from rollstream.training.learning.hidden_states import DeviceBatch, can_share_prompts
+from rollstream.training.learning.model_files import load_model, resolve_device, save_model
+from rollstream.training.learning.objective import add_totals, objective
+from rollstream.training.learning.optimizer import adamw, learning_rate, restore
+from rollstream.training.learning.packing import microbatches, split_minibatches
+from rollstream.training.learning.policy_forward import TokenStatistics, refuse_other_heads, token_statistics
+from rollstream.training.learning.samples import TrainingSample
+from rollstream.training.learning.settings import LearningSettings
+from rollstream.training.learning.step_metrics import LearningTotals, learning_metrics
 
 _LOG = logging.getLogger(__name__)
 _STATE = "training_state.pt"

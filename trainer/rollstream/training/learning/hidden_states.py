@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from rollstream.trainer.learning.packing import MicroBatch
+from rollstream.training.learning.packing import MicroBatch
 
 _LOG = logging.getLogger(__name__)
 PROBE_TOLERANCE: Final = 1e-3

@@ -12,7 +12,7 @@ from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Environment
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
-from rollstream.trainer.sft.settings import SftSettings
+from rollstream.training.sft.settings import SftSettings
 
 T = TypeVar("T")
 Exchange = tuple[tuple[Message, ...], tuple[Message, ...], tuple[str, ...]]

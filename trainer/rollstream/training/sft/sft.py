@@ -20,16 +20,16 @@ from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.learning.model_files import load_model, resolve_device, save_model
-from rollstream.trainer.sft.demonstrations import (
+from rollstream.training.learning.model_files import load_model, resolve_device, save_model
+from rollstream.training.sft.demonstrations import (
     Demonstration,
     Exchange,
     RolloutDemonstrations,
     Texts,
     of_environment,
 )
-from rollstream.trainer.sft.settings import SftSettings
-from rollstream.trainer.sft.validation import Validation
+from rollstream.training.sft.settings import SftSettings
+from rollstream.training.sft.validation import Validation
 
 _LOG = logging.getLogger(__name__)
 _IGNORED = -100

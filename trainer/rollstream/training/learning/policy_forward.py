@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.trainer.learning.hidden_states import PROBE_TOLERANCE, DeviceBatch, predicting_states
+from rollstream.training.learning.hidden_states import PROBE_TOLERANCE, DeviceBatch, predicting_states
 
 CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from rollstream.trainer.learning.bounds import ModelBounds
-from rollstream.trainer.learning.samples import TrainingSample
+from rollstream.training.learning.bounds import ModelBounds
+from rollstream.training.learning.samples import TrainingSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

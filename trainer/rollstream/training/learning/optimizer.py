@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import Embedding, Module
 
-from rollstream.trainer.learning.settings import LearningSettings
+from rollstream.training.learning.settings import LearningSettings
 
 
 def adamw(model: Module, settings: LearningSettings) -> torch.optim.AdamW:

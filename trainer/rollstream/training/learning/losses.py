@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from rollstream.trainer.learning.settings import LossName
+from rollstream.training.learning.settings import LossName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.trainer.learning.normalization import token_weights
-from rollstream.trainer.learning.samples import TrainingSample
-from rollstream.trainer.learning.settings import Normalization
+from rollstream.training.learning.normalization import token_weights
+from rollstream.training.learning.samples import TrainingSample
+from rollstream.training.learning.settings import Normalization
 
 _SHARING_PAYS: Final = 0.8
 """Prompts are shared if at most this part of the tokens is left: a second pass and its attention mask cost too."""

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Turn
 from rollstream.schemas.scored import RolloutScored
-from rollstream.trainer.learning.bounds import ModelBounds
+from rollstream.training.learning.bounds import ModelBounds
 
 KeepTokens = Callable[[Turn], npt.NDArray[np.bool_]]
 """Says which sampled tokens of a turn may train, [len(turn.token_ids)] bool."""
