@@ -19,14 +19,14 @@ from rollstream.trainer.intake.groups import Group, LogPlace, PlacedSample
 from rollstream.training.learning.normalization import token_weights
 from rollstream.training.learning.packing import microbatches
 from rollstream.training.learning.samples import TrainingSample
-from rollstream.training.learning.settings import LearningSettings, LossName
+from rollstream.training.learning.settings import LearningSettings, PolicyLossName
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 from tests.harness.late import Late
 
 torch = Late("torch")
 losses = Late("rollstream.training.learning.losses")
 
-LOSSES = get_args(LossName)
+LOSSES = get_args(PolicyLossName)
 
 
 @cache
@@ -94,6 +94,13 @@ def test_cispo_bounds_the_weight_but_keeps_the_gradient_of_every_token():
     torch.testing.assert_close(gradient(losses.cispo, batch), torch.tensor([-2.56, -1.0]).double())
 
 
+def test_nll_is_minus_the_logprob_whatever_advantage_weight_and_ratio_are():
+    batch = a_batch([1.5, 0.5], [2.0, -2.0], weights=[0.5, 3.0])
+    expected = [-math.log(0.75), -math.log(0.25)]
+    assert losses.nll(batch, clip()).loss.tolist() == pytest.approx(expected)
+    torch.testing.assert_close(gradient(losses.nll, batch), torch.tensor([-1.0, -1.0]).double())
+
+
 @pytest.mark.parametrize(
     ("normalization", "alone", "beside_truncated"),
     [
@@ -147,6 +154,13 @@ def test_correcting_for_lag_twice_is_refused():
     assert LearningSettings().resolved_importance_cap == 2.0
     with pytest.raises(ValidationError, match="twice"):
         LearningSettings(old="behavior", importance_cap=2.0)
+
+
+@pytest.mark.parametrize("option", [{"clip_low": 0.1}, {"clip_high": 0.1}, {"old": "behavior"}, {"importance_cap": 3}])
+def test_nll_refuses_what_only_a_policy_gradient_has(option):
+    assert LearningSettings(loss="nll").resolved_importance_cap is None
+    with pytest.raises(ValidationError, match=f"{next(iter(option))} .*nll.*leave"):
+        LearningSettings(loss="nll", **option)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +329,7 @@ def check_gradients(model: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize("old", ["proximal", "behavior"])
-@pytest.mark.parametrize("name", get_args(LossName))
+@pytest.mark.parametrize("name", get_args(PolicyLossName))
 def test_a_step_has_the_loss_and_the_gradient_of_the_reference(name: str, old: str, policies: dict[str, Any]) -> None:
     policy = copy.deepcopy(policies["policy"])
     reference = in_float64(policy)
@@ -334,7 +348,7 @@ def test_a_step_has_the_loss_and_the_gradient_of_the_reference(name: str, old: s
     assert (report.metrics["importance_weight_capped_ratio"] if old == "proximal" else clipped) > 0
 
 
-@pytest.mark.parametrize("name", get_args(LossName))
+@pytest.mark.parametrize("name", get_args(PolicyLossName))
 def test_a_later_minibatch_has_the_loss_and_the_gradient_of_the_reference(name: str, policies: dict[str, Any]) -> None:
     """Behavior, proximal and current policy all differ."""
     policy, proximal = copy.deepcopy(policies["policy"]), policies["proximal"]

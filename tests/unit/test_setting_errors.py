@@ -63,6 +63,8 @@ def refusal(settings: type[StageSettings], config: Path | None) -> str:
         (GeneratorSettings, "[generator.engine]\n", "line 2: model_path is missing in [generator.engine]"),
         (TrainerSettings, '[trainer]\nmodel_path = "m"\nlearning.clip_low = 3', "line 4: trainer.learning.clip_low: "
          "must be less than 1, got 3"),
+        (TrainerSettings, '[trainer]\nmodel_path = "m"\nlearning.loss = "nll"', "line 4: trainer.learning: loss 'nll' "
+         "imitates every sample"),
         (ScorerSettings, '[scorer]\nsample_deadline_seconds = "soon"', "line 3: scorer.sample_deadline_seconds: must be"
          " a valid number, unable to parse string as a number, got 'soon'"),
         (ProducerSettings, '[producer]\nenvironment = "x"\nseed = 1000000000000000000000', "line 4: producer.seed: "

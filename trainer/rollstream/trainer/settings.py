@@ -1,15 +1,15 @@
 """`TrainerSettings`: the `[trainer]` table of the run's file, or ROLLSTREAM_… in the environment."""
 
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.settings.storage import Location
 from rollstream.schemas.ids import checked_run
 from rollstream.trainer.intake.admission import LagScope
-from rollstream.training.learning.settings import LearningSettings
+from rollstream.training.learning.settings import LearningSettings, PolicyLossName
 
 
 class TrainerSettings(StageSettings):
@@ -72,6 +72,16 @@ class TrainerSettings(StageSettings):
     accept_loss: bool = Field(
         default=False, description="Start although records expired unread; their groups close as `expired`"
     )
+
+    @field_validator("learning")
+    @classmethod
+    def _rewarded(cls, learning: LearningSettings) -> LearningSettings:
+        if learning.loss == "nll":
+            raise ValueError(
+                "loss 'nll' imitates every sample, whatever its reward, and is for `rollstream sft`: choose one of "
+                f"{', '.join(get_args(PolicyLossName))}"
+            )
+        return learning
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -92,6 +92,12 @@ def cispo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     return TokenLoss(loss=loss, clipped_low=torch.zeros_like(ratio, dtype=torch.bool), clipped_high=ratio > bounded)
 
 
+def nll(batch: TokenBatch, _: Clip) -> TokenLoss:
+    """-log policy: the cross-entropy of supervised fine-tuning, without advantage, importance weight or clip range."""
+    nothing = torch.zeros_like(batch.policy_logprobs, dtype=torch.bool)
+    return TokenLoss(loss=-batch.policy_logprobs, clipped_low=nothing, clipped_high=nothing)
+
+
 SURROGATES: Mapping[LossName, Surrogate] = {
     "grpo": clipped,
     "dr_grpo": clipped,
@@ -99,6 +105,7 @@ SURROGATES: Mapping[LossName, Surrogate] = {
     "ppo": clipped,
     "gspo": gspo,
     "cispo": cispo,
+    "nll": nll,
 }
 
 

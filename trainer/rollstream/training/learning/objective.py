@@ -15,14 +15,14 @@ from rollstream.training.learning.losses import (
     importance_weights,
 )
 from rollstream.training.learning.policy_forward import TokenStatistics
-from rollstream.training.learning.settings import LearningSettings
+from rollstream.training.learning.settings import ObjectiveSettings
 from rollstream.training.learning.step_metrics import LearningTotals
 
 _SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")
 
 
 def objective(
-    batch: DeviceBatch, statistics: TokenStatistics, proximal_logprobs: Tensor | None, settings: LearningSettings
+    batch: DeviceBatch, statistics: TokenStatistics, proximal_logprobs: Tensor | None, settings: ObjectiveSettings
 ) -> tuple[Tensor, Tensor]:
     """What the micro-batch adds to its minibatch's loss (a scalar with gradient), and its totals for `add_totals`.
 

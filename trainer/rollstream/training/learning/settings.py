@@ -1,10 +1,16 @@
-"""`LearningSettings`: how the policy learns from a step's samples, `[trainer.learning]` in the run's file."""
+"""How the policy learns from a step's samples: `LearningSettings`, `[trainer.learning]` in the run's file.
 
-from typing import Literal, Self
+`ObjectiveSettings` is the part of it that a loss needs.
+"""
+
+from math import inf
+from typing import Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-LossName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "ppo"]
+PolicyLossName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "ppo"]
+LossName = Literal[PolicyLossName, "nll"]
+"""`nll` is supervised fine-tuning's: it imitates the tokens, whatever their reward."""
 Normalization = Literal["dapo", "grpo", "dr_grpo"]
 
 DEFAULT_IMPORTANCE_CAP = 2.0
@@ -15,6 +21,7 @@ _OWN_NORMALIZATION: dict[LossName, Normalization] = {
     "gspo": "grpo",
     "cispo": "dapo",
     "ppo": "dapo",
+    "nll": "dapo",
 }
 _OWN_CLIP: dict[LossName, tuple[float, float]] = {
     "grpo": (0.2, 0.2),
@@ -23,6 +30,7 @@ _OWN_CLIP: dict[LossName, tuple[float, float]] = {
     "gspo": (3e-4, 4e-4),
     "cispo": (1.0, 4.0),
     "ppo": (0.2, 0.2),
+    "nll": (1.0, inf),
 }
 """clip_low and clip_high of each loss, as its paper trains.
 
@@ -32,8 +40,8 @@ ratio is that of a sequence. MiniMax-M1 has no lower bound and names no upper on
 """
 
 
-class LearningSettings(BaseModel):
-    """Loss, optimizer and device of the trainer."""
+class ObjectiveSettings(BaseModel):
+    """What the loss of a token is, and how much the token counts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -70,6 +78,48 @@ class LearningSettings(BaseModel):
         gt=0,
         description="Bound of the importance weight proximal / behavior, default 2; not with old=behavior",
     )
+
+    @model_validator(mode="after")
+    def _correct_once(self) -> Self:
+        if self.old == "behavior" and self.importance_cap is not None:
+            raise ValueError(
+                f"importance_cap {self.importance_cap} with old='behavior' corrects for lag twice: "
+                "leave importance_cap out, or set old='proximal'"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _own_options(self) -> Self:
+        if self.loss != "nll":
+            return self
+        for name in ("clip_low", "clip_high", "old", "importance_cap"):
+            value = getattr(self, name)
+            if value != ObjectiveSettings.model_fields[name].default:
+                raise ValueError(
+                    f"{name} {value!r} with loss 'nll', which has no importance ratio: leave {name} out, or choose "
+                    f"one of {', '.join(get_args(PolicyLossName))}"
+                )
+        return self
+
+    @property
+    def resolved_clip(self) -> tuple[float, float]:
+        low, high = _OWN_CLIP[self.loss]
+        return self.clip_low or low, self.clip_high or high
+
+    @property
+    def resolved_normalization(self) -> Normalization:
+        return self.normalization or _OWN_NORMALIZATION[self.loss]
+
+    @property
+    def resolved_importance_cap(self) -> float | None:
+        """The cap in force; None where no weight is applied."""
+        has_weight = self.old == "proximal" and self.loss != "nll"
+        return (self.importance_cap or DEFAULT_IMPORTANCE_CAP) if has_weight else None
+
+
+class LearningSettings(ObjectiveSettings):
+    """Loss, optimizer and device of a training."""
+
     scale_advantages_by_std: bool = Field(
         default=False, description="Divide reward - group mean by the group's standard deviation"
     )
@@ -124,15 +174,6 @@ class LearningSettings(BaseModel):
     seed: int = Field(default=0, ge=0, description="Seed of the order of samples in minibatches")
 
     @model_validator(mode="after")
-    def _correct_once(self) -> Self:
-        if self.old == "behavior" and self.importance_cap is not None:
-            raise ValueError(
-                f"importance_cap {self.importance_cap} with old='behavior' corrects for lag twice: "
-                "leave importance_cap out, or set old='proximal'"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _scheduled(self) -> Self:
         if (self.schedule == "constant") != (self.schedule_steps is None):
             raise ValueError(
@@ -145,17 +186,3 @@ class LearningSettings(BaseModel):
                 "rate falls between both"
             )
         return self
-
-    @property
-    def resolved_clip(self) -> tuple[float, float]:
-        low, high = _OWN_CLIP[self.loss]
-        return self.clip_low or low, self.clip_high or high
-
-    @property
-    def resolved_normalization(self) -> Normalization:
-        return self.normalization or _OWN_NORMALIZATION[self.loss]
-
-    @property
-    def resolved_importance_cap(self) -> float | None:
-        """The cap in force; None where no weight is applied."""
-        return None if self.old == "behavior" else self.importance_cap or DEFAULT_IMPORTANCE_CAP
