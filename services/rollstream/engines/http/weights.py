@@ -34,11 +34,13 @@ _OWN_EXTENSION: Final = "rollstream.engines.vllm.worker.ReloadExtension"
 class ServerWeights:
     """The weights of all servers of a client."""
 
-    def __init__(self, client: HttpClient, settings: HttpSettings, weight_version: int) -> None:
-        """`weight_version`: of the weights that the servers started with."""
+    def __init__(
+        self, client: HttpClient, settings: HttpSettings, weight_version: int, path: Path | None = None
+    ) -> None:
+        """`weight_version`: of the weights in `path`; without a path, of those that the servers started with."""
         self._client = client
         self._settings = settings
-        self.version, self._path = weight_version, Path()
+        self.version, self._path = weight_version, path or Path()
         self._extended: set[Server] = set()
         self._plain_on_cpu: set[Server] = set()
         self._locks = {server: asyncio.Lock() for server in client.pool.servers}
@@ -109,6 +111,15 @@ class ServerWeights:
         self.version, self._path = version, path
         return max(await self._of_all(self._client.pool.servers, self._load, f"no server loaded version {version}"))
 
+    async def load_anew(self, server: Server) -> float:
+        """Load the current version into a server that nothing is known of; its stall, seconds.
+
+        Raises `ConfigurationError` if it can't be updated, and `EngineError` if it does not do what is asked.
+        """
+        if self._settings.weight_updates == "vllm":
+            await self._look_at(server)
+        return await self._load(server)
+
     async def confirm(self, server: Server) -> None:
         """See that a server which may have started anew has the current version; else load it. Raises `EngineError`."""
         # One of the calls that wait for it looks and loads; the others then find it as it should be.
@@ -123,12 +134,10 @@ class ServerWeights:
             # Labeled only with weights that it has: a load that fails must not leave the label of what it lacks.
             if self._path == Path():
                 await self.start(server)
-                return
-            if self._settings.weight_updates == "vllm":
-                await self._look_at(server)
+            else:
+                await self.load_anew(server)
         except ConfigurationError as error:
             raise EngineError(str(error)) from error
-        await self._load(server)
 
     async def _load(self, server: Server) -> float:
         load = self._load_vllm if self._settings.weight_updates == "vllm" else self._load_sglang
