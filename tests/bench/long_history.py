@@ -5,7 +5,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -26,8 +26,10 @@ from rollstream.schemas.weights import WeightsPublished
 from rollstream.trainer.commits.checkpoint import Position, as_next_offsets, write_checkpoint
 from rollstream.trainer.commits.commit import new_incarnation
 from rollstream.trainer.settings import TrainerSettings
-from rollstream.training.learning.backends.protocol import TrainingBackend
 from tests.bench.synthetic_rollouts import synthetic_prompts
+
+if TYPE_CHECKING:
+    from rollstream.training.learning.learner import Learner
 
 _INCARNATION: Final = "bench"
 _METRICS: Final = 40
@@ -55,22 +57,22 @@ def write_history(config: Path, shape: HistoryShape) -> None:
     settings = TrainerSettings.load(config)
     run = Run(settings)
     run.admin().create_topics(run.name, partitions=4)
-    backend = _backend(settings)
+    learner = _learner(settings)
     # Each version has the files of one: what a start costs does not depend on them.
-    stored = open_weight_store(settings.weight_store).write(f"0-{_INCARNATION}", backend.save_weights)
+    stored = open_weight_store(settings.weight_store).write(f"0-{_INCARNATION}", learner.save_weights)
     prompts = _prompts(run.name, shape)
     _publish(run, (run.out_record(PROMPTS, prompt) for prompt in prompts))
     _publish(run, _records(run, shape, stored, range(shape.steps)))
-    checkpoint = _checkpoint(settings, run, shape, backend)
+    checkpoint = _checkpoint(settings, run, shape, learner)
     _publish(run, iter([run.out_record(PRODUCERS, _progress(config, run, shape))]))
     _publish(run, _records(run, shape, stored, range(shape.steps, shape.steps + 1), checkpoint))
 
 
-def _backend(settings: TrainerSettings) -> TrainingBackend:
+def _learner(settings: TrainerSettings) -> "Learner":
     # Imports torch.
-    from rollstream.training.learning.backends.single_device import SingleDeviceBackend
+    from rollstream.training.learning.learner import Learner
 
-    return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
+    return Learner.from_model(settings.model_path, settings.learning)
 
 
 def _prompts(run: str, shape: HistoryShape) -> Iterator[PromptSubmitted]:
@@ -80,13 +82,13 @@ def _prompts(run: str, shape: HistoryShape) -> Iterator[PromptSubmitted]:
         yield prompt.model_copy(update={"producer": shape.producer, "sequence": sequence})
 
 
-def _checkpoint(settings: TrainerSettings, run: Run, shape: HistoryShape, backend: TrainingBackend) -> str:
+def _checkpoint(settings: TrainerSettings, run: Run, shape: HistoryShape, learner: "Learner") -> str:
     """The uri of a checkpoint as a trainer writes it before its last step is on the ledger."""
     ledger_topic_id = run.admin().identity([run.topic(LEDGER)]).topic_ids[run.topic(LEDGER)]
     history = read_known(run, ledger_topic_id, None).snapshot()
     name = f"{shape.steps}-{new_incarnation(ledger_topic_id)}"
     return write_checkpoint(
-        open_weight_store(settings.checkpoints), name, _position(run, shape), history, backend.save_state
+        open_weight_store(settings.checkpoints), name, _position(run, shape), history, learner.save_state
     )
 
 

@@ -26,7 +26,7 @@ IMPORTED: Final = (
     "rollstream.engines.scripted",
     "rollstream.producers.loop",
     "rollstream.scorer.loop",
-    "rollstream.training.learning.backends.single_device",
+    "rollstream.training.learning.learner",
     "rollstream.trainer.start",
     "transformers.models.auto.tokenization_auto",
     "transformers.models.qwen3.modeling_qwen3",

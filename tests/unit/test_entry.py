@@ -66,7 +66,7 @@ def out_of_files(stop):
 
 def out_of_memory_in_an_import(stop):
     resource.setrlimit(resource.RLIMIT_AS, (1500000000, 1500000000))
-    import rollstream.training.learning.backends.single_device
+    import rollstream.training.learning.learner
 
 async def in_the_loop(stop):
     raise FencedError("another trainer")

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any, get_args
 
@@ -17,11 +18,12 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import Group, LogPlace, PlacedSample
 from rollstream.training.learning.normalization import token_weights
-from rollstream.training.learning.packing import microbatches
+from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.samples import TrainingSample
 from rollstream.training.learning.settings import LearningSettings, PolicyLossName
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 from tests.harness.late import Late
+from tests.harness.learners import train_step
 
 torch = Late("torch")
 losses = Late("rollstream.training.learning.losses")
@@ -176,11 +178,8 @@ def test_a_schedule_that_does_not_fit_is_refused(schedule, message):
         LearningSettings(**schedule)
 
 
-single_device = Late("rollstream.training.learning.backends.single_device")
-hidden_states = Late("rollstream.training.learning.hidden_states")
+learner_module = Late("rollstream.training.learning.learner")
 model_files = Late("rollstream.training.learning.model_files")
-objectives = Late("rollstream.training.learning.objective")
-policy_forward = Late("rollstream.training.learning.policy_forward")
 
 LOW, HIGH, CAP, MAX_TOKENS = 0.2, 0.28, 2.0, 12
 MICROBATCH_TOKENS = 40  # three or four micro-batches
@@ -337,10 +336,8 @@ def test_a_step_has_the_loss_and_the_gradient_of_the_reference(name: str, old: s
     torch.autograd.backward(loss)
 
     settings = settings_of(name, old=old)
-    backend = single_device.SingleDeviceBackend(
-        policy, settings, model_path=policies["path"], device=torch.device("cpu")
-    )
-    report = backend.train_step(admitted_samples(), step=0)
+    learner = learner_module.Learner(policy, settings, model_path=policies["path"], device=torch.device("cpu"))
+    report = train_step(learner, admitted_samples(), step=0)
     assert report.loss == pytest.approx(float(loss.detach()), abs=1e-6)
     check_gradients(policy, reference)
     # The example reaches what it is for: the weight's cap, or the clip bounds.
@@ -356,16 +353,10 @@ def test_a_later_minibatch_has_the_loss_and_the_gradient_of_the_reference(name: 
     expected = reference_loss(name, reference, in_float64(proximal))
     torch.autograd.backward(expected)
 
-    settings = settings_of(name)
-    total = 0.0
-    for batch in microbatches(
-        admitted_samples(), tokens=MICROBATCH_TOKENS, normalization=settings.resolved_normalization
-    ):
-        on_device = hidden_states.DeviceBatch.of(batch, torch.device("cpu"))
-        with torch.no_grad():
-            before = policy_forward.token_statistics(proximal, on_device).logprobs
-        loss, _ = objectives.objective(on_device, policy_forward.token_statistics(policy, on_device), before, settings)
-        torch.autograd.backward(loss)
-        total += float(loss.detach())
-    assert total == pytest.approx(float(expected.detach()), abs=1e-6)
+    settings, device = settings_of(name), torch.device("cpu")
+    learner, before = (learner_module.Learner(model, settings, device=device) for model in (policy, proximal))
+    batches = learner.pack(Minibatch.of(admitted_samples(), settings.resolved_normalization))
+    pairs = zip(batches, before.logprobs(batches), strict=True)
+    total = learner.forward_backward([replace(batch, proximal_logprobs=logprobs) for batch, logprobs in pairs])
+    assert float(total) == pytest.approx(float(expected.detach()), abs=1e-6)
     check_gradients(policy, reference)

@@ -23,7 +23,7 @@ from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group, Lo
 from rollstream.trainer.intake.upstream import export_own_lag
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.since_step import SampleSums, SinceStep
-from rollstream.training.learning.backends.protocol import StepReport
+from rollstream.training.learning.step_metrics import StepReport
 from tests.harness.builders import NOON, a_failure, a_group, a_prompt, a_rollout, a_scoring, a_turn, an_entry
 from tests.harness.running import run_on
 

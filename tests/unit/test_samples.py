@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.prompt import Sampling
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
-from rollstream.training.learning.packing import microbatches, split_minibatches
+from rollstream.training.learning.packing import microbatches
+from rollstream.training.learning.plan import Minibatch, minibatches
 from rollstream.training.learning.samples import TrainingSample, training_sample
 from rollstream.training.learning.step_metrics import LearningTotals, learning_metrics
 from tests.harness.builders import a_prompt, a_rollout, a_turn
@@ -120,13 +121,13 @@ def padded_tokens(batches):
 @given(st.lists(shapes, min_size=1, max_size=24), st.integers(1, 90), st.booleans())
 def test_micro_batches_hold_every_training_token_once_after_its_context_and_within_the_budget(given, budget, share):
     samples = [a_sample_of(index, shape) for index, shape in enumerate(given)]
-    batches = microbatches(samples, tokens=budget, normalization="dapo", share_prompts=share)
+    batches = microbatches(Minibatch.of(samples, "dapo"), tokens=budget, share_prompts=share)
     for batch in batches:
         assert padded_tokens([batch]) <= budget or len(batch.input_ids) == 1
     found = sorted(
         (batch.advantages[place], context_of(batch, place), batch.targets[place])
         for batch in batches
-        for place in range(batch.num_tokens)
+        for place in range(len(batch.targets))
     )
     assert found == sorted(
         (sample.advantage, [*sample.prompt_token_ids, *sample.token_ids[:place]], sample.token_ids[place])
@@ -138,12 +139,12 @@ def test_micro_batches_hold_every_training_token_once_after_its_context_and_with
 
 def test_a_prompt_is_in_a_micro_batch_once_if_that_leaves_clearly_fewer_tokens():
     group = [a_sample_of(index, (3, [20 + index] * 9, 9)) for index in range(8)]  # prompts of 8 tokens
-    (shared,) = microbatches(group, tokens=1000, normalization="dapo", share_prompts=True)
-    (repeated,) = microbatches(group, tokens=1000, normalization="dapo")
+    (shared,) = microbatches(Minibatch.of(group, "dapo"), tokens=1000, share_prompts=True)
+    (repeated,) = microbatches(Minibatch.of(group, "dapo"), tokens=1000)
     assert padded_tokens([shared]) == 8 + 8 * 8
     assert padded_tokens([repeated]) == 8 * (8 + 8)
     long = [a_sample(index, 1, 9, 9) for index in range(8)]
-    (alone,) = microbatches(long, tokens=1000, normalization="dapo", share_prompts=True)
+    (alone,) = microbatches(Minibatch.of(long, "dapo"), tokens=1000, share_prompts=True)
     assert not len(alone.prompts)
 
 
@@ -151,23 +152,23 @@ def test_a_prompt_is_in_a_micro_batch_once_if_that_leaves_clearly_fewer_tokens()
 def test_what_samples_of_a_prompt_have_in_common_from_their_start_to_the_end_of_one_is_in_a_micro_batch_once(share):
     completions = ([7, 8, 9], [7, 8, 9], [7, 8], [7, 8, 9, 9], [8, 8, 9])
     group = [a_sample_of(index, (3, completion, 2)) for index, completion in enumerate(completions)]
-    (batch,) = microbatches(group, tokens=1000, normalization="dapo", share_prompts=share)
+    (batch,) = microbatches(Minibatch.of(group, "dapo"), tokens=1000, share_prompts=share)
     held = 0 if share else 8
     assert batch.input_ids[:, held:].tolist() == [[7, 8, 9], [8, 8, 0]]
     assert len(set(batch.samples.tolist())) == len(group)
     other = a_sample_of(5, (2, [7, 8, 9], 2))
-    (batch,) = microbatches([*group, other], tokens=1000, normalization="dapo", share_prompts=share)
+    (batch,) = microbatches(Minibatch.of([*group, other], "dapo"), tokens=1000, share_prompts=share)
     assert len(batch.input_ids) == 3
 
 
 @given(st.integers(1, 12), st.integers(0, 12), st.integers(1, 6), st.integers(0, 3))
 def test_minibatches_share_out_the_samples_evenly_and_those_without_a_training_token_too(
-    num_trained, num_empty, minibatches, seed
+    num_trained, num_empty, number, seed
 ):
     samples = [a_sample(index, 2, 2, int(index < num_trained)) for index in range(num_trained + num_empty)]
-    parts = split_minibatches(samples, minibatches, np.random.default_rng(seed))
+    parts = [part.samples for part in minibatches(samples, number, "dapo", np.random.default_rng(seed))]
     assert sorted(sample.advantage for part in parts for sample in part) == [s.advantage for s in samples]
-    assert len(parts) == min(minibatches, num_trained)
+    assert len(parts) == min(number, num_trained)
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     for kind in (0, 1):
         counts = [sum(sample.num_trained_tokens == kind for sample in part) for part in parts]
@@ -176,14 +177,14 @@ def test_minibatches_share_out_the_samples_evenly_and_those_without_a_training_t
 
 def test_a_sample_without_a_training_token_is_in_no_micro_batch_and_takes_its_share_of_the_weight():
     kept, empty = a_sample(1, 2, 2, 2), a_sample(2, 2, 2, 0)
-    (batch,) = microbatches([empty, kept], tokens=100, normalization="grpo")
+    (batch,) = microbatches(Minibatch.of([empty, kept], "grpo"), tokens=100)
     assert batch.input_ids.tolist() == [[*kept.prompt_token_ids, *kept.token_ids[:-1]]]
     assert batch.token_weights.tolist() == [0.25, 0.25]  # half of a mean over two tokens
 
 
 def test_a_step_without_a_training_token_is_refused():
     with pytest.raises(ValueError, match="none of 1 samples"):
-        split_minibatches([a_sample(2, 2, 2, 0)], 1, np.random.default_rng(0))
+        minibatches([a_sample(2, 2, 2, 0)], 1, "dapo", np.random.default_rng(0))
 
 
 def test_learning_metrics_are_means_over_all_tokens_of_the_step():

@@ -11,7 +11,7 @@ The parts that the loop works with, and what each answers:
   Intake           intake/intake.py               Which groups make the next step?
   Aging            intake/aging.py                Which groups will never be complete?
   UpstreamWatcher  intake/upstream.py             How far are the generators and the scorers?
-  TrainingBackend  training/learning/backends/protocol.py  What does the policy become after these samples?
+  Learner          training/learning/learner.py   What does the policy become after these samples?
   Commits          commits/commit.py              What counts, and where would the next trainer go on?
   VersionTree      history/versions.py            How many optimizer steps old is a weight version?
   Health           process/health.py              Does this process live, and is it ready?
@@ -56,7 +56,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rollstream.history.versions import VersionTree
 from rollstream.process.health import Health
@@ -77,7 +77,10 @@ from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of
 from rollstream.trainer.settings import TrainerSettings
 from rollstream.trainer.since_step import SinceStep
 from rollstream.trainer.tracing import end_dropped, end_step, step_span
-from rollstream.training.learning.backends.protocol import StepReport, TrainingBackend
+from rollstream.training.learning.step_metrics import StepReport
+
+if TYPE_CHECKING:
+    from rollstream.training.learning.learner import Learner
 
 _LOG = logging.getLogger(__name__)
 
@@ -105,7 +108,7 @@ class Trainer:
     """
 
     settings: TrainerSettings
-    backend: TrainingBackend
+    learner: "Learner"
     commits: Commits
     intake: Intake
     reader: RolloutReader
@@ -205,9 +208,12 @@ class Trainer:
 
     def _train(self, batch: Sequence[Admitted], stop: Stop) -> None:
         """One optimizer step, and its commit."""
+        # Imports torch, which has been done by now.
+        from rollstream.training.learning.train_step import train_step
+
         span = step_span(self.tracing, batch)
         samples = [sample for admitted in batch for sample in admitted.training]
-        report = self.backend.train_step(samples, step=self.commits.step + 1)
+        report = train_step(self.learner, samples, step=self.commits.step + 1)
         if report.num_updates == 0:
             for admitted in batch:
                 self._assembler.drop(admitted.group.group_id, DropReason.NON_FINITE)
@@ -238,7 +244,7 @@ class Trainer:
         self._spent, self._since = StepClock(), SinceStep()
         began = time.perf_counter()
         checkpoint = self._checkpoint() if self._is_checkpoint_due(stop) else None
-        entry = self.commits.optimizer_step(record, self.backend.save_weights, checkpoint)
+        entry = self.commits.optimizer_step(record, self.learner.save_weights, checkpoint)
         self._spent.publishing_seconds = time.perf_counter() - began
         end_step(self.tracing, span, batch, entry)
         end_dropped(self.tracing, drops, entry)
@@ -297,7 +303,7 @@ class Trainer:
                 }
             )
 
-        return CheckpointRequest(save_state=self.backend.save_state, position=position)
+        return CheckpointRequest(save_state=self.learner.save_state, position=position)
 
     def _publish_due_drops(self) -> None:
         """Publish drops when the oldest waited for long enough, or when they fill an entry."""

@@ -17,7 +17,7 @@ from rollstream.schemas.record import utc_now
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup
 from rollstream.trainer.since_step import SinceStep
-from rollstream.training.learning.backends.protocol import StepReport
+from rollstream.training.learning.step_metrics import StepReport
 
 
 @dataclass(slots=True)

@@ -95,6 +95,11 @@ class TrainerSettings(StageSettings):
                 f"keep_versions {self.keep_versions} must exceed max_policy_lag {self.max_policy_lag}: "
                 "generators still load versions that far back"
             )
+        if self.learning.dtype == "float64":
+            raise ValueError(
+                "learning.dtype 'float64' is for comparing gradients, engines load no such weights: set float32 or "
+                "bfloat16"
+            )
         if self.source_run is not None and checked_run(self.source_run) == self.run:
             raise ValueError(f"source_run {self.source_run!r} is this run itself: leave it out")
         return self

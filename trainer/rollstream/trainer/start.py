@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rollstream.bus.presence import TrainerPresence
 from rollstream.bus.run import Run
@@ -52,7 +52,9 @@ from rollstream.trainer.intake.reading import RolloutReader
 from rollstream.trainer.intake.upstream import Clock, UpstreamWatcher, export_own_lag
 from rollstream.trainer.loop import Trainer
 from rollstream.trainer.settings import TrainerSettings
-from rollstream.training.learning.backends.protocol import TrainingBackend
+
+if TYPE_CHECKING:
+    from rollstream.training.learning.learner import Learner
 
 _LOG = logging.getLogger(__name__)
 # Imports, models and brokers that are away can't be told to end.
@@ -73,10 +75,10 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
             return
         # Loading is slow, so it comes before the takeover: until then a trainer before this one goes on training.
         with ending_within(stop, _START_ENDS_SECONDS):
-            backend = _load_backend(settings)
+            learner = _load_learner(settings)
         hide_loaded_objects()
         with tracing_of(settings.tracing, stage="trainer", run=settings.run) as tracing:
-            train(settings, stores, backend, stop, health, clock, tracing)
+            train(settings, stores, learner, stop, health, clock, tracing)
     finally:
         health.close()
 
@@ -98,13 +100,13 @@ def _refuse_what_is_missing(settings: TrainerSettings) -> Stores:
 def train(
     settings: TrainerSettings,
     stores: Stores,
-    backend: TrainingBackend,
+    learner: "Learner",
     stop: Stop,
     health: Health,
     clock: Clock = time.monotonic,
     tracing: Tracing = OFF,
 ) -> None:
-    """Take over the run with a loaded backend, and train; raises `FencedError` once another trainer took over.
+    """Take over the run with a loaded learner, and train; raises `FencedError` once another trainer took over.
 
     `stop` is looked at between the phases of the start: a trainer that is told to end writes nothing any more.
     """
@@ -122,13 +124,13 @@ def train(
             _LOG.info("step %d of %d is there already, nothing is left to do", found.plan.step, settings.num_steps)
             return
         if found.checkpoint is not None and not stop.is_asked:
-            backend.load_state(state_directory(found.checkpoint))
+            learner.load_state(state_directory(found.checkpoint))
             stores.checkpoints.confirm()
     if _is_told_to_end(stop):
         return
     metrics.begin(found.known.milestones)
     commits = _commits(settings, run, publisher, stores, found)
-    _restart(found.plan, backend, commits)
+    _restart(found.plan, learner, commits)
     with ExitStack() as stack:
         stack.enter_context(_fenced_if_taken_over(run, commits, found.known))
         stack.enter_context(TrainerPresence(settings.kafka, settings.run))
@@ -140,7 +142,7 @@ def train(
         source = run.sibling(settings.rollouts_run)
         export_own_lag(run.group("trainer"), source, lambda: upstream.latest, lambda: reader.committed)
         trainer = Trainer(
-            settings=settings, backend=backend, commits=commits, intake=_intake(settings, backend, found),
+            settings=settings, learner=learner, commits=commits, intake=_intake(settings, learner, found),
             reader=reader, upstream=upstream, versions=found.known.fold.versions, restored=found.restored,
             health=health, clock=clock, tracing=tracing,
         )  # fmt: skip
@@ -212,17 +214,17 @@ def _groups_of_producers(source: Run) -> list[str]:
     return [group for progress in newest.values() for group in (*progress.open_groups, *progress.recently_closed)]
 
 
-def _restart(plan: RestartPlan, backend: TrainingBackend, commits: Commits) -> None:
+def _restart(plan: RestartPlan, learner: "Learner", commits: Commits) -> None:
     """Publish the restored weights as a new version: the first ledger entry."""
     entry = commits.restart(
-        version=plan.version, parent=plan.parent, step=plan.step, save_weights=backend.save_weights,
+        version=plan.version, parent=plan.parent, step=plan.step, save_weights=learner.save_weights,
         non_finite=plan.non_finite,
     )  # fmt: skip
     metrics.export(entry)
     _LOG.info("goes on at step %d", plan.step, extra={"weight_version": entry.weight_version})
 
 
-def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) -> Intake:
+def _intake(settings: TrainerSettings, learner: "Learner", found: _Found) -> Intake:
     start, fold = found.start, found.known.fold
     assembler = Assembler(
         closed=fold.closed, is_forgotten=fold.is_forgotten, offsets=start.offsets,
@@ -232,7 +234,7 @@ def _intake(settings: TrainerSettings, backend: TrainingBackend, found: _Found) 
     return Intake(
         assembler,
         Aging(settings.lost_after_seconds),
-        _rules(settings, backend),
+        _rules(settings, learner),
         expired_before=start.expired_before,
     )
 
@@ -267,11 +269,11 @@ def _commits(
     )  # fmt: skip
 
 
-def _load_backend(settings: TrainerSettings) -> TrainingBackend:
+def _load_learner(settings: TrainerSettings) -> "Learner":
     # Imports torch, which takes seconds: by now health is served.
-    from rollstream.training.learning.backends.single_device import SingleDeviceBackend
+    from rollstream.training.learning.learner import Learner
 
-    return SingleDeviceBackend.from_model(settings.model_path, settings.learning)
+    return Learner.from_model(settings.model_path, settings.learning)
 
 
 def _restored_position(run: Run, source: Run, plan: RestartPlan, checkpoint: Path | None) -> Position:
@@ -306,14 +308,14 @@ def _remember_seconds(source: Run) -> float | None:
     return None if kept is None else with_margin(kept)
 
 
-def _rules(settings: TrainerSettings, backend: TrainingBackend) -> AdmissionRules:
+def _rules(settings: TrainerSettings, learner: "Learner") -> AdmissionRules:
     return AdmissionRules(
         max_policy_lag=settings.max_policy_lag,
         lag_scope=settings.lag_scope,
         train_without_spread=settings.train_without_spread,
         train_truncated=settings.train_truncated,
         scale_advantages_by_std=settings.learning.scale_advantages_by_std,
-        tokenizer_sha256=backend.tokenizer_sha256,
-        chat_template_sha256=backend.chat_template_sha256,
-        bounds=backend.bounds,
+        tokenizer_sha256=learner.tokenizer_sha256,
+        chat_template_sha256=learner.chat_template_sha256,
+        bounds=learner.bounds,
     )

@@ -6,46 +6,35 @@ go on from there. It is the same computation as with the prompt in each row, up 
 """
 
 import logging
-from dataclasses import dataclass
-from typing import Final, Self
+from dataclasses import fields
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-from rollstream.training.learning.packing import MicroBatch
+from rollstream.training.learning.packing import Arrays, MicroBatch
 
 _LOG = logging.getLogger(__name__)
 PROBE_TOLERANCE: Final = 1e-3
 """Largest difference between two ways to the same values, relative to the largest of them: room for rounding."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceBatch:
-    """A `MicroBatch` on the device; see there for the shapes."""
+def on_device(batch: MicroBatch[Arrays], device: torch.device, dtype: torch.dtype) -> MicroBatch[Tensor]:
+    """The micro-batch as tensors; floating point numbers in `dtype`."""
 
-    prompt_ids: Tensor
-    prompt_lengths: Tensor
-    prompts: Tensor
-    input_ids: Tensor
-    samples: Tensor
-    sources: Tensor
-    targets: Tensor
-    behavior_logprobs: Tensor
-    advantages: Tensor
-    temperatures: Tensor
-    token_weights: Tensor
-    lagged: Tensor
+    def moved(values: Any) -> Any:
+        if not isinstance(values, np.ndarray):
+            return values
+        tensor = torch.from_numpy(values).to(device, non_blocking=True)
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
-    @classmethod
-    def of(cls, batch: MicroBatch, device: torch.device) -> Self:
-        return cls(
-            **{name: torch.from_numpy(getattr(batch, name)).to(device, non_blocking=True) for name in cls.__slots__}
-        )
+    return MicroBatch(**{one.name: moved(getattr(batch, one.name)) for one in fields(batch)})
 
 
-def predicting_states(model: PreTrainedModel, batch: DeviceBatch) -> Tensor:
+def predicting_states(model: PreTrainedModel, batch: MicroBatch[Tensor]) -> Tensor:
     """[N, H] the hidden state that predicts each token that trains."""
     if len(batch.prompts):
         states = _after_shared_prompts(model, batch.prompt_ids, batch.prompt_lengths, batch.prompts, batch.input_ids)

@@ -17,12 +17,12 @@ _TOKENIZER_FILES = (
 )  # fmt: skip
 
 
-def load_model(path: Path, device: torch.device) -> Any:
-    """The model at `path` with float32 parameters, without dropout, on `device`."""
+def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Any:
+    """The model at `path` with parameters in `dtype`, without dropout, on `device`."""
     transformers_logging.disable_progress_bar()
     if not (path / "config.json").is_file():
         raise ConfigurationError(f"{path} is no model directory: it has no config.json; set model_path to one")
-    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa")
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
     return model.to(device).eval()
 
 
@@ -36,14 +36,16 @@ def resolve_device(name: Literal["auto", "cpu", "cuda"], threads: int | None) ->
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
-def save_model(model: PreTrainedModel, path: Path, *, dtype: torch.dtype, tokenizer_from: Path) -> None:
+def save_model(model: PreTrainedModel, path: Path, *, dtype: torch.dtype, tokenizer_from: Path | None) -> None:
     """Write weights as safetensors in `dtype`, config, and the tokenizer files of `tokenizer_from` into `path`."""
     path.mkdir(parents=True, exist_ok=True)
-    if dtype is torch.float32:
+    if dtype is model.dtype:
         model.save_pretrained(path)
     else:
         model.save_pretrained(path, state_dict=_cast(model.state_dict(), dtype))
         _name_dtype(path / "config.json", dtype)
+    if tokenizer_from is None:
+        return
     for pattern in _TOKENIZER_FILES:
         for file in tokenizer_from.glob(pattern):
             shutil.copyfile(file, path / file.name)

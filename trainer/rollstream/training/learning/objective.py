@@ -5,7 +5,6 @@ from dataclasses import fields
 import torch
 from torch import Tensor
 
-from rollstream.training.learning.hidden_states import DeviceBatch
 from rollstream.training.learning.losses import (
     MAX_LOG_RATIO,
     SURROGATES,
@@ -14,6 +13,7 @@ from rollstream.training.learning.losses import (
     TokenLoss,
     importance_weights,
 )
+from rollstream.training.learning.packing import MicroBatch
 from rollstream.training.learning.policy_forward import TokenStatistics
 from rollstream.training.learning.settings import ObjectiveSettings
 from rollstream.training.learning.step_metrics import LearningTotals
@@ -21,15 +21,11 @@ from rollstream.training.learning.step_metrics import LearningTotals
 _SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")
 
 
-def objective(
-    batch: DeviceBatch, statistics: TokenStatistics, proximal_logprobs: Tensor | None, settings: ObjectiveSettings
+def loss_and_totals(
+    batch: MicroBatch[Tensor], statistics: TokenStatistics, settings: ObjectiveSettings
 ) -> tuple[Tensor, Tensor]:
-    """What the micro-batch adds to its minibatch's loss (a scalar with gradient), and its totals for `add_totals`.
-
-    `proximal_logprobs` [N]: of the policy before the step. None takes the current ones, which in the step's first
-    minibatch are the same.
-    """
-    proximal = statistics.logprobs.detach() if proximal_logprobs is None else proximal_logprobs
+    """What the micro-batch adds to its minibatch's loss (a scalar with gradient), and its totals for `add_totals`."""
+    proximal = statistics.logprobs.detach() if batch.proximal_logprobs is None else batch.proximal_logprobs
     cap = settings.resolved_importance_cap
     weights = importance_weights(proximal, batch.behavior_logprobs, cap)
     tokens = TokenBatch(
@@ -54,7 +50,7 @@ def add_totals(totals: list[Tensor]) -> LearningTotals:
 
 @torch.no_grad()
 def _totals(
-    batch: DeviceBatch, statistics: TokenStatistics, token_loss: TokenLoss, proximal: Tensor, cap: float | None
+    batch: MicroBatch[Tensor], statistics: TokenStatistics, token_loss: TokenLoss, proximal: Tensor, cap: float | None
 ) -> Tensor:
     log_ratio = (proximal - batch.behavior_logprobs).clamp(max=MAX_LOG_RATIO)
     raw = torch.exp(log_ratio)

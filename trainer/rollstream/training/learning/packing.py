@@ -12,87 +12,70 @@ tokens of the micro-batch that train.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.training.learning.normalization import token_weights
+from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.samples import TrainingSample
-from rollstream.training.learning.settings import Normalization
 
 _SHARING_PAYS: Final = 0.8
 """Prompts are shared if at most this part of the tokens is left: a second pass and its attention mask cost too."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MicroBatch:
-    """What one forward and backward pass needs; arrays [N] hold only the tokens that train."""
+Arrays = npt.NDArray[Any]
+Array = TypeVar("Array")
 
-    prompt_ids: npt.NDArray[np.int64]
+
+@dataclass(frozen=True, kw_only=True)
+class MicroBatch(Generic[Array]):
+    """What one forward and backward pass needs, as numpy arrays or as tensors; [N]: only the tokens that train."""
+
+    members: tuple[int, ...]
+    """Number in the minibatch of each sample of the micro-batch."""
+
+    prompt_ids: Array
     """[G, P] prompts that rows share, padded with 0. Without such prompts G is 0."""
-    prompt_lengths: npt.NDArray[np.int64]
+    prompt_lengths: Array
     """[G]"""
-    prompts: npt.NDArray[np.int64]
+    prompts: Array
     """[B] which of these prompts each row continues; [0] if G is 0."""
-    input_ids: npt.NDArray[np.int64]
+    input_ids: Array
     """[B, L] padded with 0: the tokens of one or more samples without the last one, which predicts nothing. Their
     prompt comes first if it is not among `prompt_ids`."""
-    samples: npt.NDArray[np.int64]
+    samples: Array
     """[N] number of the token's sample within the micro-batch."""
-    sources: npt.NDArray[np.int64]
+    sources: Array
     """[N] which position predicts the token: below G the end of that prompt, else G + row · L + column."""
-    targets: npt.NDArray[np.int64]
+    targets: Array
     """[N] the tokens."""
-    behavior_logprobs: npt.NDArray[np.float32]
+    behavior_logprobs: Array
     """[N]"""
-    advantages: npt.NDArray[np.float32]
+    advantages: Array
     """[N] of the token's sample."""
-    temperatures: npt.NDArray[np.float32]
+    temperatures: Array
     """[N] of the token's sample."""
-    token_weights: npt.NDArray[np.float32]
+    token_weights: Array
     """[N] how much the token's loss counts in the minibatch, see `normalization`."""
-    lagged: npt.NDArray[np.bool_]
+    lagged: Array
     """[N] whether the policy lag of the token's sample is above 0."""
-
-    @property
-    def num_tokens(self) -> int:
-        """Tokens that train."""
-        return len(self.targets)
+    proximal_logprobs: Array | None = None
+    """[N] under the weights before the step; None: under the current ones, which are the same."""
 
 
-def split_minibatches(
-    samples: Sequence[TrainingSample], minibatches: int, generator: np.random.Generator
-) -> list[list[TrainingSample]]:
-    """Split `samples` into `minibatches` shuffled parts of equal size (± 1), each with a token to train.
-
-    There are fewer parts if fewer samples have one. A single part is not shuffled. Raises ValueError if no sample has
-    a token to train.
-    """
-    num_parts = min(minibatches, sum(bool(sample.num_trained_tokens) for sample in samples))
-    if not num_parts:
-        raise ValueError(f"none of {len(samples)} samples has a token to train: drop such groups before the step")
-    if num_parts == 1:
-        return [list(samples)]
-    shuffled = [samples[index] for index in generator.permutation(len(samples))]
-    # Dealt out like cards, those with a token to train first: so each part gets one, and its share of the others.
-    dealt = sorted(shuffled, key=lambda sample: not sample.num_trained_tokens)
-    return [dealt[part::num_parts] for part in range(num_parts)]
-
-
-def microbatches(
-    samples: Sequence[TrainingSample], *, tokens: int, normalization: Normalization, share_prompts: bool = False
-) -> list[MicroBatch]:
+def microbatches(minibatch: Minibatch, *, tokens: int, share_prompts: bool = False) -> list[MicroBatch[Arrays]]:
     """Split one optimizer minibatch into micro-batches of at most `tokens` tokens, padding included.
 
     A longer sample is a micro-batch of its own. Samples are sorted so that there is little padding. Those without a
     token to train are in no micro-batch: they only count in the weights of the others' tokens. With `share_prompts`
     prompts are shared if that leaves clearly fewer tokens to compute.
     """
-    num_tokens = np.array([sample.num_trained_tokens for sample in samples], dtype=np.int64)
-    max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)
-    weights = token_weights(num_tokens, max_tokens, normalization)
-    weighted = [(samples[index], float(weights[index])) for index in np.flatnonzero(num_tokens)]
+    weighted = [
+        _Member(sample=sample, number=number, weight=float(minibatch.token_weights[number]))
+        for number, sample in enumerate(minibatch.samples)
+        if sample.num_trained_tokens
+    ]
     batches = _split(sorted(_rows(weighted, share_prompts=False), key=lambda row: -row.length), tokens)
     if share_prompts:
         shared = _split(_beside_each_other(_rows(weighted, share_prompts=True)), tokens)
@@ -101,9 +84,18 @@ def microbatches(
     return [_microbatch(rows) for rows in batches]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Member:
+    """A sample, its number in the minibatch, and the weight of each of its tokens."""
+
+    sample: TrainingSample
+    number: int
+    weight: float
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """Tokens that the model computes, and the samples that they belong to, each with its weight."""
+    """Tokens that the model computes, and the samples that they belong to."""
 
     prompt: bytes
     """Key of the prompt that the row shares; empty if the row holds its own prompt."""
@@ -112,25 +104,25 @@ class _Row:
     num_held: int
     """Tokens of the prompt that the row holds itself."""
     tokens: npt.NDArray[np.int32]
-    members: list[tuple[TrainingSample, float]]
+    members: list[_Member]
 
     @property
     def length(self) -> int:
         return len(self.tokens)
 
 
-def _rows(weighted: Sequence[tuple[TrainingSample, float]], *, share_prompts: bool) -> list[_Row]:
+def _rows(weighted: Sequence[_Member], *, share_prompts: bool) -> list[_Row]:
     """As few rows as hold the tokens of all samples."""
     rows: list[_Row] = []
     of_longest = (b"", b"")
     # Backwards through the sorted tokens: what begins another sample comes right after it.
-    for prompt, key, sample, weight in sorted(
-        ((*_keys(sample), sample, weight) for sample, weight in weighted), key=lambda keyed: keyed[:2], reverse=True
+    for prompt, key, member in sorted(
+        ((*_keys(member.sample), member) for member in weighted), key=lambda keyed: keyed[:2], reverse=True
     ):
         if not rows or of_longest[0] != prompt or not of_longest[1].startswith(key):
             of_longest = prompt, key
-            rows.append(_row(sample, prompt if share_prompts else b""))
-        rows[-1].members.append((sample, weight))
+            rows.append(_row(member.sample, prompt if share_prompts else b""))
+        rows[-1].members.append(member)
     return rows
 
 
@@ -177,12 +169,12 @@ def _num_padded(batches: list[list[_Row]]) -> int:
     )
 
 
-def _microbatch(rows: list[_Row]) -> MicroBatch:
+def _microbatch(rows: list[_Row]) -> MicroBatch[Arrays]:
     numbers = {prompt: index for index, prompt in enumerate(dict.fromkeys(row.prompt for row in rows if row.prompt))}
     prompts = [np.frombuffer(prompt, dtype=rows[0].tokens.dtype) for prompt in numbers]
     input_ids = _padded([row.tokens for row in rows])
-    members = [(index, row, *member) for index, row in enumerate(rows) for member in row.members]
-    samples = [sample for _, _, sample, _ in members]
+    members = [(index, row, member) for index, row in enumerate(rows) for member in row.members]
+    samples = [member.sample for _, _, member in members]
     trained = [np.flatnonzero(sample.loss_mask) for sample in samples]
     counts = [len(positions) for positions in trained]
     sources = [
@@ -191,13 +183,14 @@ def _microbatch(rows: list[_Row]) -> MicroBatch:
             len(numbers) + index * input_ids.shape[1] + positions + row.num_held - 1,
             numbers.get(row.prompt, 0),
         )
-        for (index, row, _, _), positions in zip(members, trained, strict=True)
+        for (index, row, _), positions in zip(members, trained, strict=True)
     ]
 
-    def per_token(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
-        return np.repeat(np.asarray(values, dtype=np.float32), counts)
+    def per_token(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        return np.repeat(np.asarray(values, dtype=np.float64), counts)
 
     return MicroBatch(
+        members=tuple(member.number for _, _, member in members),
         prompt_ids=_padded(prompts),
         prompt_lengths=np.array([len(prompt) for prompt in prompts], dtype=np.int64),
         prompts=np.array([numbers[row.prompt] for row in rows if row.prompt], dtype=np.int64),
@@ -208,7 +201,7 @@ def _microbatch(rows: list[_Row]) -> MicroBatch:
         behavior_logprobs=np.concatenate([sample.behavior_logprobs[sample.loss_mask] for sample in samples]),
         advantages=per_token([sample.advantage for sample in samples]),
         temperatures=per_token([sample.temperature for sample in samples]),
-        token_weights=per_token([weight for _, _, _, weight in members]),
+        token_weights=per_token([member.weight for _, _, member in members]),
         lagged=np.repeat([sample.policy_lag > 0 for sample in samples], counts),
     )
 

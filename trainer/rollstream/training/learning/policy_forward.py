@@ -14,20 +14,21 @@ from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.training.learning.hidden_states import PROBE_TOLERANCE, DeviceBatch, predicting_states
+from rollstream.training.learning.hidden_states import PROBE_TOLERANCE, predicting_states
+from rollstream.training.learning.packing import MicroBatch
 
 CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStatistics:
-    """Of the tokens that train, in float32: logprobs [N] with gradient, entropies [N] without, in nats."""
+    """Of the tokens that train: logprobs [N] with gradient, entropies [N] without, in nats."""
 
     logprobs: Tensor
     entropies: Tensor
 
 
-def token_statistics(model: PreTrainedModel, batch: DeviceBatch) -> TokenStatistics:
+def token_statistics(model: PreTrainedModel, batch: MicroBatch[Tensor]) -> TokenStatistics:
     """One forward pass; logits are divided by each sample's temperature."""
     selected = predicting_states(model, batch)
     head = model.get_output_embeddings()
@@ -45,7 +46,7 @@ def token_statistics(model: PreTrainedModel, batch: DeviceBatch) -> TokenStatist
 
 def _head(head: Any, hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
     """hidden [N, H] → logprobs [N] of targets [N], entropies [N]."""
-    logits = head(hidden).float() / temperatures[:, None]
+    logits = head(hidden).to(temperatures.dtype) / temperatures[:, None]
     normalized = torch.log_softmax(logits, dim=-1)
     with torch.no_grad():
         detached = normalized.detach()

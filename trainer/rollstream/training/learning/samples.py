@@ -5,6 +5,7 @@ Shapes: `P` prompt tokens of the first turn, `T` tokens after them.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +33,7 @@ class TrainingSample:
     """[P] what the model was given before its first sampled token."""
     token_ids: npt.NDArray[np.int32]
     """[T] sampled tokens of all turns, with the prompt tokens of later turns between them."""
-    behavior_logprobs: npt.NDArray[np.float32]
+    behavior_logprobs: npt.NDArray[np.floating[Any]]
     """[T] logprob of each sampled token when it was sampled; 0 where it was not sampled."""
     loss_mask: npt.NDArray[np.bool_]
     """[T] True where the token trains."""

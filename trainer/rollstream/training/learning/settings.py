@@ -165,8 +165,10 @@ class LearningSettings(ObjectiveSettings):
     warmup_steps: int = Field(default=10, ge=0, description="Optimizer updates over which the learning rate rises")
     max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm")
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU where there is one")
-    dtype: Literal["float32", "bfloat16"] = Field(
-        default="float32", description="Of the forward pass and of published weights; parameters stay float32"
+    dtype: Literal["float32", "bfloat16", "float64"] = Field(
+        default="float32",
+        description="Of the forward pass and of published weights; parameters stay float32. float64, parameters "
+        "included, is for comparing gradients, and refused by the trainer",
     )
     threads: int | None = Field(
         default=None, ge=1, le=4096, description="CPU threads of torch; default: torch's own choice"

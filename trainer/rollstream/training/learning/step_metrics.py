@@ -4,8 +4,26 @@ Names as in TRL and verl; fractions and ratios lie in [0, 1], but for importance
 groups is in `../reporting.py`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What one `train_step` did."""
+
+    loss: float
+    """Mean over the optimizer updates that were applied; if none was, that of the one that was skipped."""
+    grad_norm: float
+    """Largest gradient norm of these updates, before clipping."""
+    num_updates: int
+    """Optimizer updates applied; 0 when the weights did not change."""
+    skipped: bool
+    """Whether a loss or gradient that is not finite ended the step early."""
+    metrics: Mapping[str, float]
+    """Named as `learning_metrics` names them."""
+    seconds: Mapping[str, float]
+    """Wall time by phase: packing, forward_backward, optimizer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

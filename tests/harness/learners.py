@@ -1,4 +1,4 @@
-"""Training backends on a tiny real model, and samples for them. torch is imported by whoever uses them first."""
+"""Learners on a tiny real model, and samples for them. torch is imported by whoever uses them first."""
 
 import numpy as np
 
@@ -8,12 +8,17 @@ from tests.harness.late import Late
 
 torch = Late("torch")
 transformers = Late("transformers")
-single_device = Late("rollstream.training.learning.backends.single_device")
+learner_module = Late("rollstream.training.learning.learner")
+step_module = Late("rollstream.training.learning.train_step")
 
 
-def a_backend(model_path, **settings):
+def a_learner(model_path, **settings):
     values = {"device": "cpu", "threads": 1, "learning_rate": 1e-3, "warmup_steps": 0, **settings}
-    return single_device.SingleDeviceBackend.from_model(model_path, LearningSettings(**values))
+    return learner_module.Learner.from_model(model_path, LearningSettings(**values))
+
+
+def train_step(learner, samples, *, step):
+    return step_module.train_step(learner, samples, step=step)
 
 
 def a_sample(index, *, prompt=5, completion=4, **fields):
@@ -38,7 +43,7 @@ def eight_samples():
     return [a_sample(index, prompt=3 + index % 4, completion=2 + index) for index in range(8)]
 
 
-def weights_of(backend, path):
-    backend.save_weights(path)
+def weights_of(learner, path):
+    learner.save_weights(path)
     model = transformers.AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])

@@ -1,4 +1,4 @@
-"""The single-device backend on a tiny real model, and AdamW as it uses it."""
+"""The learner on a tiny real model, and AdamW as it uses it."""
 
 import logging
 from dataclasses import replace
@@ -11,12 +11,11 @@ from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.training.learning.bounds import ModelBounds
 from rollstream.training.learning.settings import LearningSettings
-from tests.harness.backends import a_backend, a_sample, eight_samples, weights_of
 from tests.harness.late import Late
+from tests.harness.learners import a_learner, a_sample, eight_samples, train_step, weights_of
 
 torch = Late("torch")
 transformers = Late("transformers")
-single_device = Late("rollstream.training.learning.backends.single_device")
 hidden_states = Late("rollstream.training.learning.hidden_states")
 
 
@@ -31,9 +30,9 @@ def model_path(tmp_path_factory):
 def test_the_step_does_not_depend_on_how_samples_are_split_into_micro_batches(model_path, tmp_path, normalization):
     reports, weights = [], []
     for budget in (1, 40, 10_000):  # one sample each, by budget, all at once
-        backend = a_backend(model_path, tokens_per_microbatch=budget, normalization=normalization)
-        reports.append(backend.train_step(eight_samples(), step=0))
-        weights.append(weights_of(backend, tmp_path / f"{budget}"))
+        learner = a_learner(model_path, tokens_per_microbatch=budget, normalization=normalization)
+        reports.append(train_step(learner, eight_samples(), step=0))
+        weights.append(weights_of(learner, tmp_path / f"{budget}"))
     assert reports[0].num_updates == 1
     for report, after in zip(reports[1:], weights[1:], strict=True):
         assert report.loss == pytest.approx(reports[0].loss, abs=1e-6)
@@ -58,9 +57,9 @@ def test_a_prompt_that_is_computed_once_for_its_group_gives_the_same_step(model_
     samples = three_groups()
     reports, weights = [], []
     for share in (True, False):
-        backend = a_backend(model_path, share_prompts=share, **settings)
-        reports.append(backend.train_step(samples, step=0))
-        weights.append(weights_of(backend, tmp_path / f"{share}"))
+        learner = a_learner(model_path, share_prompts=share, **settings)
+        reports.append(train_step(learner, samples, step=0))
+        weights.append(weights_of(learner, tmp_path / f"{share}"))
     assert reports[0].loss == pytest.approx(reports[1].loss, abs=1e-6)
     assert reports[0].grad_norm == pytest.approx(reports[1].grad_norm, rel=1e-5)
     assert reports[0].metrics == pytest.approx(dict(reports[1].metrics), rel=1e-5, abs=1e-6)
@@ -94,7 +93,7 @@ def test_samples_that_begin_alike_give_the_loss_and_the_gradient_that_they_give_
     loss = torch.cat(losses).mean()
     loss.backward()
     norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()])
-    report = a_backend(model_path, share_prompts=share).train_step(samples, step=0)
+    report = train_step(a_learner(model_path, share_prompts=share), samples, step=0)
     assert report.loss == pytest.approx(loss.item(), rel=1e-5)
     assert report.grad_norm == pytest.approx(norm.item(), rel=1e-5)
 
@@ -114,8 +113,8 @@ def teacher_forced(model_path, sample):
 
 
 def test_several_minibatches_update_as_often_and_the_later_ones_see_a_ratio_away_from_one(model_path):
-    backend = a_backend(model_path, minibatches=4, learning_rate=0.05, max_grad_norm=100.0)
-    report = backend.train_step(eight_samples(), step=0)
+    learner = a_learner(model_path, minibatches=4, learning_rate=0.05, max_grad_norm=100.0)
+    report = train_step(learner, eight_samples(), step=0)
     assert report.num_updates == 4
     assert not report.skipped
     assert report.metrics["clip_fraction_low"] + report.metrics["clip_fraction_high"] > 0
@@ -123,13 +122,13 @@ def test_several_minibatches_update_as_often_and_the_later_ones_see_a_ratio_away
 
 
 def test_a_large_vocabulary_goes_through_the_head_in_chunks_with_the_same_result(model_path, tmp_path, monkeypatch):
-    whole = a_backend(model_path)
-    expected = whole.train_step(eight_samples(), step=0)
+    whole = a_learner(model_path)
+    expected = train_step(whole, eight_samples(), step=0)
     monkeypatch.setattr(
         "rollstream.training.learning.policy_forward.CHUNK_LOGITS", 64 * 5
     )  # five positions of the vocabulary of 64
-    chunked = a_backend(model_path)
-    report = chunked.train_step(eight_samples(), step=0)
+    chunked = a_learner(model_path)
+    report = train_step(chunked, eight_samples(), step=0)
     assert report.loss == pytest.approx(expected.loss, abs=1e-6)
     assert report.metrics == pytest.approx(dict(expected.metrics), rel=1e-4, abs=1e-6)
     torch.testing.assert_close(
@@ -146,60 +145,60 @@ def test_without_a_clip_range_a_step_clips_at_that_of_its_loss(model_path, loss,
     logprobs, nearly = teacher_forced(model_path, sample), 0.1 * (highest - 1)
     for ratio, share in ((highest - nearly, 0.0), (highest + nearly, 1.0)):
         sampled = replace(sample, behavior_logprobs=(logprobs - np.log(ratio)).astype(np.float32))
-        report = a_backend(model_path, loss=loss, old="behavior").train_step([sampled], step=0)
+        report = train_step(a_learner(model_path, loss=loss, old="behavior"), [sampled], step=0)
         assert report.metrics["clip_fraction_high"] == share
 
 
 def test_masked_tokens_change_nothing(model_path, tmp_path):
     mask = np.array([True, True, False, False])
     sample = a_sample(1, loss_mask=mask)
-    backend = a_backend(model_path)
-    plain = backend.train_step([sample, a_sample(2)], step=0)
+    learner = a_learner(model_path)
+    plain = train_step(learner, [sample, a_sample(2)], step=0)
     other = sample.behavior_logprobs.copy()
     other[~mask] = -17.0
-    again = a_backend(model_path)
-    masked = again.train_step([replace(sample, behavior_logprobs=other), a_sample(2)], step=0)
+    again = a_learner(model_path)
+    masked = train_step(again, [replace(sample, behavior_logprobs=other), a_sample(2)], step=0)
     assert masked.loss == plain.loss
     assert masked.metrics["trained_tokens"] == 6
-    assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(again, tmp_path / "b"))
+    assert torch.equal(weights_of(learner, tmp_path / "a"), weights_of(again, tmp_path / "b"))
 
 
 def test_a_non_finite_gradient_skips_the_step_and_leaves_the_weights(model_path, tmp_path):
-    backend = a_backend(model_path)
-    before = weights_of(backend, tmp_path / "before")
-    report = backend.train_step([a_sample(1, advantage=float("inf"))], step=0)
+    learner = a_learner(model_path)
+    before = weights_of(learner, tmp_path / "before")
+    report = train_step(learner, [a_sample(1, advantage=float("inf"))], step=0)
     assert report.skipped
     assert report.num_updates == 0
     assert report.metrics["updates_skipped"] == 1
-    assert torch.equal(before, weights_of(backend, tmp_path / "skipped"))
-    assert not backend.train_step(eight_samples(), step=1).skipped
+    assert torch.equal(before, weights_of(learner, tmp_path / "skipped"))
+    assert not train_step(learner, eight_samples(), step=1).skipped
 
 
 def test_a_restored_backend_takes_the_same_next_step_bit_for_bit(model_path, tmp_path):
-    backend = a_backend(model_path, minibatches=2, warmup_steps=10)
+    learner = a_learner(model_path, minibatches=2, warmup_steps=10)
     for step in range(3):
-        backend.train_step(eight_samples(), step=step)
-    backend.save_state(tmp_path)
-    restored = a_backend(model_path, minibatches=2, warmup_steps=10)
+        train_step(learner, eight_samples(), step=step)
+    learner.save_state(tmp_path)
+    restored = a_learner(model_path, minibatches=2, warmup_steps=10)
     restored.load_state(tmp_path)
-    expected, report = backend.train_step(eight_samples(), step=3), restored.train_step(eight_samples(), step=3)
+    expected, report = train_step(learner, eight_samples(), step=3), train_step(restored, eight_samples(), step=3)
     assert report.loss == expected.loss
     assert report.metrics == expected.metrics
-    assert torch.equal(weights_of(backend, tmp_path / "a"), weights_of(restored, tmp_path / "b"))
+    assert torch.equal(weights_of(learner, tmp_path / "a"), weights_of(restored, tmp_path / "b"))
 
 
 def test_the_bounds_are_the_models_unless_the_settings_name_a_length(model_path):
-    assert a_backend(model_path).bounds == ModelBounds(vocab_size=len(VOCABULARY), max_tokens=512)
-    assert a_backend(model_path, max_sample_tokens=100).bounds.max_tokens == 100
+    assert a_learner(model_path).bounds == ModelBounds(vocab_size=len(VOCABULARY), max_tokens=512)
+    assert a_learner(model_path, max_sample_tokens=100).bounds.max_tokens == 100
 
 
 def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):
-    backend = a_backend(model_path)
-    backend.save_state(tmp_path)
+    learner = a_learner(model_path)
+    learner.save_state(tmp_path)
     state = tmp_path / "training_state.pt"
     state.write_bytes(state.read_bytes()[:1000])
     with pytest.raises(BrokenWorldError, match="cannot restore"):
-        backend.load_state(tmp_path)
+        learner.load_state(tmp_path)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -207,9 +206,9 @@ def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):
 def test_saved_weights_load_in_transformers_with_their_tokenizer(tmp_path, tied, dtype):
     source, saved = tmp_path / "source", tmp_path / "saved"
     write_tiny_model(source, seed=0, hidden=32, layers=1, heads=2, ffn=64, tie_word_embeddings=tied)
-    backend = a_backend(source, dtype=dtype)
-    backend.train_step(eight_samples(), step=0)
-    backend.save_weights(saved)
+    learner = a_learner(source, dtype=dtype)
+    train_step(learner, eight_samples(), step=0)
+    learner.save_weights(saved)
     model = transformers.AutoModelForCausalLM.from_pretrained(saved)
     assert model.dtype is getattr(torch, dtype)
     assert (model.get_output_embeddings().weight is model.get_input_embeddings().weight) == tied
@@ -217,19 +216,19 @@ def test_saved_weights_load_in_transformers_with_their_tokenizer(tmp_path, tied,
         transformers.AutoTokenizer.from_pretrained(saved)("52910=").input_ids
         == transformers.AutoTokenizer.from_pretrained(source)("52910=").input_ids
     )
-    assert tokenizer_sha256(saved) == backend.tokenizer_sha256
-    assert chat_template_sha256(saved) == backend.chat_template_sha256
+    assert tokenizer_sha256(saved) == learner.tokenizer_sha256
+    assert chat_template_sha256(saved) == learner.chat_template_sha256
 
 
 def test_a_directory_without_a_model_is_a_configuration_error(tmp_path):
     with pytest.raises(ConfigurationError, match=r"no config\.json"):
-        a_backend(tmp_path)
+        a_learner(tmp_path)
 
 
 def test_at_lag_zero_the_mismatch_is_zero_when_the_engine_agrees(model_path):
     sample = a_sample(2)
     exact = replace(sample, behavior_logprobs=teacher_forced(model_path, sample))
-    metrics = a_backend(model_path).train_step([exact, a_sample(1)], step=0).metrics
+    metrics = train_step(a_learner(model_path), [exact, a_sample(1)], step=0).metrics
     assert metrics["mismatch_kl_lag_0"] == pytest.approx(0.0, abs=1e-6)
     assert metrics["mismatch_kl_lagged"] > 0.0
 
@@ -241,19 +240,19 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 def test_optimizer_settings_that_changed_since_the_checkpoint_are_in_force_and_logged(model_path, tmp_path, caplog):
     """With advantage 0 the gradient is 0, so AdamW's next step follows from the checkpoint alone."""
-    before = a_backend(model_path, learning_rate=0.01, beta2=0.99)
+    before = a_learner(model_path, learning_rate=0.01, beta2=0.99)
     for step in range(2):
-        before.train_step(eight_samples(), step=step)
+        train_step(before, eight_samples(), step=step)
     weights = weights_of(before, tmp_path / "before")
     before.save_state(tmp_path)
-    moments = [before._optimizer.state[parameter] for parameter in before._parameters]
+    moments = [before.optimizer.state[parameter] for parameter in before._parameters]
     first, second = (torch.cat([one[name].flatten() for one in moments]) for name in MOMENTS)
     decays = torch.cat([torch.full((one.numel(),), float(is_matrix(name))) for name, one in named_parameters(before)])
 
-    after = a_backend(model_path, learning_rate=0.02, beta2=0.95, weight_decay=0.1)
+    after = a_learner(model_path, learning_rate=0.02, beta2=0.95, weight_decay=0.1)
     with caplog.at_level(logging.INFO):
         after.load_state(tmp_path)
-    after.train_step([a_sample(1, advantage=0.0)], step=2)
+    train_step(after, [a_sample(1, advantage=0.0)], step=2)
     mean, square = 0.9 * first / (1 - 0.9**3), 0.95 * second / (1 - 0.95**3)
     expected = weights * (1 - 0.02 * 0.1 * decays) - 0.02 * mean / (square.sqrt() + 1e-8)
     torch.testing.assert_close(weights_of(after, tmp_path / "after"), expected, atol=1e-6, rtol=0)
@@ -264,8 +263,8 @@ def test_optimizer_settings_that_changed_since_the_checkpoint_are_in_force_and_l
     ]
 
 
-def named_parameters(backend):
-    return list(backend._model.named_parameters())
+def named_parameters(learner):
+    return list(learner.model.named_parameters())
 
 
 def is_matrix(name):
@@ -277,15 +276,15 @@ def is_matrix(name):
 def test_weight_decay_leaves_norms_biases_and_embeddings_out(tmp_path, tied):
     """With advantage 0 the gradient is 0, so the first step is the decay alone."""
     write_tiny_model(tmp_path, seed=0, hidden=32, layers=1, heads=2, ffn=64, tie_word_embeddings=tied)
-    backend = a_backend(tmp_path, learning_rate=0.1, weight_decay=0.5)
-    before = {name: parameter.detach().clone() for name, parameter in named_parameters(backend)}
-    backend.train_step([a_sample(1, advantage=0.0)], step=0)
-    shrunk = {name for name, one in named_parameters(backend) if not torch.equal(one, before[name])}
+    learner = a_learner(tmp_path, learning_rate=0.1, weight_decay=0.5)
+    before = {name: parameter.detach().clone() for name, parameter in named_parameters(learner)}
+    train_step(learner, [a_sample(1, advantage=0.0)], step=0)
+    shrunk = {name for name, one in named_parameters(learner) if not torch.equal(one, before[name])}
     assert shrunk == {name for name in before if is_matrix(name) or name == "lm_head.weight"}
     assert ("lm_head.weight" in before) != tied
     assert any("norm" in name for name in before)
     for name in shrunk:
-        torch.testing.assert_close(backend._model.get_parameter(name).detach(), before[name] * (1 - 0.1 * 0.5))
+        torch.testing.assert_close(learner.model.get_parameter(name).detach(), before[name] * (1 - 0.1 * 0.5))
 
 
 def test_a_bias_does_not_decay():
@@ -297,15 +296,15 @@ def test_a_bias_does_not_decay():
 
 def test_decay_rates_and_epsilon_are_those_of_the_settings(model_path, tmp_path):
     """AdamW by hand for two steps of the same samples, of which the first one gives the gradients."""
-    backend = a_backend(model_path, beta1=0.5, beta2=0.75, adam_epsilon=1e-3, max_grad_norm=1e9)
-    weights = weights_of(backend, tmp_path / "before")
-    backend.train_step(eight_samples(), step=0)
-    moments = [backend._optimizer.state[parameter] for parameter in backend._parameters]
+    learner = a_learner(model_path, beta1=0.5, beta2=0.75, adam_epsilon=1e-3, max_grad_norm=1e9)
+    weights = weights_of(learner, tmp_path / "before")
+    train_step(learner, eight_samples(), step=0)
+    moments = [learner.optimizer.state[parameter] for parameter in learner._parameters]
     first, second = (torch.cat([one[name].flatten() for one in moments]) for name in MOMENTS)
     gradient = first / (1 - 0.5)
     torch.testing.assert_close(second, gradient**2 * (1 - 0.75))
     expected = weights - 1e-3 * gradient / (gradient.abs() + 1e-3)
-    torch.testing.assert_close(weights_of(backend, tmp_path / "after"), expected, atol=1e-7, rtol=0)
+    torch.testing.assert_close(weights_of(learner, tmp_path / "after"), expected, atol=1e-7, rtol=0)
 
 
 @pytest.mark.parametrize(
@@ -318,17 +317,17 @@ def test_decay_rates_and_epsilon_are_those_of_the_settings(model_path, tmp_path)
 )
 def test_the_learning_rate_follows_its_schedule_after_the_warm_up(model_path, schedule, expected):
     end = {"schedule_steps": 6, "final_learning_rate": 1e-4} if schedule != "constant" else {}
-    backend = a_backend(model_path, schedule=schedule, warmup_steps=2, **end)
-    rates = [backend.train_step(eight_samples(), step=step).metrics["learning_rate"] for step in range(7)]
+    learner = a_learner(model_path, schedule=schedule, warmup_steps=2, **end)
+    rates = [train_step(learner, eight_samples(), step=step).metrics["learning_rate"] for step in range(7)]
     assert rates == pytest.approx(expected, abs=1e-9)
 
 
 def test_a_longer_warm_up_is_in_force_after_a_restart(model_path, tmp_path):
-    before = a_backend(model_path, warmup_steps=2)
+    before = a_learner(model_path, warmup_steps=2)
     for step in range(3):
-        before.train_step(eight_samples(), step=step)
+        train_step(before, eight_samples(), step=step)
     before.save_state(tmp_path)
-    after = a_backend(model_path, warmup_steps=8)
+    after = a_learner(model_path, warmup_steps=8)
     after.load_state(tmp_path)
     # The fourth update of eight.
-    assert after.train_step(eight_samples(), step=3).metrics["learning_rate"] == pytest.approx(0.5e-3)
+    assert train_step(after, eight_samples(), step=3).metrics["learning_rate"] == pytest.approx(0.5e-3)
