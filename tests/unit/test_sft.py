@@ -1,9 +1,11 @@
 """The warm-up by SFT: masked loss on two small rows, masked gradients, and a short run on a real environment."""
 
-import math
+import copy
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -15,8 +17,10 @@ from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Sampling
-from rollstream.training.sft.settings import SftSettings
+from rollstream.training.learning import samples
+from rollstream.training.sft.settings import SftSettings, imitating
 from tests.harness.late import Late
+from tests.harness.learners import a_learner, train_step
 
 torch = Late("torch")
 transformers = Late("transformers")
@@ -24,30 +28,35 @@ sft = Late("rollstream.training.sft.sft")
 validation = Late("rollstream.training.sft.validation")
 
 
-def two_rows():
-    return [sft.Demonstration(prompt=[5, 6, 7], answer=[8, 1]), sft.Demonstration(prompt=[5], answer=[9, 1])]
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
+    return path
 
 
-def test_rows_are_padded_on_the_right_and_labels_cover_the_answers_alone():
-    input_ids, labels = sft.padded(two_rows())
-    assert input_ids.tolist() == [[5, 6, 7, 8, 1], [5, 9, 1, 0, 0]]
-    assert labels.tolist() == [[-100, -100, -100, 8, 1], [-100, 9, 1, -100, -100]]
+def test_the_loss_and_its_gradient_are_those_of_the_mean_over_the_answers_tokens_of_all_rows(model_path):
+    """By hand: rows padded on the right, and labels that leave prompts and padding out."""
+    rows = [([5, 6, 7], [8, 1]), ([5], [9, 1, 4])]
+    learner = a_learner(model_path, loss="nll", dtype="float64", max_grad_norm=1e9)
+    model = copy.deepcopy(learner.model)
+    report = train_step(learner, [samples.imitated(*row) for row in rows], step=0)
+    input_ids = torch.tensor([[5, 6, 7, 8, 1], [5, 9, 1, 4, 0]])
+    labels = torch.tensor([[-100, -100, -100, 8, 1], [-100, 9, 1, 4, -100]])
+    logits = model(input_ids=input_ids).logits
+    loss = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+    loss.backward()
+    assert report.loss == pytest.approx(loss.item(), abs=1e-12)
+    for found, expected in zip(learner.model.parameters(), model.parameters(), strict=True):
+        torch.testing.assert_close(found.grad, expected.grad, atol=1e-10, rtol=0)
 
 
-def test_the_loss_is_the_mean_over_the_answers_tokens_of_both_rows():
-    _, labels = sft.padded(two_rows())
-    logits = torch.zeros(2, 5, 16)
-    logits[0, 2, 8] = math.log(5.0)  # predicts the first answer token with 5 / (5 + 15) = 1/4; the others: 1/16
-    expected = (math.log(4) + 3 * math.log(16)) / 4
-    assert sft.masked_loss(logits, labels).item() == pytest.approx(expected, rel=1e-6)
-
-
-def test_positions_that_predict_prompts_or_padding_get_no_gradient():
-    _, labels = sft.padded(two_rows())
-    logits = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    sft.masked_loss(logits, labels).backward()
-    trained = logits.grad.abs().sum(dim=-1) > 0
-    assert trained.tolist() == [[False, False, True, True, False], [True, True, False, False, False]]
+def test_rewards_and_logprobs_of_a_behavior_policy_change_nothing(model_path):
+    sample = samples.imitated([5, 6, 7], [8, 1])
+    other = replace(sample, advantage=-3.0, behavior_logprobs=np.full(2, -9.0, dtype=np.float32), policy_lag=4)
+    reports = [train_step(a_learner(model_path, loss="nll"), [one], step=0) for one in (sample, other)]
+    assert reports[0].loss == reports[1].loss
+    assert reports[0].grad_norm == reports[1].grad_norm
 
 
 def test_an_environment_of_a_users_own_is_found_in_the_runs_file(tmp_path):
@@ -61,15 +70,14 @@ def test_an_environment_of_a_users_own_is_found_in_the_runs_file(tmp_path):
     assert "environment 'unruly' has no demonstrations" in str(loaded.exception)
 
 
-def a_warm_up(tmp_path, **settings):
+def a_warm_up(tmp_path, seed=0, **settings):
     source = tmp_path / "source"
     write_tiny_model(source, seed=0, hidden=32, layers=2, heads=2, ffn=64)
     values = {
         "model_path": source,
         "output": tmp_path / "warm",
         "environment": "sort_digits",
-        "device": "cpu",
-        "threads": 1,
+        "learning": imitating(device="cpu", threads=1, seed=seed),
         "num_validation_prompts": 16,
         **settings,
     }

@@ -15,7 +15,7 @@ from rollstream.offline.convert.conversations import RolloutExchanges, RowCounts
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
 from rollstream.schemas.prompt import Message
-from rollstream.training.sft.settings import SftSettings
+from rollstream.training.sft.settings import SftSettings, imitating
 from tests.harness.late import Late
 
 transformers = Late("transformers")
@@ -138,11 +138,15 @@ def test_a_directory_without_a_usable_row_is_an_error_that_says_why(tmp_path: Pa
         RolloutExchanges(path, 1.0)
 
 
+def on_the_cpu(**fields: Any) -> Any:
+    return imitating(device="cpu", threads=1, **fields)
+
+
 def settings_of(tmp_path: Path, **fields: Any) -> SftSettings:
     source = tmp_path / "source"
     if not source.exists():
         write_tiny_model(source, seed=0, hidden=32, layers=2, heads=2, ffn=64, max_length=64)
-    values = {"model_path": source, "output": tmp_path / "trained", "device": "cpu", "threads": 1, "batch_size": 4}
+    values = {"model_path": source, "output": tmp_path / "trained", "learning": on_the_cpu(), "batch_size": 4}
     return SftSettings(**{**values, **fields})
 
 
@@ -164,10 +168,9 @@ def test_the_labels_are_the_answers_tokens_and_the_stop_token_alone(tmp_path: Pa
     source = demonstrated(settings, exchange("12"))
     [one] = source
     given, answer = tokenizer("21=").input_ids, tokenizer("12").input_ids
-    assert (list(one.prompt), list(one.answer)) == (given, [*answer, tokenizer.eos_token_id])
-    input_ids, labels = sft.padded([one])
-    assert input_ids.tolist() == [[*given, *answer, tokenizer.eos_token_id]]
-    assert labels.tolist() == [[-100] * 3 + [*answer, tokenizer.eos_token_id]]
+    assert one.prompt_token_ids.tolist() == given
+    assert one.token_ids.tolist() == [*answer, tokenizer.eos_token_id]
+    assert one.loss_mask.tolist() == [True] * 3
 
 
 def test_an_answer_teaches_no_control_token_but_the_stop_token_at_its_end(tmp_path: Path) -> None:
@@ -176,16 +179,16 @@ def test_an_answer_teaches_no_control_token_but_the_stop_token_at_its_end(tmp_pa
     source = demonstrated(settings, exchange("1<eos>2", prompt="2<eos>1="))
     [one] = source
     assert tokenizer.eos_token_id in tokenizer("1<eos>2").input_ids, "transformers reads it as the stop token"
-    assert list(one.answer).index(tokenizer.eos_token_id) == len(one.answer) - 1
-    assert tokenizer.eos_token_id not in one.prompt
-    assert tokenizer.decode(list(one.answer)[:-1]) == "1<eos>2"
+    assert one.token_ids.tolist().index(tokenizer.eos_token_id) == len(one.token_ids) - 1
+    assert tokenizer.eos_token_id not in one.prompt_token_ids
+    assert tokenizer.decode(one.token_ids.tolist()[:-1]) == "1<eos>2"
 
 
 def test_each_assistant_message_of_an_answer_is_learned_after_all_before_it(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, epochs=1)
     source = demonstrated(settings, exchange("1", "and?", "2"))
     tokenizer = transformers.AutoTokenizer.from_pretrained(settings.model_path)
-    assert [(tokenizer.decode(list(one.prompt)), list(one.answer)[:-1]) for one in source] == [
+    assert [(tokenizer.decode(one.prompt_token_ids), one.token_ids.tolist()[:-1]) for one in source] == [
         ("21=", tokenizer("1").input_ids),
         ("21=1and?", tokenizer("2").input_ids),
     ]
@@ -208,8 +211,8 @@ def test_each_pass_has_every_exchange_once_in_another_order() -> None:
 
 def test_training_on_rollouts_lowers_the_loss_and_ends_after_its_passes(tmp_path: Path) -> None:
     rows = [exchange("".join(sorted(digits)), prompt=f"{digits}=") for digits in ("21", "43", "95", "70", "64", "31")]
-    first = sft.run_sft(settings_of(tmp_path, epochs=1, warmup_steps=0), rows)
-    later = sft.run_sft(settings_of(tmp_path, epochs=30, warmup_steps=0), rows)
+    first = sft.run_sft(settings_of(tmp_path, epochs=1, learning=on_the_cpu(warmup_steps=0)), rows)
+    later = sft.run_sft(settings_of(tmp_path, epochs=30, learning=on_the_cpu(warmup_steps=0)), rows)
     # 6 exchanges in batches of 4, which go on over the passes.
     assert (first.num_steps, later.num_steps) == (2, 45)
     assert later.loss < first.loss - 1.0

@@ -62,6 +62,24 @@ class TrainingSample:
         return len(self.prompt_token_ids) + len(self.token_ids)
 
 
+def imitated(prompt_token_ids: npt.ArrayLike, token_ids: npt.ArrayLike) -> TrainingSample:
+    """A sample to imitate, for the loss `nll`: all of `token_ids` train, whatever they are worth."""
+    answer = np.asarray(token_ids, dtype=np.int32)
+    return TrainingSample(
+        rollout_id="",
+        group_id="",
+        prompt_token_ids=np.asarray(prompt_token_ids, dtype=np.int32),
+        token_ids=answer,
+        behavior_logprobs=np.zeros(len(answer), dtype=np.float32),
+        loss_mask=np.ones(len(answer), dtype=np.bool_),
+        reward=0.0,
+        advantage=0.0,
+        temperature=1.0,
+        max_tokens=max(1, len(answer)),
+        policy_lag=0,
+    )
+
+
 def is_truncated(rollout: RolloutGenerated) -> bool:
     """Whether the last turn ended at the token limit: finish reason `length`."""
     return bool(rollout.turns) and rollout.turns[-1].finish_reason is FinishReason.LENGTH

@@ -1,17 +1,18 @@
 """What a model learns to imitate: an environment's demonstrations, or the answers of rollouts."""
 
 import random
-from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import count
 from typing import Final, TypeVar
+
+import numpy as np
 
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.protocol import Environment
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
+from rollstream.training.learning.samples import TrainingSample, imitated
 from rollstream.training.sft.settings import SftSettings
 
 T = TypeVar("T")
@@ -20,14 +21,6 @@ Exchange = tuple[tuple[Message, ...], tuple[Message, ...], tuple[str, ...]]
 
 _SEED_OFFSET: Final = 1_000_003  # a producer with the same seed gives its tasks in another order
 _SHUFFLED: Final = 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demonstration:
-    """A prompt and the answer to imitate, as token ids; the answer ends with the stop token."""
-
-    prompt: Sequence[int]
-    answer: Sequence[int]
 
 
 class Texts:
@@ -41,18 +34,17 @@ class Texts:
             )
         self._stop = self._chat.eos_token_id
 
-    def demonstration(self, prompt: Sequence[Message], tools: Sequence[str], answer: str) -> Demonstration:
-        """The tokens of both; of the answer only the stop token is a control token, whatever its text says.
+    def demonstration(self, prompt: Sequence[Message], tools: Sequence[str], answer: str) -> TrainingSample:
+        """A sample to imitate; of its answer only the stop token at the end is a control token, whatever its text says.
 
         Raises ValueError if the chat template does not take the prompt.
         """
-        return Demonstration(
-            prompt=array("i", self._chat.tokenize(prompt, tools).tolist()),
-            answer=array("i", [*self._chat.tokenize_text(answer).tolist(), self._stop]),
+        return imitated(
+            self._chat.tokenize(prompt, tools), np.append(self._chat.tokenize_text(answer), np.int32(self._stop))
         )
 
 
-def of_environment(environment: Environment, texts: Texts, seed: int) -> Iterator[Demonstration]:
+def of_environment(environment: Environment, texts: Texts, seed: int) -> Iterator[TrainingSample]:
     """Demonstrations of the split train, without end: each pass in another order, tasks without one left out."""
     for epoch in count(seed + _SEED_OFFSET):
         num_before = 0
@@ -79,12 +71,12 @@ class RolloutDemonstrations:
         self._max_tokens = max_tokens
         self.left_out: Counter[str] = Counter()
 
-    def __iter__(self) -> Iterator[Demonstration]:
+    def __iter__(self) -> Iterator[TrainingSample]:
         """Raises `ConfigurationError` if a whole pass gave nothing."""
         for epoch in count() if self._settings.epochs is None else range(self._settings.epochs):
             num_before = 0
             left_out = self.left_out if epoch == 0 else Counter()
-            for exchange in shuffled(self._exchanges, self._settings.seed + epoch):
+            for exchange in shuffled(self._exchanges, self._settings.learning.seed + epoch):
                 for one in self._of(exchange, left_out):
                     num_before += 1
                     yield one
@@ -94,7 +86,7 @@ class RolloutDemonstrations:
                     f"no answer of the rollouts can be learned from ({reasons}): take a model with more positions"
                 )
 
-    def _of(self, exchange: Exchange, left_out: "Counter[str]") -> Iterator[Demonstration]:
+    def _of(self, exchange: Exchange, left_out: "Counter[str]") -> Iterator[TrainingSample]:
         prompt, answer, tools = exchange
         for position, message in enumerate(answer):
             if message.role != "assistant":
@@ -104,7 +96,7 @@ class RolloutDemonstrations:
             except ValueError:
                 left_out["the chat template does not take the messages"] += 1
                 continue
-            if len(one.prompt) + len(one.answer) > self._max_tokens:
+            if one.num_tokens > self._max_tokens:
                 left_out[f"longer than the model's {self._max_tokens} tokens"] += 1
                 continue
             yield one

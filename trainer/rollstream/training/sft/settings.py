@@ -1,13 +1,14 @@
 """What supervised fine-tuning (SFT) on demonstrations or rollouts is told."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from rollstream.process.settings.base import RUN_FILE
 from rollstream.process.settings.declared import Declarations
 from rollstream.process.settings.options import EXISTING, FILE, CommandOptions
+from rollstream.training.learning.settings import LearningSettings
 
 
 class _Training(CommandOptions):
@@ -23,9 +24,6 @@ class _Training(CommandOptions):
     )
     max_steps: int = Field(default=1000, ge=1, description="Stop after this many steps.")
     batch_size: int = Field(default=64, ge=1, description="Demonstrations per step.")
-    learning_rate: float = Field(default=1e-3, gt=0, description="AdamW, constant after warm-up.")
-    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads; default: torch's own choice.")
-    seed: int = Field(default=0, ge=0, description="For weights, order and sampling.")
 
 
 class SftOptions(_Training):
@@ -35,6 +33,10 @@ class SftOptions(_Training):
     tiny_model: bool = Field(
         default=False, description="Start from a new tiny model with random weights (1 M parameters)."
     )
+    learning_rate: float = Field(default=1e-3, gt=0, description="AdamW, constant after warm-up.")
+    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads; default: torch's own choice.")
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", description="Of the forward pass and the output.")
+    seed: int = Field(default=0, ge=0, description="For weights, order and sampling.")
     rollouts: Path | None = Field(
         default=None,
         json_schema_extra=EXISTING,
@@ -64,7 +66,8 @@ class SftOptions(_Training):
     def settings(self, model_path: Path, environments: Declarations) -> "SftSettings":
         """The settings of the training from this model."""
         chosen = self.model_dump(include={*_Training.model_fields})
-        return SftSettings(model_path=model_path, environments=environments, **chosen)
+        learning = imitating(**self.model_dump(include={"learning_rate", "threads", "dtype", "seed"}))
+        return SftSettings(model_path=model_path, environments=environments, learning=learning, **chosen)
 
 
 class SftSettings(_Training):
@@ -76,6 +79,9 @@ class SftSettings(_Training):
     environments: Declarations = Field(default_factory=dict, description="Environments that are not built in")
     check_every: int = Field(default=5, ge=1, description="Steps between two checks of the accuracy")
     num_validation_prompts: int = Field(default=256, ge=1, description="Prompts of one check")
-    warmup_steps: int = Field(default=30, ge=0, description="Steps over which the learning rate rises")
-    max_grad_norm: float = Field(default=1.0, gt=0, description="Gradients are scaled down to this norm")
-    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes the GPU where there is one")
+    learning: LearningSettings = Field(description="Loss, optimizer and device")
+
+
+def imitating(**fields: Any) -> LearningSettings:
+    """What `LearningSettings` are by default for demonstrations: their tokens are imitated, after a short warm-up."""
+    return LearningSettings(**{"loss": "nll", "learning_rate": 1e-3, "warmup_steps": 30, "beta2": 0.999, **fields})

@@ -2,27 +2,24 @@
 
 As a warm-up it goes on until the policy sometimes succeeds: reinforcement learning needs groups whose rewards differ,
 and a model that never succeeds gives none.
-Shapes: `B` demonstrations, `L` tokens of the longest, `V` vocabulary.
 """
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.nn import functional
 
 from rollstream.engines.model_directory import longest_sequence
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
-from rollstream.schemas.errors import ConfigurationError
-from rollstream.training.learning.model_files import load_model, resolve_device, save_model
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+from rollstream.training.learning.learner import Learner
+from rollstream.training.learning.samples import TrainingSample
+from rollstream.training.learning.train_step import train_step
 from rollstream.training.sft.demonstrations import (
-    Demonstration,
     Exchange,
     RolloutDemonstrations,
     Texts,
@@ -32,7 +29,6 @@ from rollstream.training.sft.settings import SftSettings
 from rollstream.training.sft.validation import Validation
 
 _LOG = logging.getLogger(__name__)
-_IGNORED = -100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +49,15 @@ def run_sft(settings: SftSettings, rollouts: Iterable[Exchange] | None = None) -
     """
     if settings.environment is None and (rollouts is None or settings.until_accuracy is not None):
         raise ConfigurationError("there is no environment to learn from or to measure until_accuracy with: name one")
-    device = resolve_device(settings.device, settings.threads)
-    torch.manual_seed(settings.seed)
-    model = load_model(settings.model_path, device)
+    learner = Learner.from_model(settings.model_path, settings.learning)
+    torch.manual_seed(settings.learning.seed)
     texts = Texts(settings)
     validation = _validation(settings)
     if rollouts is None:
-        return _train(model, of_environment(_environment(settings), texts, settings.seed), validation, settings)
+        demonstrations = of_environment(_environment(settings), texts, settings.learning.seed)
+        return _train(settings, demonstrations, validation, learner)
     source = RolloutDemonstrations(rollouts, texts, settings, longest_sequence(settings.model_path))
-    report = _train(model, iter(source), validation, settings)
+    report = _train(settings, iter(source), validation, learner)
     return replace(report, left_out=dict(source.left_out))
 
 
@@ -73,55 +69,31 @@ def _validation(settings: SftSettings) -> Validation | None:
     if settings.until_accuracy is None:
         return None
     tokenizer = ChatTokenizer(settings.model_path)
-    return Validation.of(_environment(settings), tokenizer, settings.num_validation_prompts, settings.seed)
-
-
-def padded(batch: Sequence[Demonstration]) -> tuple[Tensor, Tensor]:
-    """Input ids [B, L], padded on the right, and labels [B, L], which are -100 on prompts and padding."""
-    longest = max(len(one.prompt) + len(one.answer) for one in batch)
-    input_ids = torch.zeros(len(batch), longest, dtype=torch.long)
-    labels = torch.full((len(batch), longest), _IGNORED)
-    for row, one in enumerate(batch):
-        given, end = len(one.prompt), len(one.prompt) + len(one.answer)
-        input_ids[row, :end] = torch.tensor([*one.prompt, *one.answer])
-        labels[row, given:end] = torch.tensor(one.answer)
-    return input_ids, labels
-
-
-def masked_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Mean negative logprob of the answers' tokens: logits [B, L, V], labels [B, L], where -100 does not count."""
-    return functional.cross_entropy(
-        logits[:, :-1].flatten(0, 1).float(), labels[:, 1:].flatten(), ignore_index=_IGNORED
-    )
+    return Validation.of(_environment(settings), tokenizer, settings.num_validation_prompts, settings.learning.seed)
 
 
 def _train(
-    model: Any, source: Iterator[Demonstration], validation: Validation | None, settings: SftSettings
+    settings: SftSettings, source: Iterator[TrainingSample], validation: Validation | None, learner: Learner
 ) -> SftReport:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.0, fused=True)
     loss, accuracy, num_steps = float("nan"), None, 0
     while num_steps < settings.max_steps and (batch := list(islice(source, settings.batch_size))):
         num_steps += 1
-        loss = _step(model, optimizer, batch, settings, num_steps)
+        loss = _step(learner, batch, num_steps)
         if validation is None or num_steps % settings.check_every:
             continue
-        accuracy = validation.accuracy(model)
+        accuracy = validation.accuracy(learner.model)
         _LOG.info("step %d: loss %.3f, sampled accuracy %.3f", num_steps, loss, accuracy)
         if settings.until_accuracy is not None and accuracy >= settings.until_accuracy:
             break
-    save_model(model, settings.output, dtype=torch.float32, tokenizer_from=settings.model_path)
+    learner.save_weights(settings.output)
     return SftReport(num_steps=num_steps, loss=loss, accuracy=accuracy)
 
 
-def _step(
-    model: Any, optimizer: torch.optim.Optimizer, batch: Sequence[Demonstration], settings: SftSettings, step: int
-) -> float:
-    input_ids, labels = (tensor.to(model.device) for tensor in padded(batch))
-    for group in optimizer.param_groups:
-        group["lr"] = settings.learning_rate * min(1.0, step / max(1, settings.warmup_steps))
-    optimizer.zero_grad(set_to_none=True)
-    loss = masked_loss(model(input_ids=input_ids, use_cache=False).logits, labels)
-    torch.autograd.backward(loss)
-    torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
-    optimizer.step()
-    return float(loss.detach())
+def _step(learner: Learner, batch: Sequence[TrainingSample], step: int) -> float:
+    report = train_step(learner, batch, step=step)
+    if report.skipped:
+        raise BrokenWorldError(
+            f"step {step} had a non-finite loss ({report.loss}) or gradient norm ({report.grad_norm}): lower the "
+            "learning rate"
+        )
+    return report.loss
