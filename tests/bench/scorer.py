@@ -16,7 +16,7 @@ import psutil
 from rollstream.bus.message import KafkaMessage
 from rollstream.bus.run import Run
 from rollstream.environments.load import load_environment
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.local.supervisor import stage_process
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.codec import AvroCodec
@@ -141,7 +141,7 @@ def _bare(values: list[bytes]) -> float:
     while time.monotonic() - began < 2.0:
         rollout = read.decode(values[done % len(values)])
         asked = sample_of(rollout)
-        assert isinstance(asked, Sample)
+        assert isinstance(asked, ScoringSample)
         reward, components = rubric.score(asked.answer)
         verdict = Verdict(status=Status.COMPLETED, reward=reward, components=components)
         write.encode(annotated(rollout, verdict, scorer, utc_now()))

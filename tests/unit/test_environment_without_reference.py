@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.environments.rewards.registry import SOURCES, score_by_source
 from rollstream.environments.rewards.sandbox import Sandbox
 from rollstream.environments.rubric import RewardInput
@@ -26,7 +26,7 @@ def an_answer(completion: str, reference: str | None, **metadata: str) -> Reward
     )
 
 
-def verdicts_of(samples: list[Sample]) -> list[Verdict | None]:
+def verdicts_of(samples: list[ScoringSample]) -> list[Verdict | None]:
     async def scored() -> list[Verdict | None]:
         declared = {"reasoning_gym": Declaration(options={"dataset": "chain_sum"})}
         async with ScoringPool(PoolBounds(num_processes=1), declared) as pool:
@@ -37,12 +37,12 @@ def verdicts_of(samples: list[Sample]) -> list[Verdict | None]:
 
 def test_no_environment_gives_a_reward_to_a_row_without_a_reference_in_the_pool_of_the_scorer_and_of_collect() -> None:
     samples = [
-        Sample(environment=name, answer=an_answer(completion, reference))
+        ScoringSample(environment=name, answer=an_answer(completion, reference))
         for name in ENVIRONMENTS
         for reference in ABSENT
         for completion in COMPLETIONS
     ]
-    verdicts = verdicts_of([*samples, Sample(environment="sort_digits", answer=an_answer("7", "13"))])
+    verdicts = verdicts_of([*samples, ScoringSample(environment="sort_digits", answer=an_answer("7", "13"))])
     assert verdicts[-1] == Verdict(status=Status.COMPLETED, reward=0.0, components={"exact_match": 0.0})
     for sample, verdict in zip(samples, verdicts, strict=False):
         assert verdict is not None

@@ -20,7 +20,7 @@ from rollstream.agents.samples import SampleBounds
 from rollstream.bus.clients import made
 from rollstream.bus.message import KafkaMessage
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import Sample
+from rollstream.environments.pool.verdicts import ScoringSample
 from rollstream.environments.rubric import RewardInput
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler
@@ -224,7 +224,7 @@ def test_an_error_of_a_reward_function_comes_without_the_options_of_its_environm
     async def score() -> Any:
         async with ScoringPool(PoolBounds(), paid_environment.declared(SECRET)) as pool:
             answer = RewardInput(completion=completion, assistant_messages=())
-            return await pool.score([Sample(environment=paid_environment.NAME, answer=answer)])
+            return await pool.score([ScoringSample(environment=paid_environment.NAME, answer=answer)])
 
     [verdict] = asyncio.run(score())
     assert verdict.failure.code.value == "bad_reward"

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict, read_answer
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict, read_answer
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.codec import AvroCodec
@@ -25,9 +25,9 @@ from tests.harness.unruly_environment import NAME, declared
 from tests.harness.waits import DEADLINE_SECONDS, wait_until
 
 
-def ordered(*orders: str, environment: str = NAME) -> list[Sample]:
+def ordered(*orders: str, environment: str = NAME) -> list[ScoringSample]:
     return [
-        Sample(
+        ScoringSample(
             environment=environment, answer=RewardInput(completion="", assistant_messages=(), metadata={"order": order})
         )
         for order in orders
@@ -39,7 +39,7 @@ def a_pool(options: dict[str, dict[str, str]] | None = None, **bounds: float) ->
     return ScoringPool(PoolBounds(**values), declared(**(options or {})))  # type: ignore[arg-type]
 
 
-async def fully_scored(pool: ScoringPool, samples: list[Sample]) -> list[Verdict]:
+async def fully_scored(pool: ScoringPool, samples: list[ScoringSample]) -> list[Verdict]:
     """The verdicts of as many rounds as it takes; each round must bring one."""
     verdicts: list[Verdict | None] = [None] * len(samples)
     while missing := [position for position, verdict in enumerate(verdicts) if verdict is None]:
@@ -50,7 +50,7 @@ async def fully_scored(pool: ScoringPool, samples: list[Sample]) -> list[Verdict
     return [verdict for verdict in verdicts if verdict is not None]
 
 
-def scored(samples: list[Sample], **bounds: float) -> list[Verdict]:
+def scored(samples: list[ScoringSample], **bounds: float) -> list[Verdict]:
     async def score() -> list[Verdict]:
         async with a_pool(**bounds) as pool:  # type: ignore[arg-type]
             return await fully_scored(pool, samples)

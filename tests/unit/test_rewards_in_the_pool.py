@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.rollout import Status
@@ -25,11 +25,11 @@ CRASHED = "crash: scoring this sample ended its process with exit code -9"
 
 
 def scored(environment: str, *answers: RewardInput, **options: str) -> list[Verdict]:
-    return scored_twice([Sample(environment=environment, answer=answer) for answer in answers], [], options)[0]
+    return scored_twice([ScoringSample(environment=environment, answer=answer) for answer in answers], [], options)[0]
 
 
 def scored_twice(
-    first: list[Sample], killed: list[Sample], options: dict[str, str] | None = None
+    first: list[ScoringSample], killed: list[ScoringSample], options: dict[str, str] | None = None
 ) -> tuple[list[Verdict], list[Verdict]]:
     """The verdicts on both, in one pool of one process, which somebody kills when it is busy with a `killed` sample.
 
@@ -73,7 +73,9 @@ def told(verdicts: list[Verdict]) -> list[str]:
 def test_an_expression_without_end_or_a_kill_costs_the_environment_math_only_its_own_sample() -> None:
     """Killed as the kernel does it for the memory: while the process is at the sample."""
     right, wrong, endless = an_answer(r"\boxed{1/2}", "0.5"), an_answer(r"\boxed{1/3}", "0.5"), an_answer(POWER, "5")
-    asked = [Sample(environment="math", answer=one) for one in (right, endless, wrong, an_answer("5", None), right)]
+    asked = [
+        ScoringSample(environment="math", answer=one) for one in (right, endless, wrong, an_answer("5", None), right)
+    ]
     verdicts, after = scored_twice(asked, [asked[0], asked[1], asked[0]])
     assert told(verdicts) == [
         "1.0",
@@ -94,8 +96,8 @@ def test_a_pattern_without_end_a_kill_and_an_unknown_source_cost_by_source_only_
     unknown = an_answer("#### 72", "72", data_source="gsm8k")
     missed = an_answer("", "5", data_source="aime24")
 
-    def samples(*answers: RewardInput) -> list[Sample]:
-        return [Sample(environment="by_source", answer=answer) for answer in answers]
+    def samples(*answers: RewardInput) -> list[ScoringSample]:
+        return [ScoringSample(environment="by_source", answer=answer) for answer in answers]
 
     verdicts, after = scored_twice(samples(fine, endless, unknown, missed, fine), samples(fine, endless, fine, power))
     assert [verdict.reward for verdict in verdicts] == [1.0, None, None, -1.0, 1.0]

@@ -10,7 +10,7 @@ import pytest
 from mode.utils.queues import FlowControlEvent
 
 from rollstream.bus.message import KafkaMessage
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RecordTooLargeError
@@ -30,7 +30,7 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def test_a_rubric_sees_the_texts_of_all_turns_and_never_the_tokens() -> None:
     prompt = a_prompt(metadata={"difficulty": "5"})
     asked = sample_of(a_generated(prompt=prompt, turns=(a_turn(text="first"), a_turn(text="last"))))
-    assert isinstance(asked, Sample)
+    assert isinstance(asked, ScoringSample)
     assert asked.environment == "sort_digits"
     assert (asked.answer.completion, asked.answer.assistant_messages) == ("last", ("first", "last"))
     assert (asked.answer.messages, asked.answer.reference_answer) == (prompt.messages, "01259")

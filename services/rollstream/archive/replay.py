@@ -19,7 +19,7 @@ from rollstream.archive.tables import ROLLOUTS
 from rollstream.engines.tokenizer import as_chat
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.settings.storage import StorageSettings
@@ -131,7 +131,7 @@ async def _verdicts(
     verdicts: dict[tuple[int, int], Verdict] = {}
     waiting = list(rollouts)
     while waiting:
-        given = await pool.score([Sample(environment=environment, answer=_answer(one)) for one in waiting])
+        given = await pool.score([ScoringSample(environment=environment, answer=_answer(one)) for one in waiting])
         verdicts |= {one.place: verdict for one, verdict in zip(waiting, given, strict=True) if verdict is not None}
         waiting = [one for one in waiting if one.place not in verdicts]
     return verdicts

@@ -17,7 +17,7 @@ from typing import Final
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleRunner
 from rollstream.engines.protocol import Engine
-from rollstream.environments.pool.verdicts import Sample
+from rollstream.environments.pool.verdicts import ScoringSample
 from rollstream.offline.ended import EndedSample
 from rollstream.offline.live import LiveCounts
 from rollstream.offline.progress import Progress
@@ -103,7 +103,7 @@ class Asking:
                 self._counts.see(ended)
                 self._note(ended)
             else:
-                await scoring.add(Unscored(ended, Sample.of(rollout)))
+                await scoring.add(Unscored(ended, ScoringSample.of(rollout)))
 
     def _is_in_vain(self, ended: EndedSample) -> bool:
         """Whether it may tell of the engine instead of its task."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from rollstream.environments.pool.pool import CHUNK_SAMPLES, ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.offline.ended import EndedSample
 
 
@@ -18,7 +18,7 @@ class Unscored:
     """A sample that waits for its reward, and what is scored."""
 
     ended: EndedSample
-    sample: Sample
+    sample: ScoringSample
 
 
 class RewardScoring:

@@ -21,7 +21,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import processing
 from rollstream.environments.pool.pool import ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict, unresolved
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict, unresolved
 from rollstream.process.crash_points import crash_point
 from rollstream.process.tracing.spans import OFF, ROLLOUT_ID, Span, Tracing
 from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
@@ -133,8 +133,8 @@ class BatchScorer:
 
     async def _verdicts(self, rollouts: Sequence[RolloutGenerated]) -> list[Verdict | None]:
         asked = [sample_of(rollout) for rollout in rollouts]
-        given = iter(await self.pool.score([sample for sample in asked if isinstance(sample, Sample)]))
-        return [next(given) if isinstance(sample, Sample) else sample for sample in asked]
+        given = iter(await self.pool.score([sample for sample in asked if isinstance(sample, ScoringSample)]))
+        return [next(given) if isinstance(sample, ScoringSample) else sample for sample in asked]
 
     def _result(self, taken: _Taken, verdict: Verdict) -> OutRecord:
         topic, rollout, span = taken.topic, taken.rollout, taken.span

@@ -8,7 +8,7 @@ unresolved  the rollout was unresolved, or a reward function raised, hung or die
 from dataclasses import dataclass
 from datetime import datetime
 
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import RolloutGenerated, Status
@@ -23,14 +23,14 @@ class ScorerIdentity:
     version: str
 
 
-def sample_of(rollout: RolloutGenerated) -> Sample | Verdict:
+def sample_of(rollout: RolloutGenerated) -> ScoringSample | Verdict:
     """What the rubric scores; or, if there is nothing to score, already the verdict."""
     if rollout.status is not Status.COMPLETED:
         return Verdict(status=rollout.status, failure=rollout.failure)
     if not rollout.prompt.environment:
         why = Failure(code=FailureCode.NO_ENVIRONMENT, message="the prompt names none, so no rubric scores it")
         return Verdict(status=Status.FAILED, failure=why)
-    return Sample.of(rollout)
+    return ScoringSample.of(rollout)
 
 
 def annotated(

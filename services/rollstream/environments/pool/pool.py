@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from rollstream.environments.pool.process import ScoringProcess
-from rollstream.environments.pool.verdicts import STARTED, Chunk, Sample, Verdict, unresolved
+from rollstream.environments.pool.verdicts import STARTED, Chunk, ScoringSample, Verdict, unresolved
 from rollstream.process.parent import keep_others_out
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.failure import FailureCode
@@ -83,7 +83,7 @@ class ScoringPool:
     async def _kill_all(self) -> None:
         await asyncio.gather(*(process.kill() for process in self._processes))
 
-    async def score(self, samples: Sequence[Sample]) -> list[Verdict | None]:
+    async def score(self, samples: Sequence[ScoringSample]) -> list[Verdict | None]:
         """One verdict for each sample, in their order, within `batch_seconds`. At least one sample gets its verdict.
 
         None: it was not its turn within this time, or not for long enough. Raises `BrokenWorldError` if no process can
@@ -109,7 +109,7 @@ class ScoringPool:
         return verdicts
 
     async def _score_with_all(
-        self, queue: deque[_QueuedChunk], samples: Sequence[Sample], verdicts: list[Verdict | None]
+        self, queue: deque[_QueuedChunk], samples: Sequence[ScoringSample], verdicts: list[Verdict | None]
     ) -> None:
         await _all_of(self._score_queue(process, queue, samples, verdicts) for process in self._processes[: len(queue)])
 
@@ -117,7 +117,7 @@ class ScoringPool:
         self,
         process: ScoringProcess,
         queue: deque[_QueuedChunk],
-        samples: Sequence[Sample],
+        samples: Sequence[ScoringSample],
         verdicts: list[Verdict | None],
     ) -> None:
         while queue:
@@ -131,13 +131,13 @@ class ScoringPool:
             if done < len(queued.positions):
                 queue.append(_QueuedChunk(queued.environment, queued.positions[done:]))
 
-    def _chunk(self, queued: _QueuedChunk, samples: Sequence[Sample]) -> Chunk:
+    def _chunk(self, queued: _QueuedChunk, samples: Sequence[ScoringSample]) -> Chunk:
         answers = tuple(samples[position].answer for position in queued.positions)
         chunk = Chunk(number=self._next_id, environment=queued.environment, answers=answers)
         self._next_id = chunk.sample_ids.stop
         return chunk
 
-    def _queue(self, samples: Sequence[Sample]) -> deque[_QueuedChunk]:
+    def _queue(self, samples: Sequence[ScoringSample]) -> deque[_QueuedChunk]:
         chunks = _chunks(samples)
         return deque(sorted(chunks, key=lambda chunk: chunk.environment not in self._have_answered))
 
@@ -152,7 +152,7 @@ async def _all_of(coroutines: Iterable[Coroutine[Any, Any, None]]) -> None:
         raise errors.exceptions[0] from None
 
 
-def _chunks(samples: Sequence[Sample]) -> list[_QueuedChunk]:
+def _chunks(samples: Sequence[ScoringSample]) -> list[_QueuedChunk]:
     by_environment: dict[str, list[int]] = {}
     for position, sample in enumerate(samples):
         by_environment.setdefault(sample.environment, []).append(position)

@@ -25,7 +25,7 @@ MAX_ANSWER_BYTES: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
+class ScoringSample:
     """What is scored. It holds only what a rubric needs, without the token arrays, which are large."""
 
     environment: str

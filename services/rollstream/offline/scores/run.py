@@ -17,7 +17,7 @@ from itertools import chain
 from typing import Any, Final
 
 from rollstream.environments.pool.pool import CHUNK_SAMPLES, ScoringPool
-from rollstream.environments.pool.verdicts import Sample, Verdict
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.environments.rubric import RewardInput
 from rollstream.offline.paths import OutputPaths
 from rollstream.offline.progress import INPUT, Progress, progress_at
@@ -116,14 +116,14 @@ def _batches(rows: Iterable[ReadRow], max_rows: int) -> Iterator[list[ReadRow]]:
 
 async def _scores(batch: Sequence[ReadRow], request: ScoresRequest, pool: ScoringPool) -> list[Score]:
     asked = [_asked(row, request) for row in batch]
-    verdicts = iter(await _verdicts(pool, [one for one in asked if isinstance(one, Sample)]))
+    verdicts = iter(await _verdicts(pool, [one for one in asked if isinstance(one, ScoringSample)]))
     return [
-        _score_of(row, next(verdicts)) if isinstance(one, Sample) else one
+        _score_of(row, next(verdicts)) if isinstance(one, ScoringSample) else one
         for row, one in zip(batch, asked, strict=True)
     ]
 
 
-def _asked(row: ReadRow, request: ScoresRequest) -> Sample | Score:
+def _asked(row: ReadRow, request: ScoresRequest) -> ScoringSample | Score:
     """What is scored; or why the row can't be."""
     source = request.source_of(row.fields)
     try:
@@ -142,10 +142,10 @@ def _asked(row: ReadRow, request: ScoresRequest) -> Sample | Score:
         )
     except RewardError as error:
         return Score(row.number, None, str(error))
-    return Sample(environment=request.function.environment, answer=answer)
+    return ScoringSample(environment=request.function.environment, answer=answer)
 
 
-async def _verdicts(pool: ScoringPool, samples: Sequence[Sample]) -> list[Verdict]:
+async def _verdicts(pool: ScoringPool, samples: Sequence[ScoringSample]) -> list[Verdict]:
     """A verdict for each sample. The pool gives at least one in each round."""
     verdicts: list[Verdict | None] = [None] * len(samples)
     while missing := [position for position, verdict in enumerate(verdicts) if verdict is None]:
