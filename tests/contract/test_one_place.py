@@ -1,4 +1,4 @@
-"""What one module alone may do: replace files, lock them, open databases."""
+"""What one module alone may do: replace files, lock them, open databases, step an optimizer."""
 
 import ast
 from collections.abc import Iterator
@@ -20,8 +20,21 @@ SOURCES = [ROOT / name / "rollstream" for name in ("schemas", "services", "produ
     ],
 )
 def test_what_needs_care_is_done_in_one_module(name: str, module: str | None) -> None:
-    users = {path for path in _modules() if name in _used(ast.parse((ROOT / path).read_text()))}
+    users = {path for path in _modules() if name in _used(_parsed(path))}
     assert users == ({f"services/rollstream/{module}"} if module else set())
+
+
+def test_one_line_steps_an_optimizer() -> None:
+    calls = [path for path in _modules() for node in ast.walk(_parsed(path)) if _steps_an_optimizer(node)]
+    assert calls == ["trainer/rollstream/training/learning/learner.py"]
+
+
+def _steps_an_optimizer(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "step" and "optimizer" in ast.unparse(node.value).lower()
+
+
+def _parsed(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
 
 
 def _modules() -> Iterator[str]:
