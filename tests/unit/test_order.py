@@ -17,9 +17,9 @@ from rollstream.producers.numbering import (
     place_after,
     prompt_of_row,
 )
-from rollstream.producers.order import epoch_order
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.rows.order import epoch_order
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
@@ -62,7 +62,7 @@ def test_each_epoch_has_every_row_once_in_blocks_and_in_an_order_of_its_own() ->
 @pytest.mark.parametrize("seed_of_hashes", ["1", "2"])
 def test_the_order_is_the_same_in_every_process_and_version(seed_of_hashes: str) -> None:
     # Another order would make a restarted producer submit some rows twice and others never.
-    script = "from rollstream.producers.order import epoch_order; print(epoch_order([3, 5], seed=0, epoch=1))"
+    script = "from rollstream.rows.order import epoch_order; print(epoch_order([3, 5], seed=0, epoch=1))"
     environment = {"PYTHONHASHSEED": seed_of_hashes}
     found = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment)
     assert found.stdout == "[(1, [3, 1, 0, 2, 4]), (0, [0, 1, 2])]\n"

@@ -5,9 +5,9 @@ from itertools import islice
 from typing import Final
 
 from rollstream.environments.protocol import Environment, Split, Task, TaskSet, task_set_of, tasks_from
-from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.identity import tasks_identity
 from rollstream.producers.sources.protocol import PromptRow
+from rollstream.rows.order import epoch_order
 from rollstream.schemas.errors import ConfigurationError
 
 MOST_SHUFFLED_TASKS: Final = 10_000

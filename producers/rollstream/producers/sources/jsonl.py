@@ -4,11 +4,11 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.fields import row_from
 from rollstream.producers.sources.identity import file_identity
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.rows.jsonl import row_of_line
+from rollstream.rows.order import epoch_order
 from rollstream.schemas.errors import ConfigurationError
 
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 
-from rollstream.producers.order import epoch_order
 from rollstream.producers.sources.fields import fields_of, row_from
 from rollstream.producers.sources.identity import file_identity
 from rollstream.producers.sources.protocol import PromptRow
 from rollstream.rows.arrow import rows_of
 from rollstream.rows.columns import is_json_text
 from rollstream.rows.conversation import ASKED_COLUMNS
+from rollstream.rows.order import epoch_order
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.values import text_of
 
