@@ -1,15 +1,5 @@
-"""Prompts for RL and demonstrations for SFT. A name is imported when it is first used."""
+"""Prompts for RL and demonstrations for SFT."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from rollstream.training.datasets.data_buffer import DataBuffer
 
-if TYPE_CHECKING:
-    from rollstream.training.datasets.data_buffer import DataBuffer as DataBuffer
-
-_MODULES = {"DataBuffer": "data_buffer"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"{__name__} has no {name!r}, only {', '.join(_MODULES)}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__all__ = ["DataBuffer"]
