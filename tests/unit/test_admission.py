@@ -172,6 +172,25 @@ def test_tokens_of_later_turns_are_counted_by_lag_where_they_lie_behind_what_the
     assert tokens_by_lag([group], LAGS.get) == {"trained_tokens_at_lag/1": 8.0, "trained_tokens_at_lag/2": 7.0}
 
 
+def test_a_rollout_whose_turns_branch_trains_with_one_advantage_and_is_counted_token_by_token() -> None:
+    given = np.array([20, 21], dtype=np.int32)
+    branch = a_turn((7, 8, 9), prefix_turn=0, prefix_tokens=9, prompt_token_ids=given, spans=[(2, 0, 1), (3, 1, 3)])
+    group = admitted(a_rollout(1.0, 0, turns=(a_turn(spans=[(2, 0, 6)]), branch)), from_version(3, 0.0, 1))
+    assert [sample.advantage for sample in group.training] == [0.5, 0.5, -0.5]
+    assert [sample.policy_lag for sample in group.training] == [2, 2, 1]
+    assert tokens_by_lag([group], LAGS.get) == {"trained_tokens_at_lag/1": 8.0, "trained_tokens_at_lag/2": 7.0}
+
+
+def test_a_turns_weight_comes_from_the_rules() -> None:
+    turns = (a_turn(turn_type="reasoning"),)
+    rules = replace(RULES, turn_weights={"reasoning": 2.0})
+    group = admitted(a_rollout(1.0, 0, turns=turns), a_rollout(0.0, 1), rules=rules)
+    assert [sample.turn_weights.tolist() for sample in group.training if sample.turn_weights is not None] == [
+        [2.0] * 6,
+        [1.0] * 6,
+    ]
+
+
 @pytest.mark.parametrize(
     "samples",
     [
@@ -207,6 +226,10 @@ REFUSED: list[tuple[DropReason, AdmissionRules, list[RolloutScored]]] = [
     (DropReason.ALL_TRUNCATED, RULES, [a_truncated(1.0, 0), a_truncated(0.0, 1)]),
     (DropReason.UNKNOWN_VERSION, RULES, [from_version(9, 1.0, 0), from_version(3, 0.0, 1)]),
     (DropReason.UNTRAINABLE, RULES, [a_rollout(float(index), index, turns=()) for index in range(2)]),
+    # A turn that extends one that does not exist, and one that extends more tokens than there are.
+    (DropReason.UNTRAINABLE, RULES, [a_rollout(1.0, 0, turns=(a_turn(prefix_turn=1),)), a_rollout(0.0, 1)]),
+    (DropReason.UNTRAINABLE, RULES, [a_rollout(1.0, 0, turns=(a_turn(), a_turn((7,), prefix_turn=0, prefix_tokens=13))),
+                                     a_rollout(0.0, 1)]),
     # A server that speaks only text.
     (DropReason.NO_TOKENS, KNOWN, [a_rollout(float(n), n, turns=(a_text_turn(),), **OF_A_SERVER) for n in range(2)]),
     (DropReason.NO_TOKENS, KNOWN, [a_rollout(1.0, 0), a_rollout(0.0, 1, turns=(a_turn(), a_text_turn()))]),

@@ -12,14 +12,15 @@ from rollstream.schemas.prompt import Sampling
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.packing import microbatches
 from rollstream.training.learning.plan import Minibatch, minibatches
-from rollstream.training.learning.samples import TrainingSample, training_sample
+from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
 from rollstream.training.learning.step_metrics import LearningTotals, learning_metrics
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 
 
 def taken(scored, **fields):
-    """`scored` as the trainer learns from it."""
-    return training_sample(scored, **{"advantage": 1.0, "lag": 0, "bounds": ANY_MODEL, **fields})
+    """`scored`, whose turns do not branch, as the trainer learns from it."""
+    (sample,) = training_samples(scored, **{"advantage": 1.0, "lag": 0, "bounds": ANY_MODEL, **fields})
+    return sample
 
 
 def test_a_single_turn_becomes_its_tokens_and_all_of_them_train():
@@ -38,18 +39,11 @@ def test_later_turns_follow_with_their_prompt_tokens_masked():
     assert sample.behavior_logprobs[6:8].tolist() == [0.0, 0.0]
 
 
-def test_a_turn_that_branches_off_is_refused():
-    branch = a_turn((7, 8), prefix_turn=0, prefix_tokens=6)
-    with pytest.raises(BadMessageError, match="expected all 12 tokens"):
-        taken(a_rollout(turns=(a_turn(), branch)))
-
-
 def test_tokens_can_be_masked_by_the_version_that_sampled_them():
     turn = a_turn(spans=[(1, 0, 2), (3, 2, 6)])
-    kept = taken(
-        a_rollout(turns=(turn,)), keep_tokens=lambda turn: np.arange(len(turn.token_ids)) >= turn.weight_spans[0].end
-    )
+    kept = taken(a_rollout(turns=(turn,)), trained=TrainedTokens(versions=frozenset({3})))
     assert kept.loss_mask.tolist() == [False, False, True, True, True, True]
+    assert kept.weight_versions.tolist() == [1, 1, 3, 3, 3, 3]
 
 
 def test_an_empty_prompt_does_not_train():

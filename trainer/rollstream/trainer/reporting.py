@@ -61,7 +61,8 @@ def metrics_of_step(
     Publishing is that of the step before: this one is not published yet.
     """
     wall = max(clock.wall_seconds, 1e-9)
-    policy_lags = [sample.policy_lag for admitted in batch for sample in admitted.training]
+    # By rollout: one whose turns branch is several samples.
+    policy_lags = list({one.rollout_id: one.policy_lag for admitted in batch for one in admitted.training}.values())
     seconds: Mapping[str, float] = {
         "waiting": clock.waiting_seconds,
         "assembling": clock.assembling_seconds,
@@ -100,17 +101,9 @@ def entry_metrics(batch: Sequence[Admitted], drops: Sequence[DroppedGroup]) -> d
 def tokens_by_lag(batch: Sequence[Admitted], lag: Callable[[int], int | None]) -> dict[str, float]:
     """Tokens that the step trained on by the policy lag of the weights that sampled them; `lag`: version → steps."""
     counts: Counter[int] = Counter()
-    pairs = (pair for admitted in batch for pair in zip(admitted.scored, admitted.training, strict=True))
-    for placed, sample in pairs:
-        turns = placed.scored.rollout.turns
-        if len(turns) == 1 and len(turns[0].weight_spans) == 1:
-            counts[sample.policy_lag] += sample.num_trained_tokens
-            continue
-        begins = 0
-        for index, turn in enumerate(turns):
-            begins += len(turn.prompt_token_ids) if index else 0
-            for span in turn.weight_spans:
-                trained = sample.loss_mask[begins + span.start : begins + span.end]
-                counts[lag(span.weight_version) or 0] += int(trained.sum())
-            begins += len(turn.token_ids)
-    return {f"{TRAINED_AT_LAG}{steps}": float(number) for steps, number in sorted(counts.items()) if number}
+    samples = [sample for admitted in batch for sample in admitted.training]
+    trained = [one.weight_versions[one.loss_mask] for one in samples if one.weight_versions is not None]
+    versions, numbers = np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *trained]), return_counts=True)
+    for version, number in zip(versions.tolist(), numbers.tolist(), strict=True):
+        counts[lag(version) or 0] += number
+    return {f"{TRAINED_AT_LAG}{steps}": float(number) for steps, number in sorted(counts.items())}

@@ -12,20 +12,17 @@ in time would hardly be trained.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.failure import FailureCode
-from rollstream.schemas.rollout import Status, Turn
+from rollstream.schemas.rollout import Status
 from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
 from rollstream.training.learning.advantages import group_advantages
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
-from rollstream.training.learning.samples import TrainingSample, is_truncated, training_sample
+from rollstream.training.learning.samples import TrainedTokens, TrainingSample, is_truncated, training_samples
 
 LagScope = Literal["group", "token"]
 _LOG = logging.getLogger(__name__)
@@ -43,6 +40,7 @@ class AdmissionRules:
     lag_scope: LagScope = "group"
     train_without_spread: bool = False
     train_truncated: bool = False
+    turn_weights: Mapping[str, float] = field(default_factory=dict)
     scale_advantages_by_std: bool = False
     tokenizer_sha256: str = ""
     chat_template_sha256: str = ""
@@ -51,7 +49,10 @@ class AdmissionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A group to train on: its completed samples in order of sample_index, as scored and as the backend takes them."""
+    """A group to train on: its completed samples in order of sample_index, as scored and as the backend takes them.
+
+    There are more of the latter where turns branch: a rollout's follow one another.
+    """
 
     group: Group
     scored: tuple[PlacedSample, ...]
@@ -91,38 +92,30 @@ def _admitted(
     rewards = [sample.scored.scoring.reward or 0.0 for sample in completed]
     advantages = group_advantages(rewards, scale_by_std=rules.scale_advantages_by_std)
     recent = frozenset(version for version, steps in lags.items() if steps <= rules.max_policy_lag)
-    keep = None if rules.lag_scope == "group" else _RecentTokens(recent)
+    trained = TrainedTokens(
+        versions=None if rules.lag_scope == "group" else recent,
+        truncated=rules.train_truncated,
+        turn_weights=rules.turn_weights,
+    )
     try:
         training = tuple(
-            training_sample(
+            one
+            for sample, advantage in zip(completed, advantages, strict=True)
+            for one in training_samples(
                 sample.scored,
                 advantage=float(advantage),
                 lag=max((lags[version] for version in sample.scored.rollout.weight_versions), default=0),
                 bounds=rules.bounds,
-                keep_tokens=keep,
-                train_truncated=rules.train_truncated,
+                trained=trained,
             )
-            for sample, advantage in zip(completed, advantages, strict=True)
         )
-    except BadMessageError:
+    except BadMessageError as error:
+        _LOG.debug("group dropped: %s", error)
         return DropReason.UNTRAINABLE
     if not any(sample.num_trained_tokens for sample in training):
         return DropReason.TOO_OLD if len(recent) < len(lags) else DropReason.UNTRAINABLE
     admitted = Admitted(group=group, scored=completed, training=training)
     return admitted if admitted.has_spread or rules.train_without_spread else DropReason.NO_SPREAD
-
-
-@dataclass(frozen=True, slots=True)
-class _RecentTokens:
-    """Which tokens of a turn were sampled by one of these versions; the others are masked."""
-
-    versions: frozenset[int]
-
-    def __call__(self, turn: Turn) -> npt.NDArray[np.bool_]:
-        keep = np.zeros(len(turn.token_ids), dtype=np.bool_)
-        for span in turn.weight_spans:
-            keep[span.start : span.end] = span.weight_version in self.versions
-        return keep
 
 
 def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropReason | None:

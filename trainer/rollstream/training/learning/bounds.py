@@ -11,6 +11,7 @@ from rollstream.schemas.bounds import MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
+from rollstream.training.learning.turns import num_seen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +45,9 @@ def _refuse_tokens(rollout: RolloutGenerated, bounds: ModelBounds) -> None:
             f"rollout {rollout.rollout_id} has token id {largest}, it must be below the model's {bounds.vocab_size}: "
             "generate with the model that is trained"
         )
-    num_tokens = sum(len(ids) for ids in tokens)
+    num_tokens = max((num_seen(turn) for turn in rollout.turns), default=0)
     if num_tokens > bounds.max_tokens:
         raise BadMessageError(
-            f"rollout {rollout.rollout_id} has {num_tokens} tokens, it must have at most {bounds.max_tokens}: lower "
-            "the prompts' max_tokens, or raise learning.max_sample_tokens"
+            f"rollout {rollout.rollout_id} has a turn of {num_tokens} tokens, prefix included, it must have at most "
+            f"{bounds.max_tokens}: lower the prompts' max_tokens, or raise learning.max_sample_tokens"
         )

@@ -1,11 +1,12 @@
-"""`TrainingSample`: one rollout as the trainer learns from it, as token ids and masks, without text.
+"""`TrainingSample`: what the trainer learns from a rollout, as token ids and masks, without text.
 
-Shapes: `P` prompt tokens of the first turn, `T` tokens after them.
+A rollout is one sample, or several if its turns branch (`turns.py`). Shapes: `P` prompt tokens of a sample's first
+turn, `T` tokens after them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,23 +15,22 @@ from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Turn
 from rollstream.schemas.scored import RolloutScored
 from rollstream.training.learning.bounds import ModelBounds
-
-KeepTokens = Callable[[Turn], npt.NDArray[np.bool_]]
-"""Says which sampled tokens of a turn may train, [len(turn.token_ids)] bool."""
+from rollstream.training.learning.turns import chains, first_tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSample:
-    """One rollout with its advantage.
+    """A rollout, or a branch of one, with its advantage.
 
     Example: `52910=` answered `01259` by a stop: prompt_token_ids [6], token_ids [6] (the stop token trains too),
     loss_mask all True, temperature 1.0, policy_lag 1.
     """
 
     rollout_id: str
+    """Samples of the same rollout have the same one, and no others: a rollout counts once in a mean."""
     group_id: str
     prompt_token_ids: npt.NDArray[np.int32]
-    """[P] what the model was given before its first sampled token."""
+    """[P] what the model was given before its first sampled token. A branch was given tokens of earlier turns too."""
     token_ids: npt.NDArray[np.int32]
     """[T] sampled tokens of all turns, with the prompt tokens of later turns between them."""
     behavior_logprobs: npt.NDArray[np.floating[Any]]
@@ -44,7 +44,11 @@ class TrainingSample:
     max_tokens: int
     """The prompt's, lowered to what the model takes, however many turns there were; `dr_grpo` divides by it."""
     policy_lag: int
-    """Largest lag of its spans: optimizer steps between a span's version and the trainer's."""
+    """Largest lag of its rollout's spans: optimizer steps between a span's version and the trainer's."""
+    turn_weights: npt.NDArray[np.float32] | None = None
+    """[T] factor of the advantage of each token; None: 1."""
+    weight_versions: npt.NDArray[np.int64] | None = None
+    """[T] which weights sampled each token, -1 where it was not sampled; None: not known."""
 
     @property
     def num_trained_tokens(self) -> int:
@@ -80,77 +84,100 @@ def imitated(prompt_token_ids: npt.ArrayLike, token_ids: npt.ArrayLike) -> Train
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedTokens:
+    """Which sampled tokens train, and how much."""
+
+    versions: frozenset[int] | None = None
+    """Only those that these weights sampled; None: any."""
+    truncated: bool = False
+    """Also those of truncated rollouts."""
+    turn_weights: Mapping[str, float] = field(default_factory=dict)
+    """`TYPE/NUMBER` or `TYPE` of a turn → factor of the advantage of its tokens, 1 if neither is named. Tokens of
+    weight 0 do not train, and no normalization counts them."""
+
+    def weight(self, turn: Turn) -> float:
+        """The factor of the turn's tokens."""
+        by_type = self.turn_weights.get(turn.turn_type, 1.0)
+        return self.turn_weights.get(f"{turn.turn_type}/{turn.turn_number}", by_type)
+
+
+ALL_TOKENS: Final = TrainedTokens()
+
+
 def is_truncated(rollout: RolloutGenerated) -> bool:
     """Whether the last turn ended at the token limit: finish reason `length`."""
     return bool(rollout.turns) and rollout.turns[-1].finish_reason is FinishReason.LENGTH
 
 
-def training_sample(
-    scored: RolloutScored,
-    *,
-    advantage: float,
-    lag: int,
-    bounds: ModelBounds,
-    keep_tokens: KeepTokens | None = None,
-    train_truncated: bool = False,
-) -> TrainingSample:
-    """The training sample of a completed, scored rollout that is within `bounds`.
+def training_samples(
+    scored: RolloutScored, *, advantage: float, lag: int, bounds: ModelBounds, trained: TrainedTokens = ALL_TOKENS
+) -> tuple[TrainingSample, ...]:
+    """The training samples of a completed, scored rollout that is within `bounds`: one for each chain of turns.
 
-    A turn after the first must extend all of the turn before it; its prompt tokens follow there, with mask False.
-    `keep_tokens` masks further tokens (lag_scope=token). All tokens of a truncated sample are masked, and its reward is
-    in the baseline alone, unless `train_truncated`. Raises `BadMessageError` if there is nothing to learn from:
-    no reward, no turns, an empty prompt, a turn that branches off.
+    Turns of which each extends all tokens of the one before are one sample; their prompt tokens lie between them, with
+    mask False. A branch begins another sample of the same rollout. What it extends is its prompt, so each sampled
+    token trains once. The ids are the engine's.
+    Whether a rollout is truncated its last turn says, for all its samples. Of a truncated one no token trains, and its
+    reward is in the baseline alone, unless `trained` says otherwise. An earlier turn that was cut off trains.
+    Raises `BadMessageError` if there is nothing to learn from: no reward, no turns, an empty prompt, a prefix that does
+    not exist.
     """
     rollout = scored.rollout
     if scored.scoring.reward is None or not rollout.turns:
         raise BadMessageError(f"rollout {rollout.rollout_id} has no reward or no turns: only completed rollouts train")
-    if not len(rollout.turns[0].prompt_token_ids):
+    common: dict[str, Any] = {
+        "rollout_id": rollout.rollout_id,
+        "group_id": rollout.group_id,
+        "reward": scored.scoring.reward,
+        "advantage": advantage,
+        "temperature": rollout.prompt.sampling.temperature,
+        "max_tokens": min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
+        "policy_lag": lag,
+    }
+    return tuple(_sample(rollout, chain, trained, common) for chain in chains(rollout))
+
+
+def _sample(
+    rollout: RolloutGenerated, chain: Sequence[int], trained: TrainedTokens, common: Mapping[str, Any]
+) -> TrainingSample:
+    turns = [rollout.turns[number] for number in chain]
+    prompt = turns[0].prompt_token_ids
+    if turns[0].prefix_tokens:
+        prompt = np.concatenate([first_tokens(rollout.turns, turns[0].prefix_turn, turns[0].prefix_tokens), prompt])
+    if not len(prompt):
         raise BadMessageError(f"rollout {rollout.rollout_id} has an empty prompt: nothing predicts its first token")
-    token_ids, behavior_logprobs, loss_mask = _concatenated(rollout, keep_tokens)
+    versions = _laid_out(turns, _versions, -1)
+    weights = None
+    mask = versions >= 0 if trained.versions is None else np.isin(versions, list(trained.versions))
+    if trained.turn_weights:
+        weights = _laid_out(turns, lambda turn: np.full(len(turn.token_ids), trained.weight(turn), np.float32), 0.0)
+        mask = mask & (weights > 0)
     return TrainingSample(
-        rollout_id=rollout.rollout_id,
-        group_id=rollout.group_id,
-        prompt_token_ids=rollout.turns[0].prompt_token_ids,
-        token_ids=token_ids,
-        behavior_logprobs=behavior_logprobs,
-        loss_mask=loss_mask & (train_truncated or not is_truncated(rollout)),
-        reward=scored.scoring.reward,
-        advantage=advantage,
-        temperature=rollout.prompt.sampling.temperature,
-        max_tokens=min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
-        policy_lag=lag,
+        prompt_token_ids=prompt,
+        token_ids=_laid_out(turns, lambda turn: turn.token_ids),
+        behavior_logprobs=_laid_out(turns, lambda turn: turn.behavior_logprobs, 0.0),
+        loss_mask=mask & (trained.truncated or not is_truncated(rollout)),
+        turn_weights=weights,
+        weight_versions=versions,
+        **common,
     )
 
 
-def _concatenated(
-    rollout: RolloutGenerated, keep_tokens: KeepTokens | None
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-    """Token ids, behavior logprobs and mask of everything that follows the first turn's prompt."""
-    if len(rollout.turns) == 1:
-        # As below, without copies: most rollouts are one turn, and there are hundreds in a step.
-        (turn,) = rollout.turns
-        kept = keep_tokens(turn) if keep_tokens else np.ones(len(turn.token_ids), dtype=np.bool_)
-        return turn.token_ids, turn.behavior_logprobs, kept
-    token_ids, logprobs, masks = [], [], []
-    length = 0
-    for index, turn in enumerate(rollout.turns):
-        given = len(turn.prompt_token_ids)
-        if index:
-            _refuse_branch(rollout, index, length)
-            token_ids.append(turn.prompt_token_ids)
-            logprobs.append(np.zeros(given, dtype=np.float32))
-            masks.append(np.zeros(given, dtype=np.bool_))
-        token_ids.append(turn.token_ids)
-        logprobs.append(turn.behavior_logprobs)
-        masks.append(keep_tokens(turn) if keep_tokens else np.ones(len(turn.token_ids), dtype=np.bool_))
-        length += given + len(turn.token_ids)
-    return np.concatenate(token_ids), np.concatenate(logprobs), np.concatenate(masks)
+def _laid_out(
+    turns: Sequence[Turn], of_sampled: Callable[[Turn], npt.NDArray[Any]], of_given: float | None = None
+) -> npt.NDArray[Any]:
+    """[T] values of the sampled tokens of `turns`, with `of_given` between them; None: the ids that were given."""
+    pieces = [of_sampled(turns[0])]
+    for turn in turns[1:]:
+        sampled, given = of_sampled(turn), turn.prompt_token_ids
+        between = given if of_given is None else np.full(len(given), of_given, dtype=sampled.dtype)
+        pieces += [between, sampled]
+    # Without a copy where there is one turn: most rollouts are, and there are hundreds in a step.
+    return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def _refuse_branch(rollout: RolloutGenerated, index: int, length: int) -> None:
-    turn = rollout.turns[index]
-    if turn.prefix_turn != index - 1 or turn.prefix_tokens != length:
-        raise BadMessageError(
-            f"rollout {rollout.rollout_id}: turn {index} extends {turn.prefix_tokens} tokens of turn "
-            f"{turn.prefix_turn}, expected all {length} tokens of turn {index - 1}: only chains of turns train"
-        )
+def _versions(turn: Turn) -> npt.NDArray[np.int64]:
+    """[T] which weights sampled each of the turn's tokens."""
+    versions = np.array([span.weight_version for span in turn.weight_spans], dtype=np.int64)
+    return np.repeat(versions, [span.end - span.start for span in turn.weight_spans])

@@ -1,0 +1,70 @@
+"""Which turns of a rollout make one sample: those of which each extends all tokens of the one before. Pure.
+
+What a turn extends is a stranger's word (`prefix_turn`, `prefix_tokens`), so it is checked here. The tokens of a turn
+are all that the model saw when it ended: its prefix, its own prompt tokens and what it sampled.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
+from rollstream.schemas.errors import BadMessageError
+from rollstream.schemas.rollout import RolloutGenerated, Turn
+
+
+def num_seen(turn: Turn) -> int:
+    """Tokens of the turn, as it says."""
+    return turn.prefix_tokens + len(turn.prompt_token_ids) + len(turn.token_ids)
+
+
+def chains(rollout: RolloutGenerated) -> list[list[int]]:
+    """The numbers of the turns of each sample, in order of their first ones.
+
+    A turn that extends all tokens of the last turn of a sample goes on with that sample. Any other is a branch and
+    begins a sample: it extends a part of a turn, or a turn that another one has extended, or nothing.
+    Raises `BadMessageError` for a prefix that does not exist, and for branches that repeat too many tokens.
+    """
+    found: list[list[int]] = []
+    by_last_turn: dict[int, list[int]] = {}
+    for number, turn in enumerate(rollout.turns):
+        _refuse_unknown_prefix(rollout, number)
+        before = turn.prefix_turn
+        extends_all = before is not None and turn.prefix_tokens == num_seen(rollout.turns[before])
+        chain = by_last_turn.pop(before, None) if before is not None and extends_all else None
+        if chain is None:
+            chain = []
+            found.append(chain)
+        chain.append(number)
+        by_last_turn[number] = chain
+    # A small record can name a long prefix thousands of times.
+    num_tokens = sum(num_seen(rollout.turns[chain[-1]]) for chain in found)
+    if num_tokens > MAX_SAMPLE_TOKENS:
+        raise BadMessageError(
+            f"rollout {rollout.rollout_id} has {num_tokens} tokens in {len(found)} samples, it must have at most "
+            f"{MAX_SAMPLE_TOKENS}: let its turns branch less"
+        )
+    return found
+
+
+def first_tokens(turns: Sequence[Turn], number: int | None, count: int) -> npt.NDArray[np.int32]:
+    """[count] the first tokens of turn `number`, whose prefix exists."""
+    pieces: list[npt.NDArray[np.int32]] = []
+    while number is not None and count:
+        turn = turns[number]
+        own = np.concatenate([turn.prompt_token_ids, turn.token_ids])
+        pieces.append(own[: max(0, count - turn.prefix_tokens)])
+        number, count = turn.prefix_turn, min(count, turn.prefix_tokens)
+    return np.concatenate([np.zeros(0, dtype=np.int32), *reversed(pieces)])
+
+
+def _refuse_unknown_prefix(rollout: RolloutGenerated, number: int) -> None:
+    turn = rollout.turns[number]
+    before = turn.prefix_turn
+    known = 0 if before is None or before >= number else num_seen(rollout.turns[before])
+    if (before is not None and before >= number) or turn.prefix_tokens > known:
+        raise BadMessageError(
+            f"rollout {rollout.rollout_id}: turn {number} extends {turn.prefix_tokens} tokens of turn {before}, it can "
+            f"extend an earlier turn's tokens alone, there are {known}"
+        )
