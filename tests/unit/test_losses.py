@@ -166,6 +166,23 @@ def test_nll_refuses_what_only_a_policy_gradient_has(option):
 
 
 @pytest.mark.parametrize(
+    ("weights", "named"),
+    [
+        ({"reasoning": -1.0}, "reasoning"),
+        ({"reasoning": math.nan}, "reasoning"),
+        ({"reasoning": math.inf}, "reasoning"),
+        ({"": 1.0}, "at least 1 character"),
+        ({"a" * 129: 1.0}, "128"),
+        ({f"type-{number}": 1.0 for number in range(65)}, "64"),
+    ],
+)
+def test_weights_of_turns_are_bounded(weights, named):
+    assert LearningSettings(turn_weights={"reasoning/3": 2.0, "summarization": 0.0}).turn_weights["reasoning/3"] == 2.0
+    with pytest.raises(ValidationError, match=named):
+        LearningSettings(turn_weights=weights)
+
+
+@pytest.mark.parametrize(
     ("schedule", "message"),
     [
         ({"schedule": "cosine"}, "the other schedules need them"),

@@ -314,6 +314,7 @@ def _rules(settings: TrainerSettings, learner: "Learner") -> AdmissionRules:
         lag_scope=settings.lag_scope,
         train_without_spread=settings.train_without_spread,
         train_truncated=settings.train_truncated,
+        turn_weights=settings.learning.turn_weights,
         scale_advantages_by_std=settings.learning.scale_advantages_by_std,
         tokenizer_sha256=learner.tokenizer_sha256,
         chat_template_sha256=learner.chat_template_sha256,

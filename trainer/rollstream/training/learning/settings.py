@@ -4,7 +4,7 @@
 """
 
 from math import inf
-from typing import Literal, Self, get_args
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -12,6 +12,9 @@ PolicyLossName = Literal["grpo", "dr_grpo", "dapo", "gspo", "cispo", "ppo"]
 LossName = Literal[PolicyLossName, "nll"]
 """`nll` is supervised fine-tuning's: it imitates the tokens, whatever their reward."""
 Normalization = Literal["dapo", "grpo", "dr_grpo"]
+
+TurnName = Annotated[str, Field(min_length=1, max_length=128)]
+TurnWeight = Annotated[float, Field(ge=0, le=1e3, allow_inf_nan=False)]
 
 DEFAULT_IMPORTANCE_CAP = 2.0
 _OWN_NORMALIZATION: dict[LossName, Normalization] = {
@@ -122,6 +125,12 @@ class LearningSettings(ObjectiveSettings):
 
     scale_advantages_by_std: bool = Field(
         default=False, description="Divide reward - group mean by the group's standard deviation"
+    )
+    turn_weights: dict[TurnName, TurnWeight] = Field(
+        default_factory=dict,
+        max_length=64,
+        description="Turn type, or type/number, e.g. reasoning/3 → factor of the advantage of such turns, default 1; "
+        "at 0 their tokens do not train, and no normalization counts them",
     )
     minibatches: int = Field(default=1, ge=1, description="Optimizer updates per step, each on its share of samples")
     tokens_per_microbatch: int | None = Field(
