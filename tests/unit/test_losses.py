@@ -112,9 +112,15 @@ def test_nll_is_minus_the_logprob_whatever_advantage_weight_and_ratio_are():
     ],
 )
 def test_each_normalization_weighs_tokens_as_its_paper_says(normalization, alone, beside_truncated):
-    np.testing.assert_allclose(token_weights(np.array([2, 6]), np.array([12, 12]), normalization), alone)
-    with_truncated = token_weights(np.array([2, 6, 0, 0]), np.array([12, 12, 12, 12]), normalization)
-    np.testing.assert_allclose(with_truncated[:2], beside_truncated)
+    for rollouts, num_tokens, expected in (
+        ([0, 1], [2, 6], alone),
+        ([0, 1, 2, 3], [2, 6, 0, 0], beside_truncated),
+        # The second rollout is three samples, one of which does not train. It counts once.
+        ([0, 1, 1, 1], [2, 1, 0, 5], [*alone, alone[1], alone[1]]),
+        ([3, 1, 1, 0, 2, 0], [2, 1, 5, 0, 0, 0], [*beside_truncated, beside_truncated[1]]),
+    ):
+        found = token_weights(np.array(num_tokens), np.full(len(num_tokens), 12), np.array(rollouts), normalization)
+        np.testing.assert_allclose(found[: len(expected)], expected)
 
 
 @pytest.mark.parametrize("name", LOSSES)

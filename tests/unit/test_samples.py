@@ -12,7 +12,7 @@ from rollstream.schemas.prompt import Sampling
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.packing import microbatches
 from rollstream.training.learning.plan import Minibatch, minibatches
-from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
+from rollstream.training.learning.samples import TrainedTokens, TrainingSample, imitated, training_samples
 from rollstream.training.learning.step_metrics import LearningTotals, learning_metrics
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 
@@ -131,6 +131,37 @@ def test_micro_batches_hold_every_training_token_once_after_its_context_and_with
     assert sum(batch.token_weights.sum() for batch in batches) == pytest.approx(1.0, abs=1e-5)
 
 
+@given(st.lists(shapes, min_size=1, max_size=16), st.integers(1, 90), st.booleans(), st.integers(1, 8))
+def test_the_samples_of_a_rollout_are_in_one_micro_batch_if_their_loss_asks_for_it(given, budget, share, num_rollouts):
+    samples = [
+        replace(a_sample_of(index, shape), rollout_id=f"rollout-{index % num_rollouts}")
+        for index, shape in enumerate(given)
+    ]
+    minibatch = Minibatch.of(samples, "grpo")
+    batches = microbatches(minibatch, tokens=budget, share_prompts=share, whole_rollouts=True)
+    places = [(samples[number].rollout_id, index) for index, batch in enumerate(batches) for number in batch.members]
+    assert len(places) == len(samples)
+    assert len(set(places)) == min(num_rollouts, len(samples))
+    assert sum(batch.token_weights.sum() for batch in batches) == pytest.approx(1.0, abs=1e-5)
+    for batch in batches:
+        of_members = [samples[number] for number in batch.members]
+        counted = np.bincount(batch.rollouts)
+        assert sorted(counted) == sorted(
+            sum(sample.num_trained_tokens for sample in of_members if sample.rollout_id == rollout)
+            for rollout in {sample.rollout_id for sample in of_members}
+        )
+
+
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(1, 4), st.integers(0, 3))
+def test_minibatches_share_out_whole_rollouts(num_samples, number, num_rollouts, seed):
+    samples = [replace(a_sample(index, 2, 2, 1), rollout_id=f"{index % num_rollouts}") for index in range(num_samples)]
+    parts = minibatches(samples, number, "grpo", np.random.default_rng(seed))
+    ids = [{sample.rollout_id for sample in part.samples} for part in parts]
+    assert sum(map(len, ids)) == len(set.union(*ids)) == min(num_rollouts, num_samples)
+    assert max(map(len, ids)) - min(map(len, ids)) <= 1
+    assert sum(len(part.samples) for part in parts) == num_samples
+
+
 def test_a_prompt_is_in_a_micro_batch_once_if_that_leaves_clearly_fewer_tokens():
     group = [a_sample_of(index, (3, [20 + index] * 9, 9)) for index in range(8)]  # prompts of 8 tokens
     (shared,) = microbatches(Minibatch.of(group, "dapo"), tokens=1000, share_prompts=True)
@@ -149,7 +180,7 @@ def test_what_samples_of_a_prompt_have_in_common_from_their_start_to_the_end_of_
     (batch,) = microbatches(Minibatch.of(group, "dapo"), tokens=1000, share_prompts=share)
     held = 0 if share else 8
     assert batch.input_ids[:, held:].tolist() == [[7, 8, 9], [8, 8, 0]]
-    assert len(set(batch.samples.tolist())) == len(group)
+    assert len(set(batch.rollouts.tolist())) == len(group)
     other = a_sample_of(5, (2, [7, 8, 9], 2))
     (batch,) = microbatches(Minibatch.of([*group, other], "dapo"), tokens=1000, share_prompts=share)
     assert len(batch.input_ids) == 3
@@ -167,6 +198,13 @@ def test_minibatches_share_out_the_samples_evenly_and_those_without_a_training_t
     for kind in (0, 1):
         counts = [sum(sample.num_trained_tokens == kind for sample in part) for part in parts]
         assert max(counts) - min(counts) <= 1
+
+
+def test_samples_without_a_rollout_are_rollouts_of_their_own():
+    alone = [imitated([3, 4], answer) for answer in ([5], [6, 7], [8, 9])]
+    (batch,) = microbatches(Minibatch.of(alone, "grpo"), tokens=100)
+    assert sorted(batch.token_weights) == pytest.approx([1 / 6] * 4 + [1 / 3])
+    assert len(minibatches(alone, 3, "grpo", np.random.default_rng(0))) == 3
 
 
 def test_a_sample_without_a_training_token_is_in_no_micro_batch_and_takes_its_share_of_the_weight():

@@ -102,7 +102,8 @@ class Learner:
         """Micro-batches on the device, under the budget of tokens."""
         tokens = self.settings.tokens_per_microbatch or _MICROBATCH_TOKENS[self.device.type]
         precision = torch.float64 if self._dtype is torch.float64 else torch.float32
-        batches = microbatches(minibatch, tokens=tokens, share_prompts=self._shares_prompts)
+        share, whole = self._shares_prompts, self.settings.compares_sequences
+        batches = microbatches(minibatch, tokens=tokens, share_prompts=share, whole_rollouts=whole)
         return [on_device(batch, self.device, precision) for batch in batches]
 
     def forward_backward(self, batches: Packed, objective: ObjectiveSettings | None = None) -> Tensor:

@@ -29,7 +29,7 @@ class TokenBatch:
     advantages: Tensor
     """[N] the advantage of each token's sample."""
     samples: Tensor
-    """[N] int64 below N, which sample of the micro-batch each token belongs to."""
+    """[N] int64 below N, which sequence of the micro-batch each token belongs to: all samples of a rollout are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +72,8 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
 def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     """As `clipped`, with the ratio of whole sequences: r = exp(mean over the sequence of log policy - log old).
 
-    GSPO (arXiv 2507.18071) eqs. 5 and 7. Its own clip range is about a thousand times smaller than GRPO's.
+    GSPO (arXiv 2507.18071) eqs. 5 and 7. A rollout is one sequence, all of its tokens that train, however many samples
+    it became. Its own clip range is about a thousand times smaller than GRPO's.
     """
     log_ratio = batch.policy_logprobs - batch.old_logprobs
     # Each sample has a token, so there are at most N.

@@ -33,7 +33,7 @@ def loss_and_totals(
         old_logprobs=proximal if settings.old == "proximal" else batch.behavior_logprobs,
         importance_weights=weights,
         advantages=batch.advantages,
-        samples=batch.samples,
+        samples=batch.rollouts,
     )
     low, high = settings.resolved_clip
     token_loss = SURROGATES[settings.loss](tokens, Clip(low=low, high=high))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollstream.training.learning.plan import Minibatch
-from rollstream.training.learning.samples import TrainingSample
+from rollstream.training.learning.samples import TrainingSample, rollout_numbers
 
 _SHARING_PAYS: Final = 0.8
 """Prompts are shared if at most this part of the tokens is left: a second pass and its attention mask cost too."""
@@ -44,8 +44,8 @@ class MicroBatch(Generic[Array]):
     input_ids: Array
     """[B, L] padded with 0: the tokens of one or more samples without the last one, which predicts nothing. Their
     prompt comes first if it is not among `prompt_ids`."""
-    samples: Array
-    """[N] number of the token's sample within the micro-batch."""
+    rollouts: Array
+    """[N] number of the token's rollout within the micro-batch: the sequence of a ratio of sequences."""
     sources: Array
     """[N] which position predicts the token: below G the end of that prompt, else G + row · L + column."""
     targets: Array
@@ -53,7 +53,7 @@ class MicroBatch(Generic[Array]):
     behavior_logprobs: Array
     """[N]"""
     advantages: Array
-    """[N] of the token's sample."""
+    """[N] of the token's sample, times the weight of its turn."""
     temperatures: Array
     """[N] of the token's sample."""
     token_weights: Array
@@ -64,21 +64,27 @@ class MicroBatch(Generic[Array]):
     """[N] under the weights before the step; None: under the current ones, which are the same."""
 
 
-def microbatches(minibatch: Minibatch, *, tokens: int, share_prompts: bool = False) -> list[MicroBatch[Arrays]]:
+def microbatches(
+    minibatch: Minibatch, *, tokens: int, share_prompts: bool = False, whole_rollouts: bool = False
+) -> list[MicroBatch[Arrays]]:
     """Split one optimizer minibatch into micro-batches of at most `tokens` tokens, padding included.
 
     A longer sample is a micro-batch of its own. Samples are sorted so that there is little padding. Those without a
     token to train are in no micro-batch: they only count in the weights of the others' tokens. With `share_prompts`
-    prompts are shared if that leaves clearly fewer tokens to compute.
+    prompts are shared if that leaves clearly fewer tokens to compute. With `whole_rollouts` the samples of a rollout
+    are in the same micro-batch, however many tokens they have.
     """
+    rollouts = rollout_numbers(minibatch.samples).tolist()
     weighted = [
-        _Member(sample=sample, number=number, weight=float(minibatch.token_weights[number]))
+        _Member(sample=sample, number=number, rollout=rollouts[number], weight=float(minibatch.token_weights[number]))
         for number, sample in enumerate(minibatch.samples)
         if sample.num_trained_tokens
     ]
-    batches = _split(sorted(_rows(weighted, share_prompts=False), key=lambda row: -row.length), tokens)
+    blocks = _of_whole_rollouts if whole_rollouts else _single
+    rows = sorted(_rows(weighted, share_prompts=False), key=lambda row: -row.length)
+    batches = _split(blocks(rows), tokens)
     if share_prompts:
-        shared = _split(_beside_each_other(_rows(weighted, share_prompts=True)), tokens)
+        shared = _split(blocks(_beside_each_other(_rows(weighted, share_prompts=True))), tokens)
         if _num_padded(shared) <= _SHARING_PAYS * _num_padded(batches):
             batches = shared
     return [_microbatch(rows) for rows in batches]
@@ -86,10 +92,11 @@ def microbatches(minibatch: Minibatch, *, tokens: int, share_prompts: bool = Fal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Member:
-    """A sample, its number in the minibatch, and the weight of each of its tokens."""
+    """A sample, its number and its rollout's in the minibatch, and the weight of each of its tokens."""
 
     sample: TrainingSample
     number: int
+    rollout: int
     weight: float
 
 
@@ -146,17 +153,33 @@ def _beside_each_other(rows: Sequence[_Row]) -> list[_Row]:
     return sorted(rows, key=lambda row: (-longest[row.prompt], -row.num_given, row.prompt, -row.length))
 
 
-def _split(rows: Sequence[_Row], tokens: int) -> list[list[_Row]]:
+def _single(rows: Sequence[_Row]) -> list[list[_Row]]:
+    return [[row] for row in rows]
+
+
+def _of_whole_rollouts(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """The rows by what they hold parts of: those of a rollout are together, and those that share rows with it."""
+    blocks: dict[int, list[_Row]] = {}
+    for row in rows:
+        joined = {id(block): block for member in row.members if (block := blocks.get(member.rollout))}
+        whole = [*(row for block in joined.values() for row in block), row]
+        blocks.update((member.rollout, whole) for row in whole for member in row.members)
+    return list({id(block): block for block in blocks.values()}.values())
+
+
+def _split(blocks: Sequence[list[_Row]], tokens: int) -> list[list[_Row]]:
+    """Micro-batches of rows. Those of a block are in the same one."""
     batches: list[list[_Row]] = []
     prompts: set[bytes] = set()
     given = length = 0
-    for row in rows:
-        prompts.add(row.prompt)
-        given, length = max(given, row.num_given), max(length, row.length)
-        if not batches or len(prompts) * given + (len(batches[-1]) + 1) * length > tokens:
+    for block in blocks:
+        own = {row.prompt for row in block}
+        own_given, own_length = max(row.num_given for row in block), max(row.length for row in block)
+        prompts, given, length = prompts | own, max(given, own_given), max(length, own_length)
+        if not batches or len(prompts) * given + (len(batches[-1]) + len(block)) * length > tokens:
             batches.append([])
-            prompts, given, length = {row.prompt}, row.num_given, row.length
-        batches[-1].append(row)
+            prompts, given, length = own, own_given, own_length
+        batches[-1] += block
     return batches
 
 
@@ -177,6 +200,7 @@ def _microbatch(rows: list[_Row]) -> MicroBatch[Arrays]:
     samples = [member.sample for _, _, member in members]
     trained = [np.flatnonzero(sample.loss_mask) for sample in samples]
     counts = [len(positions) for positions in trained]
+    _, rollouts = np.unique([member.rollout for _, _, member in members], return_inverse=True)
     sources = [
         np.where(
             positions + row.num_held > 0,
@@ -195,11 +219,11 @@ def _microbatch(rows: list[_Row]) -> MicroBatch[Arrays]:
         prompt_lengths=np.array([len(prompt) for prompt in prompts], dtype=np.int64),
         prompts=np.array([numbers[row.prompt] for row in rows if row.prompt], dtype=np.int64),
         input_ids=input_ids,
-        samples=np.repeat(np.arange(len(samples)), counts),
+        rollouts=np.repeat(rollouts, counts),
         sources=np.concatenate(sources),
         targets=np.concatenate([s.token_ids[s.loss_mask] for s in samples]).astype(np.int64),
         behavior_logprobs=np.concatenate([sample.behavior_logprobs[sample.loss_mask] for sample in samples]),
-        advantages=per_token([sample.advantage for sample in samples]),
+        advantages=np.concatenate([sample.token_advantages for sample in samples]),
         temperatures=per_token([sample.temperature for sample in samples]),
         token_weights=per_token([member.weight for _, _, member in members]),
         lagged=np.repeat([sample.policy_lag > 0 for sample in samples], counts),

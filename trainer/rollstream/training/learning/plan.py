@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollstream.training.learning.normalization import token_weights
-from rollstream.training.learning.samples import TrainingSample
+from rollstream.training.learning.samples import TrainingSample, rollout_numbers
 from rollstream.training.learning.settings import Normalization
 
 
@@ -27,23 +27,33 @@ class Minibatch:
         """An update of these samples alone."""
         num_tokens = np.array([sample.num_trained_tokens for sample in samples], dtype=np.int64)
         max_tokens = np.array([sample.max_tokens for sample in samples], dtype=np.int64)
-        return cls(samples=tuple(samples), token_weights=token_weights(num_tokens, max_tokens, normalization))
+        weights = token_weights(num_tokens, max_tokens, rollout_numbers(samples), normalization)
+        return cls(samples=tuple(samples), token_weights=weights)
 
 
 def minibatches(
     samples: Sequence[TrainingSample], number: int, normalization: Normalization, generator: np.random.Generator
 ) -> list[Minibatch]:
-    """Split `samples` into `number` shuffled updates of equal size (± 1), each with a token to train.
+    """Split the rollouts of `samples` into `number` shuffled updates of equal size (± 1), each with a token to train.
 
-    There are fewer updates if fewer samples have one. A single one is not shuffled. Raises ValueError if no sample has
-    a token to train.
+    The samples of a rollout stay together. There are fewer updates if fewer rollouts have a token to train. A single
+    update is not shuffled. Raises ValueError if no sample has a token to train.
     """
-    num_parts = min(number, sum(bool(sample.num_trained_tokens) for sample in samples))
+    by_number: dict[int, list[TrainingSample]] = {}
+    for rollout, sample in zip(rollout_numbers(samples).tolist(), samples, strict=True):
+        by_number.setdefault(rollout, []).append(sample)
+    rollouts = list(by_number.values())
+    num_parts = min(number, sum(map(_trains, rollouts)))
     if not num_parts:
         raise ValueError(f"none of {len(samples)} samples has a token to train: drop such groups before the step")
     if num_parts == 1:
         return [Minibatch.of(samples, normalization)]
-    shuffled = [samples[index] for index in generator.permutation(len(samples))]
+    shuffled = [rollouts[index] for index in generator.permutation(len(rollouts))]
     # Dealt out like cards, those with a token to train first: so each part gets one, and its share of the others.
-    dealt = sorted(shuffled, key=lambda sample: not sample.num_trained_tokens)
-    return [Minibatch.of(dealt[part::num_parts], normalization) for part in range(num_parts)]
+    dealt = sorted(shuffled, key=lambda rollout: not _trains(rollout))
+    parts = (dealt[part::num_parts] for part in range(num_parts))
+    return [Minibatch.of([sample for rollout in part for sample in rollout], normalization) for part in parts]
+
+
+def _trains(rollout: Sequence[TrainingSample]) -> bool:
+    return any(sample.loss_mask.any() for sample in rollout)

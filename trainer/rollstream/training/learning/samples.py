@@ -27,7 +27,7 @@ class TrainingSample:
     """
 
     rollout_id: str
-    """Samples of the same rollout have the same one, and no others: a rollout counts once in a mean."""
+    """The same for samples of one rollout, which counts once in a mean; empty: a rollout of its own."""
     group_id: str
     prompt_token_ids: npt.NDArray[np.int32]
     """[P] what the model was given before its first sampled token. A branch was given tokens of earlier turns too."""
@@ -56,6 +56,12 @@ class TrainingSample:
         return int(self.loss_mask.sum())
 
     @property
+    def token_advantages(self) -> npt.NDArray[np.float64]:
+        """[num_trained_tokens] the advantage of each token that trains: the sample's, times the weight of its turn."""
+        weights = np.ones(self.num_trained_tokens) if self.turn_weights is None else self.turn_weights[self.loss_mask]
+        return self.advantage * weights.astype(np.float64)
+
+    @property
     def has_gradient(self) -> bool:
         """Whether anything is learned from it: it has tokens that train, and an advantage that is not 0."""
         return self.advantage != 0 and bool(self.loss_mask.any())
@@ -64,6 +70,13 @@ class TrainingSample:
     def num_tokens(self) -> int:
         """Length of the whole sequence, prompt included."""
         return len(self.prompt_token_ids) + len(self.token_ids)
+
+
+def rollout_numbers(samples: Sequence[TrainingSample]) -> npt.NDArray[np.int64]:
+    """[number of samples] which rollout each sample is of, numbered from 0."""
+    numbers: dict[str | int, int] = {}
+    ids = (sample.rollout_id or place for place, sample in enumerate(samples))
+    return np.array([numbers.setdefault(one, len(numbers)) for one in ids], dtype=np.int64)
 
 
 def imitated(prompt_token_ids: npt.ArrayLike, token_ids: npt.ArrayLike) -> TrainingSample:

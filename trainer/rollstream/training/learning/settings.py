@@ -110,6 +110,11 @@ class ObjectiveSettings(BaseModel):
         return self.clip_low or low, self.clip_high or high
 
     @property
+    def compares_sequences(self) -> bool:
+        """Whether the loss of a token depends on all tokens of its rollout that train."""
+        return self.loss == "gspo"
+
+    @property
     def resolved_normalization(self) -> Normalization:
         return self.normalization or _OWN_NORMALIZATION[self.loss]
 

@@ -1,0 +1,121 @@
+"""The gradient of a minibatch in float64, however its samples are packed and its rollouts are taken apart."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from rollstream.local.tiny_model import write_tiny_model
+from rollstream.training.learning.bounds import ANY_MODEL
+from rollstream.training.learning.plan import Minibatch
+from rollstream.training.learning.samples import TrainedTokens, training_samples
+from tests.harness.builders import a_rollout, a_turn
+from tests.harness.late import Late
+from tests.harness.learners import a_learner, a_sample
+
+torch = Late("torch")
+
+LOSSES = ("grpo", "dr_grpo", "dapo", "gspo", "cispo")
+TOLERANCE = 1e-6  # of the largest; transformers computes norms in float32, whatever the dtype
+RANDOM = np.random.default_rng(3)
+
+
+@pytest.fixture(scope="module")
+def model_path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    write_tiny_model(path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
+    return path
+
+
+def gradient(model_path, samples, **settings):
+    """Number of micro-batches, loss and gradient. The ratio is that to the behavior policy, so it is far from 1."""
+    values = {"dtype": "float64", "old": "behavior", "clip_low": 0.9, "clip_high": 3.0, **settings}
+    learner = a_learner(model_path, **values)
+    batches = learner.pack(Minibatch.of(samples, learner.settings.resolved_normalization))
+    loss = learner.forward_backward(batches)
+    gradients = [parameter.grad.flatten() for parameter in learner.model.parameters()]
+    return len(batches), float(loss), torch.cat(gradients)
+
+
+def check_same(found, expected):
+    assert found[1] == pytest.approx(expected[1], abs=TOLERANCE)
+    largest = float(expected[2].abs().max())
+    assert largest > 1e-3
+    assert float((found[2] - expected[2]).abs().max()) <= TOLERANCE * largest
+
+
+def logprobs(number):
+    return RANDOM.uniform(-4.5, -3.5, number).astype(np.float32)
+
+
+def a_group():
+    """Eight samples of a prompt: two answers are the same, one begins another, one is masked, one is weighed."""
+    prompt = np.arange(3, 23, dtype=np.int32)
+    answers = [RANDOM.integers(3, 60, length).astype(np.int32) for length in (5, 3, 7, 4, 6, 5, 2, 4)]
+    answers[1], answers[2] = answers[0].copy(), answers[0][:3].copy()
+    samples = [
+        a_sample(
+            index,
+            prompt_token_ids=prompt,
+            completion=len(answer),
+            token_ids=answer,
+            behavior_logprobs=logprobs(len(answer)),
+        )
+        for index, answer in enumerate(answers)
+    ]
+    samples[3] = replace(samples[3], loss_mask=np.zeros(4, dtype=np.bool_))
+    samples[4] = replace(samples[4], turn_weights=np.array([0.5, 0.5, 0.5, 2, 2, 2], dtype=np.float32))
+    return samples
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_one_micro_batch_of_eight_is_eight_of_one_and_packed_ones_and_those_that_share_their_prompt(model_path, loss):
+    group = a_group()
+    whole = gradient(model_path, group, loss=loss, tokens_per_microbatch=10_000, share_prompts=False)
+    assert whole[0] == 1
+    for budget, share, least in ((1, False, 5), (60, False, 2), (10_000, True, 1), (30, True, 2)):
+        found = gradient(model_path, group, loss=loss, tokens_per_microbatch=budget, share_prompts=share)
+        assert found[0] >= least
+        check_same(found, whole)
+
+
+def a_turn_of(sampled, given, **fields):
+    ids = np.array(given, dtype=np.int32)
+    values = {"prompt_token_ids": ids, "behavior_logprobs": logprobs(len(sampled))}
+    return a_turn(sampled, **{**values, **fields})
+
+
+def told_in_two_ways():
+    """A rollout of three turns, each of which extends the one before, and the same turns as branches."""
+    first = a_turn_of([11, 12, 13], [3, 4, 5, 6], turn_type="reasoning")
+    second = a_turn_of([14, 15], [7, 8], prefix_turn=0, prefix_tokens=7, turn_type="summarization")
+    third = a_turn_of([16, 17, 18, 1], [9], prefix_turn=1, prefix_tokens=11, turn_type="reasoning", turn_number=1)
+    whole = (first, second, third)
+    # The second turn repeats the first one's last token as its prompt; the third repeats all that came before.
+    before = [3, 4, 5, 6, 11, 12, 13, 7, 8, 14, 15, 9]
+    apart = (
+        first,
+        second.model_copy(update={"prefix_tokens": 6, "prompt_token_ids": np.array([13, 7, 8], dtype=np.int32)}),
+        third.model_copy(
+            update={"prefix_turn": None, "prefix_tokens": 0, "prompt_token_ids": np.array(before, dtype=np.int32)}
+        ),
+    )
+    return whole, apart
+
+
+@pytest.mark.parametrize("budget", [1, 10_000])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_rollout_of_three_samples_is_the_same_as_one(model_path, loss, budget):
+    weights = TrainedTokens(turn_weights={"reasoning/1": 0.5})
+    whole, apart = (
+        training_samples(a_rollout(turns=turns), advantage=1.5, lag=0, bounds=ANY_MODEL, trained=weights)
+        for turns in told_in_two_ways()
+    )
+    assert (len(whole), len(apart)) == (1, 3)
+    others = [a_sample(index, completion=3 + index, behavior_logprobs=logprobs(3 + index)) for index in range(3)]
+    others[2] = replace(others[2], loss_mask=np.zeros(5, dtype=np.bool_))
+    expected = gradient(model_path, [*whole, *others], loss=loss, tokens_per_microbatch=10_000)
+    found = gradient(model_path, [others[0], *apart, *others[1:]], loss=loss, tokens_per_microbatch=budget)
+    # Of gspo a rollout is one sequence, so its samples are in the same micro-batch.
+    assert found[0] == (1 if budget > 1 else 3 if loss == "gspo" else 5)
+    check_same(found, expected)
