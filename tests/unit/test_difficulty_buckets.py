@@ -16,7 +16,6 @@ from rollstream.offline.difficulty.buckets import (
     percentile_cuts,
 )
 from rollstream.offline.difficulty.clusters import MAX_POINTS, cluster_ends
-from rollstream.offline.statistics import wilson
 
 
 def counted(scores: Sequence[float]) -> list[tuple[float, int]]:
@@ -122,24 +121,3 @@ def test_more_different_values_than_points_are_divided_in_bins() -> None:
 def test_fewer_than_four_different_scores_cannot_be_clustered() -> None:
     assert adaptive_cuts([(0.0, 5), (0.5, 3), (1.0, 2)], 0.0, 1.0, 3) is None
     assert adaptive_cuts([(0.0, 5), (0.5, 3), (0.6, 1), (1.0, 2)], 0.0, 1.0, 4) == Cuts(Measure.SCORE, (0.0, 0.5, 0.6))
-
-
-@pytest.mark.parametrize(
-    ("num_passed", "num_samples", "low", "high"),
-    [
-        (0, 0, 0.0, 1.0),
-        (1, 1, 0.2065, 1.0),
-        (0, 1, 0.0, 0.7935),
-        (4, 8, 0.2152, 0.7848),
-        (8, 8, 0.6756, 1.0),
-        (81, 263, 0.2553, 0.3662),
-    ],
-)
-def test_wilson_intervals(num_passed: int, num_samples: int, low: float, high: float) -> None:
-    # 81 of 263 is the example of Newcombe 1998, table I.
-    assert wilson(num_passed, num_samples) == pytest.approx((low, high), abs=5e-5)
-
-
-def test_more_passes_than_samples_are_refused() -> None:
-    with pytest.raises(ValueError, match="3 of 2"):
-        wilson(3, 2)

@@ -1,8 +1,8 @@
 """metadata.json of a run of verifiers, computed from its rows: averages, and pass@k of examples with several samples.
 
 Facts of verifiers: an example's sample passes from `pass_threshold` on, and k is each power of 2 up to the number of
-samples. pass@k = 1 - C(n-c, k) / C(n, k), pass^k = C(c, k) / C(n, k), averaged over the examples. A sample without a
-reward neither passed nor failed: where there is one, no pass figure is given.
+samples; pass@k and pass^k are averaged over the examples. A sample without a reward neither passed nor failed: where
+there is one, no pass figure is given.
 """
 
 import math
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rollstream.environments.pass_rates import pass_all_k, pass_at_k
 from rollstream.offline.convert.verifiers_row import metrics_of
 from rollstream.offline.database import Database
 from rollstream.offline.statistics import RewardStatistics
@@ -58,7 +59,7 @@ class RunFigures:
         [(num_examples, least, most)] = self._database.read("SELECT count(*), min(num), max(num) FROM examples")
         is_even = least == most
         is_judged = is_even and num_examples and not self.rewards.num_without
-        pass_at_k, pass_all_k = self._passes(most) if is_judged else ({}, {})
+        any_passed, all_passed = self._passes(most) if is_judged else ({}, {})
         return {
             "num_examples": num_examples if is_even else self._num_rows,
             "rollouts_per_example": most or 0 if is_even else 1,
@@ -66,8 +67,8 @@ class RunFigures:
             "avg_reward": _finite(self.rewards.mean),
             "avg_metrics": {name: figure.mean for name, figure in self._metrics.items() if figure.num},
             "avg_error": self._num_errors / self._num_rows if self._num_rows else 0.0,
-            "pass_at_k": pass_at_k,
-            "pass_all_k": pass_all_k,
+            "pass_at_k": any_passed,
+            "pass_all_k": all_passed,
             "pass_threshold": PASS_THRESHOLD,
         }
 
@@ -81,10 +82,9 @@ class RunFigures:
         num_examples = sum(times for _, times in counted)
         any_passed, all_passed = dict[str, float](), dict[str, float]()
         for k in _powers(num_samples) if num_samples > 1 else ():
-            ways = math.comb(num_samples, k)
-            failed = sum(times * (math.comb(num_samples - passed, k) / ways) for passed, times in counted)
-            any_passed[str(k)] = 1.0 - failed / num_examples
-            all_passed[str(k)] = sum(times * (math.comb(passed, k) / ways) for passed, times in counted) / num_examples
+            for estimates, of_example in ((any_passed, pass_at_k), (all_passed, pass_all_k)):
+                summed = sum(times * of_example(num_samples, passed, k) for passed, times in counted)
+                estimates[str(k)] = summed / num_examples
         return any_passed, all_passed
 
 

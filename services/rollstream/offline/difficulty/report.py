@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from rollstream.environments.pass_rates import wilson
 from rollstream.offline.difficulty.buckets import BUCKETS, UNKNOWN, Cuts
 from rollstream.offline.difficulty.problems import Problem
 from rollstream.offline.options import Strategy
-from rollstream.offline.statistics import Reasons, RewardStatistics, wilson
+from rollstream.offline.statistics import Reasons, RewardStatistics
 from rollstream.process.files import replacing, writable
 from rollstream.rows.write import write_rows
 
