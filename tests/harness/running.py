@@ -74,9 +74,9 @@ class Run:
         new.replace(path)
         return path
 
-    def start(self, stage: str, **env: str) -> StartedProcess:
-        """Start `rollstream STAGE`, forked as `start_command` does it."""
-        words = (stage, "--config", str(self.config))
+    def start(self, stage: str, *options: str, **env: str) -> StartedProcess:
+        """Start `rollstream STAGE OPTIONS`, forked as `start_command` does it."""
+        words = (stage, *options, "--config", str(self.config))
         return self._keep(start_command(*words, log=self._next_log(), env=_ONE_THREAD | env))
 
     def start_forked(self, main: Callable[[], None]) -> StartedProcess:
@@ -95,6 +95,10 @@ class Run:
         result = CliRunner().invoke(cli, [*words, "--config", str(self.config)], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return result.stdout
+
+    def said(self) -> str:
+        """What the process that started last wrote to its log."""
+        return self.running[-1].said()
 
     def _next_log(self) -> Path:
         return self.directory / f"{len(self.running)}.log"

@@ -16,7 +16,8 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.cli.main import cli
-from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, evaluate, newest_version
+from rollstream.client.evaluate import evaluate, newest_version
+from rollstream.client.evaluation import EvaluationReport, EvaluationRequest
 from rollstream.process.settings.base import KafkaSettings
 from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
@@ -110,7 +111,7 @@ def test_the_report_averages_what_was_scored_and_counts_the_rest(settings: Produ
         (FailureCode.VERSION_GONE, 2, "gone"),
         (FailureCode.DEADLINE, 1, "no answer within 2.5 s"),
     }
-    assert [str(prompt.failure) for prompt in first.prompts[:3]] == [
+    assert [str(prompt.samples[0].failure) for prompt in first.prompts[:3]] == [
         "version_gone: gone",
         "version_gone: sampled by version [3, 4], wanted 3",
         "deadline: no answer within 2.5 s",
@@ -155,7 +156,8 @@ def command(settings: ProducerSettings, directory: Path, *words: str) -> Result:
 def test_an_environment_that_cannot_be_loaded_is_for_a_person_to_mend(
     settings: ProducerSettings, environment: str, why: str, tmp_path: Path
 ) -> None:
-    result = command(settings, tmp_path, "--version", "1", "--environment", environment)
+    publish_weights(settings, published(1))
+    result = command(settings, tmp_path, "--environment", environment)
     assert isinstance(result.exception, ConfigurationError), result.output
     assert why in str(result.exception)
 

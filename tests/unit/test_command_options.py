@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from rollstream.archive import options as archive
 from rollstream.cli.command_options import options_of
 from rollstream.cli.main import cli
+from rollstream.client import options as client
 from rollstream.offline import options as offline
 from rollstream.process.settings.keys import keys_of
 from rollstream.process.settings.options import ARGUMENT, TIME, CommandOptions
@@ -20,6 +21,7 @@ COLLECT = ("collect", "x", "--output", "o", "--model", "m")
 SCORES = ("analyze-rewards", "--rollouts", "r")
 DIFFICULTY = ("filter-difficulty", "--data_path", "d")
 ARCHIVE = ("archive", "--output", "o")
+EVALUATE = ("evaluate", "--config", "x.toml")
 REPLAY = ("replay", "a", "--output", "o.jsonl")
 
 
@@ -87,6 +89,12 @@ REPLAY = ("replay", "a", "--output", "o.jsonl")
         (("prompt", "x", "--max-tokens", "9" * 20), ("'--max-tokens'", "1<=x<=2147483647")),
         (("prompt", "text \udcff"), ("not UTF-8",)),
         (("evaluate", "--deadline", "nan"), ("'--deadline'", "finite")),
+        (("evaluate", "--samples", "257"), ("'--samples'", "1<=x<=256")),
+        (("evaluate", "--samples", "8", "--temperature", "0"), ("'--temperature'", "0.01")),
+        ((*EVALUATE, "--follow"), ("--follow", "--output")),
+        ((*EVALUATE, "--follow", "--output", "o", "--version", "3"), ("--follow", "--version")),
+        ((*EVALUATE, "--output", "o"), ("--output", "--follow")),
+        ((*EVALUATE, "--health-port", "0"), ("--health-port", "--follow")),
         (("evaluate", "--num-prompts", "9" * 20), ("'--num-prompts'", "1<=x<=2147483647")),
         (("demo", "--learning-rate", "nan"), ("'--learning-rate'", "finite")),
         (("demo", "--seed", "9" * 20), ("'--seed'", "x<=")),
@@ -160,7 +168,7 @@ def test_a_field_is_an_option_and_nothing_else_is_needed() -> None:
 def test_every_option_of_an_offline_command_says_what_it_means() -> None:
     models = [
         found
-        for found in (*vars(offline).values(), *vars(archive).values())
+        for found in (*vars(offline).values(), *vars(archive).values(), *vars(client).values())
         if isinstance(found, type) and issubclass(found, CommandOptions)
     ]
     assert len(models) > 10

@@ -5,16 +5,14 @@ is reported.
 """
 
 import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rollstream.process.fleet import Fleet, shares_of
+from rollstream.process.fleet import Fleet, beating, shares_of
 from rollstream.process.settings.address import revealed
 from rollstream.producers.settings import ProducerSettings
 
 _LOG = logging.getLogger(__name__)
-_BEAT_SECONDS = 2.0
 
 
 class ShareReport:
@@ -47,21 +45,10 @@ class ShareReport:
 
 @contextmanager
 def reported(settings: ProducerSettings) -> Iterator[None]:
-    """Report the share while the block runs, in a thread of its own, so that a slow Redis does not delay prompts."""
+    """Report the share while the block runs."""
     if settings.redis_url is None:
         yield
         return
-    report, ended = ShareReport(Fleet(revealed(settings.redis_url), settings.run), settings), threading.Event()
-
-    def keep_beating() -> None:
-        report.beat()
-        while not ended.wait(_BEAT_SECONDS):
-            report.beat()
-
-    thread = threading.Thread(target=keep_beating, name="shares", daemon=True)
-    thread.start()
-    try:
+    report = ShareReport(Fleet(revealed(settings.redis_url), settings.run), settings)
+    with beating(report.beat):
         yield
-    finally:
-        ended.set()
-        thread.join()

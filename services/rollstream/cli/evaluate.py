@@ -1,49 +1,67 @@
-"""`rollstream evaluate`: score a weight version on held-out prompts."""
+"""`rollstream evaluate`: score weight versions on held-out prompts, one or each as it is published."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from rollstream.cli.options import FiniteRange, config_option, connected, json_option, whole
+from rollstream.cli.command_options import options_of
+from rollstream.cli.options import config_option, connected, json_option
+from rollstream.client.options import EvaluateOptions
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
+
+if TYPE_CHECKING:
+    from rollstream.bus.run import Run
+    from rollstream.client.evaluation import EvaluationRequest
 
 
 @click.command("evaluate")
+@options_of(EvaluateOptions)
 @config_option
-@click.option("--version", type=whole(0), help="Weight version; default: the newest.")
-@click.option("--environment", help="Environment whose prompts are asked; default: the producer's.")
-@click.option("--num-prompts", default=512, show_default=True, type=whole(1), help="Held-out prompts.")
-@click.option(
-    "--deadline", default=600.0, show_default=True, type=FiniteRange(1), help="Seconds to wait for the last answer."
-)
 @json_option
-def command(
-    config: Path | None, version: int | None, environment: str | None, num_prompts: int, deadline: float, as_json: bool
-) -> None:
-    """Ask one weight version held-out prompts, with greedy sampling, and print the mean reward.
+def command(options: EvaluateOptions, config: Path | None, as_json: bool) -> None:
+    """Ask a weight version held-out prompts; print the mean reward and, of several samples, pass@k.
 
-    A generator and a scorer of the run must be running. If not one prompt is scored, the exit code is 70.
+    A generator and a scorer of the run must be running. If not one prompt is scored, the exit code is 70. --follow goes
+    on with newer versions: training never waits for it.
     """
-    from rollstream.client.evaluate import EvaluationRequest, newest_version
+    from rollstream.client.evaluation import EvaluationRequest
     from rollstream.producers.settings import ProducerSettings
-    from rollstream.views.evaluation import evaluate_with_progress, show
 
     settings = ProducerSettings.load(config)
-    name = environment or settings.environment
+    name = options.environment or settings.environment
     if not name:
         raise ConfigurationError("the producer has no environment: say which with --environment")
-    run = connected(settings, deadline)
     request = EvaluationRequest(
         environment=name,
-        weight_version=newest_version(run) if version is None else version,
+        weight_version=options.version or 0,
         environments=settings.environments,
-        num_prompts=num_prompts,
-        deadline_seconds=deadline,
+        num_prompts=options.num_prompts,
+        num_samples=options.samples,
+        temperature=options.temperature,
+        pass_threshold=options.pass_threshold,
+        deadline_seconds=options.deadline,
     )
-    report = evaluate_with_progress(run, request, is_shown=not as_json)
+    run = connected(settings, options.deadline)
+    if options.follow:
+        from rollstream.cli.evaluating import follow
+
+        follow(run, request, options, settings)
+    else:
+        _evaluate_once(run, request, options.version, as_json=as_json)
+
+
+def _evaluate_once(run: "Run", request: "EvaluationRequest", version: int | None, *, as_json: bool) -> None:
+    from dataclasses import replace
+
+    from rollstream.client.evaluate import existing_version, newest_version
+    from rollstream.views.evaluation import evaluate_with_progress, show
+
+    wanted = newest_version(run) if version is None else existing_version(run, version)
+    report = evaluate_with_progress(run, replace(request, weight_version=wanted), is_shown=not as_json)
     show(report, as_json=as_json)
     if report.mean_reward is None:
         raise BrokenWorldError(
-            f"none of {num_prompts} prompts was scored; the reasons are above, and `rollstream status` shows whether "
-            "generators and scorers run"
+            f"none of {request.num_prompts} prompts was scored; the reasons are above, and `rollstream status` shows "
+            "whether generators and scorers run"
         )

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollstream.cli.options import json_option, settings_option
+from rollstream.process.fleet import EVALUATING
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.weights import WeightsApplied
@@ -45,7 +46,7 @@ def command(once: bool, as_json: bool, settings: StageSettings) -> None:
 
 def rendered(snapshot: Snapshot) -> RenderableType:
     """The state in the order in which people look: a terminal of 24 lines cuts off what comes last."""
-    parts = (_head, _metrics, _lags, _fleet, _producers, _newest, _topics)
+    parts = (_head, _metrics, _evaluations, _lags, _fleet, _producers, _newest, _topics)
     return Group(*(part(snapshot) for part in parts))
 
 
@@ -75,6 +76,17 @@ def _head(snapshot: Snapshot) -> Text:
 def _metrics(snapshot: Snapshot) -> Text:
     found = snapshot.step.metrics if snapshot.step else {}
     return cell("  ".join(f"{name} {found[name]:.4g}" for name in _METRICS if name in found))
+
+
+def _evaluations(snapshot: Snapshot) -> Table:
+    """What the processes that evaluate say of the newest version that they evaluated; anyone may have said it."""
+    columns = ("environment", "version", "reward", "passes", "prompts")
+    rows = (
+        tuple(state.get(column, "") for column in columns)
+        for state in snapshot.members.values()
+        if state.get("stage") == EVALUATING
+    )
+    return _table(("evaluation of", *columns[1:]), rows)
 
 
 def _lags(snapshot: Snapshot) -> Table:

@@ -1,103 +1,87 @@
-"""Evaluates a weight version: greedy answers to held-out prompts, and their mean reward.
+"""Evaluates a weight version: answers to held-out prompts, how often they pass, and their mean reward.
 
 Produces `eval-prompts` and consumes `eval-scored`. The same generators and scorers work on them as on training prompts.
 The trainer does not read these topics.
 """
 
 import uuid
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import islice
-from statistics import fmean
 from time import monotonic
 
 from rollstream.bus.deliveries import Deliveries
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
+from rollstream.client.evaluation import (
+    EvaluatedPrompt,
+    EvaluatedSample,
+    EvaluationReport,
+    EvaluationRequest,
+    report_of,
+)
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment, Task
 from rollstream.history.passing import read_entries, read_versions
-from rollstream.process.settings.declared import Declaration
+from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import group_id
-from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose
+from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling, refuse_out_of_bounds
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationRequest:
-    """What to evaluate: the first `num_prompts` tasks of the environment's `evaluate` split under `seed`."""
-
-    environment: str
-    weight_version: int
-    environments: Mapping[str, Declaration] = field(default_factory=dict)
-    num_prompts: int = 512
-    seed: int = 0
-    deadline_seconds: float = 600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluatedPrompt:
-    """One prompt with its answer. `reward` is None unless the wanted version answered and the answer was scored."""
-
-    prompt: PromptSubmitted
-    status: Status
-    failure: Failure | None
-    answer: str
-    reward: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FailureCount:
-    """How many prompts did not complete for one reason. `example` is the message of the first."""
-
-    code: FailureCode
-    count: int
-    example: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationReport:
-    """The result of an evaluation. Failed and unresolved prompts have no reward, and the mean leaves them out."""
-
-    environment: str
-    weight_version: int
-    num_completed: int
-    num_failed: int
-    num_unresolved: int
-    mean_reward: float | None
-    failures: tuple[FailureCount, ...]
-    prompts: tuple[EvaluatedPrompt, ...]
+_SampleKey = tuple[str, int]
+"""Group and sample_index."""
 
 
 def evaluate(
-    run: Run, request: EvaluationRequest, on_progress: Callable[[int], None] = lambda _answered: None
+    run: Run,
+    request: EvaluationRequest,
+    on_progress: Callable[[int], None] = lambda _answered: None,
+    stop: Stop | None = None,
 ) -> EvaluationReport:
-    """Submit the prompts, and wait until all are answered or the deadline is over.
+    """Submit the prompts, and wait until all are answered, the deadline is over, or `stop` is asked.
 
-    `on_progress` is called with the number of prompts that are answered so far.
+    `on_progress` is called with the number of samples that are answered so far.
 
-    Raises `ConfigurationError` if the weight version does not exist, or if the environment's `evaluate` split has too
-    few tasks.
+    Raises `ConfigurationError` if the environment's `evaluate` split has too few tasks, or no sampling for several
+    samples.
     """
     environment = load_environment(request.environment, request.environments)
-    _refuse_unknown_version(run, request.weight_version)
-    prompts = {prompt.group_id: prompt for prompt in _prompts(run.name, request, environment)}
+    sampling = _sampling(request, environment)
+    prompts = {prompt.group_id: prompt for prompt in _prompts(run.name, request, environment, sampling)}
     # The end must be known before the first answer can arrive.
     with run.reader(EVAL_SCORED, start=run.ends(EVAL_SCORED)) as reader:
         _submit(run, prompts)
-        answers = _collected(run, request, reader, prompts, on_progress)
-    return _report(request, [_evaluated(request, prompt, answers.get(group)) for group, prompt in prompts.items()])
+        answers = _collected(run, request, reader, prompts, on_progress, stop or Stop())
+    late = Failure(code=FailureCode.DEADLINE, message=f"no answer within {request.deadline_seconds:g} s")
+    missing = EvaluatedSample(status=Status.UNRESOLVED, failure=late)
+    evaluated = [
+        EvaluatedPrompt(
+            prompt=prompt,
+            samples=tuple(answers.get((group, index), missing) for index in range(request.num_samples)),
+        )
+        for group, prompt in prompts.items()
+    ]
+    return report_of(request, sampling.temperature, evaluated)
 
 
 def newest_version(run: Run) -> int:
     """The newest weight version of the run's model; raises `ConfigurationError` if there is none."""
     return max(_versions(run))
+
+
+def existing_version(run: Run, wanted: int) -> int:
+    """`wanted`; raises `ConfigurationError` if there is no such version: its prompts would only wait, and then fail."""
+    versions = _versions(run)
+    if wanted not in versions:
+        raise ConfigurationError(
+            f"run {run.name} has no weight version {wanted} of {run.model!r}; the newest is {max(versions)}: name one "
+            "that `rollstream weights list` shows"
+        )
+    return wanted
 
 
 def _versions(run: Run) -> set[int]:
@@ -108,17 +92,25 @@ def _versions(run: Run) -> set[int]:
     return versions
 
 
-def _refuse_unknown_version(run: Run, wanted: int) -> None:
-    # Its prompts would only wait in the generators, and then fail.
-    versions = _versions(run)
-    if wanted not in versions:
+def sampling_of(request: EvaluationRequest) -> Sampling:
+    """How the samples will be drawn. Raises `ConfigurationError` if the environment can't be loaded, or as above."""
+    return _sampling(request, load_environment(request.environment, request.environments))
+
+
+def _sampling(request: EvaluationRequest, environment: Environment) -> Sampling:
+    usual = 0.0 if request.num_samples == 1 else environment.sampling.temperature
+    temperature = usual if request.temperature is None else request.temperature
+    if request.num_samples > 1 and not temperature:
         raise ConfigurationError(
-            f"run {run.name} has no weight version {wanted} of {run.model!r}; the newest is {max(versions)}: name one "
-            "that `rollstream weights list` shows"
+            f"{request.num_samples} samples of environment {environment.name} at temperature 0 would all be the same: "
+            "name a --temperature above 0"
         )
+    return environment.sampling.model_copy(update={"temperature": temperature, "seed": None})
 
 
-def _prompts(run: str, request: EvaluationRequest, environment: Environment) -> Iterator[PromptSubmitted]:
+def _prompts(
+    run: str, request: EvaluationRequest, environment: Environment, sampling: Sampling
+) -> Iterator[PromptSubmitted]:
     tasks = list(islice(environment.tasks("evaluate", request.seed), request.num_prompts))
     if len(tasks) < request.num_prompts:
         raise ConfigurationError(
@@ -128,11 +120,13 @@ def _prompts(run: str, request: EvaluationRequest, environment: Environment) -> 
     # Different in each evaluation, so that a second one of the same version gets new group ids and new answers.
     dataset = f"{environment.name}/evaluate/{request.seed}/{uuid.uuid4().hex[:12]}"
     for row, task in enumerate(tasks):
-        yield _prompt(run, request, environment, task, source=PromptSource(dataset=dataset, row=row))
+        prompt = _prompt(run, request, task, sampling, source=PromptSource(dataset=dataset, row=row))
+        refuse_out_of_bounds(prompt)
+        yield prompt
 
 
 def _prompt(
-    run: str, request: EvaluationRequest, environment: Environment, task: Task, *, source: PromptSource
+    run: str, request: EvaluationRequest, task: Task, sampling: Sampling, *, source: PromptSource
 ) -> PromptSubmitted:
     prompt_id = f"{source.dataset}/{source.row}"
     return PromptSubmitted(
@@ -143,8 +137,8 @@ def _prompt(
         environment=request.environment,
         messages=task.messages,
         reference_answer=task.reference_answer,
-        sampling=environment.sampling.model_copy(update={"temperature": 0.0, "seed": None}),
-        group_size=1,
+        sampling=sampling,
+        group_size=request.num_samples,
         metadata={**task.metadata, "task_id": task.task_id},
         source=source,
         producer="evaluate",
@@ -167,59 +161,33 @@ def _collected(
     reader: TopicReader,
     prompts: Mapping[str, PromptSubmitted],
     on_progress: Callable[[int], None],
-) -> dict[str, RolloutScored]:
-    """The best answer of each group: a completed one beats the others, else the first wins."""
+    stop: Stop,
+) -> dict[_SampleKey, EvaluatedSample]:
+    """The best answer of each sample: a completed one beats the others, else the first wins."""
     deadline = monotonic() + request.deadline_seconds
-    answers: dict[str, RolloutScored] = {}
-    while len(answers) < len(prompts) and monotonic() < deadline:
+    answers: dict[_SampleKey, EvaluatedSample] = {}
+    num_wanted = len(prompts) * request.num_samples
+    while len(answers) < num_wanted and monotonic() < deadline and not stop.is_asked:
         for message in reader.poll(timeout_seconds=0.2):
             scored = run.decoded(EVAL_SCORED, message)
-            if scored is not None and scored.rollout.group_id in prompts:
-                _keep_better(answers, scored)
+            if scored is None or scored.rollout.group_id not in prompts:
+                continue
+            key = (scored.rollout.group_id, scored.rollout.sample_index)
+            known = answers.get(key)
+            if key[1] < request.num_samples and (known is None or known.status is not Status.COMPLETED):
+                answers[key] = _evaluated(request, scored)
         on_progress(len(answers))
     return answers
 
 
-def _keep_better(answers: dict[str, RolloutScored], scored: RolloutScored) -> None:
-    group = scored.rollout.group_id
-    if group not in answers or answers[group].scoring.status is not Status.COMPLETED:
-        answers[group] = scored
-
-
-def _evaluated(request: EvaluationRequest, prompt: PromptSubmitted, scored: RolloutScored | None) -> EvaluatedPrompt:
-    if scored is None:
-        late = Failure(code=FailureCode.DEADLINE, message=f"no answer within {request.deadline_seconds:g} s")
-        return EvaluatedPrompt(prompt=prompt, status=Status.UNRESOLVED, failure=late, answer="", reward=None)
-    turns = scored.rollout.turns
-    answer = turns[-1].text if turns else ""
-    scoring = scored.scoring
+def _evaluated(request: EvaluationRequest, scored: RolloutScored) -> EvaluatedSample:
+    turns, scoring = scored.rollout.turns, scored.scoring
     status, failure, reward = scoring.status, scoring.failure, scoring.reward
     sampled_by = set(scored.rollout.weight_versions)
     if sampled_by - {request.weight_version}:
         status, reward = Status.UNRESOLVED, None
         other = f"sampled by version {sorted(sampled_by)}, wanted {request.weight_version}"
         failure = Failure(code=FailureCode.VERSION_GONE, message=other)
-    return EvaluatedPrompt(prompt=prompt, status=status, failure=failure, answer=answer, reward=reward)
-
-
-def _report(request: EvaluationRequest, prompts: list[EvaluatedPrompt]) -> EvaluationReport:
-    counts = Counter(prompt.status for prompt in prompts)
-    rewards = [prompt.reward for prompt in prompts if prompt.reward is not None]
-    return EvaluationReport(
-        environment=request.environment,
-        weight_version=request.weight_version,
-        num_completed=counts[Status.COMPLETED],
-        num_failed=counts[Status.FAILED],
-        num_unresolved=counts[Status.UNRESOLVED],
-        mean_reward=fmean(rewards) if rewards else None,
-        failures=_failure_counts([prompt.failure for prompt in prompts if prompt.failure is not None]),
-        prompts=tuple(prompts),
-    )
-
-
-def _failure_counts(failures: list[Failure]) -> tuple[FailureCount, ...]:
-    examples: dict[FailureCode, str] = {}
-    for failure in failures:
-        examples.setdefault(failure.code, failure.message)
-    counts = Counter(failure.code for failure in failures)
-    return tuple(FailureCount(code=code, count=count, example=examples[code]) for code, count in counts.items())
+    # Of many samples of long answers one a prompt is kept for people.
+    answer = turns[-1].text if turns and scored.rollout.sample_index == 0 else ""
+    return EvaluatedSample(status=status, failure=failure, answer=answer, reward=reward)

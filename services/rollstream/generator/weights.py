@@ -13,17 +13,16 @@ record that can't be read is passed over.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import takewhile
 
-from rollstream.bus.message import KafkaMessage
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
+from rollstream.history.published import PublishedVersions
 from rollstream.history.weight_store import WeightStore
 from rollstream.schemas.errors import (
     ConfigurationError,
@@ -33,7 +32,7 @@ from rollstream.schemas.errors import (
     WeightStoreError,
 )
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.topics import WEIGHTS, WEIGHTS_APPLIED
+from rollstream.schemas.topics import WEIGHTS_APPLIED
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsKind, WeightsPublished
 
 _LOG = logging.getLogger(__name__)
@@ -42,9 +41,6 @@ _LONGEST_BACKOFF_SECONDS = 60.0
 # Trainers keep far fewer versions, so the files of older ones are deleted.
 _MOST_ANCESTORS = 256
 _LONGEST_ERROR = 1000
-_POLL_SECONDS = 0.2
-# A version takes two offsets: its record and the end of its transaction.
-_FIRST_BLOCK = 256
 
 
 @dataclass(eq=False, kw_only=True)
@@ -223,44 +219,6 @@ class WeightWatcher:
             applied_at=utc_now(),
         )
         await self.publisher.publish(self.run.out_record(WEIGHTS_APPLIED, applied))
-
-
-class PublishedVersions:
-    """Reads `weights` from its end: a joining generator needs the newest version, hardly ever an old one.
-
-    Gives the versions of the run's model. Records that can't be read are passed over. For one thread.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        run.make_codecs(WEIGHTS)
-        ((self._partition, (self._first, end)),) = run.bounds(WEIGHTS).items()
-        self._num_older = _FIRST_BLOCK
-        self._oldest = max(self._first, end - self._num_older)
-        self._reader = run.reader(WEIGHTS, start={self._partition: self._oldest}, follows=True)
-
-    @property
-    def at_end(self) -> bool:
-        """Whether everything was read that is there. Before that the newest version is not known."""
-        return self._reader.at_end()
-
-    def newer(self) -> list[WeightsPublished]:
-        """What has come since the last call, at first the newest block; waits a moment if there is nothing."""
-        return self._readable(self._reader.poll(500, _POLL_SECONDS))
-
-    def older(self) -> list[WeightsPublished] | None:
-        """The block before all that was read, oldest first, twice as long as the last one; None at the log's start."""
-        if self._oldest == self._first:
-            return None
-        end = self._oldest
-        self._num_older *= 2
-        self._oldest = max(self._first, end - self._num_older)
-        with self._run.reader(WEIGHTS, start={self._partition: self._oldest}) as reader:
-            return self._readable(takewhile(lambda message: message.offset < end, reader.to_end()))
-
-    def _readable(self, messages: Iterable[KafkaMessage]) -> list[WeightsPublished]:
-        records = [self._run.decoded(WEIGHTS, message) for message in messages]
-        return [record for record in records if record is not None and record.model == self._run.model]
 
 
 def _refuse_unknown_kind(record: WeightsPublished) -> None:

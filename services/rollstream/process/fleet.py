@@ -2,15 +2,20 @@
 
 import json
 import logging
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     import redis
 
 _LOG = logging.getLogger(__name__)
+EVALUATING: Final = "evaluate"
+"""The stage that a process reports which evaluates a run's versions."""
 _TTL_SECONDS = 15
+_BEAT_SECONDS = 2.0
 _MOST_CHARACTERS = 1024
 _LARGEST = 1e9
 # Redis looks at 10 keys a call by default; a database with many other keys would take many calls.
@@ -84,6 +89,25 @@ class Fleet:
         if not self._is_reported_gone:
             _LOG.warning("Redis is gone, the fleet is not shown until it is back: %s", error)
             self._is_reported_gone = True
+
+
+@contextmanager
+def beating(beat: Callable[[], None]) -> Iterator[None]:
+    """Call `beat` now and then while the block runs, in a thread of its own, so that a slow Redis delays nothing."""
+    ended = threading.Event()
+
+    def keep_beating() -> None:
+        beat()
+        while not ended.wait(_BEAT_SECONDS):
+            beat()
+
+    thread = threading.Thread(target=keep_beating, name="fleet", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _state(text: str | bytes | None) -> dict[str, Any] | None:

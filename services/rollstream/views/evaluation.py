@@ -1,6 +1,5 @@
-"""What `rollstream evaluate` shows: a progress bar while it runs, then a table or JSON."""
+"""What `rollstream evaluate` shows: a progress bar while it runs, then a table or JSON; and a line for `status`."""
 
-from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -9,7 +8,9 @@ from rich.progress import Progress
 from rich.table import Table
 
 from rollstream.bus.run import Run
-from rollstream.client.evaluate import EvaluatedPrompt, EvaluationReport, EvaluationRequest, evaluate
+from rollstream.client.evaluate import evaluate
+from rollstream.client.evaluation import EvaluatedPrompt, EvaluationReport, EvaluationRequest
+from rollstream.client.metrics import exported_ks
 from rollstream.rows.conversation import REFERENCE
 from rollstream.views.rendering import cell, json_text
 
@@ -19,7 +20,7 @@ _NUM_EXAMPLES = 5
 def evaluate_with_progress(run: Run, request: EvaluationRequest, *, is_shown: bool) -> EvaluationReport:
     """Evaluate, with a progress bar on standard error if `is_shown`."""
     with Progress(console=Console(stderr=True), disable=not is_shown, transient=True) as progress:
-        task = progress.add_task(f"version {request.weight_version}", total=request.num_prompts)
+        task = progress.add_task(f"version {request.weight_version}", total=request.num_prompts * request.num_samples)
         return evaluate(run, request, lambda answered: progress.update(task, completed=answered))
 
 
@@ -27,17 +28,36 @@ def show(report: EvaluationReport, *, as_json: bool) -> None:
     if as_json:
         click.echo(json_text(_plain(report)))
         return
-    reward = "none scored" if report.mean_reward is None else f"{report.mean_reward:.3f}"
-    title = cell(f"{report.environment}, version {report.weight_version}: mean reward {reward}")
+    title = cell(f"{report.environment}, version {report.weight_version}: mean reward {reward_of(report)}")
     table = Table("prompt", "answer", "reference", "reward", title=title)
     for prompt in report.prompts[:_NUM_EXAMPLES]:
         table.add_row(*(cell(_shortened(part)) for part in _row(prompt)))
     console = Console()
     console.print(table)
-    counts = f"{report.num_completed} completed, {report.num_failed} failed, {report.num_unresolved} unresolved"
-    console.print(counts, highlight=False)
+    if report.num_samples > 1 and report.pass_at_k:
+        console.print(passes_of(report), highlight=False)
+    console.print(counts_of(report), highlight=False)
     for line in (f"{failure.count} x {failure.code.value}: {failure.example}" for failure in report.failures):
         console.print(cell(line, "red"))
+
+
+def reward_of(report: EvaluationReport) -> str:
+    """The mean reward with its 95 % interval."""
+    if report.mean_reward is None:
+        return "none scored"
+    interval = report.reward_interval
+    return f"{report.mean_reward:.3f}" + (f" (95 %: {interval[0]:.3f} to {interval[1]:.3f})" if interval else "")
+
+
+def passes_of(report: EvaluationReport) -> str:
+    """pass@k of the exported k; empty if nothing was scored."""
+    passes = ((k, report.pass_at_k.get(k)) for k in exported_ks(report.num_samples))
+    return ", ".join(f"pass@{k} {estimate:.3f}" for k, estimate in passes if estimate is not None)
+
+
+def counts_of(report: EvaluationReport) -> str:
+    """How the prompts ended."""
+    return f"{report.num_completed} completed, {report.num_failed} failed, {report.num_unresolved} unresolved"
 
 
 def _row(prompt: EvaluatedPrompt) -> tuple[str, str, str, str]:
@@ -52,8 +72,6 @@ def _shortened(text: str) -> str:
 
 
 def _plain(report: EvaluationReport) -> dict[str, Any]:
-    counts = asdict(replace(report, prompts=()))
-    del counts["prompts"]
     names = ("prompt", "answer", REFERENCE, "reward")
     rows = [dict(zip(names, _row(prompt), strict=True)) for prompt in report.prompts[:_NUM_EXAMPLES]]
-    return {**counts, "examples": rows}
+    return {**report.as_plain(), "examples": rows}

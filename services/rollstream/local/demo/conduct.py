@@ -18,7 +18,8 @@ from threading import Event, get_native_id
 from rich.console import Console
 
 from rollstream.bus.run import Run
-from rollstream.client.evaluate import EvaluationReport, EvaluationRequest, evaluate
+from rollstream.client.evaluate import evaluate
+from rollstream.client.evaluation import EvaluationReport, EvaluationRequest
 from rollstream.history.ledger import surviving
 from rollstream.history.passing import read_entries
 from rollstream.local.cores import divide_cores
