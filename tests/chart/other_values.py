@@ -13,10 +13,12 @@ _OF_THE_CHART: Final = {
     "generator.engine.tensor_parallel_size", "generator.engine.nodes",
     "trainer.checkpoints",
 }  # fmt: skip
-# A trainer that ends is refused by the chart, and so are headers and keys, which are secret. The cap is not for
-# `old = "behavior"`, which another value is.
+# A trainer that ends is refused by the chart, and so are headers and keys, which are secret. Corrections are not for
+# `old = "behavior"`, and a scale not for `advantages = "constant"`, which other values are.
 _LEFT_OUT: Final = {
-    "trainer.num_steps", "trainer.learning.importance_cap", "tracing.headers", "generator.engine.http.api_key",
+    "trainer.num_steps", "trainer.learning.correction", "trainer.learning.importance_cap",
+    "trainer.learning.importance_floor", "trainer.learning.scale_advantages", "tracing.headers",
+    "generator.engine.http.api_key",
 }  # fmt: skip
 # Values that must fit to others.
 _FITTING: Final[dict[str, Any]] = {
@@ -31,6 +33,10 @@ _FITTING: Final[dict[str, Any]] = {
     "trainer.source_run": "other-run",
     "trainer.buffer_groups": 99,
     "trainer.keep_versions": 77,
+    "trainer.learning.loss": "grpo",
+    "trainer.learning.turn_weights": {"reasoning/3": 2.5},
+    "trainer.learning.dtype": "bfloat16",
+    "trainer.learning.kl_estimator": "k1",
     "producer.agent.options": {"a": "b"},
     "producer.sampling.stop": ["\n\n", 'a "quoted" \\ end', "ünïcödé"],
 }

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import Sampling
@@ -15,8 +13,8 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import DropReason, Group, LogPlace, PlacedSample
 from rollstream.trainer.reporting import tokens_by_lag
-from rollstream.training.learning.advantages import group_advantages
 from rollstream.training.learning.bounds import ModelBounds
+from rollstream.training.learning.settings import AdvantageSettings
 from tests.harness.builders import a_failure, a_generator, a_prompt, a_rollout, a_text_turn, a_turn
 
 RULES = AdmissionRules(max_policy_lag=2)
@@ -243,45 +241,20 @@ def test_a_group_that_teaches_nothing_or_would_break_a_step_is_dropped_with_its_
     assert verdict(*samples, rules=rules) is reason
 
 
-@pytest.mark.parametrize(
-    ("rewards", "expected"),
-    [
-        ([1.0, 0.0, 0.0, 0.0], [0.75, -0.25, -0.25, -0.25]),
-        ([1.0, 0.0], [0.5, -0.5]),
-        ([-2.0, 1.0, 4.0], [-3.0, 0.0, 3.0]),
-        ([0.3], [0.0]),
-        ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0]),
-    ],
-)
-def test_an_advantage_is_the_reward_minus_the_mean_of_its_group(rewards, expected):
-    np.testing.assert_allclose(group_advantages(rewards, scale_by_std=False), expected, atol=1e-12)
+def test_a_flat_group_is_admitted_if_the_chosen_advantages_learn_from_it() -> None:
+    flat = [a_rollout(1.0, 0), a_rollout(1.0, 1)]
+    for estimator in ("group_mean", "rloo", "reinforce_plus_plus"):
+        rules = replace(RULES, advantages=AdvantageSettings(advantages=estimator))
+        assert verdict(*flat, rules=rules) is DropReason.NO_SPREAD
+    constant = replace(RULES, advantages=AdvantageSettings(advantages="constant"))
+    assert [sample.advantage for sample in admitted(*flat, rules=constant).training] == [1.0, 1.0]
+    level = replace(RULES, advantages=AdvantageSettings(advantages="constant", baseline=1.0))
+    assert verdict(*flat, rules=level) is DropReason.NO_SPREAD
+    assert not admitted(*flat, rules=replace(RULES, kl_in_reward=True)).has_spread
 
 
-def test_scaling_divides_by_the_sample_standard_deviation():
-    # Deviations -3, 0, 3: variance 18 / 2 = 9, standard deviation 3.
-    np.testing.assert_allclose(group_advantages([-2.0, 1.0, 4.0], scale_by_std=True), [-1.0, 0.0, 1.0], atol=1e-4)
-
-
-@pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf")])
-def test_a_reward_that_is_not_finite_is_refused(reward):
-    with pytest.raises(ValueError, match="must be finite"):
-        group_advantages([1.0, reward], scale_by_std=False)
-    with pytest.raises(ValueError, match="at least one"):
-        group_advantages([], scale_by_std=False)
-
-
-@given(st.lists(st.floats(-100, 100), min_size=1, max_size=16), st.booleans())
-def test_the_advantages_of_a_group_cancel_out(rewards, scale_by_std):
-    assert abs(group_advantages(rewards, scale_by_std=scale_by_std).sum()) < 1e-6
-
-
-@pytest.mark.parametrize("scale_by_std", [False, True])
-@pytest.mark.parametrize("rewards", [[0.7], [1.0, 1.0], [0.1] * 7, [1e9 / 3] * 7, [0.2, 0.3, 0.4], [0.1, 0.2, 0.3]])
-def test_a_reward_that_is_the_mean_has_an_advantage_of_exactly_0(rewards, scale_by_std):
-    advantages = group_advantages(rewards, scale_by_std=scale_by_std)
-    assert advantages[len(rewards) // 2] == 0
-
-
-def test_a_small_difference_of_rewards_is_an_advantage():
-    assert group_advantages([0.0, 0.0, 1e-9], scale_by_std=False).all()
-    assert group_advantages([1.0, 1.0, 1.0 + 1e-9], scale_by_std=False).all()
+def test_a_group_of_one_trains_with_a_constant_baseline_alone() -> None:
+    prompt = a_prompt(group_size=1)
+    assert verdict(a_rollout(1.0, 0, prompt=prompt)) is DropReason.NO_SPREAD
+    constant = replace(RULES, advantages=AdvantageSettings(advantages="constant", baseline=0.25))
+    assert admitted(a_rollout(1.0, 0, prompt=prompt), rules=constant).training[0].advantage == 0.75

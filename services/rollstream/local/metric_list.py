@@ -34,6 +34,7 @@ _UNITS: Final = {
     "tokens": "tokens",
     "entropy": "nats",
     "mismatch_kl": "nats",
+    "trainer_kl": "nats",
     "policy_lag": "steps",
     "reward": "rewards of the environment",
     "version": "number of a version",

@@ -209,10 +209,11 @@ class Trainer:
     def _train(self, batch: Sequence[Admitted], stop: Stop) -> None:
         """One optimizer step, and its commit."""
         # Imports torch, which has been done by now.
+        from rollstream.training.learning.reference import prepared
         from rollstream.training.learning.train_step import train_step
 
         span = step_span(self.tracing, batch)
-        samples = [sample for admitted in batch for sample in admitted.training]
+        samples = prepared(self.learner, [sample for admitted in batch for sample in admitted.training])
         report = train_step(self.learner, samples, step=self.commits.step + 1)
         if report.num_updates == 0:
             for admitted in batch:

@@ -145,6 +145,6 @@ def _learning_settings(demo: DemoOptions) -> dict[str, Any]:
         "minibatches": 1,
         "old": "behavior",
         "threads": 1,
-        "scale_advantages_by_std": True,
+        "scale_advantages": "group",
         "seed": demo.seed,
     }

@@ -3,11 +3,12 @@
 A group is trained on its completed samples if they are at least half of it. The truncated ones among them count in
 the baseline alone, unless the rules say otherwise.
 
-A group has spread if what trains of it has an advantage that is not 0. The truncated samples decide with: of 7 right
-answers and 1 that was cut off the 7 train, at +1/8 each. So they learn that to end in time pays, which no reward
-function said. To compare the rewards of the finished samples alone would drop such a group instead. That costs the
-tokens of every prompt whose answers are right or cut off, and they are the long ones: what a model can do if it ends
-in time would hardly be trained.
+A group has spread if what trains of it has an advantage that is not 0. That is asked of the chosen advantages: with a
+constant baseline a group of equal rewards teaches something. What the step's batch adds later changes no 0.
+The truncated samples decide with: of 7 right answers and 1 that was cut off the 7 train, at +1/8 each. So they learn
+that to end in time pays, which no reward function said. To compare the rewards of the finished samples alone would
+drop such a group instead. That costs the tokens of every prompt whose answers are right or cut off, and they are the
+long ones: what a model can do if it ends in time would hardly be trained.
 """
 
 import logging
@@ -23,6 +24,7 @@ from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
 from rollstream.training.learning.advantages import group_advantages
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
 from rollstream.training.learning.samples import TrainedTokens, TrainingSample, is_truncated, training_samples
+from rollstream.training.learning.settings import AdvantageSettings
 
 LagScope = Literal["group", "token"]
 _LOG = logging.getLogger(__name__)
@@ -41,7 +43,9 @@ class AdmissionRules:
     train_without_spread: bool = False
     train_truncated: bool = False
     turn_weights: Mapping[str, float] = field(default_factory=dict)
-    scale_advantages_by_std: bool = False
+    advantages: AdvantageSettings = field(default_factory=AdvantageSettings)
+    kl_in_reward: bool = False
+    """Whether rewards are lowered by a KL divergence, so that a group of equal ones teaches too."""
     tokenizer_sha256: str = ""
     chat_template_sha256: str = ""
     bounds: ModelBounds = ANY_MODEL
@@ -90,7 +94,7 @@ def _admitted(
     group: Group, completed: tuple[PlacedSample, ...], rules: AdmissionRules, lags: Mapping[int, int]
 ) -> Admitted | DropReason:
     rewards = [sample.scored.scoring.reward or 0.0 for sample in completed]
-    advantages = group_advantages(rewards, scale_by_std=rules.scale_advantages_by_std)
+    advantages = group_advantages(rewards, rules.advantages)
     recent = frozenset(version for version, steps in lags.items() if steps <= rules.max_policy_lag)
     trained = TrainedTokens(
         versions=None if rules.lag_scope == "group" else recent,
@@ -115,7 +119,8 @@ def _admitted(
     if not any(sample.num_trained_tokens for sample in training):
         return DropReason.TOO_OLD if len(recent) < len(lags) else DropReason.UNTRAINABLE
     admitted = Admitted(group=group, scored=completed, training=training)
-    return admitted if admitted.has_spread or rules.train_without_spread else DropReason.NO_SPREAD
+    teaches = admitted.has_spread or rules.kl_in_reward or rules.train_without_spread
+    return admitted if teaches else DropReason.NO_SPREAD
 
 
 def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropReason | None:

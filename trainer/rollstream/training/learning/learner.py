@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
-from rollstream.schemas.errors import BrokenWorldError
+from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.hidden_states import can_share_prompts, on_device
 from rollstream.training.learning.model_files import load_model, resolve_device, save_model
@@ -56,6 +56,8 @@ class Update:
 class Learner:
     """The policy and its optimizer.
 
+    `reference`: a model that stays as it is, which the KL divergence is measured from; None without kl_coefficient.
+
     An `optimizer` of one's own keeps its learning rate; without one it is AdamW with the schedule of the settings.
     `model_path`: where the model's tokenizer lies, which goes along with saved weights.
     """
@@ -77,6 +79,7 @@ class Learner:
         self._schedule = None if optimizer else partial(learning_rate, settings)
         self._model_path = model_path
         self._dtype = DTYPES[settings.dtype]
+        self.reference: Self | None = None
         self._losses: list[Tensor] = []
         self._totals: list[Tensor] = []
         self.tokenizer_sha256 = tokenizer_sha256(model_path) if model_path else ""
@@ -89,6 +92,8 @@ class Learner:
         dtype = torch.float64 if settings.dtype == "float64" else torch.float32
         learner = cls(load_model(model_path, device, dtype), settings, device=device, model_path=model_path)
         refuse_other_heads(learner.model, device)
+        if settings.kl_coefficient:
+            learner.reference = learner._load_reference(settings.reference_path or model_path)
         return learner
 
     @property
@@ -113,7 +118,9 @@ class Learner:
         """
         losses = []
         for batch in batches:
-            loss, totals = loss_and_totals(batch, self._statistics(batch), objective or self.settings)
+            settings = objective or self.settings
+            statistics = self._statistics(batch, entropy_gradient=settings.entropy_coefficient > 0)
+            loss, totals = loss_and_totals(batch, statistics, settings)
             losses.append(self._add(loss))
             self._totals.append(totals)
         return torch.stack(losses).sum()
@@ -155,7 +162,7 @@ class Learner:
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "num_updates": self.num_updates,
-            "settings": self.settings.model_dump(),
+            "settings": self.settings.model_dump(mode="json"),
             "random": [torch.get_rng_state(), *cuda],
         }
 
@@ -209,9 +216,18 @@ class Learner:
                 group["lr"] = self._schedule(self.num_updates)
         self.optimizer.step()
 
-    def _statistics(self, batch: MicroBatch[Tensor]) -> TokenStatistics:
+    def _load_reference(self, path: Path) -> Self:
+        reference = self.from_model(path, self.settings.model_copy(update={"kl_coefficient": 0.0}))
+        if reference.tokenizer_sha256 != self.tokenizer_sha256:
+            raise ConfigurationError(
+                f"the reference model {path} has another tokenizer than the policy, so its token ids mean other text: "
+                "set reference_path to a model with the policy's tokenizer"
+            )
+        return reference
+
+    def _statistics(self, batch: MicroBatch[Tensor], *, entropy_gradient: bool = False) -> TokenStatistics:
         with self._autocast():
-            return token_statistics(self.model, batch)
+            return token_statistics(self.model, batch, entropy_gradient=entropy_gradient)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._dtype is torch.bfloat16)
@@ -219,7 +235,7 @@ class Learner:
 
 def _log_changes(before: Mapping[str, Any], settings: LearningSettings) -> None:
     """Log each setting that differs from those of the checkpoint that is restored."""
-    for name, value in settings.model_dump().items():
+    for name, value in settings.model_dump(mode="json").items():
         if before.get(name) != value:
             _LOG.info("learning.%s was changed since the checkpoint: %s -> %s", name, before.get(name), value)
 

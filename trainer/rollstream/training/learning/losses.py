@@ -2,8 +2,7 @@
 
 `objective.py` puts the loss together. `N`: the tokens of a micro-batch that train, all samples one after another.
 A surrogate gives the loss of each token before normalization; `normalization.token_weights` says how much each token
-counts. The importance weight w = min(proximal / behavior, cap) corrects for the policy lag (decoupled PPO, arXiv
-2110.00641 eq. 2; truncation as in IMPALA, arXiv 1802.01561). No gradient flows through it.
+counts. The importance weight w corrects for the policy lag (`corrections.py`); no gradient flows through it.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rollstream.training.learning.corrections import sums_of_rollouts
 from rollstream.training.learning.settings import LossName
 
 
@@ -28,16 +28,17 @@ class TokenBatch:
     """[N] detached, 1 where no correction applies."""
     advantages: Tensor
     """[N] the advantage of each token's sample."""
-    samples: Tensor
+    rollouts: Tensor
     """[N] int64 below N, which sequence of the micro-batch each token belongs to: all samples of a rollout are one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clip:
-    """The bounds of the importance ratio: [1 - low, 1 + high]."""
+    """The bounds of the importance ratio: [1 - low, 1 + high]; of samples with a negative advantage `dual`, if any."""
 
     low: float
     high: float
+    dual: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,7 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
     Dr. GRPO (arXiv 2503.20783) section 3.2; DAPO (arXiv 2503.14476) eq. 8 with high > low. They differ in their
     normalization, which the loss's name chooses (`settings.py`), and in whether advantages are divided by the
     standard deviation, which is a setting of its own.
+    With `clip.dual` the loss of a token with A < 0 is at most -w · dual · A: dual-clip PPO (arXiv 1912.09729) eq. 5.
     """
     return _clipped(batch.policy_logprobs - batch.old_logprobs, batch, clip)
 
@@ -76,10 +78,9 @@ def gspo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     it became. Its own clip range is about a thousand times smaller than GRPO's.
     """
     log_ratio = batch.policy_logprobs - batch.old_logprobs
-    # Each sample has a token, so there are at most N.
-    sums = torch.zeros_like(log_ratio).index_add(0, batch.samples, log_ratio)
-    counts = torch.bincount(batch.samples, minlength=len(log_ratio))
-    return _clipped((sums / counts.clamp(min=1))[batch.samples], batch, clip)
+    counts = torch.bincount(batch.rollouts, minlength=len(log_ratio))
+    means = sums_of_rollouts(log_ratio, batch.rollouts) / counts.clamp(min=1)
+    return _clipped(means[batch.rollouts], batch, clip)
 
 
 def cispo(batch: TokenBatch, clip: Clip) -> TokenLoss:
@@ -93,10 +94,14 @@ def cispo(batch: TokenBatch, clip: Clip) -> TokenLoss:
     return TokenLoss(loss=loss, clipped_low=torch.zeros_like(ratio, dtype=torch.bool), clipped_high=ratio > bounded)
 
 
+def reinforce(batch: TokenBatch, _: Clip) -> TokenLoss:
+    """-w · A · log policy: the policy gradient itself, REINFORCE (Williams 1992) eq. 4, without ratio or clip range."""
+    return _unclipped(-batch.importance_weights * batch.advantages * batch.policy_logprobs)
+
+
 def nll(batch: TokenBatch, _: Clip) -> TokenLoss:
     """-log policy: the cross-entropy of supervised fine-tuning, without advantage, importance weight or clip range."""
-    nothing = torch.zeros_like(batch.policy_logprobs, dtype=torch.bool)
-    return TokenLoss(loss=-batch.policy_logprobs, clipped_low=nothing, clipped_high=nothing)
+    return _unclipped(-batch.policy_logprobs)
 
 
 SURROGATES: Mapping[LossName, Surrogate] = {
@@ -106,15 +111,32 @@ SURROGATES: Mapping[LossName, Surrogate] = {
     "ppo": clipped,
     "gspo": gspo,
     "cispo": cispo,
+    "reinforce": reinforce,
     "nll": nll,
 }
 
 
-def importance_weights(proximal_logprobs: Tensor, behavior_logprobs: Tensor, cap: float | None) -> Tensor:
-    """[N] min(proximal / behavior, cap), detached; 1 if `cap` is None."""
-    if cap is None:
-        return torch.ones_like(behavior_logprobs)
-    return torch.exp(proximal_logprobs.detach() - behavior_logprobs).clamp(max=cap)
+def k2(difference: Tensor) -> Tensor:
+    """d² / 2, an estimate of KL(policy ‖ reference) per token; `difference` [N]: d = log policy - log reference.
+
+    Estimators by Schulman, "Approximating KL Divergence" (2020). That an estimate is right on average does not make
+    its gradient right as a loss (arXiv 2506.09477): a loss ignores that the policy chose the tokens. Over the policy's
+    own tokens k2's gradient, d · ∇log policy, is that of KL(policy ‖ reference).
+    There is no k1: d has the gradient ∇log policy, whose mean is 0, and the reference is not in it. It is for the
+    reward (`reference.py`).
+    """
+    return difference.square() / 2
+
+
+def k3(difference: Tensor) -> Tensor:
+    """exp(-d) - 1 + d, GRPO's, DeepSeekMath (arXiv 2402.03300) eq. 4: unbiased, and never below 0.
+
+    As a loss its gradient over the policy's own tokens is that of KL(reference ‖ policy), see `k2`.
+    """
+    return torch.exp((-difference).clamp(max=MAX_LOG_RATIO)) - 1 + difference
+
+
+KL_LOSSES: Mapping[str, Callable[[Tensor], Tensor]] = {"k2": k2, "k3": k3}
 
 
 def _clipped(log_ratio: Tensor, batch: TokenBatch, clip: Clip) -> TokenLoss:
@@ -122,8 +144,18 @@ def _clipped(log_ratio: Tensor, batch: TokenBatch, clip: Clip) -> TokenLoss:
     advantages = batch.advantages
     bounded = ratio.clamp(1 - clip.low, 1 + clip.high)
     objective = torch.minimum(ratio * advantages, bounded * advantages)
+    clipped_high = (ratio.detach() > 1 + clip.high) & (advantages > 0)
+    if clip.dual is not None:
+        is_bounded = (ratio.detach() > clip.dual) & (advantages < 0)
+        objective = torch.where(is_bounded, clip.dual * advantages, objective)
+        clipped_high |= is_bounded
     return TokenLoss(
         loss=-batch.importance_weights * objective,
         clipped_low=(ratio.detach() < 1 - clip.low) & (advantages < 0),
-        clipped_high=(ratio.detach() > 1 + clip.high) & (advantages > 0),
+        clipped_high=clipped_high,
     )
+
+
+def _unclipped(loss: Tensor) -> TokenLoss:
+    nothing = torch.zeros_like(loss, dtype=torch.bool)
+    return TokenLoss(loss=loss, clipped_low=nothing, clipped_high=nothing)

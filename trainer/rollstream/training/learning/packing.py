@@ -62,6 +62,8 @@ class MicroBatch(Generic[Array]):
     """[N] whether the policy lag of the token's sample is above 0."""
     proximal_logprobs: Array | None = None
     """[N] under the weights before the step; None: under the current ones, which are the same."""
+    reference_logprobs: Array | None = None
+    """[N] under the reference model, if there is one."""
 
 
 def microbatches(
@@ -227,7 +229,14 @@ def _microbatch(rows: list[_Row]) -> MicroBatch[Arrays]:
         temperatures=per_token([sample.temperature for sample in samples]),
         token_weights=per_token([member.weight for _, _, member in members]),
         lagged=np.repeat([sample.policy_lag > 0 for sample in samples], counts),
+        reference_logprobs=_reference_logprobs(samples),
     )
+
+
+def _reference_logprobs(samples: Sequence[TrainingSample]) -> Arrays | None:
+    """[N], or None unless every sample has some."""
+    found = [one.reference_logprobs[one.loss_mask] for one in samples if one.reference_logprobs is not None]
+    return np.concatenate(found) if len(found) == len(samples) else None
 
 
 def _padded(sequences: Sequence[npt.NDArray[np.integer]]) -> npt.NDArray[np.int64]:

@@ -22,35 +22,40 @@ CHUNK_LOGITS = 1 << 27  # 512 MiB as float32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStatistics:
-    """Of the tokens that train: logprobs [N] with gradient, entropies [N] without, in nats."""
+    """Of the tokens that train: logprobs [N] with gradient, entropies [N] in nats, with gradient where it is wanted."""
 
     logprobs: Tensor
     entropies: Tensor
 
 
-def token_statistics(model: PreTrainedModel, batch: MicroBatch[Tensor]) -> TokenStatistics:
+def token_statistics(
+    model: PreTrainedModel, batch: MicroBatch[Tensor], *, entropy_gradient: bool = False
+) -> TokenStatistics:
     """One forward pass; logits are divided by each sample's temperature."""
     selected = predicting_states(model, batch)
     head = model.get_output_embeddings()
     chunk = max(1, CHUNK_LOGITS // head.weight.shape[0])
     if len(selected) <= chunk:
-        logprobs, entropies = _head(head, selected, batch.targets, batch.temperatures)
+        logprobs, entropies = _head(head, selected, batch.targets, batch.temperatures, entropy_gradient)
         return TokenStatistics(logprobs=logprobs, entropies=entropies)
     pieces = (torch.split(tensor, chunk) for tensor in (selected, batch.targets, batch.temperatures))
-    parts = [checkpoint(_head, head, *piece, use_reentrant=False) for piece in zip(*pieces, strict=True)]
+    parts = [
+        checkpoint(_head, head, *piece, entropy_gradient, use_reentrant=False) for piece in zip(*pieces, strict=True)
+    ]
     return TokenStatistics(
         logprobs=torch.cat([logprobs for logprobs, _ in parts]),
         entropies=torch.cat([entropies for _, entropies in parts]),
     )
 
 
-def _head(head: Any, hidden: Tensor, targets: Tensor, temperatures: Tensor) -> tuple[Tensor, Tensor]:
+def _head(
+    head: Any, hidden: Tensor, targets: Tensor, temperatures: Tensor, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
     """hidden [N, H] → logprobs [N] of targets [N], entropies [N]."""
     logits = head(hidden).to(temperatures.dtype) / temperatures[:, None]
     normalized = torch.log_softmax(logits, dim=-1)
-    with torch.no_grad():
-        detached = normalized.detach()
-        entropies = -(detached.exp() * detached).sum(dim=-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropies = -(normalized.exp() * normalized).sum(dim=-1)
     return normalized.gather(1, targets[:, None]).squeeze(1), entropies
 
 

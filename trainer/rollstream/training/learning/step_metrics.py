@@ -38,15 +38,18 @@ class LearningTotals:
     clipped_low: float = 0.0
     clipped_high: float = 0.0
     weight: float = 0.0
-    """With the cap."""
+    """As corrected."""
     capped: float = 0.0
+    masked: float = 0.0
     raw_weight: float = 0.0
-    """Before the cap."""
+    """As it is."""
     raw_weight_squared: float = 0.0
     tokens_lag_0: float = 0.0
     mismatch_lag_0: float = 0.0
     tokens_lagged: float = 0.0
     mismatch_lagged: float = 0.0
+    kl: float = 0.0
+    """Of the policy from the reference; 0 without one."""
     weight_max: float = 0.0
 
 
@@ -70,8 +73,10 @@ def learning_metrics(totals: Sequence[LearningTotals]) -> dict[str, float]:
         "importance_weight_mean": total("weight") / tokens,
         "importance_weight_max": max((part.weight_max for part in totals), default=0.0),
         "importance_weight_capped_ratio": total("capped") / tokens,
+        "importance_weight_masked_ratio": total("masked") / tokens,
         "effective_sample_size_ratio": total("raw_weight") ** 2 / (tokens * squares) if squares else 0.0,
         "mismatch_kl_lag_0": total("mismatch_lag_0") / max(1.0, total("tokens_lag_0")),
         "mismatch_kl_lagged": total("mismatch_lagged") / max(1.0, total("tokens_lagged")),
+        "kl": total("kl") / tokens,
         "trained_tokens": total("tokens"),
     }
