@@ -131,22 +131,31 @@ class Learner:
             loss = loss_of(self.model)
         return self._add(loss)
 
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a gradient was added since the last update."""
+        return bool(self._losses)
+
+    def drop_gradient(self) -> None:
+        """Forget what was added since the last update."""
+        self._losses, self._totals = [], []
+
     def grad_norm(self) -> Tensor:
         """Norm of the gradient that was added up, before clipping."""
-        return torch.nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None])
+        return _whole(torch.nn.utils.get_total_norm([one.grad for one in self._parameters if one.grad is not None]))
 
     def optim_step(self) -> Update:
         """Clip the gradient and update the weights; what is added next begins a new gradient.
 
         A loss or gradient that is not finite is dropped: one such update would spoil the weights for good.
         """
-        norm = float(torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm))
+        norm = float(_whole(torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm)))
         loss = float(torch.stack(self._losses).sum()) if self._losses else 0.0
         applied = math.isfinite(loss) and math.isfinite(norm)
         if applied:
             self._apply()
         totals = add_totals(self._totals) if self._totals else LearningTotals()
-        self._losses, self._totals = [], []
+        self.drop_gradient()
         rate = float(self.optimizer.param_groups[0]["lr"])
         return Update(loss=loss, grad_norm=norm, learning_rate=rate, applied=applied, totals=totals)
 
@@ -178,7 +187,7 @@ class Learner:
         torch.set_rng_state(state["random"][0])
         for generator_state in state["random"][1:]:
             torch.cuda.set_rng_state(generator_state, self.device)
-        self._losses, self._totals = [], []
+        self.drop_gradient()
 
     def save_state(self, path: Path) -> None:
         """Write a snapshot into the directory `path`; the caller fsyncs it."""
@@ -231,6 +240,12 @@ class Learner:
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._dtype is torch.bfloat16)
+
+
+def _whole(norm: Tensor) -> Tensor:
+    """The norm over all shards, where each process has a part of the gradient."""
+    gathered = getattr(norm, "full_tensor", None)  # of a DTensor, whose module takes seconds to import
+    return gathered() if gathered else norm
 
 
 def _log_changes(before: Mapping[str, Any], settings: LearningSettings) -> None:
