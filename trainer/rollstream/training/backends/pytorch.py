@@ -188,7 +188,7 @@ def _refuse_missing(batch: Mapping[str, Any], settings: LearningSettings) -> Non
     needed = []
     if settings.loss != "nll":
         needed.append("advantages")
-        if settings.old == "behavior" or settings.resolved_importance_cap is not None:
+        if settings.old == "behavior" or settings.resolved_correction != "none":
             needed.append("rollout_log_probs")
     if settings.resolved_normalization == "dr_grpo":
         needed.append("max_tokens")
