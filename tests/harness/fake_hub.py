@@ -19,12 +19,14 @@ class FakeHub:
     """`repositories`: by name, their commits with the files of each. `heads`: which commit each branch of one has.
 
     `gated`: names of repositories that ask for a granted token. `is_broken`: it says 500 to all, with the token.
+    `moved`: former names, without an owner, and what each is called now.
     """
 
     repositories: dict[str, dict[str, Files]]
     heads: dict[str, dict[str, str]]
     gated: frozenset[str] = frozenset()
     is_broken: bool = False
+    moved: Mapping[str, str] = field(default_factory=dict)
     port: int = 0
     fetched: list[str] = field(default_factory=list)
     """Files whose content was sent, as `COMMIT/PATH`."""
@@ -38,6 +40,7 @@ class FakeHub:
     def application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
         api, name = "/api/datasets", "{owner}/{name}"
+        app.router.add_get(f"{api}/{{name}}", self._redirect)
         app.router.add_get(f"{api}/{name}", self._info)
         app.router.add_get(f"{api}/{name}/revision/{{revision}}", self._info)
         app.router.add_get(f"{api}/{name}/tree/{{revision}}", self._tree)
@@ -52,6 +55,8 @@ class FakeHub:
         if self.is_broken:
             return _refusal(500, "", f"no luck with {request.headers.get('Authorization')}")
         name = _name(request)
+        if request.match_info.get("name") in self.moved:
+            return await handler(request)
         if name not in self.repositories:
             return _refusal(404, "RepoNotFound", "Repository not found")
         if name in self.gated:
@@ -59,6 +64,9 @@ class FakeHub:
         if self._commit(request) not in self.repositories[name]:
             return _refusal(404, "RevisionNotFound", f"Invalid rev id: {request.match_info.get('revision')}")
         return await handler(request)
+
+    async def _redirect(self, request: web.Request) -> web.Response:
+        raise web.HTTPTemporaryRedirect(f"/api/datasets/{self.moved[request.match_info['name']]}")
 
     def _commit(self, request: web.Request) -> str:
         revision = request.match_info.get("revision", "main")

@@ -81,6 +81,15 @@ def exchange_in(row: Row) -> tuple[Any, Any]:
     return asked, answer_of(row)[1]
 
 
+def demonstration_in(row: Row) -> tuple[Any, Any]:
+    """The same of a row that shows how to answer: where nothing is asked or answered, `question` and `answer` are.
+
+    So GSM8K has it, and its `answer` is the whole solution, not the reference at its end.
+    """
+    asked, answered = exchange_in(row)
+    return row.get("question") if asked is None else asked, row.get("answer") if answered is None else answered
+
+
 def answer_of(row: Row) -> tuple[str, Any]:
     """The name of the answer's column, and its value; None if all are absent or null."""
     return next(((name, row[name]) for name in ANSWERS if row.get(name) is not None), (ANSWERS[-1], None))

@@ -100,6 +100,14 @@ def is_hub_name(path: Path) -> bool:
     return path.parts[:1] == ("hf:",)
 
 
+def full_hub_name(name: str) -> str:
+    """`OWNER/NAME` of a data set that is known by its name alone, as gsm8k is. Raises `ConfigurationError`."""
+    from huggingface_hub import HfApi
+
+    with _explained(name):
+        return HubName.read(f"hf://{HfApi().dataset_info(name).id}").repository
+
+
 def open_hub_rows(path: Path, begun_with: str = "") -> RowSource:
     """The rows that `path` names, fetched.
 
@@ -211,7 +219,7 @@ def _parts(paths: Sequence[Path]) -> list[RowSource]:
 
 
 @contextmanager
-def _explained(wanted: HubName) -> Iterator[None]:
+def _explained(wanted: HubName | str) -> Iterator[None]:
     """Every error as a `ConfigurationError` that names the data set."""
     from huggingface_hub import get_token
 

@@ -4,6 +4,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
+from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
@@ -26,12 +27,10 @@ _SHUFFLED: Final = 1024
 class Texts:
     """Prompts and answers as token ids of the model's tokenizer."""
 
-    def __init__(self, settings: SftSettings) -> None:
-        self._chat = ChatTokenizer(settings.model_path)
+    def __init__(self, model_path: Path) -> None:
+        self._chat = ChatTokenizer(model_path)
         if self._chat.eos_token_id is None:
-            raise ConfigurationError(
-                f"the tokenizer of {settings.model_path} has no stop token: answers would never end"
-            )
+            raise ConfigurationError(f"the tokenizer of {model_path} has no stop token: answers would never end")
         self._stop = self._chat.eos_token_id
 
     def demonstration(self, prompt: Sequence[Message], tools: Sequence[str], answer: str) -> TrainingSample:
@@ -87,19 +86,30 @@ class RolloutDemonstrations:
                 )
 
     def _of(self, exchange: Exchange, left_out: "Counter[str]") -> Iterator[TrainingSample]:
-        prompt, answer, tools = exchange
-        for position, message in enumerate(answer):
-            if message.role != "assistant":
-                continue
-            try:
-                one = self._texts.demonstration((*prompt, *answer[:position]), tools, message.content)
-            except ValueError:
-                left_out["the chat template does not take the messages"] += 1
-                continue
-            if one.num_tokens > self._max_tokens:
-                left_out[f"longer than the model's {self._max_tokens} tokens"] += 1
-                continue
+        for _, one in demonstrations_of(exchange, self._texts, self._max_tokens, left_out):
             yield one
+
+
+def demonstrations_of(
+    exchange: Exchange, texts: Texts, max_tokens: int | None, left_out: "Counter[str]"
+) -> Iterator[tuple[int, TrainingSample]]:
+    """Each assistant message of an answer, by its place there, after all messages before it.
+
+    Those that can't be used, or have more than `max_tokens` with what is before them, are counted in `left_out`.
+    """
+    prompt, answer, tools = exchange
+    for place, message in enumerate(answer):
+        if message.role != "assistant":
+            continue
+        try:
+            one = texts.demonstration((*prompt, *answer[:place]), tools, message.content)
+        except ValueError:
+            left_out["the chat template does not take the messages"] += 1
+            continue
+        if max_tokens is not None and one.num_tokens > max_tokens:
+            left_out[f"longer than {max_tokens} tokens"] += 1
+            continue
+        yield place, one
 
 
 def shuffled(stream: Iterable[T], seed: int) -> Iterator[T]:

@@ -51,7 +51,7 @@ def run_sft(settings: SftSettings, rollouts: Iterable[Exchange] | None = None) -
         raise ConfigurationError("there is no environment to learn from or to measure until_accuracy with: name one")
     learner = Learner.from_model(settings.model_path, settings.learning)
     torch.manual_seed(settings.learning.seed)
-    texts = Texts(settings)
+    texts = Texts(settings.model_path)
     validation = _validation(settings)
     if rollouts is None:
         demonstrations = of_environment(_environment(settings), texts, settings.learning.seed)
