@@ -1,0 +1,1 @@
+"""The core of training: samples, losses, the learner and its step."""
