@@ -126,5 +126,5 @@ def test_a_filter_that_does_not_say_true_or_false_is_refused(answer: Any) -> Non
 def test_a_filter_that_would_have_to_be_awaited_is_refused() -> None:
     waiting = late([])
     with pytest.raises(ConfigurationError, match="coroutine"):
-        why_dropped(a_group(0, 1), [lambda samples: waiting])  # type: ignore[arg-type,return-value]
+        why_dropped(a_group(0, 1), [lambda samples: waiting])
     waiting.close()

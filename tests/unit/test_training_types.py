@@ -31,10 +31,10 @@ def a_config(**fields: Any) -> RolloutConfig:
 def test_a_sample_keeps_plain_numbers_whatever_they_came_in() -> None:
     sample = Sample(
         prompt="2+2",
-        tokens=np.array([5, 6], dtype=np.int32),  # type: ignore[arg-type]
-        loss_mask=(False, True),  # type: ignore[arg-type]
+        tokens=np.array([5, 6], dtype=np.int32),
+        loss_mask=(False, True),
         reward=True,
-        rollout_log_probs=np.array([0, -0.5], dtype=np.float32),  # type: ignore[arg-type]
+        rollout_log_probs=np.array([0, -0.5], dtype=np.float32),
     )
     assert (sample.tokens, sample.loss_mask, sample.rollout_log_probs) == ([5, 6], [0.0, 1.0], [0.0, -0.5])
     assert (sample.reward, sample.num_trained_tokens, sample.is_finished) == (1.0, 1, True)

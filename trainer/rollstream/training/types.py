@@ -72,6 +72,10 @@ class Sample:
         if self.reward is not None:
             keep(self, "reward", finite(self.reward, f"the reward of {self}"))
         keep(self, "status", self._known_status())
+        for name in ("group_index", "index"):
+            number = getattr(self, name)
+            if number is not None and (not isinstance(number, int) or number < 0):
+                raise BadMessageError(f"{name} of {self} must be a whole number from 0, or None")
 
     def __str__(self) -> str:
         """Names the sample in messages, by its place and the beginning of its prompt."""
