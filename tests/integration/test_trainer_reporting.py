@@ -47,6 +47,22 @@ def test_a_steps_reward_covers_the_groups_without_spread_that_were_dropped_long_
     assert sum(entry.metrics.get("generated_tokens", 0.0) for entry in entries) == tokens
 
 
+def test_equal_rewards_train_once_each_is_lowered_by_its_distance_from_the_reference_model(
+    run: Run, start: Start
+) -> None:
+    prompts = submitted(run, GROUPS_PER_STEP)
+    places = [(prompt, index) for prompt in prompts for index in range(GROUP_SIZE)]
+    put_scored(run, [a_scored(prompt, index, 0, reward=1.0, token_id=4 + index) for prompt, index in places])
+    learning = {"kl_coefficient": 0.1, "kl_in": "reward", "scale_advantages": "batch", "threads": 1}
+    configure(run, num_steps=1, learning=learning)
+    assert start().wait() == 0
+    (step,) = (entry for entry in ledger(run) if entry.kind is EntryKind.STEP)
+    assert {group.group_id for group in step.closed} == {prompt.group_id for prompt in prompts}
+    # Without the reference every advantage would be 0. The first step's policy still is the reference.
+    assert step.metrics["grad_norm"] > 0
+    assert step.metrics["kl"] == 0
+
+
 def exported(port: int, name: str, **labels: str) -> float | None:
     return scraped(port, f"rollstream_trainer_{name}", **labels)
 
