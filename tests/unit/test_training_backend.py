@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import math
 import threading
+from functools import partial
 
 import pytest
 
@@ -16,6 +17,7 @@ torch = Late("torch")
 transformers = Late("transformers")
 toys = Late("tests.harness.toy_models")
 pytorch = Late("rollstream.training.backends.pytorch")
+rl_losses = Late("rollstream.training.rl_losses")
 batches = Late("rollstream.training.backends.batch")
 bounds = Late("rollstream.training.learning.bounds")
 
@@ -104,6 +106,37 @@ def test_a_policy_loss_by_name_is_the_same_gradient_as_its_formula_over_logits(m
         with a_tiny_backend(model_path, tmp_path, loss) as backend:
             found.append(done(backend.forward_backward(batch)))
     assert found[0] == pytest.approx(found[1], rel=1e-5)
+
+
+def test_the_ratio_of_a_loss_by_name_is_to_the_old_log_probs_of_the_batch(model_path, tmp_path):
+    old = [[0, 0, -4.0, -4.3], [0, -4.1]]
+    batch = {**toys.two_rows(), "advantages": [1.0, -0.5], "old_log_probs": old}
+    found = []
+    ours = ObjectiveSettings(loss="grpo", clip_high=0.3, clip_low=0.3, correction="none")
+    for loss in (ours, partial(rl_losses.ppo_loss, clip_range=0.3)):
+        with a_tiny_backend(model_path, tmp_path, loss) as backend:
+            found.append(done(backend.forward_backward(batch)))
+    assert found[0] == pytest.approx(found[1], rel=1e-5)
+    assert found[0]["loss"] != pytest.approx(-0.25)  # what it is at ratio 1
+
+
+def test_a_kl_coefficient_measures_from_the_model_that_the_backend_was_given(model_path, tmp_path):
+    batch = {**toys.two_rows(), "advantages": [1.0, -0.5]}
+    loss = ObjectiveSettings(loss="reinforce", correction="none", kl_coefficient=0.5, kl_estimator="k2")
+    plain = ObjectiveSettings(loss="reinforce", correction="none")
+    losses = []
+    for objective in (loss, plain):
+        with a_tiny_backend(model_path, tmp_path, objective) as backend:
+            first = done(backend.forward_backward(batch))["loss"]
+            done(backend.optim_step())
+            losses.append((first, done(backend.forward_backward(batch))["loss"]))
+    (first, second), (plain_first, plain_second) = losses
+    # The same at first, when the policy still is the reference; so is its gradient.
+    assert first == pytest.approx(plain_first, rel=1e-6)
+    assert second > plain_second + 1e-6
+    in_reward = ObjectiveSettings(kl_coefficient=0.5, kl_in="reward")
+    with pytest.raises(ConfigurationError, match=r"kl_in 'reward'.*advantages"):
+        a_tiny_backend(model_path, tmp_path, in_reward)
 
 
 def test_gradients_of_several_calls_add_up_until_the_step_applies_them_once(tmp_path):

@@ -70,6 +70,7 @@ def _sample(number: int, row: Mapping[str, Any]) -> TrainingSample:
         temperature=float(row.get("temperatures", 1.0)),
         max_tokens=int(row.get("max_tokens", end - first)),
         policy_lag=0,
+        proximal_logprobs=row["old_log_probs"][first:end] if "old_log_probs" in row else None,
     )
 
 

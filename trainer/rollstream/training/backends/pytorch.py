@@ -16,6 +16,7 @@ from rollstream.training.backends.protocol import Metrics
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.learner import Learner
 from rollstream.training.learning.plan import Minibatch
+from rollstream.training.learning.reference import with_reference_logprobs
 from rollstream.training.learning.settings import LearningSettings, LossName, ObjectiveSettings
 from rollstream.training.learning.step_metrics import learning_metrics
 
@@ -134,7 +135,13 @@ def learning_settings(loss_fn: Loss, settings: LearningSettings | None) -> Learn
         own |= loss_fn.model_dump(exclude_unset=True)
     elif isinstance(loss_fn, str):
         own["loss"] = loss_fn
-    return LearningSettings(**own)
+    found = LearningSettings(**own)
+    if found.kl_reward_coefficient:
+        raise ConfigurationError(
+            "kl_in 'reward' changes rewards, but a backend gets advantages: take it off before they are computed "
+            "(`learning.reference.prepared`), or set kl_in to 'loss'"
+        )
+    return found
 
 
 def bounds_of(learner: Learner) -> ModelBounds:
@@ -180,7 +187,8 @@ def load_into(learner: Learner, path: Path, restore: Callable[[Mapping[str, Any]
 def _packed_loss(learner: Learner, batch: Mapping[str, Any]) -> Tensor:
     settings = learner.settings
     _refuse_missing(batch, settings)
-    minibatch = Minibatch.of(batches.training_samples(batch), settings.resolved_normalization)
+    samples = with_reference_logprobs(learner, batches.training_samples(batch))
+    minibatch = Minibatch.of(samples, settings.resolved_normalization)
     return learner.forward_backward(learner.pack(minibatch))
 
 

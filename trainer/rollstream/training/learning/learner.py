@@ -7,6 +7,7 @@ weights are bfloat16. With dtype float64 everything is float64, which is slow: i
 `N`: the tokens of a micro-batch that train.
 """
 
+import copy
 import logging
 import math
 from collections.abc import Callable, Mapping
@@ -56,7 +57,7 @@ class Update:
 class Learner:
     """The policy and its optimizer.
 
-    `reference`: a model that stays as it is, which the KL divergence is measured from; None without kl_coefficient.
+    `reference`: a model that stays as it is, which the KL divergence is measured from, with kl_coefficient alone.
 
     An `optimizer` of one's own keeps its learning rate; without one it is AdamW with the schedule of the settings.
     `model_path`: where the model's tokenizer lies, which goes along with saved weights.
@@ -79,11 +80,11 @@ class Learner:
         self._schedule = None if optimizer else partial(learning_rate, settings)
         self._model_path = model_path
         self._dtype = DTYPES[settings.dtype]
-        self.reference: Self | None = None
         self._losses: list[Tensor] = []
         self._totals: list[Tensor] = []
         self.tokenizer_sha256 = tokenizer_sha256(model_path) if model_path else ""
         self.chat_template_sha256 = chat_template_sha256(model_path) if model_path else ""
+        self.reference = self._frozen() if settings.kl_coefficient else None
 
     @classmethod
     def from_model(cls, model_path: Path, settings: LearningSettings) -> Self:
@@ -92,8 +93,6 @@ class Learner:
         dtype = torch.float64 if settings.dtype == "float64" else torch.float32
         learner = cls(load_model(model_path, device, dtype), settings, device=device, model_path=model_path)
         refuse_other_heads(learner.model, device)
-        if settings.kl_coefficient:
-            learner.reference = learner._load_reference(settings.reference_path or model_path)
         return learner
 
     @property
@@ -225,9 +224,13 @@ class Learner:
                 group["lr"] = self._schedule(self.num_updates)
         self.optimizer.step()
 
-    def _load_reference(self, path: Path) -> Self:
-        reference = self.from_model(path, self.settings.model_copy(update={"kl_coefficient": 0.0}))
-        if reference.tokenizer_sha256 != self.tokenizer_sha256:
+    def _frozen(self) -> "Learner":
+        """The reference model: that of the settings, or the policy as it is now."""
+        path, settings = self.settings.reference_path, self.settings.model_copy(update={"kl_coefficient": 0.0})
+        if path is None:
+            return Learner(copy.deepcopy(self.model), settings, device=self.device)
+        reference = Learner.from_model(path, settings)
+        if self.tokenizer_sha256 and reference.tokenizer_sha256 != self.tokenizer_sha256:
             raise ConfigurationError(
                 f"the reference model {path} has another tokenizer than the policy, so its token ids mean other text: "
                 "set reference_path to a model with the policy's tokenizer"

@@ -229,13 +229,14 @@ def _microbatch(rows: list[_Row]) -> MicroBatch[Arrays]:
         temperatures=per_token([sample.temperature for sample in samples]),
         token_weights=per_token([member.weight for _, _, member in members]),
         lagged=np.repeat([sample.policy_lag > 0 for sample in samples], counts),
-        reference_logprobs=_reference_logprobs(samples),
+        proximal_logprobs=_if_all_have(samples, "proximal_logprobs"),
+        reference_logprobs=_if_all_have(samples, "reference_logprobs"),
     )
 
 
-def _reference_logprobs(samples: Sequence[TrainingSample]) -> Arrays | None:
-    """[N], or None unless every sample has some."""
-    found = [one.reference_logprobs[one.loss_mask] for one in samples if one.reference_logprobs is not None]
+def _if_all_have(samples: Sequence[TrainingSample], name: str) -> Arrays | None:
+    """[N] such values of the tokens that train, or None unless every sample has them."""
+    found = [values[sample.loss_mask] for sample in samples if (values := getattr(sample, name)) is not None]
     return np.concatenate(found) if len(found) == len(samples) else None
 
 

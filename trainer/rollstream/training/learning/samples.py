@@ -49,6 +49,8 @@ class TrainingSample:
     """[T] factor of the advantage of each token; None: 1."""
     weight_versions: npt.NDArray[np.int64] | None = None
     """[T] which weights sampled each token, -1 where it was not sampled; None: not known."""
+    proximal_logprobs: npt.NDArray[np.floating[Any]] | None = None
+    """[T] logprob of each token that trains under the policy before the step; None: the learner computes them."""
     reference_logprobs: npt.NDArray[np.floating[Any]] | None = None
     """[T] logprob of each token that trains under the reference model, if there is one; 0 where it does not train."""
 
