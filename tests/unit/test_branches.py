@@ -1,5 +1,6 @@
 """Rollouts whose turns branch, as training samples: what merges, what is masked, what is refused."""
 
+import asyncio
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,8 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollstream.engines.protocol import GenerationRequest
+from rollstream.engines.scripted import ScriptedEngine
+from rollstream.engines.settings import EngineSettings
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import BadMessageError
+from rollstream.schemas.prompt import Message, Sampling
 from rollstream.schemas.rollout import FinishReason
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
 from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
@@ -167,3 +172,44 @@ def test_a_turns_weight_is_that_of_its_type_and_number_or_else_of_its_type():
     (sample,) = taken(*turns)
     assert sample.turn_weights is None
     assert sample.num_trained_tokens == 5
+
+
+async def trajectory(engine):
+    """Two questions, each answered after a user's or a tool's words, and a third of a context of its own.
+
+    All answers, and the tokens that lay before each of them: those of the engine.
+    """
+    await engine.start(weight_version=3)
+    turns, answers, seen = [], [], []
+
+    async def ask(words, prefix_turn=None):
+        given = engine.tokenize([Message(role="user", content=words)], ())
+        before = np.zeros(0, dtype=np.int32) if prefix_turn is None else seen[prefix_turn]
+        context = np.concatenate([before, given])
+        request = GenerationRequest(
+            request_id=words, prompt_token_ids=context, sampling=Sampling(), max_tokens=50, seed=1
+        )
+        answer = await engine.generate(request)
+        answers.append((context.tolist(), answer.token_ids.tolist()))
+        seen.append(np.concatenate([context, answer.token_ids]))
+        fields = {"spans": [(3, 0, len(answer.token_ids))], "behavior_logprobs": answer.behavior_logprobs}
+        turns.append(a_turn_after(prefix_turn, len(before), given, answer.token_ids.tolist(), **fields))
+
+    await ask("52910=")
+    await ask("tool: 7; 31=", prefix_turn=0)
+    await ask("summarize 8642=")
+    await ask("go on 97=", prefix_turn=1)
+    return turns, answers
+
+
+def test_a_trajectory_trains_the_engines_own_ids_and_none_of_what_users_and_tools_said(tmp_path):
+    turns, answers = asyncio.run(trajectory(ScriptedEngine(EngineSettings(kind="scripted", model_path=tmp_path))))
+    chain, alone = taken(*turns)
+    whole = [*chain.prompt_token_ids.tolist(), *chain.token_ids.tolist()]
+    for context, sampled in (answers[0], answers[1], answers[3]):
+        begin, end = len(context), len(context) + len(sampled)
+        assert whole[:end] == [*context, *sampled]
+        given = len(chain.prompt_token_ids)
+        assert chain.loss_mask[begin - given : end - given].all()
+    assert chain.num_trained_tokens == sum(len(answers[number][1]) for number in (0, 1, 3))
+    assert laid_out(alone) == (*answers[2], [1] * len(answers[2][1]))
