@@ -163,6 +163,38 @@ def test_it_is_told_when_a_request_begins_and_not_when_it_was_asked(
     host.run(scenario.load, START_VERSION, versions.old)
 
 
+def test_at_its_deadline_a_request_ends_with_the_tokens_so_far(host: EngineHost) -> None:
+    asked = [{"seed": seed, "max_tokens": 250, "content": "1" * 60 + "="} for seed in range(8)]
+    whole = host.run(scenario.generate, asked)
+    answers = host.run(scenario.end_while_generating, asked)
+    for answer, uncut in zip(answers, whole, strict=True):
+        if answer is not None:
+            _assert_whole(answer)
+            assert answer.token_ids.tolist() == uncut.token_ids[: len(answer.token_ids)].tolist()
+            is_whole = len(answer.token_ids) == len(uncut.token_ids)
+            assert answer.finish_reason is (uncut.finish_reason if is_whole else FinishReason.LENGTH)
+    # Whoever comes later is not affected.
+    again = host.run(scenario.generate, asked[:2])
+    assert [answer.token_ids.tolist() for answer in again] == [answer.token_ids.tolist() for answer in whole[:2]]
+
+
+def test_a_deadline_around_an_update_leaves_every_token_with_its_version(
+    host: EngineHost, name: str, engine_hosts: EngineHosts
+) -> None:
+    versions = engine_hosts.versions(name)
+    host.run(scenario.load, START_VERSION, versions.old)
+    # More than run side by side: some have no token when weights change or when they must end.
+    update = (START_VERSION + 1, versions.new)
+    answers = host.run(scenario.end_while_generating, LONG_REQUESTS, update)
+    for answer in answers:
+        if answer is not None:
+            _assert_whole(answer)
+            seen = [span.weight_version for span in answer.weight_spans]
+            assert seen == sorted(seen)
+            assert set(seen) <= {START_VERSION, START_VERSION + 1}
+    host.run(scenario.load, START_VERSION, versions.old)
+
+
 def test_a_bad_version_is_refused_and_the_old_one_serves_on(
     host: EngineHost, name: str, engine_hosts: EngineHosts, tmp_path: Path
 ) -> None:

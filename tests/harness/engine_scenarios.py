@@ -3,6 +3,7 @@
 import asyncio
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from prometheus_client import REGISTRY
 
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest, LoadReport
 from rollstream.process.begun import listening
-from rollstream.schemas.errors import EngineError
+from rollstream.schemas.errors import EngineError, EngineLateError
 from rollstream.schemas.prompt import Message, Sampling
+from rollstream.schemas.rollout import FinishReason
 
 QUESTION = "5291047386" * 6 + "="
 # Longer than a block of vLLM's cache, 128 tokens on a CPU: a later request can reuse what an earlier one computed.
@@ -83,6 +85,41 @@ async def load_while_listening(
         started_late = all(answer.weight_spans[0].weight_version == weight_version for answer, _ in pairs)
         delay *= 2 if started_late else 0.7
     raise TimeoutError("no update landed in the middle of three samples")
+
+
+async def end_while_generating(
+    engine: Engine, asked: list[Asked], update: tuple[int, Path] | None = None
+) -> list[Generation | None]:
+    """Answers to requests whose deadline ends at least three of them; None: without a token by then.
+
+    Tried again with another deadline until that is so. `update`: a version that is loaded meanwhile.
+    """
+    give_up_at = time.monotonic() + _DEADLINE_SECONDS
+    seconds = 0.1
+    while time.monotonic() < give_up_at:
+        ends_at = time.monotonic() + seconds
+        requests = [replace(_request(engine, one, index), ends_at=ends_at) for index, one in enumerate(asked)]
+        running = [asyncio.create_task(_in_time(engine, one)) for one in requests]
+        if update is not None:
+            await asyncio.sleep(seconds / 2)
+            await engine.load_weights(*update)
+        answers = await asyncio.gather(*running)
+        if sum(is_cut(one, request.max_tokens) for one, request in zip(answers, requests, strict=True)) >= 3:
+            return answers
+        seconds *= 2 if None in answers else 0.7
+    raise TimeoutError("no deadline came in the middle of three samples")
+
+
+def is_cut(answer: Generation | None, max_tokens: int) -> bool:
+    """Whether a deadline ended it."""
+    return answer is not None and answer.finish_reason is FinishReason.LENGTH and len(answer.token_ids) < max_tokens
+
+
+async def _in_time(engine: Engine, request: GenerationRequest) -> Generation | None:
+    try:
+        return await engine.generate(request)
+    except EngineLateError:
+        return None
 
 
 async def _heard(engine: Engine, request: GenerationRequest) -> tuple[Generation, list[int]]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 
+from rollstream.environments.pool.verdicts import REWARD_AT_TIMEOUT
 from rollstream.local.ports import free_ports
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.failure import FailureCode
@@ -136,6 +137,25 @@ def test_a_users_environment_that_hangs_or_crashes_leaves_only_its_own_samples_u
     assert str(found[2].scoring.failure).startswith("crash: ")
     assert str(found[3].scoring.failure).startswith("bad_reward: ")
     assert "RuntimeError: as ordered" in str(found[3].scoring.failure)
+
+
+def test_a_reward_of_the_settings_for_samples_that_hang_is_marked_and_counted(run: Run) -> None:
+    run.tables["scorer"] = {"sample_deadline_seconds": 1.0, "reward_at_timeout": {NAME: -1.0}}
+    put(run, *(a_generated(index, prompt=ordered(index, order)) for index, order in enumerate(["sleep 3600", "exit"])))
+    [port] = free_ports(1)
+    run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
+    wait_until(lambda: len(run.records(SCORED)) == 2, "two scored rollouts")
+    late, crashed = (by_index(run.records(SCORED))[index].scoring for index in (0, 1))
+    assert (late.status, late.reward, late.components) == (Status.COMPLETED, -1.0, {REWARD_AT_TIMEOUT: 1.0})
+    assert (crashed.status, crashed.reward) == (Status.UNRESOLVED, None)
+    assert scraped(port, "rollstream_scorer_rewards_at_timeout_total") == 1
+
+
+def test_a_reward_for_an_environment_that_the_settings_do_not_know_ends_the_scorer_at_its_start(run: Run) -> None:
+    run.tables["scorer"] = {"reward_at_timeout": {"unrully": 0.0}}
+    scorer = run.start("scorer")
+    assert scorer.wait() != 0
+    assert "'unrully'" in scorer.said()
 
 
 @pytest.mark.parametrize("batch_size", [10, 500])

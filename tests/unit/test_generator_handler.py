@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, InHand, without_tokens
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.schemas.errors import EngineDeadError, EngineError, RecordTooLargeError
-from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.prompt import Message, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status
 from tests.harness.builders import a_generated, a_generator, a_prompt
 
@@ -54,15 +55,19 @@ def settings(tmp_path: Path, token_seconds: float = 0.0) -> EngineSettings:
 
 
 def handled(
-    engine: ScriptedEngine, prompt: PromptSubmitted, *, deadline_seconds: float = 5.0, max_tries: int = 2
+    engine: ScriptedEngine,
+    prompt: PromptSubmitted,
+    *,
+    deadline_seconds: float = 60.0,
+    bounds: SampleBounds | None = None,
 ) -> list[RolloutGenerated]:
     async def run() -> list[RolloutGenerated]:
         await engine.start(weight_version=0)
         current = CurrentVersion()
         async with current.changing(0, 1.0):
             pass
-        bounds = SampleBounds(deadline_seconds=deadline_seconds, max_tries=max_tries)
-        handler = GeneratorHandler(engine, identity=a_generator(), bounds=bounds, current=current)
+        resolved = bounds or SampleBounds(deadline_seconds=deadline_seconds, max_tries=2)
+        handler = GeneratorHandler(engine, identity=a_generator(), bounds=resolved, current=current)
         return [sample async for sample in handler.handle(prompt)]
 
     return asyncio.run(run())
@@ -92,8 +97,43 @@ def test_a_distribution_that_is_not_the_policys_never_trains_but_may_serve(tmp_p
     assert served.status is Status.COMPLETED
 
 
-def test_a_sample_past_its_deadline_is_unresolved(tmp_path: Path) -> None:
+def test_a_sample_without_a_token_at_its_deadline_is_unresolved(tmp_path: Path) -> None:
     (sample,) = handled(ScriptedEngine(settings(tmp_path, 10.0)), a_prompt(group_size=1), deadline_seconds=0.01)
+    assert sample.status is Status.UNRESOLVED
+    assert str(sample.failure).startswith("deadline: ")
+    assert sample.turns == ()
+
+
+def test_a_sample_past_its_deadline_keeps_its_tokens_as_truncated_and_is_counted(tmp_path: Path) -> None:
+    def counted() -> float:
+        return REGISTRY.get_sample_value("rollstream_generator_deadline_cuts_total") or 0.0
+
+    before = counted()
+    prompt = a_prompt(group_size=1, messages=(Message(role="user", content="9" * 200 + "="),))
+    prompt = prompt.model_copy(update={"sampling": Sampling(max_tokens=1000, seed=1)})
+    (whole,) = handled(ScriptedEngine(settings(tmp_path)), prompt)
+    assert counted() == before
+    (cut,) = handled(ScriptedEngine(settings(tmp_path, 0.02)), prompt, deadline_seconds=1.0)
+    assert (cut.status, cut.failure) == (Status.COMPLETED, None)
+    (turn,) = cut.turns
+    assert turn.finish_reason is FinishReason.LENGTH
+    assert 1 <= len(turn.token_ids) < len(whole.turns[0].token_ids)
+    assert turn.token_ids.tolist() == whole.turns[0].token_ids[: len(turn.token_ids)].tolist()
+    assert [(span.start, span.end) for span in turn.weight_spans] == [(0, len(turn.token_ids))]
+    assert counted() == before + 1
+
+
+class DeafEngine(ScriptedEngine):
+    """An engine that hears of no deadline."""
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        return await super().generate(replace(request, ends_at=None))
+
+
+def test_an_engine_that_ends_nothing_at_the_deadline_leaves_the_sample_unresolved(tmp_path: Path) -> None:
+    engine = DeafEngine(settings(tmp_path, 100.0))
+    bounds = SampleBounds(deadline_seconds=0.01, max_tries=2, grace_seconds=0.01)
+    (sample,) = handled(engine, a_prompt(group_size=1), bounds=bounds)
     assert sample.status is Status.UNRESOLVED
     assert str(sample.failure).startswith("deadline: ")
 

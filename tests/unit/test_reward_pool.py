@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
-from rollstream.environments.pool.verdicts import ScoringSample, Verdict, read_answer
+from rollstream.environments.pool.verdicts import REWARD_AT_TIMEOUT, ScoringSample, Verdict, read_answer
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.codec import AvroCodec
@@ -78,6 +78,35 @@ def test_a_reward_function_that_hangs_exits_crashes_or_raises_costs_only_its_own
         "bad_reward: reward 'obeyed' raised RuntimeError: as ordered",
         "bad_reward: reward 'obeyed' raised SystemExit: as ordered",
     ]
+
+
+def test_a_sample_whose_scoring_takes_too_long_gets_the_reward_of_the_settings_and_a_mark() -> None:
+    orders = ["give 1", "sleep 3600", "exit", "raise", "segfault", "give 2"]
+    bounds = PoolBounds(sample_seconds=1.0, load_seconds=10.0, batch_seconds=30.0, rewards_at_timeout={NAME: -0.5})
+    others = ordered("sleep 3600", environment="Generous")
+
+    async def score() -> list[Verdict]:
+        async with ScoringPool(bounds, declared()) as pool:
+            return await fully_scored(pool, [*ordered(*orders), *others])
+
+    verdicts = asyncio.run(score())
+    # A crash, an exception and another environment's are never rewarded.
+    assert [verdict.reward for verdict in verdicts[:6]] == [1.0, -0.5, None, None, None, 2.0]
+    late = verdicts[1]
+    assert (late.status, late.components, late.failure) == (Status.COMPLETED, {REWARD_AT_TIMEOUT: 1.0}, None)
+    assert verdicts[0].components == {"obeyed": 1.0}
+
+
+def test_an_environment_that_takes_too_long_to_load_leaves_its_samples_unresolved_whatever_its_reward_is() -> None:
+    name = "hanging_to_load"
+    bounds = PoolBounds(sample_seconds=1.0, load_seconds=1.0, batch_seconds=30.0, rewards_at_timeout={name: 0.0})
+
+    async def score() -> list[Verdict]:
+        async with ScoringPool(bounds, declared()) as pool:
+            return await fully_scored(pool, ordered("", environment=name))
+
+    (verdict,) = asyncio.run(score())
+    assert verdict.status is Status.UNRESOLVED
 
 
 def test_whatever_a_users_own_rubric_gives_can_be_written_as_a_result() -> None:

@@ -15,6 +15,8 @@ class Agent(Protocol):
     ) -> tuple[Turn, ...]:
         """The turns, in their order.
 
+        At the sample's deadline the engine answers with the tokens so far, finish reason `length`. After such a turn
+        there is no other: an engine that is asked once more raises `EngineLateError`, and the turns are lost.
         Raises `FailedSampleError` if the task can't be asked (the sample is failed), and `EngineError` if the engine
         does not answer (the sample is tried again, then unresolved).
         """

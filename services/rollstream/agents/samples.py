@@ -6,12 +6,14 @@ itself, and a dead engine. The generator asks prompts of a topic this way, and `
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 
 from rollstream.agents.load import Agents
+from rollstream.engines.deadline import is_over, requests_end_at, task_ends_at
 from rollstream.engines.protocol import Engine
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MIN_TEMPERATURE
@@ -31,7 +33,10 @@ class SampleBounds:
     """How long and how often one sample is tried."""
 
     deadline_seconds: float
+    """Then the engine ends what it samples. The tokens so far are the sample's: it is truncated."""
     max_tries: int
+    grace_seconds: float = 10.0
+    """So much later the sample is unresolved: neither the engine nor the agent has ended."""
 
 
 @dataclass(eq=False)
@@ -67,8 +72,10 @@ class SampleRunner:
     ) -> tuple[Status, Failure | None, tuple[Turn, ...]]:
         try:
             _refuse_truncated_distribution(prompt)
-            async with asyncio.timeout(self.bounds.deadline_seconds):
-                turns = await self._turns_with_retries(prompt, index, attempt_id)
+            ends_at = time.monotonic() + self.bounds.deadline_seconds
+            with requests_end_at(ends_at):
+                async with asyncio.timeout(self.bounds.deadline_seconds + self.bounds.grace_seconds):
+                    turns = await self._turns_with_retries(prompt, index, attempt_id)
         except FailedSampleError as error:
             return Status.FAILED, failure_of(FailureCode(error.code), error), ()
         except TimeoutError:
@@ -100,7 +107,7 @@ class SampleRunner:
                 raise
             except EngineError:
                 self.retried()
-                if number + 1 == self.bounds.max_tries:
+                if number + 1 == self.bounds.max_tries or is_over(task_ends_at()):
                     raise
         raise AssertionError("max_tries is at least 1")
 

@@ -1,13 +1,14 @@
 """The interface of every engine: answer model calls, many at the same time, and replace the weights meanwhile."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollstream.engines.deadline import task_ends_at
 from rollstream.schemas.prompt import Message, Sampling, ToolCall
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 
@@ -18,6 +19,9 @@ class GenerationRequest:
 
     Temperature, top_p, top_k and stop come from `sampling`. `max_tokens` and `seed` are used instead of `sampling`'s.
     Where `Engine.tokenize` gave no tokens P is 0, and the engine reads `messages` and `tools` instead.
+    `ends_at`, by `time.monotonic()`: then the engine ends the request and gives what it has sampled, finish reason
+    `length`. It is `EngineLateError` if that is nothing, or if a server gives whole answers alone. By default it is
+    the deadline of the task (`deadline.py`), so an agent need not pass it on.
     """
 
     request_id: str
@@ -27,6 +31,7 @@ class GenerationRequest:
     seed: int | None
     messages: Sequence[Message] = ()
     tools: Sequence[str] = ()
+    ends_at: float | None = field(default_factory=task_ends_at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -108,7 +113,7 @@ class Engine(Protocol):
         ...
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """Answer one request. If the caller is cancelled, the engine aborts the request.
+        """Answer one request, by its deadline. If the caller is cancelled, the engine aborts the request.
 
         When it begins to sample, it tells the task's `process.begun.listener` with which version.
         Raises `EngineError`, or `FailedSampleError` if a server refuses the request for good.

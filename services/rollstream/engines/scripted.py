@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
+from rollstream.engines.deadline import before_the_end, nothing_sampled
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
@@ -64,12 +65,17 @@ class ScriptedEngine:
         """One token per `token_seconds`, `max_num_seqs` requests side by side."""
         self.in_flight += 1
         try:
-            async with self._slots:
+            async with before_the_end(request.ends_at):
+                await self._slots.acquire()
+            try:
                 planned = self._plan(request)
                 listener()(self._running_version())
-                spans = await self._sample(len(planned))
+                spans, num_sampled = await self._sample(len(planned), request.ends_at)
+            finally:
+                self._slots.release()
         finally:
             self.in_flight -= 1
+        planned = planned[:num_sampled]
         token_ids = np.array(planned, dtype=np.int32)
         text = self.detokenize(token_ids)
         stops = [text.index(stop) for stop in request.sampling.stop if stop in text]
@@ -99,13 +105,22 @@ class ScriptedEngine:
             raise EngineDeadError("the scripted engine is not running: start() comes first, close() last")
         return self._weight_version
 
-    async def _sample(self, num_tokens: int) -> SpanRecorder:
-        """Take the time of so many tokens; returns which version was there when each of them came."""
+    async def _sample(self, num_tokens: int, ends_at: float | None) -> tuple[SpanRecorder, int]:
+        """Take the time of so many tokens, at most until `ends_at`.
+
+        Returns which version was there when each of them came, and how many came.
+        """
         spans, at_once = SpanRecorder(), self._settings.tokens_at_once
         for position in range(0, num_tokens, at_once):
-            await asyncio.sleep(self._settings.token_seconds * min(at_once, num_tokens - position))
+            seconds = self._settings.token_seconds * min(at_once, num_tokens - position)
+            left = math.inf if ends_at is None else ends_at - time.monotonic()
+            await asyncio.sleep(min(seconds, left))
+            if left <= seconds:
+                if not position:
+                    raise nothing_sampled()
+                return spans, position
             spans.note(self._running_version(), position)
-        return spans
+        return spans, num_tokens
 
     def _plan(self, request: GenerationRequest) -> list[int]:
         """The tokens of the answer, cut at the first stop text or at `max_tokens`."""

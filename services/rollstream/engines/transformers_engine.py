@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
+from rollstream.engines.deadline import is_over, nothing_sampled
 from rollstream.engines.model_directory import longest_sequence, refuse_misfit, stored_dtype, tensor_shapes
 from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
 from rollstream.engines.settings import EngineSettings
@@ -117,6 +118,7 @@ class TransformersEngine:
             await self._has_work.wait()
             async with self._between_steps:
                 self._forget_cancelled()
+                self._refuse_late()
                 room = self._settings.max_num_seqs - len(self._batch.rows)
                 admitted, self._waiting = self._waiting[:room], self._waiting[room:]
                 for row in admitted:
@@ -129,6 +131,14 @@ class TransformersEngine:
     def _forget_cancelled(self) -> None:
         self._waiting = [row for row in self._waiting if row in self._answers]
         self._keep([row in self._answers for row in self._batch.rows])
+
+    def _refuse_late(self) -> None:
+        """End the requests that wait for their first token past their deadline."""
+        for row in self._waiting:
+            answer = self._answers[row]
+            if not row.sampled and is_over(row.request.ends_at) and not answer.done():
+                answer.set_exception(nothing_sampled())
+        self._waiting = [row for row in self._waiting if not self._answers[row].done()]
 
     def _deliver(self) -> None:
         """Answer the requests that have ended, and keep the rows of the others."""
@@ -150,7 +160,8 @@ class TransformersEngine:
         # Detokenizing at every step costs time: only stop texts need the text before the end.
         text = self.detokenize(token_ids) if stops or has_stopped else ""
         cuts = [text.index(stop) for stop in stops if stop in text]
-        if not has_stopped and not cuts and len(row.sampled) < row.request.max_tokens:
+        is_whole = has_stopped or cuts or len(row.sampled) >= row.request.max_tokens
+        if not is_whole and not is_over(row.request.ends_at):
             return None
         text = text or self.detokenize(token_ids)
         return Generation(

@@ -40,6 +40,7 @@ class GeneratorHandler:
         agents: Agents | None = None,
     ) -> None:
         self._current = current
+        self._deadline_seconds = bounds.deadline_seconds
         self._runner = SampleRunner(
             engine,
             identity=identity,
@@ -75,6 +76,9 @@ class GeneratorHandler:
         metrics.SAMPLES.labels(status=record.status.value).inc()
         if record.failure is not None:
             metrics.FAILURES.labels(code=record.failure.code.value).inc()
+        seconds = (record.finished_at - record.started_at).total_seconds()
+        if record.status is Status.COMPLETED and seconds >= self._deadline_seconds:
+            metrics.DEADLINE_CUTS.inc()
         metrics.TOKENS.inc(record.num_completion_tokens)
         return record
 

@@ -8,6 +8,7 @@ from rollstream.schemas.weights import ApplyOutcome
 SAMPLES = Counter("rollstream_generator_samples_total", "Samples that ended", ["status"])
 FAILURES = Counter("rollstream_generator_failures_total", "Samples that did not complete, by why", ["code"])
 TOKENS = Counter("rollstream_generator_completion_tokens_total", "Tokens sampled")
+DEADLINE_CUTS = Counter("rollstream_generator_deadline_cuts_total", "Samples that ended as truncated at their deadline")
 ENGINE_ERRORS = Counter("rollstream_generator_engine_errors_total", "Model calls that the engine did not resolve")
 WEIGHT_VERSION = Gauge("rollstream_generator_weight_version", "Version that generates now")
 POLICY_LAG = Gauge("rollstream_generator_policy_lag_steps", "Optimizer steps behind the newest published version")

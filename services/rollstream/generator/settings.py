@@ -24,7 +24,10 @@ class GeneratorSettings(StageSettings):
         "(engine.max_num_seqs; openai_http: engine.http.max_connections)",
     )
     sample_deadline_seconds: float = Field(
-        default=600.0, gt=0, description="A sample that is not done by then ends as unresolved, seconds"
+        default=600.0,
+        gt=0,
+        description="A sample that is not done by then ends, seconds: with its tokens so far as truncated (completed, "
+        "finish reason length), or without any as unresolved; openai_http has none",
     )
     max_tries: int = Field(default=2, ge=1, le=10, description="Tries at a sample that the engine did not resolve")
     evaluation_hold_seconds: float = Field(

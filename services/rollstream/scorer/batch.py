@@ -21,7 +21,7 @@ from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import processing
 from rollstream.environments.pool.pool import ScoringPool
-from rollstream.environments.pool.verdicts import ScoringSample, Verdict, unresolved
+from rollstream.environments.pool.verdicts import REWARD_AT_TIMEOUT, ScoringSample, Verdict, unresolved
 from rollstream.process.crash_points import crash_point
 from rollstream.process.tracing.spans import OFF, ROLLOUT_ID, Span, Tracing
 from rollstream.schemas.errors import DecodeError, PoisonError, RecordTooLargeError
@@ -146,6 +146,8 @@ class BatchScorer:
             scored = without_tokens(scored, error)
             result = self.run.out_record(output, scored, span.headers)
         metrics.ROLLOUTS.labels(topic.rpartition(".")[2], scored.scoring.status.value).inc()
+        if REWARD_AT_TIMEOUT in scored.scoring.components:
+            metrics.REWARDS_AT_TIMEOUT.inc()
         if scored.scoring.failure is not None:
             metrics.FAILURES.labels(scored.scoring.failure.code.value).inc()
             span.fail(scored.scoring.failure.code.value)

@@ -66,7 +66,7 @@ _ROUTES: Final[tuple[ScoringRoute, ...]] = ((ROLLOUTS, SCORED), (EVAL_ROLLOUTS, 
 async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:
     """Run until `stop` is asked. A broken world ends the process, see `end_process`."""
     settings.log_resolved()
-    for name in settings.environments:
+    for name in (*settings.environments, *settings.reward_at_timeout):
         refuse_unknown_environment(name, settings.environments)
     require_tracing(settings.tracing)
     run = Run(settings)

@@ -4,6 +4,10 @@ from prometheus_client import Counter, Histogram
 
 ROLLOUTS = Counter("rollstream_scorer_rollouts_total", "Rollouts, by how scoring them ended", ["topic", "status"])
 FAILURES = Counter("rollstream_scorer_failures_total", "Rollouts without a reward, by why", ["code"])
+REWARDS_AT_TIMEOUT = Counter(
+    "rollstream_scorer_rewards_at_timeout_total",
+    "Rollouts whose scoring took too long, with the reward of the settings",
+)
 BATCH = Histogram(
     "rollstream_scorer_batch_seconds",
     "From taking a batch to the broker's confirmation of all its results",

@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.process.settings.base import StageSettings
+from rollstream.schemas.bounds import MAX_ITEMS
+from rollstream.schemas.record import Reward
 
 
 class ScorerSettings(StageSettings):
@@ -23,7 +25,15 @@ class ScorerSettings(StageSettings):
         description="Most rollouts scored at once, of up to 7 MiB each",
     )
     sample_deadline_seconds: float = Field(
-        default=5.0, gt=0, description="A sample whose scoring takes longer ends as unresolved, seconds"
+        default=5.0,
+        gt=0,
+        description="A sample whose scoring takes longer ends as unresolved, seconds; see reward_at_timeout",
+    )
+    reward_at_timeout: dict[str, Reward] = Field(
+        default_factory=dict,
+        max_length=MAX_ITEMS,
+        description="Environment → reward of a sample whose scoring takes longer; of the others such a sample is "
+        "unresolved and missing from the baseline",
     )
     load_deadline_seconds: float = Field(
         default=10.0,
@@ -63,4 +73,5 @@ class ScorerSettings(StageSettings):
             sample_seconds=self.sample_deadline_seconds,
             load_seconds=self.load_deadline_seconds,
             batch_seconds=self.batch_deadline_seconds,
+            rewards_at_timeout=self.reward_at_timeout,
         )

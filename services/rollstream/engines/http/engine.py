@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
+from rollstream.engines.deadline import before_the_end
 from rollstream.engines.http.answers import reported_spans, text_generation, token_generation
 from rollstream.engines.http.bodies import most_bytes
 from rollstream.engines.http.client import Call, HttpClient, ServerAnswer
@@ -134,7 +135,8 @@ class OpenAiHttpEngine:
         route, body = make(request, self._settings)
         most = most_bytes(len(request.prompt_token_ids), request.max_tokens)
         call = Call(route=route, body=lambda server: self._salted(server, body), most_bytes=most)
-        asked = await self._client.answered(call)
+        async with before_the_end(request.ends_at):
+            asked = await self._client.answered(call)
         try:
             return self._taken_apart(asked, request)
         # Whatever is raised here, a stranger's answer caused it, and it must not end more than this call.

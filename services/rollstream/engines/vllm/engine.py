@@ -17,7 +17,7 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
+from rollstream.engines.deadline import before_the_end, is_over, nothing_sampled
 from rollstream.engines.model_directory import (
     Shapes,
     longest_sequence,
@@ -47,6 +48,7 @@ from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 
 _CLOSE_SECONDS = 5.0
+_ABORT_AGAIN_SECONDS = 0.1
 _FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -106,8 +108,12 @@ class VllmEngine:
         refuse_impossible(request, self.max_model_len)
         self.in_flight += 1
         try:
-            async with self._slots:
+            async with before_the_end(request.ends_at):
+                await self._slots.acquire()
+            try:
                 answer = await self._answered(request)
+            finally:
+                self._slots.release()
             token_ids = np.array(answer.token_ids, dtype=np.int32)
             return _generation(answer, token_ids, answer.text if request.sampling.stop else self.detokenize(token_ids))
         finally:
@@ -119,15 +125,37 @@ class VllmEngine:
         from vllm.inputs.engine import tokens_input
 
         while True:
-            await self._is_open.wait()
+            async with before_the_end(request.ends_at):
+                await self._is_open.wait()
             salt = str(self._weight_version)
             listener()(self._weight_version)
             prompt = tokens_input(request.prompt_token_ids.tolist(), cache_salt=salt)
-            with _as_engine_errors():
+            with _as_engine_errors(), self._ended_in_time(request):
                 outputs = self._running().generate(prompt, _sampling_params(request), request.request_id)
                 answer = [output async for output in outputs][-1].outputs[0]
             if not self._is_overtaken(request.request_id, answer, salt):
-                return _checked(answer)
+                return _checked(answer, request)
+
+    @contextmanager
+    def _ended_in_time(self, request: GenerationRequest) -> Iterator[None]:
+        """Inside the block vLLM ends the request at its deadline, and gives what it has sampled."""
+        if request.ends_at is None:
+            yield
+            return
+        ending = asyncio.create_task(self._abort_at(request.ends_at, request.request_id))
+        try:
+            yield
+        finally:
+            ending.cancel()
+
+    async def _abort_at(self, moment: float, request_id: str) -> None:
+        await asyncio.sleep(moment - time.monotonic())
+        # A dead engine ends the request by itself.
+        with suppress(EngineError), _as_engine_errors():
+            while True:
+                await self._running().abort(request_id)
+                # Again: it may have been on its way into vLLM.
+                await asyncio.sleep(_ABORT_AGAIN_SECONDS)
 
     def _is_overtaken(self, request_id: str, answer: Any, salt: str) -> bool:
         """Whether an update came between the request and its first token."""
@@ -266,8 +294,11 @@ def _sampling_params(request: GenerationRequest) -> Any:
     )
 
 
-def _checked(answer: Any) -> Any:
-    if answer.finish_reason not in _FINISHED or answer.weight_versions is None:
+def _checked(answer: Any, request: GenerationRequest) -> Any:
+    is_late = answer.finish_reason == "abort" and is_over(request.ends_at)
+    if is_late and not answer.token_ids:
+        raise nothing_sampled()
+    if (answer.finish_reason not in _FINISHED and not is_late) or answer.weight_versions is None:
         raise EngineError(f"vLLM ended the request with {answer.finish_reason!r}, spans {answer.weight_versions}")
     return answer
 
@@ -282,6 +313,6 @@ def _generation(answer: Any, token_ids: NDArray[np.int32], text: str) -> Generat
             for span in answer.weight_versions
             if span.end > span.start
         ),
-        finish_reason=_FINISHED[answer.finish_reason],
+        finish_reason=_FINISHED.get(answer.finish_reason, FinishReason.LENGTH),
         text=text,
     )

@@ -9,12 +9,19 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
 from rollstream.environments.pool.process import ScoringProcess
-from rollstream.environments.pool.verdicts import STARTED, Chunk, ScoringSample, Verdict, unresolved
+from rollstream.environments.pool.verdicts import (
+    REWARD_AT_TIMEOUT,
+    STARTED,
+    Chunk,
+    ScoringSample,
+    Verdict,
+    unresolved,
+)
 from rollstream.process.parent import keep_others_out
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.failure import FailureCode
@@ -28,6 +35,8 @@ CHUNK_SAMPLES: Final = 64
 class PoolBounds:
     """How many processes, and how long each may take, in seconds.
 
+    `rewards_at_timeout`: environment → reward of a sample whose scoring takes longer than `sample_seconds`; of the
+    others such a sample is unresolved.
     `load_seconds` bounds how long making an environment may take; `math` and `by_source` take 6 to 18 s where the files
     of antlr and sympy are not in memory yet. `batch_seconds` must hold that and a sample.
     """
@@ -36,6 +45,7 @@ class PoolBounds:
     sample_seconds: float = 5.0
     load_seconds: float = 60.0
     batch_seconds: float = 75.0
+    rewards_at_timeout: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +66,10 @@ class ScoringPool:
         self._bounds = bounds
         self._processes = [
             ScoringProcess(
-                sample_seconds=bounds.sample_seconds, load_seconds=bounds.load_seconds, environments=environments
+                sample_seconds=bounds.sample_seconds,
+                load_seconds=bounds.load_seconds,
+                rewards_at_timeout=bounds.rewards_at_timeout,
+                environments=environments,
             )
             for _ in range(bounds.num_processes)
         ]
@@ -126,7 +139,7 @@ class ScoringPool:
             async for verdict in process.score(self._chunk(queued, samples)):
                 verdicts[queued.positions[done]] = verdict
                 done += 1
-                if verdict.status is Status.COMPLETED:
+                if verdict.status is Status.COMPLETED and REWARD_AT_TIMEOUT not in verdict.components:
                     self._have_answered.add(queued.environment)
             if done < len(queued.positions):
                 queue.append(_QueuedChunk(queued.environment, queued.positions[done:]))

@@ -20,6 +20,7 @@ from rollstream.environments.pool.verdicts import (
     Verdict,
     framed_request,
     read_answer,
+    rewarded_at_timeout,
     unresolved,
 )
 from rollstream.process.masking import harmless_variables
@@ -38,10 +39,16 @@ class ScoringProcess:
     """Scores chunks, one after the other. It must not be used by two tasks at the same time."""
 
     def __init__(
-        self, *, sample_seconds: float, load_seconds: float, environments: Mapping[str, Declaration] | None = None
+        self,
+        *,
+        sample_seconds: float,
+        load_seconds: float,
+        rewards_at_timeout: Mapping[str, float],
+        environments: Mapping[str, Declaration] | None = None,
     ) -> None:
         self._sample_seconds = sample_seconds
         self._load_seconds = load_seconds
+        self._late = {name: rewarded_at_timeout(reward) for name, reward in rewards_at_timeout.items()}
         self._environments = environments or {}
         self._process: asyncio.subprocess.Process | None = None
         self._reader: asyncio.StreamReader | None = None
@@ -54,7 +61,8 @@ class ScoringProcess:
         """
         refusal = await self._load(chunk)
         for sample_id in chunk.sample_ids:
-            verdict = refusal or await self._answer(sample_id, self._sample_seconds, "scoring this sample")
+            late = self._late.get(chunk.environment)
+            verdict = refusal or await self._answer(sample_id, self._sample_seconds, "scoring this sample", late)
             yield verdict or unresolved(FailureCode.CRASH, "the scoring process sent no verdict")
             if refusal is None and self._process is None:
                 return
@@ -119,17 +127,17 @@ class ScoringProcess:
         # Not drained: if the process does not read, the deadline of its next answer is what ends the wait.
         self._writer.write(framed_request(request))
 
-    async def _answer(self, wanted_id: int, seconds: float, doing: str) -> Verdict | None:
+    async def _answer(self, wanted_id: int, seconds: float, doing: str, late: Verdict | None = None) -> Verdict | None:
         """The answer to `wanted_id`; an unresolved verdict if the process hangs, dies or answers to another id.
 
-        Then the process is gone.
+        Then the process is gone. `late` replaces the verdict on a process that hangs.
         """
         try:
             async with asyncio.timeout(seconds):
                 answered = await self._read()
         except TimeoutError:
             await self.kill()
-            return unresolved(FailureCode.TIMEOUT, f"{doing} took longer than {seconds:g} s")
+            return late or unresolved(FailureCode.TIMEOUT, f"{doing} took longer than {seconds:g} s")
         except (asyncio.IncompleteReadError, ConnectionError):
             code = await self._exit_code()
             await self.kill()

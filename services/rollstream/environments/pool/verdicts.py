@@ -69,6 +69,15 @@ def unresolved(code: FailureCode, message: str) -> Verdict:
     return Verdict(status=Status.UNRESOLVED, failure=Failure(code=code, message=message))
 
 
+REWARD_AT_TIMEOUT: Final = "reward_at_timeout"
+"""The one component of a sample whose reward was not computed: its scoring took too long."""
+
+
+def rewarded_at_timeout(reward: float) -> Verdict:
+    """The verdict on a sample whose scoring took too long, where the settings give such samples a reward."""
+    return Verdict(status=Status.COMPLETED, reward=reward, components={REWARD_AT_TIMEOUT: 1.0})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """The first message to a scoring process: where it finds modules, and which environments the settings declare."""
