@@ -15,7 +15,13 @@ from tests.harness.learners import a_learner, a_sample
 
 torch = Late("torch")
 
-LOSSES = ("grpo", "dr_grpo", "dapo", "gspo", "cispo")
+BEHAVIOR = {"old": "behavior", "clip_high": 3.0}  # a ratio that is far from 1
+OBJECTIVES = {
+    **{name: {"loss": name, **BEHAVIOR} for name in ("grpo", "dr_grpo", "dapo", "gspo", "cispo")},
+    "reinforce": {"loss": "reinforce"},
+    **{name: {"correction": name, "importance_cap": 50.0} for name in ("sequence", "mask_sequence", "icepop")},
+}
+OF_SEQUENCES = ("gspo", "sequence", "mask_sequence")
 TOLERANCE = 1e-6  # of the largest; transformers computes norms in float32, whatever the dtype
 RANDOM = np.random.default_rng(3)
 
@@ -28,9 +34,8 @@ def model_path(tmp_path_factory):
 
 
 def gradient(model_path, samples, **settings):
-    """Number of micro-batches, loss and gradient. The ratio is that to the behavior policy, so it is far from 1."""
-    values = {"dtype": "float64", "old": "behavior", "clip_low": 0.9, "clip_high": 3.0, **settings}
-    learner = a_learner(model_path, **values)
+    """Number of micro-batches, loss and gradient."""
+    learner = a_learner(model_path, dtype="float64", **settings)
     batches = learner.pack(Minibatch.of(samples, learner.settings.resolved_normalization))
     loss = learner.forward_backward(batches)
     gradients = [parameter.grad.flatten() for parameter in learner.model.parameters()]
@@ -68,13 +73,13 @@ def a_group():
     return samples
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_one_micro_batch_of_eight_is_eight_of_one_and_packed_ones_and_those_that_share_their_prompt(model_path, loss):
-    group = a_group()
-    whole = gradient(model_path, group, loss=loss, tokens_per_microbatch=10_000, share_prompts=False)
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_one_micro_batch_of_eight_is_eight_of_one_and_packed_ones_and_those_that_share_their_prompt(model_path, name):
+    group, settings = a_group(), OBJECTIVES[name]
+    whole = gradient(model_path, group, **settings, tokens_per_microbatch=10_000, share_prompts=False)
     assert whole[0] == 1
     for budget, share, least in ((1, False, 5), (60, False, 2), (10_000, True, 1), (30, True, 2)):
-        found = gradient(model_path, group, loss=loss, tokens_per_microbatch=budget, share_prompts=share)
+        found = gradient(model_path, group, **settings, tokens_per_microbatch=budget, share_prompts=share)
         assert found[0] >= least
         check_same(found, whole)
 
@@ -104,8 +109,8 @@ def told_in_two_ways():
 
 
 @pytest.mark.parametrize("budget", [1, 10_000])
-@pytest.mark.parametrize("loss", LOSSES)
-def test_a_rollout_of_three_samples_is_the_same_as_one(model_path, loss, budget):
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_a_rollout_of_three_samples_is_the_same_as_one(model_path, name, budget):
     weights = TrainedTokens(turn_weights={"reasoning/1": 0.5})
     whole, apart = (
         training_samples(a_rollout(turns=turns), advantage=1.5, lag=0, bounds=ANY_MODEL, trained=weights)
@@ -114,8 +119,8 @@ def test_a_rollout_of_three_samples_is_the_same_as_one(model_path, loss, budget)
     assert (len(whole), len(apart)) == (1, 3)
     others = [a_sample(index, completion=3 + index, behavior_logprobs=logprobs(3 + index)) for index in range(3)]
     others[2] = replace(others[2], loss_mask=np.zeros(5, dtype=np.bool_))
-    expected = gradient(model_path, [*whole, *others], loss=loss, tokens_per_microbatch=10_000)
-    found = gradient(model_path, [others[0], *apart, *others[1:]], loss=loss, tokens_per_microbatch=budget)
-    # Of gspo a rollout is one sequence, so its samples are in the same micro-batch.
-    assert found[0] == (1 if budget > 1 else 3 if loss == "gspo" else 5)
+    expected = gradient(model_path, [*whole, *others], **OBJECTIVES[name], tokens_per_microbatch=10_000)
+    found = gradient(model_path, [others[0], *apart, *others[1:]], **OBJECTIVES[name], tokens_per_microbatch=budget)
+    # Where a rollout is one sequence, its samples are in the same micro-batch.
+    assert found[0] == (1 if budget > 1 else 3 if name in OF_SEQUENCES else 5)
     check_same(found, expected)
