@@ -17,6 +17,7 @@ torch = Late("torch")
 transformers = Late("transformers")
 toys = Late("tests.harness.toy_models")
 pytorch = Late("rollstream.training.backends.pytorch")
+factory = Late("rollstream.training.backends.pytorch_factory")
 rl_losses = Late("rollstream.training.rl_losses")
 batches = Late("rollstream.training.backends.batch")
 bounds = Late("rollstream.training.learning.bounds")
@@ -269,3 +270,40 @@ def test_what_a_batch_holds_besides_reaches_a_loss_that_takes_it(tmp_path):
         done(backend.forward_backward({**toys.two_rows(), "bonus": "kept"}))
     assert seen["bonus"] == "kept"
     assert {"labels", "loss_mask", "tokens"} <= seen.keys()
+
+
+def test_the_factory_loads_a_model_by_its_directory_with_its_loss_and_rate(model_path, tmp_path):
+    settings = LearningSettings(warmup_steps=0, threads=1)
+    backend = factory.create_pytorch_backend(model_path, tmp_path, "cpu", 0.25, settings=settings)
+    with contextlib.closing(backend):
+        done(backend.forward_backward(toys.two_rows()))
+        assert done(backend.optim_step())["lr"] == 0.25
+        path = asyncio.run(backend.save_checkpoint(1, {}))
+    again = factory.create_pytorch_backend(path, tmp_path, "cpu", 0.25, settings=settings)
+    with contextlib.closing(again):
+        assert again.learner.tokenizer_sha256 == backend.learner.tokenizer_sha256
+        assert asyncio.run(again.load_checkpoint(path))["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"model_name": "./nowhere"}, ["./nowhere", "directory"]),
+        ({"device_type": "tpu"}, ["tpu", "auto, cpu, cuda"]),
+        ({"model_name": "empty"}, ["config.json"]),
+    ],
+)
+def test_the_factory_says_what_to_do_about_a_model_or_device_that_is_not_there(
+    model_path, tmp_path, monkeypatch, arguments, named
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    values = {"model_name": model_path, "checkpoint_dir": tmp_path, "device_type": "cpu", **arguments}
+    with pytest.raises(ConfigurationError) as refused:
+        factory.create_pytorch_backend(**values)
+    assert [name for name in named if name not in str(refused.value)] == []
+
+
+def test_a_named_loss_is_refused_for_a_model_that_it_cannot_use(tmp_path):
+    with pytest.raises(ConfigurationError, match="ToyModel"):
+        pytorch.PyTorchTrainingBackend(toys.ToyModel(), None, "nll", tmp_path)

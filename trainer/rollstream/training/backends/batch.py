@@ -51,15 +51,15 @@ def padded(batch: Mapping[str, Any], bounds: ModelBounds, device: torch.device |
 def training_samples(batch: Mapping[str, Any]) -> list[TrainingSample]:
     """The rows of a padded batch for the learner; what stands behind a row's last trained token is left out."""
     arrays = {name: batch[name].cpu().numpy() for name in KEYS if name in batch}
-    return [_sample(row, {name: rows[row] for name, rows in arrays.items()}) for row in range(len(arrays["tokens"]))]
+    return [_sample({name: rows[row] for name, rows in arrays.items()}) for row in range(len(arrays["tokens"]))]
 
 
-def _sample(number: int, row: Mapping[str, Any]) -> TrainingSample:
+def _sample(row: Mapping[str, Any]) -> TrainingSample:
     trained = np.flatnonzero(row["loss_mask"])
     first, end = (int(trained[0]), int(trained[-1]) + 1) if len(trained) else (0, 1)
     behavior = row.get("rollout_log_probs", np.zeros(end, dtype=np.float32))
     return TrainingSample(
-        rollout_id=f"row {number}",
+        rollout_id="",
         group_id="",
         prompt_token_ids=row["tokens"][: first + 1].astype(np.int32),
         token_ids=row["labels"][first:end].astype(np.int32),

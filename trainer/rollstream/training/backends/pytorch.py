@@ -16,7 +16,9 @@ from rollstream.training.backends.protocol import Metrics
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.learner import Learner
 from rollstream.training.learning.plan import Minibatch
+from rollstream.training.learning.policy_forward import refuse_other_heads
 from rollstream.training.learning.reference import with_reference_logprobs
+from rollstream.training.learning.samples import TrainingSample
 from rollstream.training.learning.settings import LearningSettings, LossName, ObjectiveSettings
 from rollstream.training.learning.step_metrics import learning_metrics
 
@@ -43,19 +45,20 @@ class PyTorchTrainingBackend:
         *,
         settings: LearningSettings | None = None,
     ) -> None:
-        """Raises `ConfigurationError` for a loss function that takes no logits."""
+        """Raises `ConfigurationError` for a loss function without logits, or a model that a named one can't use."""
         device = device or next(model.parameters()).device
-        learner = Learner(
+        self._loss_fn = CheckedLoss(loss_fn) if callable(loss_fn) else None
+        if self._loss_fn is None:
+            refuse_other_models(model.to(device), device)
+        self.learner = Learner(
             model.to(device),
             learning_settings(loss_fn, settings),
             device=device,
             optimizer=optimizer,
-            model_path=_own_directory(model),
+            model_path=own_directory(model),
         )
-        self.learner = learner
-        self._loss_fn = CheckedLoss(loss_fn) if callable(loss_fn) else None
         self._checkpoint_dir = checkpoint_dir
-        self._worker = Worker(on_error=learner.drop_gradient)
+        self._worker = Worker(on_error=self.learner.drop_gradient)
 
     def forward_backward(self, batch: Mapping[str, Any]) -> TrainFuture[Metrics]:
         """Add the gradient of a batch (see `batch.py`): `loss`, and `grad_norm` of all that was added so far."""
@@ -82,11 +85,13 @@ class PyTorchTrainingBackend:
 
     def _forward_backward(self, batch: Mapping[str, Any]) -> Metrics:
         tensors = batches.padded(batch, bounds_of(self.learner), self.learner.device)
-        if self._loss_fn is None:
-            loss = _packed_loss(self.learner, tensors)
-        else:
-            loss = self.learner.backward(self._loss_fn.of(tensors))
+        loss = self._packed(tensors) if self._loss_fn is None else self.learner.backward(self._loss_fn.of(tensors))
         return {"loss": float(loss), "grad_norm": float(self.learner.grad_norm())}
+
+    def _packed(self, batch: Mapping[str, Any]) -> Tensor:
+        learner = self.learner
+        samples = with_reference_logprobs(learner, samples_of(batch, learner.settings))
+        return learner.forward_backward(learner.pack(Minibatch.of(samples, learner.settings.resolved_normalization)))
 
     def _save(self, step: int, metrics: Mapping[str, Any]) -> Path:
         learner = self.learner
@@ -144,6 +149,16 @@ def learning_settings(loss_fn: Loss, settings: LearningSettings | None) -> Learn
     return found
 
 
+def refuse_other_models(model: Any, device: torch.device) -> None:
+    """Raise `ConfigurationError` unless a loss of ours can use the model."""
+    if not hasattr(model, "get_output_embeddings"):
+        raise ConfigurationError(
+            f"{type(model).__name__} is no causal language model of transformers, which a named loss needs: give "
+            "loss_fn a function over logits"
+        )
+    refuse_other_heads(model, device)
+
+
 def bounds_of(learner: Learner) -> ModelBounds:
     """What the model takes; a module that is none of transformers' does not say."""
     return learner.bounds if hasattr(learner.model, "config") else ANY_MODEL
@@ -184,28 +199,22 @@ def load_into(learner: Learner, path: Path, restore: Callable[[Mapping[str, Any]
     return metadata
 
 
-def _packed_loss(learner: Learner, batch: Mapping[str, Any]) -> Tensor:
-    settings = learner.settings
-    _refuse_missing(batch, settings)
-    samples = with_reference_logprobs(learner, batches.training_samples(batch))
-    minibatch = Minibatch.of(samples, settings.resolved_normalization)
-    return learner.forward_backward(learner.pack(minibatch))
-
-
-def _refuse_missing(batch: Mapping[str, Any], settings: LearningSettings) -> None:
-    needed = []
-    if settings.loss != "nll":
-        needed.append("advantages")
-        if settings.old == "behavior" or settings.resolved_correction != "none":
-            needed.append("rollout_log_probs")
-    if settings.resolved_normalization == "dr_grpo":
-        needed.append("max_tokens")
-    missing = [name for name in needed if name not in batch]
+def samples_of(batch: Mapping[str, Any], settings: LearningSettings) -> list[TrainingSample]:
+    """The samples of a padded batch for a loss of ours; `BadMessageError` if it lacks what the loss needs."""
+    is_policy_loss = settings.loss != "nll"
+    is_corrected = is_policy_loss and (settings.old == "behavior" or settings.resolved_correction != "none")
+    needed = {
+        "advantages": is_policy_loss,
+        "rollout_log_probs": is_corrected,
+        "max_tokens": settings.resolved_normalization == "dr_grpo",
+    }
+    missing = [name for name, is_needed in needed.items() if is_needed and name not in batch]
     if missing:
         raise BadMessageError(f"the loss {settings.loss!r} needs {missing}, but the batch has {sorted(batch)}")
+    return batches.training_samples(batch)
 
 
-def _own_directory(model: Any) -> Path | None:
+def own_directory(model: Any) -> Path | None:
     """Where a model that was loaded from a directory has its tokenizer."""
     path = Path(getattr(model, "name_or_path", "") or "/nowhere")
     return path if path.is_dir() else None
