@@ -132,6 +132,8 @@ def full_logits(model, sample):
 def test_the_entropy_bonus_has_the_gradient_of_the_full_logits_also_across_chunks(chunk, model_path, monkeypatch):
     monkeypatch.setattr(policy_forward, "CHUNK_LOGITS", chunk)
     learner = a_learner(model_path, dtype="float64", loss="reinforce", entropy_coefficient=0.3)
+    report = train_step(a_learner(model_path, entropy_coefficient=0.3), eight_samples(), step=0)
+    assert report.metrics["entropy_bonus"] == pytest.approx(0.3 * report.metrics["entropy"])
     samples = [replace(one, temperature=0.7) for one in eight_samples()]
     loss, found = gradient_of(learner, samples)
 

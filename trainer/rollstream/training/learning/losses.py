@@ -95,7 +95,7 @@ def cispo(batch: TokenBatch, clip: Clip) -> TokenLoss:
 
 
 def reinforce(batch: TokenBatch, _: Clip) -> TokenLoss:
-    """-w · A · log policy: the policy gradient itself, REINFORCE (Williams 1992) eq. 4, without ratio or clip range."""
+    """-w · A · log policy: the policy gradient itself, REINFORCE (Williams 1992), without ratio or clip range."""
     return _unclipped(-batch.importance_weights * batch.advantages * batch.policy_logprobs)
 
 

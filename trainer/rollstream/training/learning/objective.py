@@ -35,7 +35,8 @@ def loss_and_totals(
     low, high = settings.resolved_clip
     token_loss = SURROGATES[settings.loss](tokens, Clip(low=low, high=high, dual=settings.dual_clip))
     loss = (_regularized(token_loss.loss, batch, statistics, settings) * batch.token_weights).sum()
-    return loss, _totals(batch, statistics, token_loss, corrected)
+    bonus = settings.entropy_coefficient * statistics.entropies * batch.token_weights
+    return loss, _totals(batch, statistics, token_loss, corrected, bonus)
 
 
 def _regularized(
@@ -67,7 +68,7 @@ def add_totals(totals: list[Tensor]) -> LearningTotals:
 
 @torch.no_grad()
 def _totals(
-    batch: MicroBatch[Tensor], statistics: TokenStatistics, token_loss: TokenLoss, corrected: Importance
+    batch: MicroBatch[Tensor], statistics: TokenStatistics, token_loss: TokenLoss, corrected: Importance, bonus: Tensor
 ) -> Tensor:
     log_ratio = corrected.log_ratio.clamp(max=MAX_LOG_RATIO)
     raw = torch.exp(log_ratio)
@@ -89,6 +90,7 @@ def _totals(
         "tokens_lagged": lagged,
         "mismatch_lagged": mismatch * lagged,
         "kl": KL_LOSSES["k3"](statistics.logprobs - reference),
+        "entropy_bonus": bonus,
     }
     # One tensor: the sums are one kernel, and one copy per minibatch brings them to the host.
     sums = torch.stack([rows[name] for name in _SUMS]).double().sum(dim=1)

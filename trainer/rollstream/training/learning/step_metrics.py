@@ -50,6 +50,8 @@ class LearningTotals:
     mismatch_lagged: float = 0.0
     kl: float = 0.0
     """Of the policy from the reference; 0 without one."""
+    entropy_bonus: float = 0.0
+    """What the entropy takes off the loss."""
     weight_max: float = 0.0
 
 
@@ -78,5 +80,6 @@ def learning_metrics(totals: Sequence[LearningTotals]) -> dict[str, float]:
         "mismatch_kl_lag_0": total("mismatch_lag_0") / max(1.0, total("tokens_lag_0")),
         "mismatch_kl_lagged": total("mismatch_lagged") / max(1.0, total("tokens_lagged")),
         "kl": total("kl") / tokens,
+        "entropy_bonus": total("entropy_bonus") / max(1, len(totals)),
         "trained_tokens": total("tokens"),
     }
