@@ -36,7 +36,11 @@ def test_the_models_tokens_train_and_those_of_prompt_and_tool_do_not():
     assert sample.rollout_log_probs[6:12] == [-0.125 * place for place in range(1, 7)]
     assert (sample.reward, sample.response, sample.status) == (0.5, "78", SampleStatus.COMPLETED)
     assert sample.prompt == [{"role": "user", "content": "52910="}]
-    assert sample.metadata["weight_versions"] == [3, 4]
+    assert (sample.metadata["weight_version"], sample.metadata["temperature"], sample.metadata["max_tokens"]) == (
+        3,
+        1.0,
+        12,
+    )
 
 
 def test_a_branch_is_a_sample_of_its_own_and_each_sampled_token_trains_once():
@@ -98,7 +102,7 @@ def test_an_agent_answers_and_the_environment_scores(tmp_path):
         first = sample.loss_mask.index(1.0)
         assert engine.detokenize(ids(*sample.tokens[:first])) == "52910="
         assert engine.detokenize(ids(*sample.tokens[first:])) == sample.response
-        assert sample.metadata["weight_versions"] == [7]
+        assert sample.metadata["weight_version"] == 7
 
 
 def test_the_ids_are_those_that_a_real_model_sampled_however_its_text_would_be_tokenized(tmp_path):

@@ -243,17 +243,28 @@ def test_where_no_engine_loads_new_weights_the_loop_ends(tmp_path):
         rl(backend, Rollouts(engines=engines), 7, engines=engines, sync_every=2)
 
 
+def test_temperature_and_token_limit_come_along_where_all_samples_say_them():
+    tags = [{"temperature": 0.7, "max_tokens": 5}, {"temperature": 1.0}]
+    prepared = rl_loop.prepare_grpo_batch(a_batch([1.0, 0.0], metadata={"sample_metadata": tags}))
+    assert prepared["temperatures"].tolist() == pytest.approx([0.7, 1.0])
+    assert "max_tokens" not in prepared
+
+
 class Noting:
     """GRPO's loss, which notes the first tokens of each batch, and ends the loop at one of them."""
 
-    def __init__(self, ends_at=None):
+    def __init__(self, ends_at=None, cancels_at=None):
         self.batches = []
         self.ends_at = ends_at
+        self.cancels_at = cancels_at
+        self.cancel = None
 
     def __call__(self, logits, tokens, labels, loss_mask, advantages):
         if len(self.batches) + 1 == self.ends_at:
             raise MemoryError("killed")
         self.batches.append(tokens[:, 0].tolist())
+        if len(self.batches) == self.cancels_at:
+            self.cancel()
         return losses.grpo_loss(logits, labels, loss_mask, advantages)
 
 
@@ -274,6 +285,64 @@ def test_rl_that_is_stopped_and_goes_on_loses_no_prompt_and_doubles_none(tmp_pat
     # Nine batches of 2 prompts are three epochs of 6 prompts, each with 2 samples a group.
     for batches in (whole.batches, before.batches[:5] + after.batches):
         assert Counter(chain.from_iterable(batches)) == dict.fromkeys(range(6), 6)
+
+
+def cancelled(run, noting):
+    """Cancel `run` from the backend's thread, as Ctrl-C does from outside, where `noting` says."""
+
+    async def begun():
+        task = asyncio.ensure_future(run)
+        loop = asyncio.get_running_loop()
+        noting.cancel = lambda: loop.call_soon_threadsafe(task.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(task, 60)
+
+    asyncio.run(begun())
+
+
+def test_rl_that_is_cancelled_in_a_step_writes_it_and_goes_on_without_losing_a_prompt(tmp_path):
+    config = {"over_sampling_factor": 2.0, "prompts": 6, "batch_size": 2}
+    before, after = Noting(cancels_at=7), Noting()
+    with a_backend(tmp_path, before) as backend:
+        rollouts, settings = Rollouts(**config), RLTrainingConfig(num_steps=9)
+        cancelled(rl_loop.run_rl_training(backend, rollouts.buffer, rollouts.manager, [], settings), before)
+    newest = checkpoints.latest_checkpoint(tmp_path)
+    assert newest.name == "step_7"
+    with a_backend(tmp_path, after) as backend:
+        assert len(rl(backend, Rollouts(**config), 9, resume_from=newest)) == 2
+        assert backend.learner.num_updates == 9
+    assert Counter(chain.from_iterable(before.batches + after.batches)) == dict.fromkeys(range(6), 6)
+
+
+def test_rl_that_is_cancelled_while_it_waits_for_rollouts_writes_the_step_before(tmp_path):
+    class Waiting(Rollouts):
+        async def generate(self, prompts):
+            if self.calls >= 12:
+                noting.cancel()
+                await asyncio.Event().wait()
+            return await super().generate(prompts)
+
+    noting = Noting()
+    with a_backend(tmp_path, noting) as backend:
+        rollouts, settings = Waiting(), RLTrainingConfig(num_steps=9)
+        cancelled(rl_loop.run_rl_training(backend, rollouts.buffer, rollouts.manager, [], settings), noting)
+    assert checkpoints.latest_checkpoint(tmp_path).name == "step_2"
+
+
+def test_sft_that_is_cancelled_writes_the_step_that_it_was_in_and_goes_on_as_if_it_had_not_stopped(tmp_path):
+    def mean(logits, tokens, labels, loss_mask):
+        noting(logits, tokens, labels, loss_mask, torch.ones(len(tokens)))
+        return toys.token_mean(logits, labels, loss_mask)
+
+    with a_backend(tmp_path / "whole", toys.token_mean) as backend:
+        whole = sft(backend, demonstrations(), 9)
+    noting = Noting(cancels_at=4)
+    with a_backend(tmp_path / "parts", mean) as backend:
+        settings = SFTTrainingConfig(num_steps=9, batch_size=4)
+        cancelled(sft_loop.run_sft_training(backend, demonstrations(), settings), noting)
+    with a_backend(tmp_path / "parts", toys.token_mean) as backend:
+        rest = sft(backend, demonstrations(), 9, resume_from=checkpoints.latest_checkpoint(tmp_path / "parts"))
+    assert rest == whole[4:]
 
 
 def test_a_checkpoint_of_another_loop_or_another_buffer_is_refused(tmp_path):

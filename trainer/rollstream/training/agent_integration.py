@@ -34,8 +34,9 @@ def samples_of(rollout: RolloutGenerated, reward: float | None = None, prompt: P
     """The samples of a completed rollout, one for each chain of turns of which each extends all of the one before.
 
     Mask 1 on every sampled token, 0 on all that the model was given. `prompt`: as the data has it; by default the
-    rollout's messages. `metadata` names the rollout and the weight versions that sampled. Raises `BadMessageError` for
-    a rollout that is not completed, or whose server gave text without tokens.
+    rollout's messages. `metadata`: rollout_id, the oldest weight_version that sampled, and temperature and max_tokens
+    of the sampling, which `prepare_grpo_batch` reads. Raises `BadMessageError` for a rollout that is not completed, or
+    whose server gave text without tokens.
     """
     if rollout.status is not Status.COMPLETED or not all(len(turn.token_ids) for turn in rollout.turns):
         raise BadMessageError(
@@ -69,7 +70,12 @@ def _sample(
         loss_mask=[0.0] * num_given + one.loss_mask.astype(float).tolist(),
         rollout_log_probs=[0.0] * num_given + one.behavior_logprobs.tolist(),
         reward=reward,
-        metadata={"rollout_id": rollout.rollout_id, "weight_versions": list(rollout.weight_versions)},
+        metadata={
+            "rollout_id": rollout.rollout_id,
+            "weight_version": min(rollout.weight_versions),
+            "temperature": one.temperature,
+            "max_tokens": one.max_tokens,
+        },
         status=SampleStatus.TRUNCATED if is_truncated(rollout) else SampleStatus.COMPLETED,
     )
 

@@ -5,6 +5,7 @@ together. It generates and trains in turn: a batch is asked for when the step be
 this process may use the model that is trained. What a manager over-samples goes on meanwhile.
 """
 
+import asyncio
 import logging
 import math
 import shutil
@@ -44,7 +45,8 @@ async def run_rl_training(
     Every `sync_every` steps a checkpoint is written and loaded into the engines; those that are not due by
     `checkpoint_every` are deleted after the next one. An engine that does not load it is told in the log and in
     `engines_behind`, and gets the next one; rollouts are tagged with its old version where `generate_fn` tags them.
-    `resume_from`: a checkpoint of this loop; its steps count, and no prompt is lost or doubled. `advantages`: as in
+    `resume_from`: a checkpoint of this loop; its steps count, and no prompt is lost or doubled. When it is cancelled,
+    as by Ctrl-C, it writes a checkpoint of the steps that are done, and ends. `advantages`: as in
     `prepare_grpo_batch`. Raises `EngineError` if no engine loads a checkpoint, `BrokenWorldError` once updates are not
     finite, and what backend and rollout manager raise.
     """
@@ -55,24 +57,31 @@ async def run_rl_training(
         await _sync(engines, resume_from, first - 1)
     history: list[Metrics] = []
     passing: Path | None = None
-    async with rollout_manager:
-        for step in range(first, config.num_steps + 1):
-            batch = await rollout_manager.generate_batch()
-            trained = await update(backend, prepare_grpo_batch(batch, config.baseline, advantages))
-            metrics = {**trained, **_rollout_metrics(batch, step)}
-            is_kept = is_due(step, config.checkpoint_every, config.num_steps)
-            if is_kept or step % config.sync_every == 0:
-                state = rollout_manager.state_dict()
-                path = await backend.save_checkpoint(step, {**metrics, "rollout_manager": state})
-                if step % config.sync_every == 0:
-                    metrics["engines_behind"] = await _sync(engines, path, step)
-                if passing is not None:
-                    shutil.rmtree(passing, ignore_errors=True)
-                passing = None if is_kept else path
-            history.append(metrics)
-            if metrics_logger is not None and is_due(step, config.log_every, config.num_steps):
-                metrics_logger.log(metrics, step)
-            refuse_divergence(history)
+    trained_until = first - 1
+    try:
+        async with rollout_manager:
+            for step in range(first, config.num_steps + 1):
+                batch = await rollout_manager.generate_batch()
+                prepared = prepare_grpo_batch(batch, config.baseline, advantages)
+                # From here on the backend does this step, whatever becomes of this task.
+                trained_until = step
+                metrics = {**await update(backend, prepared), **_rollout_metrics(batch, step)}
+                is_kept = is_due(step, config.checkpoint_every, config.num_steps)
+                if is_kept or step % config.sync_every == 0:
+                    path = await _save(backend, rollout_manager, step, metrics)
+                    if step % config.sync_every == 0:
+                        metrics["engines_behind"] = await _sync(engines, path, step)
+                    if passing is not None:
+                        shutil.rmtree(passing, ignore_errors=True)
+                    passing = None if is_kept else path
+                history.append(metrics)
+                if metrics_logger is not None and is_due(step, config.log_every, config.num_steps):
+                    metrics_logger.log(metrics, step)
+                refuse_divergence(history)
+    except asyncio.CancelledError:
+        if trained_until >= first:
+            await _save(backend, rollout_manager, trained_until, {})
+        raise
     return history
 
 
@@ -89,8 +98,10 @@ def prepare_grpo_batch(
 ) -> dict[str, Any]:
     """What a backend trains on: tokens, labels and loss_mask [B, L], advantages [B], rollout_log_probs [B, L] if known.
 
-    Place t of a row belongs to the model's output at place t. If a group has more than one sample, advantages are
-    those of the groups, by default reward - mean of the group; else reward - `baseline`.
+    Place t of a row belongs to the model's output at place t. Where the metadata of all samples say `temperature` or
+    `max_tokens`, these come along: logits are divided by the one, and `dr_grpo` divides by the other. If a group has
+    more than one sample, advantages are those of the groups, by default reward - mean of the group; else reward -
+    `baseline`.
     """
     rewards = compute_advantages(batch.rewards)
     groups = [str(index) for index in batch.group_indices or range(len(rewards))]
@@ -101,6 +112,10 @@ def prepare_grpo_batch(
     rows = {"tokens": batch.tokens, "loss_mask": batch.loss_masks, "advantages": found}
     if batch.rollout_log_probs is not None:
         rows["rollout_log_probs"] = batch.rollout_log_probs
+    for name, tag in (("temperatures", "temperature"), ("max_tokens", "max_tokens")):
+        values = [tags.get(tag) for tags in batch.metadata.get("sample_metadata", [])]
+        if values and None not in values:
+            rows[name] = values
     return padded(rows, ANY_MODEL)
 
 
@@ -120,6 +135,10 @@ def _rollout_metrics(batch: RolloutBatch, step: int) -> Metrics:
         metrics["policy_lag_mean"] = step - 1 - sum(versions) / len(versions)
         metrics["policy_lag_max"] = float(step - 1 - min(versions))
     return metrics
+
+
+async def _save(backend: TrainingBackend, rollout_manager: AsyncRolloutManager, step: int, metrics: Metrics) -> Path:
+    return await backend.save_checkpoint(step, {**metrics, "rollout_manager": rollout_manager.state_dict()})
 
 
 async def _sync(engines: Sequence[WeightEngine], checkpoint: Path, step: int) -> float:

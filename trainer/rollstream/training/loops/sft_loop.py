@@ -4,6 +4,7 @@ A pure loop: which samples a step trains on depends on how many were seen alone,
 where it was, also with another batch size.
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
@@ -29,24 +30,32 @@ async def run_sft_training(
     """Train `config.num_steps` steps on `samples`, each once an epoch; returns the metrics of each step taken.
 
     A checkpoint is written every `checkpoint_every` steps and after the last. `resume_from`: a checkpoint of this
-    loop to go on from; its steps count. Raises `ConfigurationError` for no samples or an unfit checkpoint,
-    `BadMessageError` for a batch that can't be trained on, `BrokenWorldError` once updates are not finite.
+    loop to go on from; its steps count. When it is cancelled, as by Ctrl-C, it writes a checkpoint of the steps that
+    are done, and ends. Raises `ConfigurationError` for no samples or an unfit checkpoint, `BadMessageError` for a batch
+    that can't be trained on, `BrokenWorldError` once updates are not finite.
     """
     if not any(sample.num_trained_tokens for sample in samples):
         raise ConfigurationError(f"none of {len(samples)} samples has a token to train: set loss_mask to 1 on answers")
     first, num_seen = await _resumed(backend, resume_from)
     rows = _rows(len(samples), num_seen)
     history: list[Metrics] = []
-    for step in range(first, config.num_steps + 1):
-        chosen = [samples[row] for row in islice(rows, config.batch_size)]
-        num_seen += len(chosen)
-        batch = {"tokens": [one.tokens for one in chosen], "loss_mask": [one.loss_mask for one in chosen]}
-        history.append({**await update(backend, batch), "num_samples_seen": num_seen})
-        refuse_divergence(history)
-        if metrics_logger is not None and is_due(step, config.log_every, config.num_steps):
-            metrics_logger.log(history[-1], step)
-        if is_due(step, config.checkpoint_every, config.num_steps):
-            await backend.save_checkpoint(step, history[-1])
+    trained_until = first - 1
+    try:
+        for step in range(first, config.num_steps + 1):
+            chosen = [samples[row] for row in islice(rows, config.batch_size)]
+            batch = {"tokens": [one.tokens for one in chosen], "loss_mask": [one.loss_mask for one in chosen]}
+            # From here on the backend does this step, whatever becomes of this task.
+            trained_until, num_seen = step, num_seen + len(chosen)
+            history.append({**await update(backend, batch), "num_samples_seen": num_seen})
+            refuse_divergence(history)
+            if metrics_logger is not None and is_due(step, config.log_every, config.num_steps):
+                metrics_logger.log(history[-1], step)
+            if is_due(step, config.checkpoint_every, config.num_steps):
+                await backend.save_checkpoint(step, history[-1])
+    except asyncio.CancelledError:
+        if trained_until >= first:
+            await backend.save_checkpoint(trained_until, {"num_samples_seen": num_seen})
+        raise
     return history
 
 
