@@ -17,9 +17,10 @@ from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.groups import Group, LogPlace, PlacedSample
 from rollstream.training.learning.normalization import token_weights
+from rollstream.training.learning.objective_settings import PolicyLossName
 from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.samples import TrainingSample
-from rollstream.training.learning.settings import LearningSettings, PolicyLossName
+from rollstream.training.learning.settings import LearningSettings
 from tests.harness.builders import a_prompt, a_rollout, a_turn
 from tests.harness.late import Late
 from tests.harness.learners import train_step

@@ -10,7 +10,8 @@ import pytest
 
 from rollstream.local.tiny_model import VOCABULARY, write_tiny_model
 from rollstream.schemas.errors import BadMessageError, ConfigurationError
-from rollstream.training.learning.settings import LearningSettings, ObjectiveSettings
+from rollstream.training.learning.objective_settings import ObjectiveSettings
+from rollstream.training.learning.settings import LearningSettings
 from tests.harness.late import Late
 
 torch = Late("torch")

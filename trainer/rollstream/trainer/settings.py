@@ -9,7 +9,8 @@ from rollstream.process.settings.base import StageSettings
 from rollstream.process.settings.storage import Location
 from rollstream.schemas.ids import checked_run
 from rollstream.trainer.intake.admission import LagScope
-from rollstream.training.learning.settings import LearningSettings, PolicyLossName
+from rollstream.training.learning.objective_settings import PolicyLossName
+from rollstream.training.learning.settings import LearningSettings
 
 
 class TrainerSettings(StageSettings):

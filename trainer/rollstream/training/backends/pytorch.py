@@ -15,11 +15,12 @@ from rollstream.training.backends.future import TrainFuture, Worker
 from rollstream.training.backends.protocol import Metrics
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.learner import Learner
+from rollstream.training.learning.objective_settings import LossName, ObjectiveSettings
 from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.policy_forward import refuse_other_heads
 from rollstream.training.learning.reference import with_reference_logprobs
 from rollstream.training.learning.samples import TrainingSample
-from rollstream.training.learning.settings import LearningSettings, LossName, ObjectiveSettings
+from rollstream.training.learning.settings import LearningSettings
 from rollstream.training.learning.step_metrics import learning_metrics
 
 LossFunction = Callable[..., Tensor]

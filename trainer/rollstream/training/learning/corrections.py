@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollstream.training.learning.settings import Correction
+from rollstream.training.learning.objective_settings import Correction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,11 +26,12 @@ from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.hidden_states import can_share_prompts, on_device
 from rollstream.training.learning.model_files import load_model, resolve_device, save_model
 from rollstream.training.learning.objective import add_totals, loss_and_totals
+from rollstream.training.learning.objective_settings import ObjectiveSettings
 from rollstream.training.learning.optimizer import adamw, learning_rate, restore
 from rollstream.training.learning.packing import MicroBatch, microbatches
 from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.policy_forward import TokenStatistics, refuse_other_heads, token_statistics
-from rollstream.training.learning.settings import LearningSettings, ObjectiveSettings
+from rollstream.training.learning.settings import LearningSettings
 from rollstream.training.learning.step_metrics import LearningTotals
 
 _LOG = logging.getLogger(__name__)

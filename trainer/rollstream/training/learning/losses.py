@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from rollstream.training.learning.corrections import sums_of_rollouts
-from rollstream.training.learning.settings import LossName
+from rollstream.training.learning.objective_settings import LossName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def clipped(batch: TokenBatch, clip: Clip) -> TokenLoss:
 
     PPO (arXiv 1707.06347) eq. 7 with low = high; GRPO, DeepSeekMath (arXiv 2402.03300) eq. 3, without its KL term;
     Dr. GRPO (arXiv 2503.20783) section 3.2; DAPO (arXiv 2503.14476) eq. 8 with high > low. They differ in their
-    normalization, which the loss's name chooses (`settings.py`), and in whether advantages are divided by the
+    normalization, which the loss's name chooses (`objective_settings.py`), and in whether advantages are divided by the
     standard deviation, which is a setting of its own.
     With `clip.dual` the loss of a token with A < 0 is at most -w · dual · A: dual-clip PPO (arXiv 1912.09729) eq. 5.
     """

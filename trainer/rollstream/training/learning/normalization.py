@@ -8,7 +8,7 @@ counts, as in TRL: without it the others would weigh more. `S`: samples of the m
 import numpy as np
 import numpy.typing as npt
 
-from rollstream.training.learning.settings import Normalization
+from rollstream.training.learning.objective_settings import Normalization
 
 
 def token_weights(

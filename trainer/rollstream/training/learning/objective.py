@@ -8,9 +8,9 @@ from torch import Tensor
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.learning.corrections import Importance, importance
 from rollstream.training.learning.losses import KL_LOSSES, MAX_LOG_RATIO, SURROGATES, Clip, TokenBatch, TokenLoss
+from rollstream.training.learning.objective_settings import ObjectiveSettings
 from rollstream.training.learning.packing import MicroBatch
 from rollstream.training.learning.policy_forward import TokenStatistics
-from rollstream.training.learning.settings import ObjectiveSettings
 from rollstream.training.learning.step_metrics import LearningTotals
 
 _SUMS = tuple(field.name for field in fields(LearningTotals) if field.name != "weight_max")

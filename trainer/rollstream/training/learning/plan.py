@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rollstream.training.learning.normalization import token_weights
+from rollstream.training.learning.objective_settings import Normalization
 from rollstream.training.learning.samples import TrainingSample, rollout_numbers
-from rollstream.training.learning.settings import Normalization
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
