@@ -2,7 +2,7 @@
 
 A lane is a folder of tests. The processes share their servers; each is given one piece of work after the other.
 A piece is a file; or everything that runs engines or the whole loop, since two of those would starve each other; or
-everything light, or all unit tests of learning, so that one process alone imports what those tests import. Other unit
+everything light, or all tests of learning, so that one process alone imports what those tests import. Other unit
 tests are light too, but many: file by file and at the end, they keep every process busy until the last one.
 """
 
@@ -36,7 +36,7 @@ class PieceByPiece(LoadScopeScheduling):
     def _split_scope(self, nodeid: str) -> str:
         if nodeid.startswith(HEAVY):
             return "heavy"
-        if nodeid.partition("::")[0] in LEARNING:
+        if nodeid.startswith(("tests/reference/", *LEARNING)):
             return "learning"
         return "light" if nodeid.startswith(LIGHT) else nodeid.partition("::")[0]
 

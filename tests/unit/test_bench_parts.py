@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tests.bench.chain_model import STOP, endless, spread_lengths, write_chain_m
 from tests.bench.length_bias import TRAINED, answers_of, figures, ks_distance, too_old_share_of_tokens
 from tests.bench.loop import _figures
 from tests.bench.loop_shapes import shape_of
-from tests.bench.loop_sides import WARM_UP_STEPS, _read_theirs
+from tests.bench.loop_sides import WARM_UP_STEPS, _read_theirs, trl_requirements
 from tests.bench.pairs import compared, in_turn, medians
 from tests.bench.tasks import LongAnswers, parity
 
@@ -106,6 +107,10 @@ def test_the_stages_accept_the_settings_of_every_shape(name: str, tmp_path: Path
 @pytest.mark.parametrize(("tokens", "groups"), [(7, 32), (64, 32), (512, 4), (4096, 1)])
 def test_long_uniform_answers_make_steps_of_fewer_groups(tokens: int, groups: int) -> None:
     assert shape_of("uniform", tokens).groups_per_step == groups
+
+
+def test_speed_is_compared_with_the_trl_that_gradients_are_compared_with() -> None:
+    assert f"trl=={version('trl')}" in trl_requirements().read_text().split()
 
 
 def test_the_rewards_of_trl_are_those_of_the_measured_steps() -> None:
