@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -269,3 +270,9 @@ def test_missing_samples_are_exported_by_their_failure_until_a_step_has_none() -
     assert (share("timeout"), share("lost"), share("of a stranger")) == (0.5, 0.0, None)
     metrics.export(an_entry(metrics={"missing_ratio": 0.0}))
     assert share("timeout") == 0.0
+
+
+def test_a_module_of_the_library_does_not_stand_in_for_the_stages_of_the_same_name() -> None:
+    import_module("rollstream.training.metrics")
+    with pytest.raises(AttributeError, match="metrics"):
+        import_module("rollstream.trainer").__getattr__("metrics")
