@@ -3,7 +3,8 @@
 Everything that trains goes through here: nothing else calls an optimizer. Gradients add up over `forward_backward` and
 `backward` until `optim_step` applies them.
 Parameters and optimizer state are float32. With dtype bfloat16 the forward pass runs under autocast, and published
-weights are bfloat16. With dtype float64 everything is float64, which is slow: it is for comparing gradients.
+weights are bfloat16. With dtype float64 everything is float64, which is slow: it is for comparing gradients. Some
+models still compute parts in float32, e.g. norms and rotary embeddings, and round to 1e-6 of a gradient's largest.
 `N`: the tokens of a micro-batch that train.
 """
 
