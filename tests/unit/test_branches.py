@@ -141,6 +141,8 @@ def test_a_small_record_cannot_name_a_long_prefix_without_end():
     assert len(taken(long, *branches)) == 7
     with pytest.raises(BadMessageError, match=str(MAX_SAMPLE_TOKENS)):
         taken(long, *branches, *branches)
+    with pytest.raises(BadMessageError, match=r"at most 1000.*max_rollout_tokens"):
+        taken(long, bounds=ModelBounds(max_rollout_tokens=1000))
 
 
 def test_a_turn_must_fit_the_model_with_its_prefix_and_several_samples_need_not_fit_together():

@@ -190,6 +190,9 @@ def test_a_restored_backend_takes_the_same_next_step_bit_for_bit(model_path, tmp
 def test_the_bounds_are_the_models_unless_the_settings_name_a_length(model_path):
     assert a_learner(model_path).bounds == ModelBounds(vocab_size=len(VOCABULARY), max_tokens=512)
     assert a_learner(model_path, max_sample_tokens=100).bounds.max_tokens == 100
+    # The samples of a rollout are in one forward pass.
+    assert a_learner(model_path, loss="gspo").bounds.max_rollout_tokens == 512
+    assert a_learner(model_path, loss="gspo", max_rollout_tokens=2000).bounds.max_rollout_tokens == 2000
 
 
 def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):

@@ -7,7 +7,7 @@ must not reach a step.
 from dataclasses import dataclass
 from typing import Final
 
-from rollstream.schemas.bounds import MAX_TEMPERATURE, MIN_TEMPERATURE
+from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS, MAX_TEMPERATURE, MIN_TEMPERATURE
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.scored import RolloutScored
@@ -21,6 +21,8 @@ class ModelBounds:
     vocab_size: int = 2**31
     max_tokens: int = 2**31
     """Of one sample, prompt included."""
+    max_rollout_tokens: int = MAX_SAMPLE_TOKENS
+    """Of all samples of a rollout, prompts included: branches repeat what they extend."""
 
 
 ANY_MODEL: Final = ModelBounds()

@@ -102,7 +102,13 @@ class Learner:
         """The token ids and lengths that it trains on; `max_sample_tokens` replaces the length of the model's."""
         config = self.model.config.get_text_config()
         length = self.settings.max_sample_tokens or getattr(config, "max_position_embeddings", None)
-        return ModelBounds(vocab_size=config.vocab_size, max_tokens=length or ANY_MODEL.max_tokens)
+        length = length or ANY_MODEL.max_tokens
+        of_rollout = length if self.settings.compares_sequences else ANY_MODEL.max_rollout_tokens
+        return ModelBounds(
+            vocab_size=config.vocab_size,
+            max_tokens=length,
+            max_rollout_tokens=self.settings.max_rollout_tokens or of_rollout,
+        )
 
     def pack(self, minibatch: Minibatch) -> Packed:
         """Micro-batches on the device, under the budget of tokens."""

@@ -152,7 +152,7 @@ def training_samples(
         "max_tokens": min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
         "policy_lag": lag,
     }
-    return tuple(_sample(rollout, chain, trained, common) for chain in chains(rollout))
+    return tuple(_sample(rollout, chain, trained, common) for chain in chains(rollout, bounds.max_rollout_tokens))
 
 
 def _sample(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.training.learning.objective_settings import ObjectiveSettings
 
 AdvantageName = Literal["group_mean", "rloo", "reinforce_plus_plus", "constant"]
@@ -81,6 +82,14 @@ class LearningSettings(ObjectiveSettings, AdvantageSettings):
         ge=2,
         description="Longest sample that is trained, prompt included; the group of a longer one is dropped as "
         "out_of_bounds; default: what the model's config says",
+    )
+    max_rollout_tokens: int | None = Field(
+        default=None,
+        ge=2,
+        le=MAX_SAMPLE_TOKENS,
+        description="Most tokens of all samples that the turns of a rollout make, prompts included; the group of a "
+        "longer one is dropped as untrainable; default: 2^20, and max_sample_tokens where a loss is of whole rollouts "
+        "(gspo, the corrections of sequences), whose samples are in one forward pass",
     )
     learning_rate: float = Field(default=1e-6, ge=0, allow_inf_nan=False, description="AdamW's, after warm-up")
     schedule: Literal["constant", "linear", "cosine"] = Field(

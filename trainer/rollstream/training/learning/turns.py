@@ -19,12 +19,12 @@ def num_seen(turn: Turn) -> int:
     return turn.prefix_tokens + len(turn.prompt_token_ids) + len(turn.token_ids)
 
 
-def chains(rollout: RolloutGenerated) -> list[list[int]]:
+def chains(rollout: RolloutGenerated, max_tokens: int = MAX_SAMPLE_TOKENS) -> list[list[int]]:
     """The numbers of the turns of each sample, in order of their first ones.
 
     A turn that extends all tokens of the last turn of a sample goes on with that sample. Any other is a branch and
     begins a sample: it extends a part of a turn, or a turn that another one has extended, or nothing.
-    Raises `BadMessageError` for a prefix that does not exist, and for branches that repeat too many tokens.
+    Raises `BadMessageError` for a prefix that does not exist, and for samples of more than `max_tokens` together.
     """
     found: list[list[int]] = []
     by_last_turn: dict[int, list[int]] = {}
@@ -40,10 +40,10 @@ def chains(rollout: RolloutGenerated) -> list[list[int]]:
         by_last_turn[number] = chain
     # A small record can name a long prefix thousands of times.
     num_tokens = sum(num_seen(rollout.turns[chain[-1]]) for chain in found)
-    if num_tokens > MAX_SAMPLE_TOKENS:
+    if num_tokens > max_tokens:
         raise BadMessageError(
             f"rollout {rollout.rollout_id} has {num_tokens} tokens in {len(found)} samples, it must have at most "
-            f"{MAX_SAMPLE_TOKENS}: let its turns branch less"
+            f"{max_tokens}: let its turns branch less, or raise learning.max_rollout_tokens"
         )
     return found
 
