@@ -36,13 +36,23 @@ def resolve_device(name: Literal["auto", "cpu", "cuda"], threads: int | None) ->
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
 
 
-def save_model(model: PreTrainedModel, path: Path, *, dtype: torch.dtype, tokenizer_from: Path | None) -> None:
-    """Write weights as safetensors in `dtype`, config, and the tokenizer files of `tokenizer_from` into `path`."""
+def save_model(
+    model: PreTrainedModel,
+    path: Path,
+    *,
+    dtype: torch.dtype,
+    tokenizer_from: Path | None,
+    state: dict[str, Tensor] | None = None,
+) -> None:
+    """Write weights as safetensors in `dtype`, config, and the tokenizer files of `tokenizer_from` into `path`.
+
+    `state`: the whole weights of a model that holds only a part of them.
+    """
     path.mkdir(parents=True, exist_ok=True)
-    if dtype is model.dtype:
+    if state is None and dtype is model.dtype:
         model.save_pretrained(path)
     else:
-        model.save_pretrained(path, state_dict=_cast(model.state_dict(), dtype))
+        model.save_pretrained(path, state_dict=_cast(state or model.state_dict(), dtype))
         _name_dtype(path / "config.json", dtype)
     if tokenizer_from is None:
         return

@@ -48,15 +48,22 @@ def token_statistics(
     )
 
 
+def statistics_of_logits(
+    logits: Tensor, targets: Tensor, temperatures: Tensor, entropy_gradient: bool
+) -> TokenStatistics:
+    """logits [N, V], before they are divided by temperatures [N], of targets [N]."""
+    normalized = torch.log_softmax(logits.to(temperatures.dtype) / temperatures[:, None], dim=-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        entropies = -(normalized.exp() * normalized).sum(dim=-1)
+    return TokenStatistics(logprobs=normalized.gather(1, targets[:, None]).squeeze(1), entropies=entropies)
+
+
 def _head(
     head: Any, hidden: Tensor, targets: Tensor, temperatures: Tensor, entropy_gradient: bool
 ) -> tuple[Tensor, Tensor]:
     """hidden [N, H] → logprobs [N] of targets [N], entropies [N]."""
-    logits = head(hidden).to(temperatures.dtype) / temperatures[:, None]
-    normalized = torch.log_softmax(logits, dim=-1)
-    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-        entropies = -(normalized.exp() * normalized).sum(dim=-1)
-    return normalized.gather(1, targets[:, None]).squeeze(1), entropies
+    found = statistics_of_logits(head(hidden), targets, temperatures, entropy_gradient)
+    return found.logprobs, found.entropies
 
 
 @torch.no_grad()
