@@ -16,7 +16,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.compatibility import check_packaged, incompatibilities, updated_manifest
 from rollstream.schemas.derive import avro_schema
 from rollstream.schemas.errors import IncompatibleSchemaError
-from rollstream.schemas.ledger import EntryKind, SkippedRecord
+from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, SkippedRecord
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import ManifestEntry, Schema, current_schema, manifest
 from rollstream.schemas.rollout import Status
@@ -47,6 +47,10 @@ from tests.harness.builders import (
 from tests.harness.wire_bytes import wire
 
 GOLDEN = Path(__file__).parent / "golden"
+CLOSED = (
+    ClosedGroup(group_id="1" * 32, outcome=GroupOutcome.TRAINED, reward_mean=0.25),
+    ClosedGroup(group_id="2" * 32, outcome=GroupOutcome.DROPPED, reason="lost"),
+)
 EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "prompt": (PROMPTS, a_prompt()),
     "progress": (PRODUCERS, a_progress()),
@@ -59,6 +63,7 @@ EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "applied": (WEIGHTS_APPLIED, applied()),
     "entry": (LEDGER, an_entry()),
     "entry_drops": (LEDGER, an_entry(EntryKind.DROPS)),
+    "entry_closed": (LEDGER, an_entry(closed=CLOSED)),
     "entry_skip": (LEDGER, an_entry(EntryKind.SKIP, skipped=(SkippedRecord(topic="weights", partition=0, offset=17),))),
 }
 

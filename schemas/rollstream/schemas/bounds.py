@@ -16,6 +16,8 @@ MAX_ITEMS: Final = 4096
 """Entries of one list or map of a prompt or a turn; conversations have hundreds of messages."""
 MAX_VALUES: Final = 2**20
 """Values that are read one by one from a record's bytes. 4 bytes can be a message, which takes 300 bytes of memory."""
+MAX_CURRICULUM_BYTES: Final = 2**17
+"""What a producer notes of its tasks, a byte each: it is written again with every batch."""
 MAX_SECONDS: Final = 1e9
 """Durations: 30 years."""
 MAX_REWARD: Final = 1e9

@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import Field
 
-from rollstream.schemas.record import Count, Id, Name, Record, Sequence, Symbol, Text, Timestamp
+from rollstream.schemas.record import Count, Id, Name, Record, Reward, Sequence, Symbol, Text, Timestamp
 
 NON_FINITE_REASON: Final = "non_finite"
 """Reason of a dropped group: its step had a non-finite loss or gradient, and was skipped."""
@@ -71,15 +71,21 @@ class ClosedGroup(Record):
     """A group that is closed, and how.
 
     Example:
-        closed = ClosedGroup(group_id=rollout.group_id, outcome=GroupOutcome.TRAINED)
+        closed = ClosedGroup(group_id=rollout.group_id, outcome=GroupOutcome.TRAINED, reward_mean=0.25)
         dropped = ClosedGroup(
-            group_id=group_id("demo", "sort_digits/18", 0), outcome=GroupOutcome.DROPPED, reason="no_spread"
+            group_id=group_id("demo", "sort_digits/18", 0),
+            outcome=GroupOutcome.DROPPED,
+            reason="no_spread",
+            reward_mean=1.0,
         )
     """
 
     group_id: Id = Field(description="Id of the group")
     outcome: Symbol[GroupOutcome] = Field(description="trained or dropped")
     reason: Name = Field(default="", description="Why it was dropped, empty when trained")
+    reward_mean: Reward | None = Field(
+        default=None, description="Mean reward of its completed samples, null if there are none or nobody knows"
+    )
 
 
 class SkippedRecord(Record):

@@ -1,7 +1,10 @@
 """`ProducerProgress`: how far a producer is. A producer that starts again goes on from its newest record."""
 
+from typing import Annotated
+
 from pydantic import Field
 
+from rollstream.schemas.bounds import MAX_CURRICULUM_BYTES
 from rollstream.schemas.record import Count, Id, Map, Name, Record, Sequence, Timestamp
 
 
@@ -40,5 +43,8 @@ class ProducerProgress(Record):
     ledger_offset: Count = Field(default=0, description="Offset in ledger to read on from")
     prompts_offsets: Map[Count] = Field(
         default_factory=dict, description="Partition of prompts to the offset to read on from; absent: from the start"
+    )
+    curriculum: Annotated[bytes, Field(max_length=MAX_CURRICULUM_BYTES)] | None = Field(
+        default=None, description="How hard its tasks were, in the form of producers/curriculum.py; null without one"
     )
     written_at: Timestamp = Field(description="UTC")

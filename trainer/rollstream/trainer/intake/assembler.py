@@ -137,8 +137,8 @@ class Assembler:
         """Close the groups of a step; returns what the ledger says of them."""
         closed = []
         for group_id in group_ids:
-            self._close(group_id)
-            closed.append(ClosedGroup(group_id=group_id, outcome=GroupOutcome.TRAINED))
+            mean = self._close(group_id).reward_mean
+            closed.append(ClosedGroup(group_id=group_id, outcome=GroupOutcome.TRAINED, reward_mean=mean))
         return tuple(closed)
 
     def offsets(self) -> dict[Partition, int]:

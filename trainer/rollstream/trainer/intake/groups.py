@@ -26,6 +26,7 @@ it open.
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean
 from typing import NamedTuple
 
 from rollstream.bus.message import Partition
@@ -126,6 +127,13 @@ class Group:
     def num_bytes(self) -> int:
         return sum(sample.num_bytes for sample in self.samples.values())
 
+    @property
+    def reward_mean(self) -> float | None:
+        """Mean reward of its completed samples; None if there are none."""
+        rewards = [sample.scored.scoring.reward for sample in self.samples.values() if sample.is_completed]
+        known = [reward for reward in rewards if reward is not None]
+        return fmean(known) if known else None
+
     def in_order(self) -> list[PlacedSample]:
         """Its samples by sample_index."""
         return [self.samples[index] for index in sorted(self.samples)]
@@ -140,4 +148,9 @@ class DroppedGroup:
 
     def closed(self) -> ClosedGroup:
         """What the ledger says of it."""
-        return ClosedGroup(group_id=self.group.group_id, outcome=GroupOutcome.DROPPED, reason=self.reason.value)
+        return ClosedGroup(
+            group_id=self.group.group_id,
+            outcome=GroupOutcome.DROPPED,
+            reason=self.reason.value,
+            reward_mean=self.group.reward_mean,
+        )
