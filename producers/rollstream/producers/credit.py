@@ -89,8 +89,8 @@ class Credit:
         """Forget groups that turn out to be nobody's."""
         self._outstanding.difference_update(groups)
 
-    def fold_in(self, entry: LedgerEntry, offset: int) -> None:
-        """Take in the ledger's next entry.
+    def fold_in(self, entry: LedgerEntry, offset: int) -> tuple[str, ...]:
+        """Take in the ledger's next entry; returns the own groups that it closes.
 
         If it goes back further than is remembered, or contradicts the entries before it, raises
         `InconsistentLedgerError` and changes nothing.
@@ -114,6 +114,7 @@ class Credit:
         )
         self._chain.append(link)
         self._size += link.size
+        return closed
 
     def forget(self) -> None:
         """Forget the oldest entries beyond the bound."""

@@ -50,17 +50,11 @@ from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.producers import metrics
 from rollstream.producers.claims import Claims
 from rollstream.producers.credit import Credit, CreditMark
-from rollstream.producers.foreign import LOOKED_BACK_ROWS, FoundPrompts, have_prompts_expired, not_on_prompts
-from rollstream.producers.numbering import (
-    NumberedRow,
-    RowPlace,
-    group_of_row,
-    last_position,
-    numbered_rows,
-    place_after,
-    prompt_of_row,
-)
+from rollstream.producers.flat_groups import FlatGroups
+from rollstream.producers.foreign import FoundPrompts, have_prompts_expired, not_on_prompts
+from rollstream.producers.numbering import group_of_row, prompt_of_row
 from rollstream.producers.plausible import LogEnds
+from rollstream.producers.posed_rows import PosedRows
 from rollstream.producers.settings import ProducerSettings, idle_engine_warning
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
@@ -91,7 +85,8 @@ class Producer:
     def __post_init__(self) -> None:
         self._claims = Claims(self.settings.name, self.source.dataset)
         self._credit = Credit(self.settings.share)
-        self._place = RowPlace()
+        self._rows = PosedRows(self.settings, self.source)
+        self._flat = FlatGroups(self.settings)
         # Groups that were found at the start, and must not be submitted.
         self._known: set[str] = set()
         self._prompts_offsets: dict[int, int] = {}
@@ -124,7 +119,7 @@ class Producer:
         self._claims.claim(utc_now(), self._log_ends())
         self._report_refused()
         own = self._claims.own
-        self._place = place_after(own, self.source.dataset, self.settings.seed, earlier=self._claims.own_of_source)
+        self._rows.go_on_from(own, self._claims.own_of_source)
         if own is not None:
             self._go_on_from(own)
         self._save(publisher)
@@ -161,17 +156,16 @@ class Producer:
         self.health.check("credit", True, "made from producers, prompts and ledger")
         _LOG.info(
             "producer %s looks for prompts to submit from %d on, with %d of %d groups outstanding",
-            self.settings.name, self._place.sequence, self._credit.num_outstanding, self._credit.share,
+            self.settings.name, self._rows.place.sequence, self._credit.num_outstanding, self._credit.share,
         )  # fmt: skip
 
     def _disown_ghosts(self) -> None:
         """Give up groups that its record names, and that nobody submitted: they would never close."""
         doubtful = self._credit.outstanding - self._known if self._needs_credit else frozenset()
-        ghosts = not_on_prompts(self._run, doubtful, self._prompts_offsets)
+        unknown = {group for group in doubtful if not self._rows.knows(group)}
+        ghosts = not_on_prompts(self._run, unknown, self._prompts_offsets)
         if ghosts and have_prompts_expired(self._run):
-            first = max(0, self._place.position - LOOKED_BACK_ROWS)
-            rows = numbered_rows(self.source, RowPlace(position=first), stop_before=self._place.position)
-            ghosts.difference_update(group_of_row(row, self._run.name) for row in rows)
+            ghosts.difference_update(self._rows.earlier_groups())
         if ghosts:
             self._credit.disown(ghosts)
             metrics.GHOSTS.inc(len(ghosts))
@@ -179,14 +173,14 @@ class Producer:
                          "first %s", len(ghosts), min(ghosts))  # fmt: skip
 
     def _read_prompts(self) -> None:
-        found = FoundPrompts(self.settings.name, self._place.sequence)
+        found = FoundPrompts(self.settings.name, self._rows.place.sequence)
         with self._run.reader(PROMPTS, start=self._start_in(PROMPTS, self._prompts_offsets)) as reader:
             for message in reader.to_end():
                 prompt = self._run.decoded(PROMPTS, message)
                 if prompt is not None:
                     found.note(prompt)
             self._prompts_offsets = {number: offset for (_, number), offset in reader.positions().items()}
-        rows = ((row.place.sequence, group_of_row(row, self._run.name)) for row in self._rows())
+        rows = ((row.place.sequence, group_of_row(row, self._run.name)) for row in self._rows.rows())
         own = {*found.take_own(rows, longest_gap=_MOST_AT_ONCE)}
         if self._credit.is_whole:
             # A mark would name those that are open. Here the whole ledger follows, which closes the others.
@@ -204,7 +198,7 @@ class Producer:
         _LOG.warning(
             "passed over %d prompts that somebody else submitted in the name of producer %s, the first with sequence "
             "%d where %d comes next: give each producer a name of its own",
-            len(found.foreign), self.settings.name, sequence, self._place.sequence, extra={"group_id": group_id},
+            len(found.foreign), self.settings.name, sequence, self._rows.place.sequence, extra={"group_id": group_id},
         )  # fmt: skip
 
     def _log_ends(self) -> LogEnds:
@@ -244,7 +238,7 @@ class Producer:
         if entry.kind is EntryKind.SKIP:
             return False
         try:
-            self._credit.fold_in(entry, message.offset)
+            closed = self._credit.fold_in(entry, message.offset)
         except InconsistentLedgerError as error:
             if not self._credit.is_whole:
                 raise
@@ -252,27 +246,40 @@ class Producer:
             self.health.check("ledger", False, f"see `rollstream ledger check`: {error}")
             _LOG.error("passed over an entry of the ledger: %s", error, extra=message.place())
             return False
+        own = set(closed)
+        for group in {group.group_id: group for group in entry.closed if group.group_id in own}.values():
+            self._rows.note(group)
+            self._flat.note(group)
         return True
 
     def _submit_all(self, reader: TopicReader, publisher: Publisher, stop: Stop) -> None:
         prompts = self._new_prompts()
         is_exhausted = False
+        # Whoever started it again has changed something, so what closed before counts no more.
+        self._flat = FlatGroups(self.settings)
         saved_offset = self._credit.ledger_offset
         while not stop.is_asked:
             self.health.heartbeat("loop", max_age_seconds=2 * DELIVERY_TIMEOUT_SECONDS + 60)
             batch = [] if is_exhausted else list(islice(prompts, self._room))
-            is_exhausted = is_exhausted or (not batch and self._room > 0)
+            if not batch and self._room > 0 and not is_exhausted:
+                is_exhausted = not self._rows.begin_next_pass()
+                if not is_exhausted:
+                    # Before anything of a pass is submitted it is noted what it poses, so that a later process knows.
+                    self._save(publisher)
+                    prompts = self._new_prompts()
+                    batch = list(islice(prompts, self._room))
             self._publish(publisher, batch)
             if batch or saved_offset != self._credit.ledger_offset:
                 self._save(publisher)
                 saved_offset = self._credit.ledger_offset
             if is_exhausted and self._is_done:
-                _LOG.info("producer %s is done: %d prompts", self.settings.name, self._place.sequence)
+                _LOG.info("producer %s is done: %d prompts", self.settings.name, self._rows.place.sequence)
                 break
             for message in reader.poll(timeout_seconds=0 if batch else _WAIT_SECONDS):
                 self._take_in(message)
             self._credit.forget()
             self._report()
+            self._flat.check(self._rows.sizes())
         self._save(publisher)
 
     @property
@@ -289,18 +296,15 @@ class Producer:
 
     def _new_prompts(self) -> Iterator[PromptSubmitted]:
         """The prompts that are still to be submitted, each counted against credit as it is handed out."""
-        for row in self._rows():
-            self._place = row.place.next
+        for row in self._rows.rows():
+            self._rows.place = row.place.next
             prompt = prompt_of_row(row, settings=self.settings, dataset=self.source.dataset, sampling=self.sampling)
             if prompt.group_id in self._known:
                 continue
             if self._needs_credit:
                 self._credit.submitted(prompt.group_id)
+            self._rows.submitted(row.row)
             yield prompt
-
-    def _rows(self) -> Iterator[NumberedRow]:
-        stop_before = last_position(self.source, epochs=self.settings.epochs, num_prompts=self.settings.num_prompts)
-        return numbered_rows(self.source, self._place, stop_before=stop_before)
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
         with sending(self.tracing, [self._record(prompt) for prompt in batch], operation="submit") as records:
@@ -328,12 +332,13 @@ class Producer:
             incarnation=self._claims.incarnation,
             source=self.source.dataset,
             claimed_at=self._claims.claimed_at,
-            mark=self._place.mark(self.settings.seed),
-            next_sequence=self._place.sequence,
+            mark=self._rows.place.mark(self.settings.seed),
+            next_sequence=self._rows.place.sequence,
             open_groups=mark.open_groups,
             recently_closed=mark.recently_closed,
             ledger_offset=mark.ledger_offset,
             prompts_offsets={str(number): offset for number, offset in self._prompts_offsets.items()},
+            curriculum=self._rows.state(),
             written_at=utc_now(),
         )
         _ends(publisher, [self._run.out_record(PRODUCERS, progress)])
@@ -341,7 +346,10 @@ class Producer:
     def _report(self) -> None:
         metrics.SHARE.set(self._credit.share)
         metrics.OUTSTANDING.set(self._credit.num_outstanding)
-        metrics.SEQUENCE.set(self._place.sequence)
+        metrics.SEQUENCE.set(self._rows.place.sequence)
+        metrics.FLAT.set(self._flat.num_groups)
+        for pool, size in self._rows.sizes().items():
+            metrics.POOL_TASKS.labels(pool=pool).set(size)
 
 
 def _ends(publisher: Publisher, records: Sequence[OutRecord]) -> dict[Partition, int]:

@@ -18,3 +18,8 @@ GHOSTS = Counter(
     "rollstream_producer_ghost_groups_total",
     "Open groups in this producer's record that nobody submitted; they use no credit",
 )
+FLAT = Gauge("rollstream_producer_flat_groups", "Own groups without spread since the last one that trained")
+POOL_TASKS = Gauge("rollstream_producer_pool_tasks", "Tasks in each pool of the curriculum", ["pool"])
+POOL_PROMPTS = Counter(
+    "rollstream_producer_pool_prompts_total", "Prompts submitted, by the pool that their task was in", ["pool"]
+)

@@ -2,12 +2,16 @@
 
 A position counts a source's rows over all epochs. The same position always names the same row, so a producer that
 restarts goes on from a position. A sequence number counts a producer's prompts: it goes on when the source is changed.
+
+With a curriculum not every row is posed. Then a position counts those that are, and a `Pass` says with which position
+its epoch began. Which rows a pass poses is fixed when it begins (`curriculum.py`).
 """
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.protocol import PromptRow, Source
@@ -18,22 +22,50 @@ from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sa
 from rollstream.schemas.record import utc_now
 
 _LOG = logging.getLogger(__name__)
+# No position is beyond what a record can hold.
+_MOST_DIGITS: Final = 15
+
+
+class Pass(NamedTuple):
+    """One pass of a curriculum over its source: the epoch, and the position of the first row that it poses."""
+
+    epoch: int
+    first: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowPlace:
-    """A row's position in its source, and the sequence number of its prompt."""
+    """A row's position in its source, and the sequence number of its prompt. `of_pass`: only with a curriculum."""
 
     position: int = 0
     sequence: int = 0
+    of_pass: Pass | None = None
 
     @property
     def next(self) -> "RowPlace":
-        return RowPlace(position=self.position + 1, sequence=self.sequence + 1)
+        return replace(self, position=self.position + 1, sequence=self.sequence + 1)
 
     def mark(self, seed: int) -> str:
         """The position in the order of this seed, as `ProducerProgress` holds it."""
-        return f"{self.position}/{seed}"
+        return "/".join(map(str, (self.position, seed, *(self.of_pass or ()))))
+
+
+class Mark(NamedTuple):
+    """What a `ProducerProgress` says of the place; `seed` is empty where it says none."""
+
+    position: int
+    seed: str
+    of_pass: Pass | None
+
+
+def read_mark(text: str) -> Mark | None:
+    """What `RowPlace.mark` wrote; None if anything else did."""
+    position, *others = text.split("/")
+    numbers = [position, *others[1:]]
+    if len(others) not in (0, 1, 3) or not all(one.isdecimal() and len(one) <= _MOST_DIGITS for one in numbers):
+        return None
+    of_pass = Pass(*map(int, others[1:])) if len(others) == 3 else None
+    return Mark(int(position), others[0] if others else "", of_pass)
 
 
 def place_after(
@@ -51,19 +83,19 @@ def place_after(
         return RowPlace()
     if progress.source != dataset and earlier is not None:
         return replace(place_after(earlier, dataset, seed), sequence=progress.next_sequence)
-    position, _, of_seed = progress.mark.partition("/")
-    if progress.source != dataset or not position.isdecimal():
+    mark = read_mark(progress.mark)
+    if progress.source != dataset or mark is None:
         _LOG.warning(
             "producer %s was at %r of %s: it starts at the first row of %s",
             progress.producer, progress.mark, progress.source, dataset,
         )  # fmt: skip
         return RowPlace(sequence=progress.next_sequence)
-    if of_seed not in ("", str(seed)):
+    if mark.seed not in ("", str(seed)):
         raise ConfigurationError(
-            f"producer {progress.producer} is at row {position} of {dataset} in the order of seed {of_seed}: with seed "
-            f"{seed} it would leave rows out and repeat others; set seed = {of_seed}, or start another run"
+            f"producer {progress.producer} is at row {mark.position} of {dataset} in the order of seed {mark.seed}: "
+            f"with seed {seed} it would leave rows out and repeat others; set seed = {mark.seed}, or start another run"
         )
-    return RowPlace(position=int(position), sequence=progress.next_sequence)
+    return RowPlace(position=mark.position, sequence=progress.next_sequence, of_pass=mark.of_pass)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +132,22 @@ def numbered_rows(source: Source, first: RowPlace, *, stop_before: int | None) -
         if source.num_rows is None:
             return
         epoch, start = epoch + 1, 0
+
+
+def chosen_rows(
+    source: Source, first: RowPlace, is_posed: Callable[[PromptRow, int], bool], *, stop_before: int | None
+) -> Iterator[NumberedRow]:
+    """The rows that the pass of `first` poses, from there to its end; `is_posed` gets a row and the epoch."""
+    assert first.of_pass is not None
+    epoch, position = first.of_pass
+    place = replace(first, position=position, sequence=first.sequence - (first.position - position))
+    for row in source.rows(epoch, 0):
+        if stop_before is not None and place.position >= stop_before:
+            return
+        if is_posed(row, epoch):
+            if place.position >= first.position:
+                yield NumberedRow(place=place, epoch=epoch, row=row)
+            place = place.next
 
 
 def group_of_row(numbered: NumberedRow, run: str) -> str:

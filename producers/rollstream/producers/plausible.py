@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from rollstream.producers.numbering import read_mark
 from rollstream.schemas.producer import ProducerProgress
 
 CLOCKS_DIFFER: Final = timedelta(minutes=10)
@@ -72,9 +73,11 @@ def why_not_further(record: ProducerProgress, before: ProducerProgress) -> str |
     """What a record contradicts in where its producer was in this source; None if nothing. A producer only goes on."""
     if record.source != before.source or record.incarnation < before.incarnation:
         return None
-    (position, _, seed), (position_before, _, seed_before) = record.mark.partition("/"), before.mark.partition("/")
-    is_on = not position_before.isdecimal() or (position.isdecimal() and int(position) >= int(position_before))
-    if is_on and seed_before in ("", seed):
+    mark, mark_before = read_mark(record.mark), read_mark(before.mark)
+    if mark_before is None:
+        return None
+    is_on = mark is not None and (mark.of_pass or ()) >= (mark_before.of_pass or ())
+    if is_on and mark is not None and mark.position >= mark_before.position and mark_before.seed in ("", mark.seed):
         return None
     return f"mark {record.mark[:40]!r}: this source, in the order of its seed, was read to {before.mark[:40]!r} before"
 

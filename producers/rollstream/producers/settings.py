@@ -1,16 +1,66 @@
 """`ProducerSettings`: the `[producer]` table of the run's file, or ROLLSTREAM_… in the environment."""
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments.protocol import Split
 from rollstream.process.settings.base import StageSettings
-from rollstream.schemas.bounds import MAX_GROUP_SIZE
+from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_REWARD
 from rollstream.schemas.prompt import AgentChoice, Sampling
+
+UNSEEN: Final = "unseen"
+"""The pool of tasks of which no group has closed."""
+MOST_POOLS: Final = 14
+
+
+class PoolSettings(BaseModel):
+    """One pool of tasks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    up_to: float = Field(
+        ge=-MAX_REWARD,
+        le=MAX_REWARD,
+        description="Largest mean reward of a task's latest group; the last pool has no end",
+    )
+    weight: float = Field(
+        ge=0, le=1e6, description="How often its tasks are posed, compared with those of other pools that have tasks"
+    )
+
+
+_POOLS: Final = {
+    "hard": PoolSettings(up_to=0.25, weight=0.2),
+    "normal": PoolSettings(up_to=0.75, weight=1.0),
+    "easy": PoolSettings(up_to=1.0, weight=0.2),
+}
+
+
+class CurriculumSettings(BaseModel):
+    """Table `[producer.curriculum]`: which tasks are posed more often. It needs a source with an end."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
+
+    unseen_weight: float = Field(
+        default=1.0, ge=0, le=1e6, description="The weight of tasks of which no group has closed"
+    )
+    pools: dict[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")], PoolSettings] = Field(
+        default_factory=lambda: dict(_POOLS), description="Pools by how hard tasks were, at most 14, by their names"
+    )
+
+    @field_validator("pools")
+    @classmethod
+    def _differ(cls, pools: dict[str, PoolSettings]) -> dict[str, PoolSettings]:
+        if not 1 <= len(pools) <= MOST_POOLS:
+            raise ValueError(f"{len(pools)} pools: name 1 to {MOST_POOLS}")
+        if UNSEEN in pools:
+            raise ValueError(f"no pool is called {UNSEEN}: set unseen_weight for those tasks")
+        if len({pool.up_to for pool in pools.values()}) < len(pools):
+            raise ValueError("two pools have the same up_to: a mean reward could belong into both")
+        return pools
 
 
 class ProducerSettings(StageSettings):
@@ -58,6 +108,15 @@ class ProducerSettings(StageSettings):
         description="Most groups of this producer that are submitted and not closed; default: (max_policy_lag + 1) x "
         "groups_per_step, which the shares of all producers together must not exceed: it bounds the lag",
     )
+    curriculum: CurriculumSettings | None = Field(
+        default=None, description="Which tasks are posed more often; default: each as often as the others"
+    )
+    most_flat_groups: int = Field(
+        default=10_000,
+        ge=1,
+        description="End with a report when so many of this producer's groups in a row closed without spread in their "
+        "rewards: nothing is learned from them",
+    )
     wait_until_closed: bool = Field(
         default=True, description="A finite producer of training prompts ends when its groups are closed, not before"
     )
@@ -70,6 +129,8 @@ class ProducerSettings(StageSettings):
             raise ValueError(f"source={self.source} needs `path`, the file to read")
         if self.purpose == "serve" and self.epochs is None and self.num_prompts is None:
             raise ValueError("purpose=serve has no credit to slow it down: set `epochs` or `num_prompts`")
+        if self.purpose == "serve" and self.curriculum is not None:
+            raise ValueError("purpose=serve is never trained on, so nothing tells its curriculum how hard a task was")
         if self.purpose == "train" and self.share > self.max_open_groups:
             raise ValueError(
                 f"share {self.share} exceeds (max_policy_lag {self.max_policy_lag} + 1) x groups_per_step "

@@ -14,6 +14,8 @@ from rollstream.schemas.record import Count, Id, Name, Record, Reward, Sequence,
 
 NON_FINITE_REASON: Final = "non_finite"
 """Reason of a dropped group: its step had a non-finite loss or gradient, and was skipped."""
+NO_SPREAD_REASON: Final = "no_spread"
+"""Reason of a dropped group: nothing is learned from it, most often since all its samples have the same reward."""
 UPDATES_SKIPPED: Final = "updates_skipped"
 """Metric of a step: of its optimizer updates, how many were skipped after a non-finite loss or gradient."""
 TRAINED_AT_LAG: Final = "trained_tokens_at_lag/"

@@ -44,6 +44,7 @@ class EnvironmentSource:
         return PromptRow(
             prompt_id=f"{self.dataset}/{row}",
             row=row,
+            own_id=task.task_id,
             messages=task.messages,
             reference_answer=task.reference_answer,
             metadata={**task.metadata, "task_id": task.task_id},

@@ -41,6 +41,7 @@ def _prompt(fields: dict[str, Any], dataset: str, number: int) -> PromptRow:
     return PromptRow(
         prompt_id=f"{dataset}/{text_of(number if named is None else named)}",
         row=number,
+        own_id=None if named is None else text_of(named),
         messages=messages_of(fields),
         reference_answer=reference_of(fields),
         tools=tools_of(tools_in(fields)),

@@ -1,5 +1,6 @@
 """What a producer reads prompts from."""
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +10,10 @@ from rollstream.schemas.prompt import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRow:
-    """One task of a source. `prompt_id` is unique within the run: it begins with the source."""
+    """One task of a source. `prompt_id` is unique within the run: it begins with the source.
+
+    `own_id`: the task's own, which another source may have too; None if it has none.
+    """
 
     prompt_id: str
     row: int
@@ -17,6 +21,15 @@ class PromptRow:
     reference_answer: str | None = None
     tools: tuple[str, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
+    own_id: str | None = None
+
+    @property
+    def task(self) -> str:
+        """Names the task in whatever row and file it lies: its own id, else all that it asks."""
+        if self.own_id is not None:
+            return f"id {self.own_id}"
+        asked = (*(message.model_dump_json() for message in self.messages), *self.tools, self.reference_answer or "")
+        return f"asks {json.dumps(asked)}"
 
 
 class Source(Protocol):

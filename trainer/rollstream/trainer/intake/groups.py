@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from rollstream.bus.message import Partition
 from rollstream.process.tracing.context import TraceContext
-from rollstream.schemas.ledger import NON_FINITE_REASON, ClosedGroup, GroupOutcome
+from rollstream.schemas.ledger import NO_SPREAD_REASON, NON_FINITE_REASON, ClosedGroup, GroupOutcome
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 
@@ -73,7 +73,7 @@ class DropReason(StrEnum):
     """Its token ids, length, temperature or reward are beyond what a step computes with (`learning/bounds.py`)."""
     ALL_TRUNCATED = "all_truncated"
     """Every completed sample ended at its token limit."""
-    NO_SPREAD = "no_spread"
+    NO_SPREAD = NO_SPREAD_REASON
     """The advantage is 0 on all that trains, most often since all samples have the same reward: nothing to learn
     from."""
     NON_FINITE = NON_FINITE_REASON
