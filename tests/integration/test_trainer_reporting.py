@@ -38,6 +38,9 @@ def test_a_steps_reward_covers_the_groups_without_spread_that_were_dropped_long_
     entries = ledger(run)
     step, after_it = (entry for entry in entries if entry.kind is EntryKind.STEP)
     assert len(step.closed) == GROUPS_PER_STEP, "the others were closed by entries before it"
+    # From this a producer learns how hard a task was.
+    means = {group.group_id: group.reward_mean for entry in entries for group in entry.closed}
+    assert means == {prompt.group_id: 1.0 for prompt in right} | {prompt.group_id: 0.5 for prompt in learned}
     num_groups = len(right) + GROUPS_PER_STEP
     assert step.metrics["reward_mean"] == pytest.approx((len(right) + 0.5 * GROUPS_PER_STEP) / num_groups)
     assert step.metrics["zero_std_ratio"] == step.metrics["dropped_ratio"] == pytest.approx(len(right) / num_groups)

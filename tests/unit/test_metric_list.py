@@ -54,7 +54,19 @@ def test_each_metric_has_a_type_a_unit_a_meaning_and_a_name_by_the_conventions()
 
 def test_labels_have_few_values_so_no_metric_has_an_id_or_a_version_as_label() -> None:
     labels = {label for metric in all_metrics() for label in metric.labels}
-    assert labels <= {"topic", "group", "reason", "outcome", "event", "status", "code", "kind", "component", "k"}
+    assert labels <= {
+        "topic",
+        "group",
+        "reason",
+        "outcome",
+        "event",
+        "status",
+        "code",
+        "kind",
+        "component",
+        "k",
+        "pool",
+    }
 
 
 def test_tokens_are_counted_by_lag_as_a_histogram_of_prometheus() -> None:

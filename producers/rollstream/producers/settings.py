@@ -1,7 +1,8 @@
 """`ProducerSettings`: the `[producer]` table of the run's file, or ROLLSTREAM_… in the environment."""
 
+import re
 from pathlib import Path
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import ClassVar, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -25,7 +26,7 @@ class PoolSettings(BaseModel):
     up_to: float = Field(
         ge=-MAX_REWARD,
         le=MAX_REWARD,
-        description="Largest mean reward of a task's latest group; the last pool has no end",
+        description="Largest mean reward of a task's latest group; the last pool has what is above it, too",
     )
     weight: float = Field(
         ge=0, le=1e6, description="How often its tasks are posed, compared with those of other pools that have tasks"
@@ -47,7 +48,7 @@ class CurriculumSettings(BaseModel):
     unseen_weight: float = Field(
         default=1.0, ge=0, le=1e6, description="The weight of tasks of which no group has closed"
     )
-    pools: dict[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,40}$")], PoolSettings] = Field(
+    pools: dict[str, PoolSettings] = Field(
         default_factory=lambda: dict(_POOLS), description="Pools by how hard tasks were, at most 14, by their names"
     )
 
@@ -56,8 +57,9 @@ class CurriculumSettings(BaseModel):
     def _differ(cls, pools: dict[str, PoolSettings]) -> dict[str, PoolSettings]:
         if not 1 <= len(pools) <= MOST_POOLS:
             raise ValueError(f"{len(pools)} pools: name 1 to {MOST_POOLS}")
-        if UNSEEN in pools:
-            raise ValueError(f"no pool is called {UNSEEN}: set unseen_weight for those tasks")
+        for name in pools:
+            if name == UNSEEN or not re.fullmatch("[a-z0-9_]{1,40}", name):
+                raise ValueError(f"no pool is called {name[:50]!r}: names are [a-z0-9_]{{1,40}}, and not {UNSEEN}")
         if len({pool.up_to for pool in pools.values()}) < len(pools):
             raise ValueError("two pools have the same up_to: a mean reward could belong into both")
         return pools

@@ -29,7 +29,18 @@ _UNITS: Final = {
     "fraction": "0 to 1",
     **{
         unit: unit
-        for unit in ("seconds", "bytes", "records", "steps", "groups", "rollouts", "prompts", "samples", "parts")
+        for unit in (
+            "seconds",
+            "bytes",
+            "records",
+            "steps",
+            "groups",
+            "rollouts",
+            "prompts",
+            "samples",
+            "parts",
+            "tasks",
+        )
     },
     "tokens": "tokens",
     "entropy": "nats",
