@@ -3,6 +3,7 @@
 import asyncio
 import math
 import threading
+from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import replace
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollstream.schemas.errors import BadMessageError, ConfigurationError, EngineError, RewardError
+from rollstream.schemas.errors import BadMessageError, ConfigurationError, EngineDeadError, EngineError, RewardError
 from rollstream.training.filters import check_reward_nonzero_std
+from rollstream.training.rollout_gen.groups import RolloutGroup, Selection
 from rollstream.training.types import Prompt, RolloutBatch, Sample, SampleStatus
 from tests.harness.rollout_functions import HeldEngine, ShuffledEngine, a_manager, answered, groups_of
 
@@ -62,11 +64,25 @@ def test_every_group_is_whole_and_has_one_prompt_in_whatever_order_answers_come(
     assert factor > 1 or all(len(set(epochs[start : start + 7])) == 7 for start in range(0, len(epochs) - 6, 7))
 
 
+@pytest.mark.parametrize(
+    ("kept", "dropped", "in_play", "asked"),
+    [(0, 0, 0, 5), (0, 0, 2, 3), (0, 0, 5, 0), (1, 0, 2, 0), (1, 1, 1, 2), (2, 3, 0, 2), (2, 4, 1, 0), (0, 8, 0, 2),
+     (0, 9, 1, 0), (2, 8, 0, 0)],
+)  # fmt: skip
+def test_what_is_asked_for_at_the_start_and_after_drops(kept: int, dropped: int, in_play: int, asked: int) -> None:
+    """Of a batch of 3 with factor 1.5: 5 at the start, half as much again as what is missing later, 10 in all."""
+    config = a_manager(answers_at_once, batch_size=3, over_sampling_factor=1.5, max_resampling=1).config
+    group = RolloutGroup(0, [answered("2+2")])
+    selection = Selection(config, kept=[group] * kept, dropped=Counter(drop=dropped))
+    assert selection.to_request(in_play) == asked
+
+
 def test_answers_of_one_call_are_matched_by_their_prompt() -> None:
     def reversed_answers(prompts: list[Prompt]) -> list[Sample]:
         return [answered(prompt, number) for number, prompt in enumerate(prompts)][::-1]
 
     batch = asyncio.run(a_manager(reversed_answers, n_samples_per_prompt=3).generate_batch())
+    assert len(set(batch.metadata["responses"])) == 12, "each answer was taken once"
     assert all(list(prompts.values()) == [3] for prompts in groups_of(batch).values())
 
 
@@ -229,6 +245,30 @@ def test_an_engine_that_keeps_failing_is_an_error_with_its_cause_and_its_prompts
     assert isinstance(raised.value.__cause__, ConnectionError)
     mended = True
     assert sorted(groups_of(asyncio.run(manager.generate_batch()))) == [0, 1, 2, 3]
+
+
+def test_after_an_error_the_next_batch_of_the_same_block_asks_again() -> None:
+    async def run() -> RolloutBatch:
+        async with a_manager(ShuffledEngine(fails=lambda number: number in (1, 4)), max_attempts=1) as manager:
+            for _ in range(2):
+                with pytest.raises(EngineError, match="failed 1 times"):
+                    await manager.generate_batch()
+            batch: RolloutBatch = await manager.generate_batch()
+            return batch
+
+    assert sorted(groups_of(asyncio.run(run()))) == [0, 1, 2, 3]
+
+
+def test_an_engine_that_will_never_answer_again_is_asked_once() -> None:
+    calls = []
+
+    def dead(prompts: list[Prompt]) -> list[Sample]:
+        calls.append(prompts)
+        raise EngineDeadError("the server refuses the key")
+
+    with pytest.raises(EngineDeadError, match="refuses the key"):
+        asyncio.run(a_manager(dead).generate_batch())
+    assert len(calls) == 1
 
 
 def test_a_defect_of_the_function_is_raised_as_it_is_at_its_first_call() -> None:

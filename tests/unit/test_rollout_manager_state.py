@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollstream.schemas.errors import BadMessageError, ConfigurationError
+from rollstream.schemas.errors import BadMessageError, ConfigurationError, EngineError
 from rollstream.training.datasets import DataBuffer
 from rollstream.training.rollout_gen import AsyncRolloutManager
 from rollstream.training.types import RolloutBatch, Sample, SampleStatus
@@ -64,6 +64,7 @@ def test_a_sample_that_was_stopped_keeps_its_tokens_and_goes_on_from_them() -> N
     asyncio.run(begun_and_left(manager, after=10))
     other = restored(manager, HeldEngine(free=100), resume_fn=resume)
     batch = asyncio.run(other.generate_batch())
+    asyncio.run(other.generate_batch())
     assert [(one.group_index, one.status, one.tokens) for one in resumed] == [(3, SampleStatus.ABORTED, [1, 2])]
     assert batch.tokens[3] == [1, 2, 9]
 
@@ -78,6 +79,26 @@ def test_an_answer_that_its_engine_stopped_is_asked_again_and_never_trained() ->
 
     assert asyncio.run(a_manager(stops_once).generate_batch()).metadata["statuses"] == ["completed"] * 4
     assert set(calls.values()) == {2}
+
+
+def test_only_what_was_stopped_is_asked_again_and_not_for_ever() -> None:
+    calls: list[list[Any]] = []
+
+    def stops_the_last(prompts: list[Any]) -> list[Sample]:
+        calls.append(prompts)
+        return [*map(answered, prompts[:-1]), answered(prompts[-1], status=SampleStatus.ABORTED)]
+
+    with pytest.raises(EngineError, match=r"generate_fn failed 3 times.*1 of 1 answers.*group 3.*aborted"):
+        asyncio.run(a_manager(stops_the_last, max_attempts=3).generate_batch())
+    assert [len(prompts) for prompts in calls] == [4, 1, 1]
+
+
+def test_calls_that_had_not_begun_when_the_manager_was_left_are_made_by_the_next_batch() -> None:
+    engine = HeldEngine(free=100)
+    manager = a_manager(engine)
+    asyncio.run(begun_and_left(manager, after=1))
+    assert engine.asked == []
+    assert asyncio.run(manager.generate_batch()).group_indices == [0, 1, 2, 3]
 
 
 def test_cancelling_a_batch_leaves_the_others_running_and_loses_nothing() -> None:
@@ -221,6 +242,8 @@ def a_state(**changes: Any) -> dict[str, Any]:
         a_state(group_index=None),
         a_state(group_index="1"),
         a_state(prompt="prompt 0"),
+        a_state(prompt=["prompt 1"]),
+        a_state() | {"groups": [[one | {"prompt": "a stranger's"} for one in a_state()["groups"][0]]]},
         a_state(status="done"),
         a_state(loss_mask=[1]),
         a_state(colour="red"),

@@ -22,7 +22,7 @@ def check_reward_nonzero_std(samples: list[Sample]) -> bool:
     A group of one is kept, since its advantage is not relative to its group. (DAPO, arXiv 2503.14476, section 3.2.)
     """
     rewards = _rewards(samples)
-    return len(rewards) == 1 or float(np.std(rewards, ddof=1)) > _LEAST_STD
+    return len(rewards) == 1 or float(np.std(rewards)) > _LEAST_STD
 
 
 def check_min_reward(samples: list[Sample], threshold: float = 0.5) -> bool:

@@ -115,9 +115,11 @@ class AsyncRolloutManager:
                 f"from 0 below n_samples_per_prompt, {size}; set that as it was when the state was saved"
             )
         index = samples[0].group_index
-        if index is None or index >= self.buffer.position:
+        if index is None or index >= self.buffer.position or samples[0].prompt not in self.buffer.prompts:
             raise BadMessageError(
-                f"group_index of {samples[0]} must be below the buffer's position, {self.buffer.position}"
+                f"{samples[0]} was never asked for: group_index must be below {self.buffer.position}, the buffer's "
+                f"position, and the prompt one of its {len(self.buffer.prompts)}: load the state with the prompts that "
+                "it was saved with"
             )
         return RolloutGroup(index, samples)
 
