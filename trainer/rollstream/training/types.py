@@ -64,6 +64,9 @@ class Sample:
     def __post_init__(self) -> None:
         if not isinstance(self.prompt, str | list | dict) or self.prompt in ([], {}):
             raise BadMessageError(f"{self} has no prompt: a text, a list of messages or a dict is needed")
+        if not isinstance(self.response, str) or not isinstance(self.metadata, dict):
+            found = f"{_shown(self.response)} and {_shown(self.metadata)}"
+            raise BadMessageError(f"response of {self} must be a text and metadata a dict, got {found}")
         keep = object.__setattr__  # the way of a frozen dataclass
         keep(self, "tokens", self._numbers("tokens", "iu", lambda ids: (ids >= 0) & (ids <= _MAX_TOKEN_ID)))
         keep(self, "loss_mask", self._numbers("loss_mask", "iufb", lambda mask: (mask == 0) | (mask == 1)))
@@ -146,7 +149,8 @@ class RolloutBatch:
     response_lengths: list[int]
     """[S] tokens that the model wrote."""
     metadata: dict[str, Any] = field(default_factory=dict)
-    """From `of`: prompts, responses, statuses, sample_metadata [S], and what the rollout manager adds."""
+    """From `of`: prompts, responses, statuses, sample_metadata [S]. From rollouts: `dropped`, reason → groups that a
+    filter dropped; `waiting`, groups that were asked for and are not in this batch."""
     group_indices: list[int] | None = None
     """[S] same number, same prompt; None: no row has a group."""
     rollout_log_probs: list[list[float]] | None = None

@@ -1,6 +1,7 @@
 """`DataBuffer`: the prompts of RL, each once an epoch, in the order in which a producer would submit such rows."""
 
 from collections.abc import Sequence
+from reprlib import repr as shown
 from typing import Any
 
 from rollstream.rows.order import epoch_order
@@ -19,12 +20,12 @@ class DataBuffer:
     def __init__(self, prompts: Sequence[Prompt], seed: int = 42) -> None:
         """Raises `ConfigurationError` for no prompts, a prompt of another kind, or a seed that is no whole number."""
         if isinstance(prompts, str) or not len(prompts):
-            raise ConfigurationError(f"prompts is {prompts!r}: give a list of at least one prompt")
+            raise ConfigurationError(f"prompts is {shown(prompts)}: give a list of at least one prompt")
         for row, prompt in enumerate(prompts):
             if not isinstance(prompt, str | list | dict):
-                raise ConfigurationError(f"prompt {row} is {prompt!r}: give a text, a list of messages or a dict")
+                raise ConfigurationError(f"prompt {row} is {shown(prompt)}: give a text, a list of messages or a dict")
         if not _is_whole(seed):
-            raise ConfigurationError(f"seed is {seed!r}: give a whole number")
+            raise ConfigurationError(f"seed is {shown(seed)}: give a whole number")
         self.prompts = list(prompts)
         self._go_to(epoch_id=0, sample_offset=0, seed=seed)
 
@@ -36,7 +37,7 @@ class DataBuffer:
     def get_prompts(self, n: int) -> list[Prompt]:
         """The next `n` prompts, over as many epochs as that takes. Raises `ConfigurationError` for n < 1."""
         if not _is_whole(n) or n < 1:
-            raise ConfigurationError(f"{n!r} prompts were asked for: ask for a whole number, at least 1")
+            raise ConfigurationError(f"{shown(n)} prompts were asked for: ask for a whole number, at least 1")
         taken: list[Prompt] = []
         while len(taken) < n:
             rows = self._order[self.sample_offset : self.sample_offset + n - len(taken)]
@@ -57,7 +58,7 @@ class DataBuffer:
         """
         if not isinstance(state, dict) or set(state) != set(_STATE) or not all(_is_whole(state[key]) for key in _STATE):
             raise BadMessageError(
-                f"the state of a data buffer is a whole number for each of {', '.join(_STATE)}, got {state!r}"
+                f"the state of a data buffer is a whole number for each of {', '.join(_STATE)}, got {shown(state)}"
             )
         if state["epoch_id"] < 0 or not 0 <= state["sample_offset"] <= len(self.prompts):
             raise BadMessageError(
