@@ -11,13 +11,15 @@ import pytest
 
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.training import datasets, filters, metrics
-from rollstream.training.types import RLTrainingConfig, RolloutConfig, Sample
+from rollstream.training.types import RLTrainingConfig, RolloutConfig, Sample, SFTTrainingConfig
 from tests.harness.fake_openai import fake_openai
 from tests.harness.late import Late
 
 torch = Late("torch")
+checkpoints = Late("rollstream.training.backends.checkpoints")
 pytorch = Late("rollstream.training.backends.pytorch")
 rl_loop = Late("rollstream.training.loops.rl_loop")
+sft_loop = Late("rollstream.training.loops.sft_loop")
 rl_losses = Late("rollstream.training.rl_losses")
 rollout_gen = Late("rollstream.training.rollout_gen")
 weight_sync = Late("rollstream.training.weight_sync")
@@ -153,6 +155,24 @@ backend = create_pytorch_backend(
     learning_rate=1e-4,
 )
 """,
+    "fsdp": """
+import torch.distributed as dist
+from rollstream.training.backends.fsdp import FSDPTrainingBackend, FSDPConfig
+
+dist.init_process_group(backend=process_group)
+
+backend = FSDPTrainingBackend(
+    model=model,
+    optimizer_fn=lambda m: torch.optim.AdamW(m.parameters()),
+    loss_fn=my_loss_fn,
+    checkpoint_dir=Path("checkpoints"),
+    config=FSDPConfig(
+        sharding_strategy="FULL_SHARD",
+        mixed_precision=True,
+        gradient_checkpointing=False,
+    ),
+)
+""",
     "grpo_loss": """
 from rollstream.training.rl_losses import grpo_loss
 
@@ -207,6 +227,14 @@ batch = buffer.get_prompts(32)
 
 state = buffer.save_state()
 buffer.load_state(state)
+""",
+    "sft then rl": """
+if mode == "sft+rl":
+    await run_sft(config, output_dir)
+
+    latest_ckpt = latest_checkpoint(output_dir / "checkpoints")
+
+    await run_rl(config, output_dir, latest_ckpt)
 """,
     "logger": """
 from rollstream.training.metrics import JSONLLogger
@@ -422,6 +450,36 @@ def test_a_backend_is_made_of_a_model_or_of_a_models_name(model_path, here):
     assert isinstance(left.backend, pytorch.PyTorchTrainingBackend)
     made = run("factory", model_path=model_path, Path=Path, device="cpu")
     assert made.backend.learner.optimizer.param_groups[0]["lr"] == pytest.approx(1e-4)
+
+
+def test_a_backend_over_processes_is_made_in_a_process_group(monkeypatch):
+    for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "RANK": "0", "WORLD_SIZE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    try:
+        left = run("fsdp", process_group="gloo", model=a_model(), torch=torch, my_loss_fn=cross_entropy, Path=Path)
+        forward = left.backend.forward_backward({"tokens": [[3, 7]], "loss_mask": [[0, 1]]})
+        assert asyncio.run(forward.result())["loss"] == pytest.approx(2.77, abs=0.01)
+        left.backend.close()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_rl_begins_with_the_newest_checkpoint_of_sft_by_its_number(here):
+    def a_backend():
+        return pytorch.PyTorchTrainingBackend(loss_fn=cross_entropy, checkpoint_dir=here / "checkpoints", **trained())
+
+    async def run_sft(config, output_dir):
+        await sft_loop.run_sft_training(a_backend(), [answered("1+6=", 7)], config)
+
+    async def run_rl(config, output_dir, checkpoint):
+        assert checkpoint.name == "step_10"
+        assert (await a_backend().load_checkpoint(checkpoint))["step"] == 10
+
+    run(
+        "sft then rl", mode="sft+rl", output_dir=here, run_sft=run_sft, run_rl=run_rl,
+        config=SFTTrainingConfig(num_steps=10, batch_size=1, checkpoint_every=1),
+        latest_checkpoint=checkpoints.latest_checkpoint,
+    )  # fmt: skip
 
 
 def test_losses_over_logits_are_a_number_with_a_gradient():
