@@ -6,6 +6,7 @@ itself, and a dead engine. The generator asks prompts of a topic this way, and `
 
 import asyncio
 import hashlib
+import socket
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -136,6 +137,18 @@ class SampleRunner:
             started_at=started,
             finished_at=utc_now(),
         )
+
+
+def identity_of(engine: Engine, generator_id: str) -> GeneratorIdentity:
+    """Who generates with this engine, on this machine."""
+    return GeneratorIdentity(
+        generator_id=generator_id,
+        engine=engine.name,
+        engine_version=engine.version,
+        host=socket.gethostname(),
+        tokenizer_sha256=engine.tokenizer_sha256,
+        chat_template_sha256=engine.chat_template_sha256,
+    )
 
 
 def failure_of(code: FailureCode, error: Exception) -> Failure:

@@ -65,6 +65,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Models and contracts": {
         "sft": "Train a model on an environment's demonstrations, as a start for a run.",
+        "train": "Train a model by SFT, RL, or both, in one process and without Kafka.",
         "schemas": "Check, register or update the record schemas.",
     },
 }

@@ -38,7 +38,7 @@ from collections.abc import Callable
 from functools import partial
 
 from rollstream.agents.load import Agents
-from rollstream.agents.samples import SampleBounds
+from rollstream.agents.samples import SampleBounds, identity_of
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.message import Headers
@@ -59,7 +59,7 @@ from rollstream.process.stop import Stop, ending_within, first_to_end
 from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.process.tracing.spans import OFF, Span, Tracing
 from rollstream.schemas.prompt import PromptSubmitted
-from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated
+from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import (
     DEAD_LETTERS,
     EVAL_PROMPTS,
@@ -114,7 +114,7 @@ async def run_on(
     engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop, tracing: Tracing = OFF
 ) -> None:
     """Run the stage on an engine that was started already; see `run_generator`."""
-    identity = _identity(engine, settings)
+    identity = identity_of(engine, settings.generator_id or f"{socket.gethostname()}-{os.getpid()}")
     # An evaluation prompt waits for its version for as long as others may hold that version back.
     current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
     run = Run(settings)
@@ -207,18 +207,6 @@ def _consumer(settings: GeneratorSettings, run: Run, health: Health, in_hand: In
             max_in_flight=in_hand.most_prompts, max_weight=in_hand.most, record_deadline_seconds=longest
         ),
         health=health,
-    )
-
-
-def _identity(engine: Engine, settings: GeneratorSettings) -> GeneratorIdentity:
-    host = socket.gethostname()
-    return GeneratorIdentity(
-        generator_id=settings.generator_id or f"{host}-{os.getpid()}",
-        engine=engine.name,
-        engine_version=engine.version,
-        host=host,
-        tokenizer_sha256=engine.tokenizer_sha256,
-        chat_template_sha256=engine.chat_template_sha256,
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rollstream.agents.load import Agents
-from rollstream.agents.samples import SampleRunner
+from rollstream.agents.samples import SampleRunner, identity_of
 from rollstream.engines.protocol import Engine
 from rollstream.environments.pool.verdicts import ScoringSample
 from rollstream.offline.ended import EndedSample
@@ -29,7 +29,7 @@ from rollstream.schemas.errors import TooManyFailuresError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status
+from rollstream.schemas.rollout import RolloutGenerated, Status
 
 _RUN: Final = "collect"
 _IN_VAIN_IN_A_ROW: Final = 100
@@ -56,7 +56,10 @@ class Asking:
         self._note = note
         self._held: list[EndedSample] = []
         self._runner = SampleRunner(
-            engine, identity=_identity(engine), bounds=settings.bounds, agents=Agents(settings.agents)
+            engine,
+            identity=identity_of(engine, f"{_RUN}-{socket.gethostname()}-{os.getpid()}"),
+            bounds=settings.bounds,
+            agents=Agents(settings.agents),
         )
 
     async def run(self, tasks: TaskSource, progress: Progress, scoring: RewardScoring | None) -> None:
@@ -174,16 +177,4 @@ def ended_sample(rollout: RolloutGenerated, *, row: int, attempts: int) -> Ended
         finish_reason=None if last is None else last.finish_reason.value,
         num_tokens=rollout.num_completion_tokens,
         seconds=round((rollout.finished_at - rollout.started_at).total_seconds(), 6),
-    )
-
-
-def _identity(engine: Engine) -> GeneratorIdentity:
-    host = socket.gethostname()
-    return GeneratorIdentity(
-        generator_id=f"{_RUN}-{host}-{os.getpid()}",
-        engine=engine.name,
-        engine_version=engine.version,
-        host=host,
-        tokenizer_sha256=engine.tokenizer_sha256,
-        chat_template_sha256=engine.chat_template_sha256,
     )

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from pydantic import BaseModel
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -55,6 +56,11 @@ def all_keys(table: str | None = None) -> list[FileKey]:
     if table is not None and table not in known:
         raise ConfigurationError(f"no table {table}; there are {', '.join(known)}")
     return [key for key in keys if table is None or is_in(key.table, table)]
+
+
+def keys_in(model: type[BaseModel]) -> list[FileKey]:
+    """Every key of a file that `model` describes as a whole."""
+    return [FileKey(table=_table("", key.path), key=key) for key in keys_of(model)]
 
 
 def is_in(table: str, wanted: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 from pydantic import SecretStr, ValidationError
 
 from rollstream.engines.http.settings import HttpSettings, WeightUpdates
+from rollstream.engines.protocol import Engine
 from rollstream.process.masking import SECRETS
 from rollstream.process.terminal import escaped
 from rollstream.schemas.errors import ConfigurationError
@@ -89,6 +90,24 @@ class VLLMEngine(_ServerEngine):
     """A vLLM server that was started with VLLM_SERVER_DEV_MODE=1, which loads by `/collective_rpc`."""
 
     _updates = "vllm"
+
+
+class InProcessEngine:
+    """An engine of `rollstream.engines`, of whatever kind, once it is started."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.weight_version: int | None = None
+
+    async def update_weights_from_checkpoint(
+        self, checkpoint_path: str, *, weight_version: int | None = None
+    ) -> Answer:
+        """As servers do it. Raises `EngineError` if the files do not fit the model."""
+        path = Path(checkpoint_path).absolute()
+        version = step_of(path) if weight_version is None else weight_version
+        report = await self._engine.load_weights(version, path)
+        self.weight_version = version
+        return {"success": True, "weight_version": version, "stall_seconds": report.stall_seconds}
 
 
 async def sync_weights_to_engines(

@@ -47,7 +47,7 @@ def load_sft_dataset(
     for option, value in (("max_samples", max_samples), ("max_length", max_length)):
         if value is not None and value < 1:
             raise ConfigurationError(f"{option} is {value}: give at least 1, or None for no bound")
-    source = _opened(name, split, subset)
+    source = opened_dataset(name, split, subset)
     left_out: Counter[str] = Counter()
     texts = _texts(tokenizer)
     found = (_samples(exchange, texts, max_length, left_out) for exchange in _exchanges(source, left_out))
@@ -64,7 +64,8 @@ def load_sft_dataset(
     return samples
 
 
-def _opened(name: str | Path | Rows, split: str | None, subset: str | None) -> Rows | Iterable[Any]:
+def opened_dataset(name: str | Path | Rows, split: str | None, subset: str | None) -> Rows | Iterable[Any]:
+    """The rows that `load_sft_dataset` reads; those of files as `ReadRow` or `BadRow`."""
     if not isinstance(name, str | Path):
         if split is not None or subset is not None:
             raise ConfigurationError(f"split {split!r} and subset {subset!r} are of names; choose them from the rows")

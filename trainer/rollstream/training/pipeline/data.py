@@ -1,0 +1,70 @@
+"""What SFT imitates, and what RL asks: rows of a data set, or tasks of an environment."""
+
+import logging
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from rollstream.engines.model_directory import longest_sequence
+from rollstream.engines.tokenizer import as_chat
+from rollstream.environments.protocol import Environment, Task
+from rollstream.rows.conversation import messages_of
+from rollstream.rows.row import ReadRow
+from rollstream.schemas.errors import ConfigurationError, UnusableRowError
+from rollstream.training.datasets.sft import load_sft_dataset, opened_dataset
+from rollstream.training.pipeline.settings import RlTable, SftTable
+from rollstream.training.types import Prompt, Sample
+
+_LOG = logging.getLogger(__name__)
+
+
+def demonstrations(table: SftTable, environment: Environment | None, model_path: Path) -> list[Sample]:
+    """The samples to imitate; raises `ConfigurationError` if there are none."""
+    longest = table.max_length or longest_sequence(model_path)
+    limits: dict[str, Any] = {"tokenizer": model_path, "max_samples": table.max_samples, "max_length": longest}
+    if environment is None:
+        return load_sft_dataset(table.dataset or "", split=table.split, subset=table.subset, **limits)
+    tasks = islice(environment.tasks("train", table.seed), table.max_samples)
+    rows = [{**_asked(task), "completion": task.demonstration} for task in tasks if task.demonstration is not None]
+    if not rows:
+        raise ConfigurationError(
+            f"environment {environment.name!r} has no demonstrations to learn from: name a dataset in [sft]"
+        )
+    return load_sft_dataset(rows, **limits)
+
+
+def prompts(table: RlTable, environment: Environment) -> list[Prompt]:
+    """The prompts of an epoch as rows; those that ask nothing are left out, and how many is logged.
+
+    Raises `ConfigurationError` if there are none.
+    """
+    if table.dataset is None:
+        return [_row(task) for task in islice(environment.tasks("train", table.seed), table.num_prompts)]
+    found: list[Prompt] = []
+    left_out: Counter[str] = Counter()
+    for row in opened_dataset(table.dataset, table.split, table.subset):
+        if len(found) == table.num_prompts:
+            break
+        try:
+            if not isinstance(row, ReadRow):
+                raise UnusableRowError("it can't be read")
+            messages_of(row.fields)
+            found.append(row.fields)
+        except UnusableRowError as error:
+            left_out[error.reason] += 1
+    reasons = ", ".join(f"{number} x {reason}" for reason, number in left_out.most_common())
+    if not found:
+        raise ConfigurationError(f"{table.dataset} has no prompt to ask ({reasons})")
+    if left_out:
+        _LOG.warning("%s: %d prompts, left out: %s", table.dataset, len(found), reasons)
+    return found
+
+
+def _asked(task: Task) -> dict[str, Any]:
+    return {"prompt": [as_chat(message) for message in task.messages]}
+
+
+def _row(task: Task) -> Prompt:
+    reference = {} if task.reference_answer is None else {"reference_answer": task.reference_answer}
+    return {**_asked(task), **reference, "metadata": task.metadata}

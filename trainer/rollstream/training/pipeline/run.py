@@ -1,0 +1,195 @@
+"""Trains as a file of settings says: SFT, RL, or RL from the newest checkpoint of SFT.
+
+    output/checkpoints/step_N/       of SFT, beside output/metrics.jsonl
+    output/rl/checkpoints/step_N/    of RL, beside output/rl/metrics.jsonl
+
+Each step_N is also the directory of a model, which transformers, vLLM and SGLang load. The same command goes on where
+its output stands. What is wrong with settings or checkpoints is told before a model is loaded.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rollstream.agents.load import refuse_unknown_agent
+from rollstream.engines.identity import tokenizer_sha256
+from rollstream.engines.model_directory import read_config
+from rollstream.engines.model_names import model_directory
+from rollstream.environments.load import load_environment
+from rollstream.environments.protocol import Environment
+from rollstream.process.terminal import Say
+from rollstream.schemas.errors import ConfigurationError
+from rollstream.training.datasets.data_buffer import DataBuffer
+from rollstream.training.learning.settings import AdvantageSettings, LearningSettings
+from rollstream.training.metrics import JSONLLogger
+from rollstream.training.pipeline.data import demonstrations, prompts
+from rollstream.training.pipeline.rollouts import agent_rollouts, rollout_config, started_engine
+from rollstream.training.pipeline.settings import RlTable, SftTable, TrainSettings
+from rollstream.training.rollout_gen.async_rollout_manager import AsyncRolloutManager
+from rollstream.training.types import RLTrainingConfig, SFTTrainingConfig
+from rollstream.training.weight_sync import InProcessEngine, step_of
+
+if TYPE_CHECKING:
+    from rollstream.training.backends.pytorch import PyTorchTrainingBackend
+
+_SHOWN: Final = ("loss", "grad_norm", "reward_mean", "policy_lag_mean")
+_CHECKPOINTS: Final = "checkpoints"
+_RL: Final = "rl"
+
+
+async def run_training(settings: TrainSettings, say: Say) -> Path:
+    """Train, and return the newest checkpoint. Cancelled, it writes one of the steps that are done, and says so.
+
+    `say` is told what begins, each step that is logged, and what is there at the end. Raises `ConfigurationError`, and
+    what the loops raise.
+    """
+    choose_gpu(settings.gpu_ranks)
+    model_path = model_directory(settings.model)
+    refuse_unfit(settings, model_path)
+    newest = model_path
+    try:
+        if settings.mode != "rl" and settings.sft is not None:
+            newest = await _sft(settings, settings.sft, model_path, say)
+        if settings.mode != "sft" and settings.rl is not None:
+            newest = await _rl(settings, settings.rl, newest, say)
+    except asyncio.CancelledError:
+        say("stopped: a checkpoint holds the steps that are done, and the same command goes on from it")
+        raise
+    say(f"trained: {newest}")
+    return newest
+
+
+def choose_gpu(ranks: Sequence[int]) -> None:
+    """Let libraries that are imported later see this GPU alone; raises `ConfigurationError` if it is hidden."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    wanted = ",".join(map(str, ranks))
+    if not ranks or visible == wanted:
+        return
+    if visible is not None and wanted not in [name.strip() for name in visible.split(",")]:
+        raise ConfigurationError(
+            f"gpu_ranks {list(ranks)} is hidden by CUDA_VISIBLE_DEVICES={visible!r}: name one of these by its number, "
+            "or change the variable"
+        )
+    os.environ["CUDA_VISIBLE_DEVICES"] = wanted
+
+
+def refuse_unfit(settings: TrainSettings, model_path: Path) -> None:
+    """Raise `ConfigurationError` for what can be known to go wrong before a model is loaded."""
+    read_config(model_path)
+    tables = [table for name in settings.mode.split("+") if (table := getattr(settings, name)) is not None]
+    for table in tables:
+        _environment(settings, table.environment)
+    own = tokenizer_sha256(model_path)
+    if settings.rl is not None and settings.mode != "sft":
+        refuse_unknown_agent(settings.rl.agent, settings.agents)
+        _refuse_other_tokenizer(settings.rl.engine.http.tokenizer_path, own, tokenizer_sha256)
+    import torch
+
+    from rollstream.training.backends.checkpoints import latest_checkpoint, read_metadata
+
+    if settings.gpu_ranks and not torch.cuda.is_available():
+        raise ConfigurationError(f"gpu_ranks {list(settings.gpu_ranks)}: torch sees no such GPU: leave gpu_ranks out")
+    for output in (settings.output, settings.output / _RL):
+        newest = latest_checkpoint(output / _CHECKPOINTS)
+        _refuse_other_tokenizer(newest, own, lambda path: read_metadata(path).get("tokenizer_sha256"))
+
+
+def _refuse_other_tokenizer(path: Path | None, own: str, sha256_of: Callable[[Path], str | None]) -> None:
+    theirs = None if path is None else sha256_of(path)
+    if theirs and theirs != own:
+        raise ConfigurationError(
+            f"{path} has the tokenizer {theirs}, the model has {own}: token ids would mean something else: take a "
+            "model with the same tokenizer, or another output"
+        )
+
+
+def _environment(settings: TrainSettings, name: str | None) -> Environment | None:
+    return None if name is None else load_environment(name, settings.environments)
+
+
+async def _sft(settings: TrainSettings, table: SftTable, model_path: Path, say: Say) -> Path:
+    """The newest checkpoint of SFT, which has all its steps."""
+    from rollstream.training.backends.checkpoints import latest_checkpoint
+    from rollstream.training.loops.sft_loop import run_sft_training
+
+    newest = latest_checkpoint(settings.output / _CHECKPOINTS)
+    if newest is not None and step_of(newest) >= table.num_steps:
+        say(f"SFT has its {table.num_steps} steps: {newest}")
+        return newest
+    samples = demonstrations(table, _environment(settings, table.environment), model_path)
+    say(f"SFT on {len(samples)} samples, from {newest or model_path} to step {table.num_steps}")
+    config = SFTTrainingConfig(**table.model_dump(include={*SFTTrainingConfig.__slots__}))
+    with _learning(settings.output, table.learning, model_path, say) as (backend, logger):
+        await run_sft_training(backend, samples, config, logger, resume_from=newest)
+    return settings.output / _CHECKPOINTS / f"step_{table.num_steps}"
+
+
+async def _rl(settings: TrainSettings, table: RlTable, start: Path, say: Say) -> Path:
+    """The newest checkpoint of RL, which has all its steps. `start`: a model, or a checkpoint of SFT."""
+    from rollstream.training.backends.checkpoints import latest_checkpoint
+    from rollstream.training.loops.rl_loop import run_rl_training
+
+    output = settings.output / _RL
+    newest = latest_checkpoint(output / _CHECKPOINTS)
+    if newest is not None and step_of(newest) >= table.num_steps:
+        say(f"RL has its {table.num_steps} steps: {newest}")
+        return newest
+    buffer = DataBuffer(prompts(table, load_environment(table.environment, settings.environments)), seed=table.seed)
+    say(f"RL on {len(buffer.prompts)} prompts, from {newest or start} to step {table.num_steps}")
+    config = RLTrainingConfig(**table.model_dump(include={*RLTrainingConfig.__slots__}))
+    advantages = AdvantageSettings(**table.learning.model_dump(include={*AdvantageSettings.model_fields}))
+    # The model at `start` is what a KL divergence is measured from, also when training goes on from `newest`.
+    with _learning(output, table.learning, start, say) as (backend, logger):
+        if newest is None and (start / "metadata.json").is_file():
+            await backend.load_checkpoint(start)
+        version = 0 if newest is None else step_of(newest)
+        async with (
+            started_engine(table, newest or start, version) as engine,
+            agent_rollouts(settings, table, engine) as generate,
+        ):
+            manager = AsyncRolloutManager(buffer, rollout_config(table, generate))
+            await run_rl_training(
+                backend, buffer, manager, [InProcessEngine(engine)], config, logger,
+                advantages=advantages, resume_from=newest,
+            )  # fmt: skip
+    return output / _CHECKPOINTS / f"step_{table.num_steps}"
+
+
+@contextmanager
+def _learning(
+    output: Path, settings: LearningSettings, model_path: Path, say: Say
+) -> "Iterator[tuple[PyTorchTrainingBackend, _Told]]":
+    """A backend for the model, and what its metrics go to; the work that it has begun is done at the end."""
+    from rollstream.training.backends.pytorch_factory import create_pytorch_backend
+
+    logger = JSONLLogger(output)
+    try:
+        backend = create_pytorch_backend(
+            model_path,
+            output / _CHECKPOINTS,
+            settings.device,
+            settings.learning_rate,
+            loss_fn=settings.loss,
+            settings=settings,
+        )
+        with closing(backend):
+            yield backend, _Told(logger, say)
+    finally:
+        logger.finish()
+
+
+class _Told:
+    """A `Logger` that tells people too."""
+
+    def __init__(self, logger: JSONLLogger, say: Say) -> None:
+        self._logger, self._say = logger, say
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        self._logger.log(metrics, step)
+        self._say(f"step {step}: " + ", ".join(f"{name} {metrics[name]:.4g}" for name in _SHOWN if name in metrics))
+
+    def finish(self) -> None:
+        self._logger.finish()
