@@ -1,6 +1,7 @@
 """By hand: corrections for off-policy tokens, dual clip, KL to a reference and entropy bonus; then through a model."""
 
 import copy
+import json
 import math
 from dataclasses import replace
 
@@ -12,7 +13,7 @@ from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.settings import LearningSettings
 from tests.harness.late import Late
-from tests.harness.learners import a_learner, a_sample, eight_samples, train_step
+from tests.harness.learners import a_learner, a_sample, eight_samples, train_step, weights_of
 
 torch = Late("torch")
 corrections = Late("rollstream.training.learning.corrections")
@@ -91,6 +92,14 @@ def test_kl_estimates_and_their_gradients_are_those_of_schulmans_note():
     (of_k3,) = torch.autograd.grad(losses.k3(difference).sum(), difference)
     assert of_k2.tolist() == pytest.approx([math.log(2), -math.log(4), 0.0])
     assert of_k3.tolist() == pytest.approx([0.5, -3.0, 0.0])
+
+
+def test_k3_never_leads_away_from_the_reference_however_far_the_policy_is_from_it():
+    difference = as_tensor([-25.0, -400.0]).requires_grad_()
+    found = losses.k3(difference)
+    found.sum().backward()
+    assert torch.isfinite(found).all()
+    assert (difference.grad <= 0).all()
 
 
 @pytest.mark.parametrize(("estimator", "direction"), [("k1", None), ("k2", "policy"), ("k3", "reference")])
@@ -199,10 +208,31 @@ def test_a_reference_with_another_tokenizer_is_refused(model_path, tmp_path):
         a_learner(model_path, kl_coefficient=0.1, reference_path=tmp_path)
 
 
-def test_a_checkpoint_beside_a_reference_restores(model_path, tmp_path):
-    learner = a_learner(model_path, kl_coefficient=0.1, reference_path=model_path)
+def test_a_reference_that_is_no_model_is_refused_by_its_option(model_path, tmp_path):
+    with pytest.raises(ConfigurationError, match=f"{tmp_path}.*config.json.*reference_path"):
+        a_learner(model_path, kl_coefficient=0.1, reference_path=tmp_path)
+
+
+def test_a_sample_that_the_reference_cannot_take_is_out_of_bounds(model_path, tmp_path):
+    write_tiny_model(tmp_path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "max_position_embeddings": 100}))
+    assert a_learner(model_path, kl_coefficient=0.1, reference_path=tmp_path).bounds.max_tokens == 100
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_after_a_restart_the_reference_is_the_model_that_training_began_with(model_path, tmp_path, named):
+    options = {"kl_coefficient": 0.1, **({"reference_path": model_path} if named else {})}
+    learner = a_learner(model_path, **options)
+    for step in range(2):
+        train_step(learner, reference_module.with_reference_logprobs(learner, eight_samples()), step=step)
     learner.save_state(tmp_path)
-    learner.load_state(tmp_path)
+    again = a_learner(model_path, **options)
+    again.load_state(tmp_path)
+    policy, reference = (weights_of(one, tmp_path / name) for one, name in ((again, "a"), (again.reference, "b")))
+    assert torch.equal(policy, weights_of(learner, tmp_path / "c"))
+    assert torch.equal(reference, weights_of(a_learner(model_path), tmp_path / "d"))
+    assert not torch.equal(policy, reference)
 
 
 def test_kl_in_the_reward_lowers_it_by_the_log_ratio_of_the_whole_rollout(model_path, tmp_path):

@@ -2,6 +2,7 @@
 
 import logging
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -204,6 +205,30 @@ def test_a_torn_checkpoint_is_a_broken_world(model_path, tmp_path):
         learner.load_state(tmp_path)
 
 
+@pytest.mark.parametrize("content", [{"model": Path("code")}, {"num_updates": 3}, [1, 2]])
+def test_a_checkpoint_with_something_else_in_it_is_a_broken_world(model_path, tmp_path, content):
+    torch.save(content, tmp_path / "training_state.pt")
+    with pytest.raises(BrokenWorldError, match="training_state.pt"):
+        a_learner(model_path).load_state(tmp_path)
+
+
+def test_a_checkpoint_of_another_model_names_the_file_and_the_option(model_path, tmp_path):
+    write_tiny_model(tmp_path / "wider", seed=0, hidden=64, layers=2, heads=2, ffn=64)
+    a_learner(tmp_path / "wider").save_state(tmp_path)
+    with pytest.raises(BrokenWorldError, match=r"(?s)training_state.pt.*model_path"):
+        a_learner(model_path).load_state(tmp_path)
+
+
+def test_a_gradient_is_applied_once(model_path, tmp_path):
+    learner = a_learner(model_path)
+    train_step(learner, eight_samples(), step=0)
+    before = weights_of(learner, tmp_path / "before")
+    with pytest.raises(ValueError, match="no gradient"):
+        learner.optim_step()
+    assert learner.num_updates == 1
+    assert torch.equal(before, weights_of(learner, tmp_path / "after"))
+
+
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_saved_weights_load_in_transformers_with_their_tokenizer(tmp_path, tied, dtype):
@@ -224,7 +249,7 @@ def test_saved_weights_load_in_transformers_with_their_tokenizer(tmp_path, tied,
 
 
 def test_a_directory_without_a_model_is_a_configuration_error(tmp_path):
-    with pytest.raises(ConfigurationError, match=r"no config\.json"):
+    with pytest.raises(ConfigurationError, match=r"config\.json.*model_path"):
         a_learner(tmp_path)
 
 
@@ -264,6 +289,17 @@ def test_optimizer_settings_that_changed_since_the_checkpoint_are_in_force_and_l
         "learning.beta2 was changed since the checkpoint: 0.99 -> 0.95",
         "learning.weight_decay was changed since the checkpoint: 0.0 -> 0.1",
     ]
+
+
+def test_a_setting_that_the_checkpoint_does_not_know_yet_was_not_changed(model_path, tmp_path, caplog):
+    before = a_learner(model_path)
+    before.save_state(tmp_path)
+    state = torch.load(tmp_path / "training_state.pt", weights_only=True)
+    del state["settings"]["turn_weights"]
+    torch.save(state, tmp_path / "training_state.pt")
+    with caplog.at_level(logging.INFO):
+        before.load_state(tmp_path)
+    assert "since the checkpoint" not in caplog.text
 
 
 def named_parameters(learner):

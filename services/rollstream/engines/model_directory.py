@@ -23,13 +23,13 @@ _COMPUTED = ("rotary_emb.inv_freq", "rotary_pos_emb.inv_freq", "rotary_emb.cos_c
 _LARGEST_HEADER_BYTES = 100 * 2**20
 
 
-def read_config(model_path: Path) -> dict[str, Any]:
-    """The model's `config.json`; raises `ConfigurationError`."""
+def read_config(model_path: Path, option: str = "model_path") -> dict[str, Any]:
+    """The model's `config.json`; raises `ConfigurationError`, which names the option that the path is of."""
     try:
         config: dict[str, Any] = json.loads((model_path / "config.json").read_text())
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"{model_path} has no readable config.json ({error}); set model_path to a directory with a model"
+            f"{model_path} has no readable config.json ({error}); set {option} to a directory with a model"
         ) from error
     return config
 

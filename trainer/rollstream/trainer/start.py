@@ -86,6 +86,8 @@ def run_trainer(settings: TrainerSettings, stop: Stop, clock: Clock = time.monot
 def _refuse_what_is_missing(settings: TrainerSettings) -> Stores:
     """What can be said before torch is imported, which takes long. Gives the stores, which know what they may do."""
     read_config(settings.model_path)
+    if settings.learning.reference_path is not None:
+        read_config(settings.learning.reference_path, "learning.reference_path")
     weights, checkpoints = (
         open_weight_store(location, settings.storage) for location in (settings.weight_store, settings.checkpoints)
     )

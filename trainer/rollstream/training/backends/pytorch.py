@@ -167,8 +167,6 @@ def bounds_of(learner: Learner) -> ModelBounds:
 
 def update_metrics(learner: Learner) -> Metrics:
     """One update, as a backend's `optim_step` gives it; raises ValueError if nothing was added to the gradient."""
-    if not learner.has_gradient:
-        raise ValueError("optim_step has no gradient to apply: call forward_backward before it")
     update = learner.optim_step()
     return {
         "lr": update.learning_rate,

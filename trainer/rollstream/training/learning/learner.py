@@ -11,6 +11,7 @@ models still compute parts in float32, e.g. norms and rotary embeddings, and rou
 import copy
 import logging
 import math
+import pickle
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.engines.model_directory import read_config
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds
 from rollstream.training.learning.hidden_states import can_share_prompts, on_device
@@ -103,9 +105,13 @@ class Learner:
         config = self.model.config.get_text_config()
         length = self.settings.max_sample_tokens or getattr(config, "max_position_embeddings", None)
         length = length or ANY_MODEL.max_tokens
+        vocab_size = config.vocab_size
+        if self.reference is not None:  # it computes the same samples
+            theirs = self.reference.bounds
+            vocab_size, length = min(vocab_size, theirs.vocab_size), min(length, theirs.max_tokens)
         of_rollout = length if self.settings.compares_sequences else ANY_MODEL.max_rollout_tokens
         return ModelBounds(
-            vocab_size=config.vocab_size,
+            vocab_size=vocab_size,
             max_tokens=length,
             max_rollout_tokens=self.settings.max_rollout_tokens or of_rollout,
         )
@@ -138,11 +144,6 @@ class Learner:
             loss = loss_of(self.model)
         return self._add(loss)
 
-    @property
-    def has_gradient(self) -> bool:
-        """Whether a gradient was added since the last update."""
-        return bool(self._losses)
-
     def drop_gradient(self) -> None:
         """Forget what was added since the last update."""
         self._losses, self._totals = [], []
@@ -154,10 +155,13 @@ class Learner:
     def optim_step(self) -> Update:
         """Clip the gradient and update the weights; what is added next begins a new gradient.
 
-        A loss or gradient that is not finite is dropped: one such update would spoil the weights for good.
+        A loss or gradient that is not finite is dropped: one such update would spoil the weights for good. Raises
+        ValueError if nothing was added since the last update.
         """
+        if not self._losses:
+            raise ValueError("optim_step has no gradient to apply: call forward_backward before it")
         norm = float(_whole(torch.nn.utils.clip_grad_norm_(self._parameters, self.settings.max_grad_norm)))
-        loss = float(torch.stack(self._losses).sum()) if self._losses else 0.0
+        loss = float(torch.stack(self._losses).sum())
         applied = math.isfinite(loss) and math.isfinite(norm)
         if applied:
             self._apply()
@@ -201,8 +205,16 @@ class Learner:
         torch.save(self.snapshot(), path / _STATE)
 
     def load_state(self, path: Path) -> None:
-        """Restore what `save_state` wrote; raises `BrokenWorldError` if it can't be read."""
-        self.restore(_read_state(path / _STATE))
+        """Restore what `save_state` wrote; raises `BrokenWorldError` if it can't be, e.g. with another model."""
+        file = path / _STATE
+        try:
+            # A pickle may hold code; weights_only refuses it.
+            self.restore(torch.load(file, map_location="cpu", weights_only=True))
+        except (OSError, RuntimeError, EOFError, ValueError, KeyError, TypeError, pickle.UnpicklingError) as error:
+            raise BrokenWorldError(
+                f"cannot restore {file}: {error}; set model_path to the model that the run began with, restore the "
+                "file, or go back before it with `rollstream weights rollback`"
+            ) from error
 
     def save_weights(self, path: Path) -> None:
         """Write a model directory that transformers and vLLM load (weights, config, tokenizer) into `path`."""
@@ -237,6 +249,7 @@ class Learner:
         path, settings = self.settings.reference_path, self.settings.model_copy(update={"kl_coefficient": 0.0})
         if path is None:
             return Learner(copy.deepcopy(self.model), settings, device=self.device)
+        read_config(path, "learning.reference_path")
         reference = Learner.from_model(path, settings)
         if self.tokenizer_sha256 and reference.tokenizer_sha256 != self.tokenizer_sha256:
             raise ConfigurationError(
@@ -260,19 +273,7 @@ def _whole(norm: Tensor) -> Tensor:
 
 
 def _log_changes(before: Mapping[str, Any], settings: LearningSettings) -> None:
-    """Log each setting that differs from those of the checkpoint that is restored."""
+    """Log each setting that differs from those of the checkpoint that is restored, whatever version wrote it."""
     for name, value in settings.model_dump(mode="json").items():
-        if before.get(name) != value:
-            _LOG.info("learning.%s was changed since the checkpoint: %s -> %s", name, before.get(name), value)
-
-
-def _read_state(path: Path) -> dict[str, Any]:
-    """A snapshot with tensors on the CPU."""
-    try:
-        # A pickle may hold code; weights_only refuses it.
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise BrokenWorldError(
-            f"cannot restore {path}: {error}; restore the file, or go back before it with `rollstream weights rollback`"
-        ) from error
-    return state
+        if name in before and before[name] != value:
+            _LOG.info("learning.%s was changed since the checkpoint: %s -> %s", name, before[name], value)

@@ -133,7 +133,9 @@ def k3(difference: Tensor) -> Tensor:
 
     As a loss its gradient over the policy's own tokens is that of KL(reference ‖ policy), see `k2`.
     """
-    return torch.exp((-difference).clamp(max=MAX_LOG_RATIO)) - 1 + difference
+    # Both terms: were the exponent alone bounded, the gradient beyond would lead away from the reference.
+    log_ratio = (-difference).clamp(max=MAX_LOG_RATIO)
+    return torch.exp(log_ratio) - 1 - log_ratio
 
 
 KL_LOSSES: Mapping[str, Callable[[Tensor], Tensor]] = {"k2": k2, "k3": k3}

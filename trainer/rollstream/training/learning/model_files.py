@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from rollstream.engines.model_directory import read_config
 from rollstream.schemas.errors import ConfigurationError
 
 _TOKENIZER_FILES = (
@@ -20,8 +21,7 @@ _TOKENIZER_FILES = (
 def load_model(path: Path, device: torch.device, dtype: torch.dtype = torch.float32) -> Any:
     """The model at `path` with parameters in `dtype`, without dropout, on `device`."""
     transformers_logging.disable_progress_bar()
-    if not (path / "config.json").is_file():
-        raise ConfigurationError(f"{path} is no model directory: it has no config.json; set model_path to one")
+    read_config(path)
     model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, attn_implementation="sdpa")
     return model.to(device).eval()
 
