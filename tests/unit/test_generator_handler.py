@@ -104,15 +104,16 @@ def test_a_sample_without_a_token_at_its_deadline_is_unresolved(tmp_path: Path) 
     assert sample.turns == ()
 
 
-def test_a_sample_past_its_deadline_keeps_its_tokens_as_truncated_and_is_counted(tmp_path: Path) -> None:
-    def counted() -> float:
-        return REGISTRY.get_sample_value("rollstream_generator_deadline_cuts_total") or 0.0
+def cuts() -> float:
+    return REGISTRY.get_sample_value("rollstream_generator_deadline_cuts_total") or 0.0
 
-    before = counted()
+
+def test_a_sample_past_its_deadline_keeps_its_tokens_as_truncated_and_is_counted(tmp_path: Path) -> None:
+    before = cuts()
     prompt = a_prompt(group_size=1, messages=(Message(role="user", content="9" * 200 + "="),))
     prompt = prompt.model_copy(update={"sampling": Sampling(max_tokens=1000, seed=1)})
     (whole,) = handled(ScriptedEngine(settings(tmp_path)), prompt)
-    assert counted() == before
+    assert cuts() == before
     (cut,) = handled(ScriptedEngine(settings(tmp_path, 0.02)), prompt, deadline_seconds=1.0)
     assert (cut.status, cut.failure) == (Status.COMPLETED, None)
     (turn,) = cut.turns
@@ -120,7 +121,7 @@ def test_a_sample_past_its_deadline_keeps_its_tokens_as_truncated_and_is_counted
     assert 1 <= len(turn.token_ids) < len(whole.turns[0].token_ids)
     assert turn.token_ids.tolist() == whole.turns[0].token_ids[: len(turn.token_ids)].tolist()
     assert [(span.start, span.end) for span in turn.weight_spans] == [(0, len(turn.token_ids))]
-    assert counted() == before + 1
+    assert cuts() == before + 1
 
 
 class DeafEngine(ScriptedEngine):
@@ -136,6 +137,14 @@ def test_an_engine_that_ends_nothing_at_the_deadline_leaves_the_sample_unresolve
     (sample,) = handled(engine, a_prompt(group_size=1), bounds=bounds)
     assert sample.status is Status.UNRESOLVED
     assert str(sample.failure).startswith("deadline: ")
+
+
+def test_an_answer_that_is_whole_a_little_after_the_deadline_is_not_counted_as_cut(tmp_path: Path) -> None:
+    before = cuts()
+    (sample,) = handled(DeafEngine(settings(tmp_path, 0.01)), a_prompt(group_size=1), deadline_seconds=0.01)
+    assert sample.status is Status.COMPLETED
+    assert sample.turns[0].finish_reason is FinishReason.STOP
+    assert cuts() == before
 
 
 @pytest.mark.parametrize(("failures", "status"), [(1, Status.COMPLETED), (2, Status.UNRESOLVED)])

@@ -208,6 +208,11 @@ class RolloutGenerated(Record):
         return sum(turn.num_completion_tokens for turn in self.turns)
 
     @property
+    def is_truncated(self) -> bool:
+        """Whether the last turn ended at the token limit or at the sample's deadline: finish reason `length`."""
+        return bool(self.turns) and self.turns[-1].finish_reason is FinishReason.LENGTH
+
+    @property
     def weight_versions(self) -> tuple[int, ...]:
         """The weight versions of its spans, each once, in the order of the tokens."""
         return tuple(dict.fromkeys(span.weight_version for turn in self.turns for span in turn.weight_spans))

@@ -77,7 +77,7 @@ class GeneratorHandler:
         if record.failure is not None:
             metrics.FAILURES.labels(code=record.failure.code.value).inc()
         seconds = (record.finished_at - record.started_at).total_seconds()
-        if record.status is Status.COMPLETED and seconds >= self._deadline_seconds:
+        if record.is_truncated and seconds >= self._deadline_seconds:
             metrics.DEADLINE_CUTS.inc()
         metrics.TOKENS.inc(record.num_completion_tokens)
         return record

@@ -21,7 +21,6 @@ from rollstream.schemas.ledger import MISSING_RATIO, MOST_REWARD_COMPONENTS, REW
 from rollstream.schemas.scored import RolloutScored
 from rollstream.trainer.intake.admission import Admitted
 from rollstream.trainer.intake.groups import DroppedGroup, DropReason, Group
-from rollstream.training.learning.samples import is_truncated
 
 # Of these the 99th percentile is taken. A trainer may drop groups for weeks without a step.
 _LATEST_TIMES: Final = 2**16
@@ -59,7 +58,7 @@ class SampleSums:
         rollout = sample.rollout
         self.tokens += rollout.num_completion_tokens
         self.most_tokens = max(self.most_tokens, rollout.num_completion_tokens)
-        self.num_truncated += is_truncated(rollout)
+        self.num_truncated += rollout.is_truncated
         self.seconds.append((rollout.finished_at - rollout.started_at).total_seconds())
         for name, value in sample.scoring.components.items():
             if name in self.components or len(self.components) < MOST_REWARD_COMPONENTS:

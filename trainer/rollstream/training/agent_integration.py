@@ -22,7 +22,7 @@ from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored, Scoring
 from rollstream.training.learning.bounds import ANY_MODEL
-from rollstream.training.learning.samples import TrainedTokens, TrainingSample, is_truncated, training_samples
+from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
 from rollstream.training.learning.turns import chains
 from rollstream.training.types import Prompt, Sample, SampleStatus
 
@@ -76,7 +76,7 @@ def _sample(
             "temperature": one.temperature,
             "max_tokens": one.max_tokens,
         },
-        status=SampleStatus.TRUNCATED if is_truncated(rollout) else SampleStatus.COMPLETED,
+        status=SampleStatus.TRUNCATED if rollout.is_truncated else SampleStatus.COMPLETED,
     )
 
 

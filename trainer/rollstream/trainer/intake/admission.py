@@ -23,7 +23,7 @@ from rollstream.schemas.rollout import Status
 from rollstream.trainer.intake.groups import DropReason, Group, PlacedSample
 from rollstream.training.learning.advantages import group_advantages
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
-from rollstream.training.learning.samples import TrainedTokens, TrainingSample, is_truncated, training_samples
+from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
 from rollstream.training.learning.settings import AdvantageSettings
 
 LagScope = Literal["group", "token"]
@@ -85,7 +85,7 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
         return DropReason.UNKNOWN_VERSION
     if rules.lag_scope == "group" and max(known.values(), default=0) > rules.max_policy_lag:
         return DropReason.TOO_OLD
-    if not rules.train_truncated and all(is_truncated(sample.scored.rollout) for sample in completed):
+    if not rules.train_truncated and all(sample.scored.rollout.is_truncated for sample in completed):
         return DropReason.ALL_TRUNCATED
     return _admitted(group, completed, rules, known)
 

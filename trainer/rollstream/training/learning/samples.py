@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollstream.schemas.errors import BadMessageError
-from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Turn
+from rollstream.schemas.rollout import RolloutGenerated, Turn
 from rollstream.schemas.scored import RolloutScored
 from rollstream.training.learning.bounds import ModelBounds
 from rollstream.training.learning.turns import chains, first_tokens
@@ -122,11 +122,6 @@ class TrainedTokens:
 ALL_TOKENS: Final = TrainedTokens()
 
 
-def is_truncated(rollout: RolloutGenerated) -> bool:
-    """Whether the last turn ended at the token limit: finish reason `length`."""
-    return bool(rollout.turns) and rollout.turns[-1].finish_reason is FinishReason.LENGTH
-
-
 def training_samples(
     scored: RolloutScored, *, advantage: float, lag: int, bounds: ModelBounds, trained: TrainedTokens = ALL_TOKENS
 ) -> tuple[TrainingSample, ...]:
@@ -174,7 +169,7 @@ def _sample(
         prompt_token_ids=prompt,
         token_ids=_laid_out(turns, lambda turn: turn.token_ids),
         behavior_logprobs=_laid_out(turns, lambda turn: turn.behavior_logprobs, 0.0),
-        loss_mask=mask & (trained.truncated or not is_truncated(rollout)),
+        loss_mask=mask & (trained.truncated or not rollout.is_truncated),
         turn_weights=weights,
         weight_versions=versions,
         **common,
