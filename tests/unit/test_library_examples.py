@@ -121,7 +121,7 @@ for batch in batches:
     break
 """,
     "protocol": '''
-class OwnBackend(Protocol):
+class TrainingBackend(Protocol):
     async def forward_backward(self, batch: Dict) -> TrainFuture[Dict[str, float]]:
         """Returns {"loss": float, "grad_norm": float, ...}"""
         ...
@@ -438,7 +438,7 @@ def test_a_manager_and_a_generator_give_batches_of_32():
 
 def test_a_backend_of_ones_own_needs_no_base_class():
     left = run("protocol", Protocol=Protocol, Dict=dict, Path=Path, TrainFuture=dict)
-    assert {"forward_backward", "optim_step", "save_checkpoint"} <= vars(left.OwnBackend).keys()
+    assert {"forward_backward", "optim_step", "save_checkpoint"} <= vars(left.TrainingBackend).keys()
     assert {"forward_backward", "optim_step", "save_checkpoint"} <= vars(pytorch.PyTorchTrainingBackend).keys()
     engine = run("own engine").MyEngine()
     (answer,) = asyncio.run(weight_sync.sync_weights_to_engines([engine], str(Path.cwd())))
