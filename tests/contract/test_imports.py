@@ -24,6 +24,7 @@ READMES = (
     "services/rollstream/rows/README.md",
     "producers/README.md",
     "trainer/README.md",
+    "trainer/rollstream/training/README.md",
 )
 SOURCES = [ROOT / name / "rollstream" for name in ("schemas", "services", "producers", "trainer")]
 HEAVY = ("torch", "vllm", "transformers", "faust", "confluent_kafka", "pyarrow")
