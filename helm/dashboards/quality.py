@@ -1,17 +1,17 @@
-"""What is trained on: rewards, lengths, lag, and why groups and rollouts are not used."""
+"""What is trained on: rewards, lengths, lag, and why groups and rollouts are not used; and what evaluations found."""
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Row, board, buckets, lines, percentiles, query, rates
+from helm.dashboards.parts import RUN, Row, board, buckets, lines, percentiles, query, rate, rates
 
 
 def make() -> dashboard.Dashboard:
-    """Rewards, samples, groups, scoring."""
+    """Rewards, samples, groups, scoring, tasks, evaluations."""
     return board(
         "quality",
         "Data quality",
         "What is trained on: rewards, lengths, lag, and why groups and rollouts are not used.",
-        [_rewards(), _groups(), _scoring()],
+        [_rewards(), _groups(), _scoring(), _tasks(), _evaluations()],
     )
 
 
@@ -117,5 +117,75 @@ def _scoring() -> Row:
             "From taking a batch to the broker's confirmation of all its results.",
             "s",
             *percentiles("rollstream_scorer_batch_seconds"),
+        ),
+    )
+
+
+def _tasks() -> Row:
+    return Row(
+        "Tasks",
+        lines(
+            "Tasks by pool",
+            "Of producers with a curriculum: tasks by how hard their latest group was. A task is in the pool unseen "
+            "until a group of it has closed.",
+            "suffix: tasks",
+            query(f"rollstream_producer_pool_tasks{{{RUN}}}", "{{pool}}"),
+            stacked=True,
+        ),
+        lines(
+            "Prompts by pool",
+            "Prompts that producers with a curriculum submit, by the pool that their task was in.",
+            "suffix: prompts/s",
+            rates("rollstream_producer_pool_prompts_total", "pool"),
+            stacked=True,
+        ),
+        lines(
+            "Groups without spread in a row",
+            "Of each producer, since the last of its groups that trained. At most_flat_groups it ends.",
+            "suffix: groups",
+            query(f"rollstream_producer_flat_groups{{{RUN}}}", "{{instance}}"),
+        ),
+    )
+
+
+def _evaluations() -> Row:
+    return Row(
+        "Evaluations",
+        lines(
+            "Evaluated reward",
+            "Mean reward on held-out prompts, with its 95 % interval, of the newest version that rollstream evaluate "
+            "--follow has evaluated.",
+            "none",
+            query(f"rollstream_evaluate_reward{{{RUN}}}", "mean"),
+            query(f"rollstream_evaluate_reward_low{{{RUN}}}", "lower end"),
+            query(f"rollstream_evaluate_reward_high{{{RUN}}}", "upper end"),
+        ),
+        lines(
+            "pass@k",
+            "Probability that at least one of k samples passes, on the same prompts.",
+            "percentunit",
+            query(f"rollstream_evaluate_pass_at_k_ratio{{{RUN}}}", "pass@{{k}}"),
+        ),
+        lines(
+            "Evaluated prompts by status",
+            "Only completed ones count. Failed ones are too long, or their version was gone before its turn came.",
+            "suffix: prompts",
+            query(f"rollstream_evaluate_prompts{{{RUN}}}", "{{status}}"),
+            stacked=True,
+        ),
+        lines(
+            "Evaluated version",
+            "The newest version that was evaluated.",
+            "none",
+            query(f"rollstream_evaluate_weight_version{{{RUN}}}", "version"),
+            width=12,
+        ),
+        lines(
+            "Evaluations made and skipped",
+            "Versions are skipped that come due while another one is evaluated.",
+            "suffix: evaluations/s",
+            query(rate("rollstream_evaluate_evaluations_total"), "made"),
+            query(rate("rollstream_evaluate_skipped_evaluations_total"), "skipped"),
+            width=12,
         ),
     )

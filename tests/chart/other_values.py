@@ -27,6 +27,7 @@ _FITTING: Final[dict[str, Any]] = {
     "agents": {"mine": {"path": "my.module.Agent", "options": {"tools": "a=b # c"}}},
     "tracing.endpoint": "http://collector:4318",
     "generator.engine.http.urls": ["http://server-0:8000", "http://server-1:8000/v1"],
+    "producer.curriculum.pools": {"all": {"up_to": 2.0, "weight": 3.0}},
     "producer.share": 7,
     "producer.wait_until_closed": False,
     "producer.environment": "word_count",

@@ -8,6 +8,7 @@ explains why the expression has no data; other expressions without data need an 
 from typing import Final
 
 _EXPORTER: Final = "of Kafka's exporter, which is not part of the stack"
+_NO_CURRICULUM: Final = "no producer has a curriculum"
 _NO_FAULT: Final = "counted from the first fault of its kind on, which this run does not have"
 _TOPICS = "[a-z0-9-]+[.]((eval-)?(prompts|rollouts|scored)|producers|weights|weights-applied|ledger|dead-letters)"
 _REFUSED = (
@@ -31,6 +32,20 @@ SELECTORS: Final[dict[str, str]] = {
         ),
         _EXPORTER,
     ),
+    **dict.fromkeys(
+        (
+            "rollstream_evaluate_evaluations_total",
+            "rollstream_evaluate_pass_at_k_ratio",
+            "rollstream_evaluate_prompts",
+            "rollstream_evaluate_reward",
+            "rollstream_evaluate_reward_high",
+            "rollstream_evaluate_reward_low",
+            "rollstream_evaluate_skipped_evaluations_total",
+            "rollstream_evaluate_weight_version",
+        ),
+        "of `rollstream evaluate --follow`, which nobody calls",
+    ),
+    **dict.fromkeys(("rollstream_producer_pool_prompts_total", "rollstream_producer_pool_tasks"), _NO_CURRICULUM),
     "rollstream_tracing_dropped_spans_total": _NO_FAULT,
     'rollstream_trainer_groups_total{reason="lost"}': _NO_FAULT,
     'rollstream_trainer_groups_total{reason="non_finite"}': _NO_FAULT,
@@ -53,6 +68,7 @@ AT_REST: Final[dict[str, str]] = {
             "rollstream_generator_engine_errors_total",
             "rollstream_producer_ghost_groups_total",
             "rollstream_producer_refused_progress_total",
+            "rollstream_producer_flat_groups",
             "rollstream_producer_strangers_prompts_total",
             "rollstream_trainer_unreadable_prompts_total",
         ),
