@@ -14,11 +14,12 @@ _OF_THE_CHART: Final = {
     "trainer.checkpoints",
 }  # fmt: skip
 # A trainer that ends is refused by the chart, and so are headers and keys, which are secret. Corrections are not for
-# `old = "behavior"`, and a scale not for `advantages = "constant"`, which other values are.
+# `old = "behavior"`, a scale not for `advantages = "constant"`, a curriculum not for `purpose = "serve"`, which other
+# values are.
 _LEFT_OUT: Final = {
     "trainer.num_steps", "trainer.learning.correction", "trainer.learning.importance_cap",
     "trainer.learning.importance_floor", "trainer.learning.scale_advantages", "tracing.headers",
-    "generator.engine.http.api_key",
+    "generator.engine.http.api_key", "producer.curriculum",
 }  # fmt: skip
 # Values that must fit to others.
 _FITTING: Final[dict[str, Any]] = {
@@ -27,10 +28,10 @@ _FITTING: Final[dict[str, Any]] = {
     "agents": {"mine": {"path": "my.module.Agent", "options": {"tools": "a=b # c"}}},
     "tracing.endpoint": "http://collector:4318",
     "generator.engine.http.urls": ["http://server-0:8000", "http://server-1:8000/v1"],
-    "producer.curriculum.pools": {"all": {"up_to": 2.0, "weight": 3.0}},
     "producer.share": 7,
     "producer.wait_until_closed": False,
     "producer.environment": "word_count",
+    "scorer.reward_at_timeout": {"word_count": 0.5},
     "trainer.source_run": "other-run",
     "trainer.buffer_groups": 99,
     "trainer.keep_versions": 77,

@@ -18,6 +18,7 @@ KEYS = {"existingSecret": "keys", "secretOptions": {"access_key_id": "id", "acco
 
 VALUES: list[tuple[dict[str, Any], str, str, Any]] = [
     (at("run", "other"), "all", "run", "other"),
+    (at("config.producer.curriculum", {"unseen_weight": 3}), "producer", "curriculum.unseen_weight", 3),
     (at("healthPort", 9200), "all", "health_port", 9200),
     (at("kafka.bootstrapServers", "a:1,b:2"), "all", "kafka.bootstrap_servers", "a:1,b:2"),
     (at("kafka.groupProtocol", "classic"), "all", "kafka.group_protocol", "classic"),
