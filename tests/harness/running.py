@@ -190,5 +190,5 @@ def readiness(port: int) -> dict[str, dict[str, object]]:
 
 def _toml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(part)}" for key, part in value.items()) + " }"
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_toml(part)}" for key, part in value.items()) + " }"
     return json.dumps(str(value) if isinstance(value, Path) else value)

@@ -1,11 +1,13 @@
 """What a trainer's step reports, also of groups that were dropped in an entry of their own before it."""
 
+import numpy as np
 import pytest
 
 from rollstream.history.rollback import roll_back
 from rollstream.local.ports import free_ports
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.ledger import EntryKind
+from tests.harness.builders import a_turn
 from tests.harness.running import Run
 from tests.harness.scraping import scraped
 from tests.harness.trainer_runs import (
@@ -64,6 +66,24 @@ def test_equal_rewards_train_once_each_is_lowered_by_its_distance_from_the_refer
     # Without the reference every advantage would be 0. The first step's policy still is the reference.
     assert step.metrics["grad_norm"] > 0
     assert step.metrics["kl"] == 0
+
+
+def test_a_rollout_whose_turns_branch_is_named_once_and_its_turns_are_weighed(run: Run, start: Start) -> None:
+    prompts = submitted(run, GROUPS_PER_STEP)
+    given = np.array([5, 6], dtype=np.int32)
+    again = a_turn(prefix_turn=0, prefix_tokens=9, prompt_token_ids=given, spans=[(0, 0, 6)])
+    aside = a_turn(prefix_turn=1, prefix_tokens=0, prompt_token_ids=given, spans=[(0, 0, 6)], turn_type="summarization")
+    for sample in (a_scored(prompt, index, 0) for prompt in prompts for index in range(GROUP_SIZE)):
+        turns = (*sample.rollout.turns, again, aside)
+        put_scored(run, [sample.model_copy(update={"rollout": sample.rollout.model_copy(update={"turns": turns})})])
+    weights = {"summarization": 0.0, "answer/0": 0.5}
+    configure(run, num_steps=1, learning={"loss": "gspo", "minibatches": 3, "turn_weights": weights, "threads": 1})
+    assert start().wait() == 0
+    (step,) = (entry for entry in ledger(run) if entry.kind is EntryKind.STEP)
+    num_rollouts = GROUPS_PER_STEP * GROUP_SIZE
+    assert len({trained.rollout_id for trained in step.trained}) == len(step.trained) == num_rollouts
+    assert step.metrics["trained_tokens"] == step.metrics["trained_tokens_at_lag/0"] == num_rollouts * 12
+    assert step.metrics["updates_skipped"] == 0
 
 
 def exported(port: int, name: str, **labels: str) -> float | None:

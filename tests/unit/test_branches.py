@@ -1,7 +1,7 @@
 """Rollouts whose turns branch, as training samples: what merges, what is masked, what is refused."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -119,6 +119,7 @@ def test_every_sampled_token_trains_exactly_once_after_the_tokens_that_the_model
     ("turns", "named"),
     [
         ((a_turn_after(0, 1, [5], [6]),), "turn 0"),  # itself
+        ((a_turn_after(0, 0, [5], [6]),), "turn 0"),
         ((FIRST, a_turn_after(2, 1, [5], [6]), FIRST), "turn 2"),  # a later one
         ((FIRST, a_turn_after(7, 1, [5], [6])), "turn 7"),
         ((FIRST, a_turn_after(0, 5, [5], [6])), "5 tokens"),
@@ -171,9 +172,10 @@ def test_a_turns_weight_is_that_of_its_type_and_number_or_else_of_its_type():
     (sample,) = taken(*turns, trained=TrainedTokens(turn_weights=weights))
     assert sample.turn_weights.tolist() == [0.5, 0.5, 0, 0, 0, 2, 0, 1]
     assert sample.loss_mask.tolist() == [True, True, False, False, False, True, False, True]
+    assert replace(sample, advantage=-3.0).token_advantages.tolist() == [-1.5, -1.5, -6.0, -3.0]
     (sample,) = taken(*turns)
     assert sample.turn_weights is None
-    assert sample.num_trained_tokens == 5
+    assert sample.token_advantages.tolist() == [1.0] * 5
 
 
 async def trajectory(engine):

@@ -98,10 +98,15 @@ def test_a_distribution_that_is_not_the_policys_never_trains_but_may_serve(tmp_p
 
 
 def test_a_sample_without_a_token_at_its_deadline_is_unresolved(tmp_path: Path) -> None:
+    def tries() -> float:
+        return REGISTRY.get_sample_value("rollstream_generator_engine_errors_total") or 0.0
+
+    before = tries()
     (sample,) = handled(ScriptedEngine(settings(tmp_path, 10.0)), a_prompt(group_size=1), deadline_seconds=0.01)
     assert sample.status is Status.UNRESOLVED
     assert str(sample.failure).startswith("deadline: ")
     assert sample.turns == ()
+    assert tries() - before == 1, "there is no time for another try"
 
 
 def cuts() -> float:

@@ -97,6 +97,21 @@ def test_a_sample_whose_scoring_takes_too_long_gets_the_reward_of_the_settings_a
     assert verdicts[0].components == {"obeyed": 1.0}
 
 
+def test_a_reward_for_samples_that_hang_does_not_put_their_environment_first() -> None:
+    hanging, others = ordered(*["sleep 3600"] * 30), ordered("", environment="Generous")
+    bounds = PoolBounds(sample_seconds=0.5, load_seconds=10.0, batch_seconds=4.0, rewards_at_timeout={NAME: 0.0})
+
+    async def score() -> list[Verdict | None]:
+        async with ScoringPool(bounds, declared()) as pool:
+            await fully_scored(pool, others)
+            await pool.score(hanging[:1])
+            return await pool.score([*hanging, *others])
+
+    verdicts = asyncio.run(score())
+    assert verdicts[-1] is not None
+    assert verdicts[-2] is None, "its turn comes in the next round"
+
+
 def test_an_environment_that_takes_too_long_to_load_leaves_its_samples_unresolved_whatever_its_reward_is() -> None:
     name = "hanging_to_load"
     bounds = PoolBounds(sample_seconds=1.0, load_seconds=1.0, batch_seconds=30.0, rewards_at_timeout={name: 0.0})

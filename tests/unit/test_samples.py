@@ -200,6 +200,13 @@ def test_minibatches_share_out_the_samples_evenly_and_those_without_a_training_t
         assert max(counts) - min(counts) <= 1
 
 
+def test_the_advantages_of_a_micro_batch_are_weighed_by_turn():
+    weights = np.array([0.5, 0.0, 2.0], dtype=np.float32)
+    sample = replace(a_sample(3, 2, 3, 3), turn_weights=weights, loss_mask=weights > 0)
+    (batch,) = microbatches(Minibatch.of([sample], "dapo"), tokens=100)
+    assert batch.advantages.tolist() == [1.5, 6.0]
+
+
 def test_samples_without_a_rollout_are_rollouts_of_their_own():
     alone = [imitated([3, 4], answer) for answer in ([5], [6, 7], [8, 9])]
     (batch,) = microbatches(Minibatch.of(alone, "grpo"), tokens=100)

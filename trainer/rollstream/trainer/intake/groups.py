@@ -68,7 +68,7 @@ class DropReason(StrEnum):
     TOO_OLD = "too_old"
     """Its policy lag exceeds max_policy_lag."""
     UNTRAINABLE = "untrainable"
-    """A turn extends tokens that do not exist, or branches repeat too many tokens; or it has no turn."""
+    """A turn extends tokens that do not exist, or its samples are too long together; or no turn of it trains."""
     OUT_OF_BOUNDS = "out_of_bounds"
     """Its token ids, length, temperature or reward are beyond what a step computes with (`learning/bounds.py`)."""
     ALL_TRUNCATED = "all_truncated"
