@@ -94,7 +94,9 @@ class CollectOptions(SamplesOptions):
     )
     stop: tuple[str, ...] = Field(default=(), description="Text that ends a response; may be repeated.")
     seed: int | None = Field(default=None, ge=0, description="For the tasks of an environment, and for sampling.")
-    deadline: float = Field(default=600.0, ge=0.001, description="Seconds of a sample.")
+    deadline: float = Field(
+        default=600.0, ge=0.001, description="Seconds of a sample; then it keeps its tokens so far, if it has any."
+    )
     scoring_processes: int = Field(default=1, ge=1, le=64, description="Processes that score.")
     every: Time | None = Field(
         default=None, description="Look for new rows so often, e.g. 6h, and write them as parts."
