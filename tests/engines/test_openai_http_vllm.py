@@ -1,7 +1,9 @@
 """The engine `openai_http` on vLLM's own server on the CPU: text, tokens with logprobs, and updates while it runs."""
 
 import asyncio
+import json
 import re
+import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from rollstream.engines.protocol import Generation
 from rollstream.schemas.errors import FailedSampleError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason, WeightSpan
+from rollstream.training.weight_sync import VLLMEngine, sync_weights_to_engines
 from tests.harness import engine_scenarios as scenario
 from tests.harness.engine_fixtures import MAX_MODEL_LEN, EngineHosts, Models
 from tests.harness.http_engines import a_request, an_engine, on
@@ -131,3 +134,21 @@ def test_top_k_that_is_asked_for_reaches_the_server(server: str, models: Models)
 
     found = on(an_engine(server, tokenizer_path=models.untied.old), generate)
     assert len({tuple(answer.token_ids.tolist()) for answer in found}) == 1
+
+
+def test_a_checkpoint_of_the_training_library_is_loaded_and_labeled_by_its_step(
+    server: str, models: Models, tmp_path: Path
+) -> None:
+    """Beside the weights lies what only training reads, which the server must pass over."""
+    checkpoint = shutil.copytree(models.untied.new, tmp_path / "step_7")
+    for name in ("pytorch_model.bin", "optimizer.bin"):
+        (checkpoint / name).write_bytes(b"of no use to a server")
+    [answer] = asyncio.run(sync_weights_to_engines([VLLMEngine(server)], str(checkpoint)))
+    assert (answer["success"], answer.get("weight_version")) == (True, 7)
+    with urllib.request.urlopen(f"{server}/weight_info", timeout=30) as found:
+        assert json.loads(found.read())["weight_version"] == "7"
+    asked = [{"seed": 1, "max_tokens": 20}]
+    engine = an_engine(server, tokenizer_path=models.untied.old)
+    [generation] = on(engine, lambda started: scenario.generate(started, asked))
+    forced = forced_logprobs(models.untied.new, _prompt(models), generation.token_ids, 1.0)
+    assert np.abs(generation.behavior_logprobs - forced).max() < 1e-3

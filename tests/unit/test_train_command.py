@@ -18,6 +18,7 @@ from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.pipeline.run import run_training
 from rollstream.training.pipeline.settings import TrainSettings
+from tests.harness.fake_openai import fake_openai
 from tests.harness.late import Late
 
 torch = Late("torch")
@@ -140,25 +141,47 @@ def test_a_checkpoint_that_holds_code_is_refused_and_the_code_does_not_run(direc
     assert not Path("ran").exists()
 
 
+def test_servers_get_the_weights_that_rl_begins_with_and_those_of_each_step(directory):
+    """All of this server's answers are the same, and wrong: what counts here is what it is asked."""
+    with fake_openai(kind="vllm") as server:
+        http = f"""kind = "openai_http"
+[rl.engine.http]
+urls = ["{server.url}"]
+model = "tiny"
+tokenizer_path = "tiny"
+weight_updates = "vllm"
+"""
+        Path("train.toml").write_text(FILE.format(mode="sft+rl", sft_steps=1, rl_steps=2, rl="") + http)
+        asyncio.run(run_training(TrainSettings.read(Path("train.toml")), print))
+    loaded = [str(Path(path).relative_to(directory)) for path in server.loaded]
+    assert loaded == ["run/checkpoints/step_1", "run/rl/checkpoints/step_1", "run/rl/checkpoints/step_2"]
+    assert server.weight_version == "2"
+    assert {asked.body["cache_salt"] for asked in server.asked} == {"0", "1"}
+    assert len(server.asked) == 16
+
+
 def started(*words):
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     command = [sys.executable, "-W", "error", "-m", "rollstream.cli.main", "train", *words]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_ctrl_c_writes_a_checkpoint_and_the_command_goes_on_from_it(directory):
+@pytest.mark.parametrize(("stop", "returned"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_ctrl_c_writes_a_checkpoint_and_the_command_goes_on_from_the_newest_after_kill_9_too(directory, stop, returned):
     Path("train.toml").write_text(FILE.format(mode="rl", sft_steps=1, rl_steps=10_000, rl="sync_every = 10000"))
     with started("train.toml") as process:
         for line in process.stdout:
             if line.startswith("step 3:"):
-                process.send_signal(signal.SIGINT)
+                process.send_signal(stop)
                 break
         said, errors = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "the same command goes on" in said
+    assert process.returncode == returned
+    assert ("the same command goes on" in said) == (stop is signal.SIGINT)
     assert "Traceback" not in errors
-    newest = max(int(name.removeprefix("step_")) for name in names_in("run/rl/checkpoints"))
-    assert newest >= 3
+    whole = [name for name in names_in("run/rl/checkpoints") if not name.startswith(".")]
+    newest = max(int(name.removeprefix("step_")) for name in whole)
+    assert newest >= (3 if stop is signal.SIGINT else 2)
+    assert steps_of("run/rl")[:3] == [1, 2, 3]
     assert updates_of(f"run/rl/checkpoints/step_{newest}") == newest
     assert f"step_{newest} to step {newest + 1}" in trained("rl", rl_steps=newest + 1)
 
