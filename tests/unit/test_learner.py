@@ -122,6 +122,12 @@ def test_several_minibatches_update_as_often_and_the_later_ones_see_a_ratio_away
     assert report.metrics["trained_tokens"] == sum(sample.num_trained_tokens for sample in eight_samples())
 
 
+def test_proximal_logprobs_that_the_samples_have_count_in_every_update(model_path):
+    samples = [replace(one, proximal_logprobs=one.behavior_logprobs) for one in eight_samples()]
+    report = train_step(a_learner(model_path, minibatches=4, importance_cap=1e9), samples, step=0)
+    assert report.metrics["importance_weight_mean"] == report.metrics["importance_weight_max"] == 1.0
+
+
 def test_a_large_vocabulary_goes_through_the_head_in_chunks_with_the_same_result(model_path, tmp_path, monkeypatch):
     whole = a_learner(model_path)
     expected = train_step(whole, eight_samples(), step=0)

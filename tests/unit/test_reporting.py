@@ -30,7 +30,12 @@ from tests.harness.running import run_on
 
 RULES = AdmissionRules(max_policy_lag=4, train_without_spread=True)
 REPORT = StepReport(
-    loss=0.5, grad_norm=1.0, num_updates=1, skipped=False, metrics={"trained_tokens": 24.0}, seconds={"packing": 0.1}
+    loss=0.5,
+    grad_norm=1.0,
+    num_updates=1,
+    skipped=False,
+    metrics={"trained_tokens": 24.0},
+    seconds={"packing": 0.125, "forward_backward": 0.5, "optimizer": 0.25},
 )
 
 
@@ -105,6 +110,12 @@ def test_a_step_reports_the_groups_that_were_dropped_between_the_steps_too() -> 
     assert found["reward_mean"] == pytest.approx((16 + 2) / 28)
     assert found["zero_std_ratio"] == found["dropped_ratio"] == pytest.approx(5 / 7)
     assert found["generated_tokens_per_second"] * found["step_seconds"] == pytest.approx(28 * 6)
+
+
+def test_the_forward_pass_of_a_reference_model_is_a_part_of_the_steps_time() -> None:
+    found = metrics_of_step([trained(0, 0.0, 1.0)], [], SinceStep(), REPORT, StepClock(preparing_seconds=2.0))
+    phases = ("packing_seconds", "forward_backward_seconds", "optimizer_seconds")
+    assert [found[phase] for phase in phases] == [0.125, 2.5, 0.25]
 
 
 def unresolved(index: int, code: FailureCode, **fields: Any) -> RolloutScored:

@@ -213,7 +213,9 @@ class Trainer:
         from rollstream.training.learning.train_step import train_step
 
         span = step_span(self.tracing, batch)
+        began = time.perf_counter()
         samples = prepared(self.learner, [sample for admitted in batch for sample in admitted.training])
+        self._spent.preparing_seconds += time.perf_counter() - began
         report = train_step(self.learner, samples, step=self.commits.step + 1)
         if report.num_updates == 0:
             for admitted in batch:

@@ -131,7 +131,7 @@ _STEP_GAUGES: Final = {
         "assembling_seconds": "Of the step, decoding and admitting",
         "waiting_for_late_seconds": "Of the step, due and held back for groups that it would have made too old",
         "packing_seconds": "Of the step",
-        "forward_backward_seconds": "Of the step",
+        "forward_backward_seconds": "Of the step, with the forward pass of a reference model",
         "optimizer_seconds": "Of the step",
         "publishing_seconds": "Weights, checkpoint and transaction of the step before",
     }.items()

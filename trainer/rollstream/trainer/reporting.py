@@ -31,6 +31,8 @@ class StepClock:
     """Decoding, assembling, admitting."""
     late_seconds: float = 0.0
     """A step was due and waited for groups that it would have made too old; reading went on."""
+    preparing_seconds: float = 0.0
+    """The reference model's forward pass, if there is one, and the advantages."""
     publishing_seconds: float = 0.0
     """Weights, checkpoint and transaction of the step before."""
     _began: float = field(default_factory=time.perf_counter)
@@ -68,6 +70,7 @@ def metrics_of_step(
         "assembling": clock.assembling_seconds,
         "waiting_for_late": clock.late_seconds,
         **report.seconds,
+        "forward_backward": report.seconds["forward_backward"] + clock.preparing_seconds,
         "publishing": clock.publishing_seconds,
         "step": wall,
     }

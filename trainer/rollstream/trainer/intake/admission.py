@@ -93,7 +93,7 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
 def _admitted(
     group: Group, completed: tuple[PlacedSample, ...], rules: AdmissionRules, lags: Mapping[int, int]
 ) -> Admitted | DropReason:
-    rewards = [sample.scored.scoring.reward or 0.0 for sample in completed]
+    rewards = [reward for sample in completed if (reward := sample.scored.scoring.reward) is not None]
     advantages = group_advantages(rewards, rules.advantages)
     recent = frozenset(version for version, steps in lags.items() if steps <= rules.max_policy_lag)
     trained = TrainedTokens(

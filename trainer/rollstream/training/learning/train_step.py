@@ -43,7 +43,8 @@ def train_step(learner: Learner, samples: Sequence[TrainingSample], *, step: int
     packed[1:] = [_with_proximal(learner, batches) for batches in packed[1:]]
     updates: list[Update] = []
     for batches in packed:
-        learner.forward_backward(batches)
+        # A GPU computes on its own: to read the loss waits for the pass, whose time would be the optimizer's else.
+        float(learner.forward_backward(batches))
         watch.lap("forward_backward")
         updates.append(learner.optim_step())
         watch.lap("optimizer")
@@ -53,9 +54,11 @@ def train_step(learner: Learner, samples: Sequence[TrainingSample], *, step: int
 
 
 def _with_proximal(learner: Learner, batches: Packed) -> Packed:
-    """The micro-batches with the logprobs of their tokens under the weights before the step."""
-    pairs = zip(batches, learner.logprobs(batches), strict=True)
-    return [replace(batch, proximal_logprobs=logprobs) for batch, logprobs in pairs]
+    """The micro-batches with the logprobs of their tokens under the weights before the step, unless they have them."""
+    return [
+        replace(batch, proximal_logprobs=learner.logprobs([batch])[0]) if batch.proximal_logprobs is None else batch
+        for batch in batches
+    ]
 
 
 def _report(updates: list[Update], num_minibatches: int, watch: _Stopwatch) -> StepReport:
