@@ -52,6 +52,11 @@ def test_each_metric_has_a_type_a_unit_a_meaning_and_a_name_by_the_conventions()
         assert metric.kind != "gauge" or not metric.name.endswith(("_count", "_sum", "_bucket")), metric
 
 
+def test_what_is_counted_is_not_named_by_what_it_is_given() -> None:
+    units = {metric.name: metric.unit for metric in all_metrics()}
+    assert units["rollstream_scorer_rewards_at_timeout_total"] == "rollouts"
+
+
 def test_labels_have_few_values_so_no_metric_has_an_id_or_a_version_as_label() -> None:
     labels = {label for metric in all_metrics() for label in metric.labels}
     assert labels <= {

@@ -24,6 +24,7 @@ other stages export the parts that they use."""
 _NAME: Final = re.compile("rollstream_([a-z]+)_[a-z0-9_]+")
 _UNITS: Final = {
     "timestamp_seconds": "seconds since 1970",
+    "rewards_at_timeout": "rollouts",
     "per_second": "tokens per second",
     "ratio": "0 to 1",
     "fraction": "0 to 1",

@@ -116,6 +116,7 @@ _STEP_GAUGES: Final = {
         "mismatch_kl_lag_0": "Mismatch KL of samples at policy lag 0",
         "mismatch_kl_lagged": "Mismatch KL of samples at policy lag above 0",
         "kl": "KL divergence of the policy from the reference model, 0 without one; estimator k3",
+        "entropy_bonus": "What the bonus takes off the loss of an update, 0 without one",
         "reward_mean": f"Over the completed samples of {_SINCE}",
         "completion_tokens_mean": f"Over the completed samples of {_SINCE}",
         "rollout_seconds_p99": f"Time to generate, 99th percentile over the completed samples of {_SINCE}",
