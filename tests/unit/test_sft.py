@@ -51,6 +51,15 @@ def test_the_loss_and_its_gradient_are_those_of_the_mean_over_the_answers_tokens
         torch.testing.assert_close(found.grad, expected.grad, atol=1e-10, rtol=0)
 
 
+@pytest.mark.parametrize("prompt", [[], [8]])
+def test_the_first_token_of_all_is_predicted_by_nothing_so_it_is_not_imitated(model_path, prompt):
+    sample = samples.imitated(prompt, [8, 9, 1][len(prompt) :])
+    learner = a_learner(model_path, loss="nll", dtype="float64")
+    logits = learner.model(input_ids=torch.tensor([[8, 9]])).logits[0]
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor([9, 1])).item()
+    assert train_step(learner, [sample], step=0).loss == pytest.approx(expected, abs=1e-12)
+
+
 def test_rewards_and_logprobs_of_a_behavior_policy_change_nothing(model_path):
     sample = samples.imitated([5, 6, 7], [8, 1])
     other = replace(sample, advantage=-3.0, behavior_logprobs=np.full(2, -9.0, dtype=np.float32), policy_lag=4)

@@ -84,12 +84,16 @@ def rollout_numbers(samples: Sequence[TrainingSample]) -> npt.NDArray[np.int64]:
 
 
 def imitated(prompt_token_ids: npt.ArrayLike, token_ids: npt.ArrayLike) -> TrainingSample:
-    """A sample to imitate, for the loss `nll`: all of `token_ids` train, whatever they are worth."""
-    answer = np.asarray(token_ids, dtype=np.int32)
+    """A sample to imitate, for the loss `nll`: all of `token_ids` train, whatever they are worth.
+
+    Without a prompt all but the first do: nothing predicts that one.
+    """
+    whole = np.concatenate([np.asarray(ids, dtype=np.int32) for ids in (prompt_token_ids, token_ids)])
+    prompt, answer = np.split(whole, [max(1, np.size(prompt_token_ids))])
     return TrainingSample(
         rollout_id="",
         group_id="",
-        prompt_token_ids=np.asarray(prompt_token_ids, dtype=np.int32),
+        prompt_token_ids=prompt,
         token_ids=answer,
         behavior_logprobs=np.zeros(len(answer), dtype=np.float32),
         loss_mask=np.ones(len(answer), dtype=np.bool_),
