@@ -97,16 +97,28 @@ def test_a_distribution_that_is_not_the_policys_never_trains_but_may_serve(tmp_p
     assert served.status is Status.COMPLETED
 
 
-def test_a_sample_without_a_token_at_its_deadline_is_unresolved(tmp_path: Path) -> None:
-    def tries() -> float:
-        return REGISTRY.get_sample_value("rollstream_generator_engine_errors_total") or 0.0
+def engine_errors() -> float:
+    return REGISTRY.get_sample_value("rollstream_generator_engine_errors_total") or 0.0
 
-    before = tries()
-    (sample,) = handled(ScriptedEngine(settings(tmp_path, 10.0)), a_prompt(group_size=1), deadline_seconds=0.01)
+
+class CountingEngine(ScriptedEngine):
+    """Counts the requests."""
+
+    num_asked = 0
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        self.num_asked += 1
+        return await super().generate(request)
+
+
+def test_a_sample_without_a_token_at_its_deadline_is_unresolved_and_no_error_of_its_engine(tmp_path: Path) -> None:
+    before, engine = engine_errors(), CountingEngine(settings(tmp_path, 10.0))
+    (sample,) = handled(engine, a_prompt(group_size=1), deadline_seconds=0.01)
     assert sample.status is Status.UNRESOLVED
     assert str(sample.failure).startswith("deadline: ")
     assert sample.turns == ()
-    assert tries() - before == 1, "there is no time for another try"
+    assert engine_errors() == before
+    assert engine.num_asked == 1, "there is no time for another try"
 
 
 def cuts() -> float:
@@ -156,13 +168,10 @@ def test_an_answer_that_is_whole_a_little_after_the_deadline_is_not_counted_as_c
 def test_an_engine_error_is_counted_and_tried_again_within_the_bound(
     tmp_path: Path, failures: int, status: Status
 ) -> None:
-    def counted() -> float:
-        return REGISTRY.get_sample_value("rollstream_generator_engine_errors_total") or 0.0
-
-    before = counted()
+    before = engine_errors()
     engine = FailingEngine(settings(tmp_path), failures=failures, error=EngineError)
     (sample,) = handled(engine, a_prompt(group_size=1))
-    assert (sample.status, counted() - before) == (status, failures)
+    assert (sample.status, engine_errors() - before) == (status, failures)
 
 
 def test_a_dead_engine_is_no_sample_but_a_broken_world(tmp_path: Path) -> None:

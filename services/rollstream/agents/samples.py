@@ -107,8 +107,10 @@ class SampleRunner:
             except EngineDeadError:
                 raise
             except EngineError:
+                if is_over(task_ends_at()):  # most likely no fault of the engine's
+                    raise
                 self.retried()
-                if number + 1 == self.bounds.max_tries or is_over(task_ends_at()):
+                if number + 1 == self.bounds.max_tries:
                     raise
         raise AssertionError("max_tries is at least 1")
 
