@@ -17,6 +17,7 @@ from rollstream.schemas.prompt import AgentChoice, Message, Sampling
 from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.training.agent_integration import AgentRollouts, samples_of
 from rollstream.training.types import SampleStatus
+from tests.harness import unruly_environment as unruly
 from tests.harness.builders import a_failure, a_generated, a_generator, a_text_turn, a_turn
 
 ASKED = {"role": "user", "content": "52910="}
@@ -69,8 +70,27 @@ def test_what_has_no_tokens_is_refused_with_its_name(fields):
         samples_of(rollout)
 
 
-def answered(tmp_path, *prompts, environment="sort_digits", is_scored=True, kind="scripted", **fields):
-    """The samples of prompts, and the engine with which they were asked."""
+class NotingPool(ScoringPool):
+    """Notes how many samples each batch has."""
+
+    sizes = ()
+
+    async def score(self, samples):
+        self.sizes = (*self.sizes, len(samples))
+        return await super().score(samples)
+
+
+def answered(
+    tmp_path,
+    *prompts,
+    environment="sort_digits",
+    is_scored=True,
+    kind="scripted",
+    pool=None,
+    keeps_errors=False,
+    **fields,
+):
+    """The samples of prompts, each asked by itself, and the engine with which they were asked."""
     if not (tmp_path / "config.json").exists():
         write_tiny_model(tmp_path, seed=0, hidden=32, layers=2, heads=2, ffn=64)
 
@@ -78,11 +98,12 @@ def answered(tmp_path, *prompts, environment="sort_digits", is_scored=True, kind
         engine = build_engine(EngineSettings(kind=kind, model_path=tmp_path, device="cpu"))
         await engine.start(7)
         try:
-            async with ScoringPool(PoolBounds()) as pool:
+            async with pool or ScoringPool(PoolBounds()) as scoring:
                 runner = SampleRunner(engine, identity=a_generator(), bounds=BOUNDS, agents=Agents(OWN_AGENTS))
                 values = {"sampling": Sampling(max_tokens=12, seed=1), "environment": environment}
-                ask = AgentRollouts(runner, pool=pool if is_scored else None, **{**values, **fields})
-                return await ask(list(prompts)), engine
+                ask = AgentRollouts(runner, pool=scoring if is_scored else None, **{**values, **fields})
+                found = await asyncio.gather(*(ask([prompt]) for prompt in prompts), return_exceptions=keeps_errors)
+                return [one[0] if isinstance(one, list) else one for one in found], engine
         finally:
             await engine.close()
 
@@ -103,6 +124,21 @@ def test_an_agent_answers_and_the_environment_scores(tmp_path):
         assert engine.detokenize(ids(*sample.tokens[:first])) == "52910="
         assert engine.detokenize(ids(*sample.tokens[first:])) == sample.response
         assert sample.metadata["weight_version"] == 7
+
+
+def test_answers_that_come_together_are_scored_together(tmp_path):
+    pool = NotingPool(PoolBounds())
+    samples, _ = answered(tmp_path, *[SORT] * 20, pool=pool)
+    assert len(samples) == sum(pool.sizes) == 20
+    assert len(pool.sizes) <= 3
+
+
+def test_a_verifier_that_hangs_costs_its_own_answer_alone(tmp_path):
+    prompts = [{"prompt": "1", "metadata": {"order": order}} for order in ("give 1", "sleep 60", "give 0.5")]
+    pool = ScoringPool(PoolBounds(sample_seconds=0.5), {unruly.NAME: Declaration(path=unruly.PATH)})
+    found, _ = answered(tmp_path, *prompts, environment=unruly.NAME, pool=pool, keeps_errors=True)
+    assert [getattr(one, "reward", None) for one in found] == [1.0, None, 0.5]
+    assert isinstance(found[1], EngineError)
 
 
 def test_the_ids_are_those_that_a_real_model_sampled_however_its_text_would_be_tokenized(tmp_path):

@@ -9,7 +9,7 @@ import pytest
 
 from rollstream.local.tiny_model import write_tokenizer
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.training.pipeline.run import choose_gpu, run_training
+from rollstream.training.pipeline.run import run_training
 from rollstream.training.pipeline.settings import TrainSettings
 from tests.harness.late import Late
 
@@ -86,13 +86,13 @@ def test_a_model_that_is_not_there_is_named(directory):
         begun(directory, SFT)
 
 
-@pytest.mark.parametrize(("visible", "ranks"), [("0,1", "[2]"), ("", "[0]"), ("GPU-7f3e", "[0]")])
-def test_a_gpu_that_the_variable_hides_is_refused_with_both(directory, monkeypatch, visible, ranks):
+@pytest.mark.parametrize(("visible", "gpu"), [("0,1", 2), ("", 0), ("GPU-7f3e", 0)])
+def test_a_gpu_that_the_variable_hides_is_refused_with_both(directory, monkeypatch, visible, gpu):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     with pytest.raises(ConfigurationError) as refused:
-        begun(directory, SFT, top=f"gpu_ranks = {ranks}")
-    assert ranks in str(refused.value)
-    assert f"CUDA_VISIBLE_DEVICES={visible!r}" in str(refused.value)
+        begun(directory, SFT, top=f"gpu_ranks = [{gpu}]")
+    for word in ("gpu_ranks", f"GPU {gpu}", f"CUDA_VISIBLE_DEVICES={visible!r}"):
+        assert word in str(refused.value)
 
 
 def test_several_gpus_are_refused_with_what_trains_on_them(directory):
@@ -101,20 +101,15 @@ def test_several_gpus_are_refused_with_what_trains_on_them(directory):
 
 
 @pytest.mark.parametrize("visible", [None, "3,1", "1"])
-def test_a_gpu_that_is_visible_is_the_only_one_that_libraries_see(monkeypatch, visible):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    choose_gpu([1])
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
-
-
-def test_a_machine_without_the_gpu_is_told(directory, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+def test_a_visible_gpu_that_this_machine_lacks_is_told(directory, monkeypatch, visible):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible or "0")  # so that it is set back at the end in any case
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(ConfigurationError, match=r"gpu_ranks \[0\]"):
-        begun(directory, SFT, top="gpu_ranks = [0]")
+    with pytest.raises(ConfigurationError, match=r"gpu_ranks \[1\]"):
+        begun(directory, SFT, top="gpu_ranks = [1]")
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def a_checkpoint(path: Path, model: bytes = b"", sha256: str = "") -> Path:

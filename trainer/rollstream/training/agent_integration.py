@@ -13,7 +13,7 @@ import numpy as np
 
 from rollstream.agents.samples import SampleRunner
 from rollstream.environments.pool.pool import ScoringPool
-from rollstream.environments.pool.verdicts import ScoringSample
+from rollstream.environments.pool.verdicts import ScoringSample, Verdict
 from rollstream.rows.conversation import CARRIED, messages_of, metadata_of, reference_of, tools_in, tools_of
 from rollstream.schemas.errors import BadMessageError, ConfigurationError, EngineError
 from rollstream.schemas.ids import group_id
@@ -97,6 +97,7 @@ class AgentRollouts:
 
     def __post_init__(self) -> None:
         self._numbers = count()
+        self._scores = None if self.pool is None else _Scores(self.pool)
 
     async def __call__(self, prompts: Sequence[Prompt]) -> list[Sample]:
         """One sample for each prompt, in their order.
@@ -120,11 +121,11 @@ class AgentRollouts:
         return found[0]
 
     async def _reward(self, rollout: RolloutGenerated) -> float | None:
-        if self.pool is None:
+        if self._scores is None:
             return None
-        [verdict] = await self.pool.score([ScoringSample.of(rollout)])
-        if verdict is None or verdict.reward is None:
-            raise EngineError(f"no reward: {'it was too late' if verdict is None else verdict.failure}")
+        verdict = await self._scores.verdict(ScoringSample.of(rollout))
+        if verdict.reward is None:
+            raise EngineError(f"no reward: {verdict.failure}")
         return verdict.reward
 
     def _submitted(self, prompt: Prompt) -> PromptSubmitted:
@@ -146,3 +147,32 @@ class AgentRollouts:
             metadata=metadata_of(row, CARRIED.__contains__),
             submitted_at=utc_now(),
         )
+
+
+class _Scores:
+    """Scores samples that come one by one, in batches: a pool scores one batch at a time, with all its processes."""
+
+    def __init__(self, pool: ScoringPool) -> None:
+        self._pool = pool
+        self._one_batch = asyncio.Lock()
+        self._waiting: list[tuple[ScoringSample, asyncio.Future[Verdict]]] = []
+
+    async def verdict(self, sample: ScoringSample) -> Verdict:
+        """The verdict on this sample. Raises what the pool raises."""
+        found: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting.append((sample, found))
+        while not found.done():
+            async with self._one_batch:
+                if not found.done():
+                    await self._score_all_that_wait()
+        return found.result()
+
+    async def _score_all_that_wait(self) -> None:
+        batch, self._waiting = self._waiting, []
+        try:
+            for (_, found), verdict in zip(batch, await self._pool.score([one for one, _ in batch]), strict=True):
+                if verdict is not None:
+                    found.set_result(verdict)
+        finally:
+            # Those whose turn did not come, and all of a batch that was broken off.
+            self._waiting = [one for one in batch if not one[1].done()] + self._waiting

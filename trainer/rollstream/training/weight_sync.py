@@ -19,7 +19,8 @@ from rollstream.schemas.errors import ConfigurationError
 
 Answer = dict[str, Any]
 """`success`, True or False; if it is False, `error` says why. Servers tell `weight_version` and `stall_seconds` too."""
-_STEP: Final = re.compile(r"step_([0-9]{1,18})")
+STEP_NAME: Final = re.compile(r"step_([0-9]{1,18})")
+"""Of a checkpoint's directory."""
 _MOST_CHARACTERS: Final = 500
 
 
@@ -146,7 +147,7 @@ def _failed(reason: str) -> Answer:
 
 def step_of(checkpoint: Path) -> int:
     """N of a directory `step_N`; raises `ConfigurationError` for another name."""
-    found = _STEP.fullmatch(checkpoint.name)
+    found = STEP_NAME.fullmatch(checkpoint.name)
     if found is None:
         raise ConfigurationError(f"{checkpoint} is not named step_N: name it so, or give the weight_version")
     return int(found[1])

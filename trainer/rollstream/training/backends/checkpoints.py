@@ -7,7 +7,6 @@ as safetensors in the dtype that is published. A directory takes its name when a
 
 import json
 import pickle
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,17 +16,17 @@ import torch
 
 from rollstream.process.files import hidden_beside, move, sync_all, writable
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.training.weight_sync import STEP_NAME
 
 _MODEL: Final = "pytorch_model.bin"
 _OPTIMIZER: Final = "optimizer.bin"
 _METADATA: Final = "metadata.json"
-_NAME: Final = re.compile(r"step_(\d{1,18})")
 _LARGEST_METADATA_BYTES: Final = 2**28
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
     """The checkpoint with the highest number (step_10 is newer than step_9); one that lacks a file does not count."""
-    numbers = {path: found for path in directory.glob("step_*") if (found := _NAME.fullmatch(path.name))}
+    numbers = {path: found for path in directory.glob("step_*") if (found := STEP_NAME.fullmatch(path.name))}
     whole = {path: int(found[1]) for path, found in numbers.items() if not _missing(path)}
     return max(whole, key=lambda path: whole[path], default=None)
 

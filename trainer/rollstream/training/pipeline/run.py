@@ -63,17 +63,19 @@ async def run_training(settings: TrainSettings, say: Say) -> Path:
 
 
 def choose_gpu(ranks: Sequence[int]) -> None:
-    """Let libraries that are imported later see this GPU alone; raises `ConfigurationError` if it is hidden."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    wanted = ",".join(map(str, ranks))
-    if not ranks or visible == wanted:
+    """Let this process see these GPUs alone; raises `ConfigurationError` if one is hidden, or is not there."""
+    if not ranks:
         return
-    if visible is not None and wanted not in [name.strip() for name in visible.split(",")]:
-        raise ConfigurationError(
-            f"gpu_ranks {list(ranks)} is hidden by CUDA_VISIBLE_DEVICES={visible!r}: name one of these by its number, "
-            "or change the variable"
-        )
-    os.environ["CUDA_VISIBLE_DEVICES"] = wanted
+    import torch
+
+    from rollstream.training.backends.fsdp import place_among_visible
+
+    for gpu in ranks:
+        place_among_visible(gpu)
+    # Torch looks when it is first asked for a GPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, ranks))
+    if not torch.cuda.is_available():
+        raise ConfigurationError(f"gpu_ranks {list(ranks)}: torch sees no such GPU: leave gpu_ranks out")
 
 
 def refuse_unfit(settings: TrainSettings, model_path: Path) -> None:
@@ -86,12 +88,9 @@ def refuse_unfit(settings: TrainSettings, model_path: Path) -> None:
     if settings.rl is not None and settings.mode != "sft":
         refuse_unknown_agent(settings.rl.agent, settings.agents)
         _refuse_other_tokenizer(settings.rl.engine.http.tokenizer_path, own, tokenizer_sha256)
-    import torch
 
     from rollstream.training.backends.checkpoints import latest_checkpoint, read_metadata
 
-    if settings.gpu_ranks and not torch.cuda.is_available():
-        raise ConfigurationError(f"gpu_ranks {list(settings.gpu_ranks)}: torch sees no such GPU: leave gpu_ranks out")
     for output in (settings.output, settings.output / _RL):
         newest = latest_checkpoint(output / _CHECKPOINTS)
         _refuse_other_tokenizer(newest, own, lambda path: read_metadata(path).get("tokenizer_sha256"))
