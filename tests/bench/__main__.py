@@ -10,6 +10,7 @@ _BENCHES = {
     "bus": "Our publisher and consumer against the Kafka client alone.",
     "scorer": "Rollouts per second of one scorer process.",
     "trainer": "Training steps that publish weights against a plain PyTorch loop.",
+    "library": "The training library's loop against a plain PyTorch loop, and whether it learns the demo's task.",
     "trainer-wait": "Share of the time that the trainer waits although its input is ready.",
     "start": "Start of each stage after ten times the optimizer steps.",
     "long-tail": "What lag drops of answers whose lengths vary widely, and whether long ones are trained less.",

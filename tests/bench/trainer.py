@@ -18,10 +18,10 @@ from tests.bench.model_sizes import MODEL_SIZES
 from tests.bench.pairs import a_broker, compared, count_option, in_turn, scratch, tell
 
 _TARGET: Final = 0.95
-_PROMPT_TOKENS: Final = 16
+PROMPT_TOKENS: Final = 16
 _MICROBATCH_TOKENS: Final = 1024
 """Tokens of a forward pass, padding included: the trainer's default on a CPU."""
-_WARM_UP_STEPS: Final = 5
+WARM_UP_STEPS: Final = 5
 Side = Callable[[KafkaSettings, Path, dict[str, int], str], float]
 
 
@@ -74,10 +74,10 @@ def bare_tokens_per_second(shape: dict[str, int], model_size: str) -> float:
         model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, betas=(0.9, 0.99), weight_decay=0.0, fused=True)
     num_samples = shape["groups_per_step"] * shape["group_size"]
-    length = _PROMPT_TOKENS + shape["tokens"]
+    length = PROMPT_TOKENS + shape["tokens"]
     samples = torch.randint(3, len(VOCABULARY), (num_samples, length), generator=torch.Generator().manual_seed(0))
     microbatches = torch.split(samples, max(1, _MICROBATCH_TOKENS // length))
-    for _ in range(_WARM_UP_STEPS):
+    for _ in range(WARM_UP_STEPS):
         _step(model, optimizer, microbatches)
     began = time.perf_counter()
     for _ in range(shape["steps"]):
@@ -88,11 +88,11 @@ def bare_tokens_per_second(shape: dict[str, int], model_size: str) -> float:
 def _step(model: Callable[..., Any], optimizer: Any, microbatches: Any) -> None:
     import torch
 
-    num_tokens = sum(batch[:, _PROMPT_TOKENS:].numel() for batch in microbatches)
+    num_tokens = sum(batch[:, PROMPT_TOKENS:].numel() for batch in microbatches)
     optimizer.zero_grad(set_to_none=True)
     for batch in microbatches:
-        logits = model(input_ids=batch, use_cache=False).logits[:, _PROMPT_TOKENS - 1 : -1]
-        logprobs = logits.float().log_softmax(-1).gather(-1, batch[:, _PROMPT_TOKENS:, None]).squeeze(-1)
+        logits = model(input_ids=batch, use_cache=False).logits[:, PROMPT_TOKENS - 1 : -1]
+        logprobs = logits.float().log_softmax(-1).gather(-1, batch[:, PROMPT_TOKENS:, None]).squeeze(-1)
         ratio = (logprobs - logprobs.detach()).exp()
         advantages = torch.arange(len(batch), dtype=torch.float32)[:, None] % 2 - 0.5
         surrogate = torch.minimum(ratio * advantages, ratio.clamp(0.8, 1.28) * advantages)
