@@ -7,6 +7,7 @@ import pytest
 
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.training.learning.bounds import ANY_MODEL
+from rollstream.training.learning.objective_settings import ObjectiveSettings
 from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.samples import TrainedTokens, training_samples
 from tests.harness.builders import a_rollout, a_turn
@@ -82,6 +83,18 @@ def test_one_micro_batch_of_eight_is_eight_of_one_and_packed_ones_and_those_that
         found = gradient(model_path, group, **settings, tokens_per_microbatch=budget, share_prompts=share)
         assert found[0] >= least
         check_same(found, whole)
+
+
+@pytest.mark.parametrize("name", OF_SEQUENCES)
+def test_an_objective_of_ones_own_is_the_same_as_one_of_the_settings(model_path, name):
+    samples = [a_sample(index, rollout_id="one", behavior_logprobs=logprobs(4)) for index in range(3)]
+    settings = OBJECTIVES[name]
+    learner = a_learner(model_path, dtype="float64", tokens_per_microbatch=1)
+    objective = ObjectiveSettings(**settings)
+    batches = learner.pack(Minibatch.of(samples, objective.resolved_normalization), objective)
+    loss = float(learner.forward_backward(batches, objective))
+    found = torch.cat([parameter.grad.flatten() for parameter in learner.model.parameters()])
+    check_same((1, loss, found), gradient(model_path, samples, **settings))
 
 
 def a_turn_of(sampled, given, **fields):

@@ -116,16 +116,16 @@ class Learner:
             max_rollout_tokens=self.settings.max_rollout_tokens or of_rollout,
         )
 
-    def pack(self, minibatch: Minibatch) -> Packed:
-        """Micro-batches on the device, under the budget of tokens."""
+    def pack(self, minibatch: Minibatch, objective: ObjectiveSettings | None = None) -> Packed:
+        """Micro-batches on the device, under the budget of tokens, for this objective; by default the settings'."""
         tokens = self.settings.tokens_per_microbatch or _MICROBATCH_TOKENS[self.device.type]
         precision = torch.float64 if self._dtype is torch.float64 else torch.float32
-        share, whole = self._shares_prompts, self.settings.compares_sequences
+        share, whole = self._shares_prompts, (objective or self.settings).compares_sequences
         batches = microbatches(minibatch, tokens=tokens, share_prompts=share, whole_rollouts=whole)
         return [on_device(batch, self.device, precision) for batch in batches]
 
     def forward_backward(self, batches: Packed, objective: ObjectiveSettings | None = None) -> Tensor:
-        """Add the gradient of the samples' loss, and return that loss; `objective` defaults to the learner's settings.
+        """Add the gradient of the samples' loss, and return that loss; `objective`: that which they were packed for.
 
         An update may come in parts: the weights of their tokens are those of the whole.
         """
