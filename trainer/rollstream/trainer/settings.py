@@ -30,8 +30,8 @@ class TrainerSettings(StageSettings):
     )
     train_without_spread: bool = Field(
         default=False,
-        description="Train on groups whose advantages are all 0 too, e.g. of equal rewards: nothing is learned from "
-        "them, but their tokens count in the loss's mean",
+        description="Train on groups whose advantages are all 0 too, e.g. of equal rewards: these teach nothing, but "
+        "the tokens count in the loss's mean, and in its KL and entropy, if it has them",
     )
     train_truncated: bool = Field(
         default=False,
