@@ -1,7 +1,7 @@
 """What a ledger entry reports: counts of the groups that it closes, and for a step what it took and learned. Pure.
 
-Names as in TRL and verl; ratios lie in [0, 1]. What a step reports of its learning is in `learning/step_metrics.py`,
-what it reports of its groups' rewards in `since_step.py`.
+Names as in TRL and verl; ratios lie in [0, 1]. What a step reports of its learning is in
+`training/learning/step_metrics.py`, what it reports of its groups' rewards in `since_step.py`.
 """
 
 import time

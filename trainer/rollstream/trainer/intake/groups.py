@@ -70,7 +70,7 @@ class DropReason(StrEnum):
     UNTRAINABLE = "untrainable"
     """A turn extends tokens that do not exist, or its samples are too long together; or no turn of it trains."""
     OUT_OF_BOUNDS = "out_of_bounds"
-    """Its token ids, length, temperature or reward are beyond what a step computes with (`learning/bounds.py`)."""
+    """Its token ids, length or temperature are beyond what a step computes with (`training/learning/bounds.py`)."""
     ALL_TRUNCATED = "all_truncated"
     """Every completed sample ended at its token limit."""
     NO_SPREAD = NO_SPREAD_REASON

@@ -250,13 +250,12 @@ class Learner:
         if path is None:
             return Learner(copy.deepcopy(self.model), settings, device=self.device)
         read_config(path, "learning.reference_path")
-        reference = Learner.from_model(path, settings)
-        if self.tokenizer_sha256 and reference.tokenizer_sha256 != self.tokenizer_sha256:
+        if self.tokenizer_sha256 and tokenizer_sha256(path) != self.tokenizer_sha256:
             raise ConfigurationError(
                 f"the reference model {path} has another tokenizer than the policy, so its token ids mean other text: "
                 "set reference_path to a model with the policy's tokenizer"
             )
-        return reference
+        return Learner.from_model(path, settings)
 
     def _statistics(self, batch: MicroBatch[Tensor], *, entropy_gradient: bool = False) -> TokenStatistics:
         with self._autocast():

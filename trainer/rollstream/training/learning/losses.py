@@ -123,7 +123,7 @@ def k2(difference: Tensor) -> Tensor:
     its gradient right as a loss (arXiv 2506.09477): a loss ignores that the policy chose the tokens. Over the policy's
     own tokens k2's gradient, d · ∇log policy, is that of KL(policy ‖ reference).
     There is no k1: d has the gradient ∇log policy, whose mean is 0, and the reference is not in it. It is for the
-    reward (`reference.py`).
+    reward (`advantages.py`).
     """
     return difference.square() / 2
 

@@ -1,7 +1,7 @@
 """What a step reports of its learning: entropy, clipping, importance weights, mismatch KL. Pure.
 
 Names as in TRL and verl; fractions and ratios lie in [0, 1], but for importance weights. What a step reports of its
-groups is in `../reporting.py`.
+groups is in `trainer/reporting.py`.
 """
 
 from collections.abc import Mapping, Sequence
