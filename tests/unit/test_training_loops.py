@@ -369,3 +369,34 @@ def test_rl_begins_from_the_newest_checkpoint_of_sft(tmp_path):
         asyncio.run(backend.load_checkpoint(newest))
         assert torch.equal(backend.learner.model.head.weight, trained)
         assert rl(backend, Rollouts(), 2)[0]["step"] == 13
+
+
+class OwnBackend:
+    """A backend of one's own: the protocol alone, and all checkpoints in one directory that it keeps."""
+
+    def __init__(self, backend, directory):
+        self.forward_backward, self.optim_step = backend.forward_backward, backend.optim_step
+        self.directory = directory
+        self.written = []
+
+    async def save_checkpoint(self, step, metrics):
+        self.directory.mkdir(exist_ok=True)
+        self.written.append(step)
+        return self.directory
+
+
+class NoWeights:
+    """An engine that takes any checkpoint."""
+
+    async def update_weights_from_checkpoint(self, checkpoint_path):
+        return {"success": True}
+
+
+def test_a_backend_of_ones_own_keeps_its_checkpoints_as_it_likes_and_writes_none_for_no_engine(tmp_path):
+    with a_backend(tmp_path, losses.grpo_loss) as inner:
+        own = OwnBackend(inner, tmp_path / "mine")
+        rl(own, Rollouts(), 5, sync_every=1, checkpoint_every=4)
+        assert own.written == [4, 5]
+        rl(own, Rollouts(), 5, engines=[NoWeights()], sync_every=2, checkpoint_every=5)
+    assert own.written == [4, 5, 2, 4, 5]
+    assert own.directory.is_dir()

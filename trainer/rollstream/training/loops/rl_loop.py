@@ -67,13 +67,15 @@ async def run_rl_training(
                 trained_until = step
                 metrics = {**await update(backend, prepared), **_rollout_metrics(batch, step)}
                 is_kept = is_due(step, config.checkpoint_every, config.num_steps)
-                if is_kept or step % config.sync_every == 0:
+                is_synced = bool(engines) and step % config.sync_every == 0
+                if is_kept or is_synced:
                     path = await _save(backend, rollout_manager, step, metrics)
-                    if step % config.sync_every == 0:
+                    if is_synced:
                         metrics["engines_behind"] = await _sync(engines, path, step)
-                    if passing is not None:
+                    if passing is not None and passing != path:
                         shutil.rmtree(passing, ignore_errors=True)
-                    passing = None if is_kept else path
+                    # A backend of one's own may keep its checkpoints in another way.
+                    passing = path if not is_kept and path.name == f"step_{step}" else None
                 history.append(metrics)
                 if metrics_logger is not None and is_due(step, config.log_every, config.num_steps):
                     metrics_logger.log(metrics, step)
