@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from helm.dashboards.parts import RUN, Panel, Row, board, buckets, lines, percentiles, query, rates, variable
+from helm.dashboards.parts import RUN, Panel, Row, board, buckets, lines, percentiles, query, rate, rates, variable
 
 _ONE = f'{RUN}, instance=~"$generator"'
 _NEEDED = "vLLM exports this only with `vllm_metrics = true` in `[generator.engine]`."
@@ -135,9 +135,11 @@ def _failures() -> Row:
         "Failures",
         lines(
             "Samples that did not complete, by why",
-            "The codes are explained in the runbooks RollstreamSamplesFailed and RollstreamSamplesUnresolved.",
+            "The codes are explained in the runbooks RollstreamSamplesFailed and RollstreamSamplesUnresolved. "
+            "Those that were cut at their deadline are completed, with the tokens so far.",
             "suffix: samples/s",
             rates("rollstream_generator_failures_total", "code", matchers=_ONE),
+            query(rate("rollstream_generator_deadline_cuts_total", matchers=_ONE), "cut at the deadline"),
         ),
         lines(
             "Engine errors",

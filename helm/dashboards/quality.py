@@ -108,9 +108,10 @@ def _scoring() -> Row:
         lines(
             "Rollouts without a reward, by why",
             "The codes are explained in the runbooks RollstreamRewardFailures, RollstreamSamplesFailed and "
-            "RollstreamSamplesUnresolved.",
+            "RollstreamSamplesUnresolved. Those of reward_at_timeout took too long; the settings give them a reward.",
             "suffix: rollouts/s",
             rates("rollstream_scorer_failures_total", "code"),
+            query(rate("rollstream_scorer_rewards_at_timeout_total"), "reward_at_timeout"),
         ),
         lines(
             "Time to score a batch",

@@ -156,10 +156,11 @@ def _policies() -> Row:
         _of_step(
             "Mismatch KL",
             "At policy lag 0 it compares the engine's probabilities with the trainer's and should be about 0. "
-            "Above lag 0 it also shows how far the policy has moved.",
+            "Above lag 0 it also shows how far the policy has moved. Beside it the KL from a reference model.",
             "suffix: nats",
             mismatch_kl_lag_0="lag 0",
             mismatch_kl_lagged="lag above 0",
+            kl="from the reference model",
         ),
         _of_step(
             "Importance weights",
@@ -170,10 +171,11 @@ def _policies() -> Row:
         ),
         _of_step(
             "Effective samples and capped weights",
-            "Share of the tokens that count after weighting, and share of the tokens whose weight was capped.",
+            "Share of the tokens that count after weighting, and share of those whose weight was capped or set to 0.",
             "percentunit",
             effective_sample_size_ratio="effective",
             importance_weight_capped_ratio="capped",
+            importance_weight_masked_ratio="set to 0",
         ),
     )
 
