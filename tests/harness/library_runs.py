@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import count, islice
 from pathlib import Path
 from statistics import mean
@@ -15,7 +14,6 @@ import torch
 
 from rollstream.agents.samples import SampleBounds, SampleRunner
 from rollstream.engines.build import build_engine
-from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.demo import options as demo
@@ -31,25 +29,11 @@ from rollstream.training.rollout_gen import AsyncRolloutManager
 from rollstream.training.sft.settings import SftSettings
 from rollstream.training.sft.sft import run_sft
 from rollstream.training.types import Prompt, RLTrainingConfig, RolloutConfig, Sample
-from rollstream.training.weight_sync import step_of
+from rollstream.training.weight_sync import InProcessEngine
 from tests.harness.builders import a_generator
 
 _MEAN_OVER_STEPS = 5
 _BOUNDS = SampleBounds(deadline_seconds=120.0, max_tries=1)
-
-
-@dataclass
-class LocalEngine:
-    """An engine of this process, into which the loop loads weights."""
-
-    engine: Engine
-    weight_version: int = 0
-
-    async def update_weights_from_checkpoint(self, checkpoint_path: str) -> dict[str, Any]:
-        path = Path(checkpoint_path)
-        await self.engine.load_weights(step_of(path), path)
-        self.weight_version = step_of(path)
-        return {"success": True, "weight_version": self.weight_version}
 
 
 def sorting_prompts(number: int, seed: int = 0) -> list[Prompt]:
@@ -72,20 +56,21 @@ async def train(
     seed: int = 0,
     num_prompts: int = 20_000,
     **rollouts: Any,
-) -> tuple[list[Metrics], LocalEngine]:
+) -> tuple[list[Metrics], InProcessEngine]:
     """What each step reports; the weights of the engine are those that the backend began with."""
-    engine = LocalEngine(build_engine(engine_settings))
-    await engine.engine.start(0)
+    engine = build_engine(engine_settings)
+    await engine.start(0)
+    loaded = InProcessEngine(engine)
     try:
-        runner = SampleRunner(engine.engine, identity=a_generator(), bounds=_BOUNDS)
+        runner = SampleRunner(engine, identity=a_generator(), bounds=_BOUNDS)
         ask = AgentRollouts(runner, sampling=Sampling(temperature=1.0, max_tokens=12, seed=1_000_000 * seed))
         buffer = DataBuffer(sorting_prompts(num_prompts, seed), seed=seed)
         config = RolloutConfig(**{"generate_fn": ask, "reward_fn": is_sorted, **rollouts})
         scaled = AdvantageSettings(scale_advantages="group")
         manager = AsyncRolloutManager(buffer, config)
-        return await run_rl_training(backend, buffer, manager, [engine], loop, advantages=scaled), engine
+        return await run_rl_training(backend, buffer, manager, [loaded], loop, advantages=scaled), loaded
     finally:
-        await engine.engine.close()
+        await engine.close()
 
 
 def demo_rewards(directory: Path, seed: int, num_steps: int) -> tuple[float, float]:

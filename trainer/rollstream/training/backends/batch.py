@@ -29,8 +29,8 @@ KEYS: Final = (*_IDS, *_PER_TOKEN, *_PER_ROW)
 def padded(batch: Mapping[str, Any], bounds: ModelBounds, device: torch.device | None = None) -> dict[str, Tensor]:
     """The batch with `labels`, all rows padded on the right with 0: ids int64 [B, L], the others float32.
 
-    What else it holds stays as it is. Raises `BadMessageError`, which names key, row and bound, for what a step can't
-    compute with, and if no token of the batch trains.
+    What else it holds stays as it is, tensors on the device. Raises `BadMessageError`, which names key, row and bound,
+    for what a step can't compute with, and if no token of the batch trains.
     """
     rows = {name: _rows(name, batch[name]) for name in (*_IDS, *_PER_TOKEN) if name in batch}
     _refuse_shapes(rows)
@@ -45,7 +45,11 @@ def padded(batch: Mapping[str, Any], bounds: ModelBounds, device: torch.device |
     for name in _PER_ROW:
         if name in batch:
             found[name] = _numbers(name, batch[name], len(rows["tokens"])).to(device)
-    return {**{name: value for name, value in batch.items() if name not in KEYS}, **found}
+    others = {name: value for name, value in batch.items() if name not in KEYS}
+    return {
+        **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in others.items()},
+        **found,
+    }
 
 
 def training_samples(batch: Mapping[str, Any]) -> list[TrainingSample]:
