@@ -106,8 +106,9 @@ def _rank(rank: int, directory: Path) -> None:
 def _toy(rank: int, directory: Path) -> Any:
     with a_toy(lambda *parts: divided(directory / "toy", *parts)) as backend:
         found = curve(backend, part(rank))
-        path = asyncio.run(backend.save_checkpoint(STEPS, {"loss": found[-1][0]}))
-        return {"curve": found, "path": str(path), "after": curve(backend, part(rank))}
+        path = asyncio.run(backend.save_checkpoint(STEPS, {"seen_by": rank}))
+        after = curve(backend, part(rank))
+        return {"curve": found, "path": str(path), "after": after, "loaded": asyncio.run(backend.load_checkpoint(path))}
 
 
 def _named(rank: int, directory: Path, config: dict[str, Any]) -> Any:

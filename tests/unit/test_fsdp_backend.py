@@ -56,9 +56,11 @@ def test_a_named_loss_follows_the_curve_of_one_device_in_each_mode(directory, fo
 
 def test_one_device_goes_on_from_the_checkpoint_of_two_processes(found, tmp_path):
     assert found[0]["toy"]["path"] == found[1]["toy"]["path"]
+    assert [rank["toy"]["loaded"]["metrics"] for rank in found] == [{"seen_by": 0}, {"seen_by": 1}]
     with a_single_toy(tmp_path) as backend:
         path = Path(found[0]["toy"]["path"])
-        assert asyncio.run(backend.load_checkpoint(path))["step"] == ranks.STEPS
+        metadata = asyncio.run(backend.load_checkpoint(path))
+        assert (metadata["step"], metadata["metrics"]) == (ranks.STEPS, {})  # what each has seen, it has not
         after = ranks.curve(backend, ranks.ROWS)
     torch.testing.assert_close(after, found[0]["toy"]["after"], rtol=1e-5, atol=1e-6)
 

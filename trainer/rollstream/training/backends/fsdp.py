@@ -1,7 +1,8 @@
 """`FSDPTrainingBackend`: parameters, gradients and optimizer state divided over processes by torch's `fully_shard`.
 
 Each process makes one, and calls its methods in the same order as the others, each with its own part of the batch. A
-mean is over the whole batch, however it is divided: a process with more tokens counts more.
+mean is over the whole batch, however it is divided: a process with more tokens counts more. The loops run in each
+process, with its own part of the samples or prompts; either each has engines to sync, or none has.
 """
 
 import os
@@ -127,8 +128,16 @@ class FSDPTrainingBackend:
         return await self._submit("save_checkpoint", lambda: self._save(step, metrics))
 
     async def load_checkpoint(self, path: Path) -> dict[str, Any]:
-        """Go on from a checkpoint, of whatever number of processes."""
-        return await self._submit("load_checkpoint", lambda: single.load_into(self.learner, path, self._restore))
+        """Go on from a checkpoint, of whatever number of processes; metrics only if it is the same number."""
+        load = partial(
+            single.load_into,
+            self.learner,
+            path,
+            self._restore,
+            process=dist.get_rank(),
+            num_processes=dist.get_world_size(),
+        )
+        return await self._submit("load_checkpoint", load)
 
     def close(self) -> None:
         """End the thread after the work that it has begun. The process group is its maker's."""
@@ -202,10 +211,12 @@ class FSDPTrainingBackend:
     def _save(self, step: int, metrics: Mapping[str, Any]) -> Path:
         learner = self.learner
         snapshot = gathered(learner.model, learner.snapshot())
+        everyones: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(everyones, dict(metrics))
         outcome: list[Any] = [None]
         if dist.get_rank() == 0:
             try:
-                metadata = single.metadata_of(learner, step, metrics)
+                metadata = single.metadata_of(learner, step, everyones)
                 outcome[0] = write_checkpoint(
                     self._checkpoint_dir, step, snapshot, metadata, self._save_weights(snapshot)
                 )

@@ -1,7 +1,7 @@
 """`PyTorchTrainingBackend`: a model, its optimizer and a loss on one device."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ class PyTorchTrainingBackend:
         learner = self.learner
         save_weights = learner.save_weights if hasattr(learner.model, "save_pretrained") else None
         return write_checkpoint(
-            self._checkpoint_dir, step, learner.snapshot(), metadata_of(learner, step, metrics), save_weights
+            self._checkpoint_dir, step, learner.snapshot(), metadata_of(learner, step, [metrics]), save_weights
         )
 
 
@@ -177,13 +177,25 @@ def update_metrics(learner: Learner) -> Metrics:
     }
 
 
-def metadata_of(learner: Learner, step: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of itself."""
-    return {"step": step, "metrics": dict(metrics), "tokenizer_sha256": learner.tokenizer_sha256}
+def metadata_of(learner: Learner, step: int, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a checkpoint says of itself; `metrics`: of each process."""
+    others = {"metrics_of_processes": [dict(one) for one in metrics]} if len(metrics) > 1 else {}
+    return {"step": step, "metrics": dict(metrics[0]), **others, "tokenizer_sha256": learner.tokenizer_sha256}
 
 
-def load_into(learner: Learner, path: Path, restore: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
-    """Restore the checkpoint at `path`, once it is known to be of this model and tokenizer; gives its metadata."""
+def load_into(
+    learner: Learner,
+    path: Path,
+    restore: Callable[[Mapping[str, Any]], None],
+    *,
+    process: int = 0,
+    num_processes: int = 1,
+) -> dict[str, Any]:
+    """Restore the checkpoint at `path`, once it is known to be of this model and tokenizer; gives its metadata.
+
+    With the metrics of this process. There are none if it was written by another number of processes: no loop can go
+    on from what each of them had seen.
+    """
     metadata = read_metadata(path)
     theirs, own = metadata.get("tokenizer_sha256"), learner.tokenizer_sha256
     if theirs and own and theirs != own:
@@ -195,7 +207,8 @@ def load_into(learner: Learner, path: Path, restore: Callable[[Mapping[str, Any]
         restore(read_snapshot(path))
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(f"{path} is no checkpoint of this model and optimizer: {error}") from error
-    return metadata
+    metrics = metadata.pop("metrics_of_processes", [metadata.get("metrics", {})])
+    return {**metadata, "metrics": metrics[process] if len(metrics) == num_processes else {}}
 
 
 def samples_of(batch: Mapping[str, Any], settings: LearningSettings) -> list[TrainingSample]:
