@@ -49,6 +49,8 @@ FORGED: dict[str, dict[str, Any]] = {
     "sequence": {"next_sequence": 2**53},
     "sequence and mark": {"next_sequence": 2**53, "mark": f"{2**53}/0"},
     "mark": {"mark": f"{2**53}/0"},
+    "pass of a curriculum": {"mark": "3/0/5000/3"},
+    "pass that begins beyond its place": {"mark": "3/0/1/4"},
     "claim since 1970": {"producer": "ghost", "claimed_at": datetime(1970, 1, 1, tzinfo=UTC)},
     "own claim since 1970": {"claimed_at": datetime(1970, 1, 1, tzinfo=UTC)},
     "an hour ahead": {"incarnation": 3_600_000_000},

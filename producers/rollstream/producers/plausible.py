@@ -14,6 +14,7 @@ from rollstream.schemas.producer import ProducerProgress
 
 CLOCKS_DIFFER: Final = timedelta(minutes=10)
 """How far the clock of a producer may be from the broker's, and claims of the same moment from each other."""
+_MOST_EMPTY_PASSES: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +60,12 @@ def _untrue_place(record: ProducerProgress, ends: LogEnds) -> str | None:
     position = record.mark.partition("/")[0]
     if position.isdecimal() and (len(position) > 20 or int(position) > record.next_sequence):
         return f"mark {record.mark[:40]!r} is beyond next_sequence {record.next_sequence}"
+    mark = read_mark(record.mark)
+    if mark is not None and mark.of_pass is not None:
+        epoch, first = mark.of_pass
+        # A pass poses a row at least, unless it was begun anew.
+        if first > mark.position or epoch > mark.position + _MOST_EMPTY_PASSES:
+            return f"mark {record.mark[:40]!r}: there were not so many passes"
     return None
 
 
