@@ -194,10 +194,13 @@ def test_data_that_are_all_easy_end_in_a_report_and_spin_nowhere(run: Run, tmp_p
     assert len(run.prompts) <= 30 + SHARE
 
 
-def test_a_finite_number_of_passes_ends(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("bound", "num_prompts"), [({"epochs": 2}, 2 * NUM_TASKS), ({"num_prompts": 17}, 17)])
+def test_a_finite_number_of_passes_or_prompts_ends(
+    bound: dict[str, int], num_prompts: int, run: Run, tmp_path: Path
+) -> None:
     path = a_file(tmp_path / "own.jsonl")
-    with producing(settings_of(run, path, epochs=2, share=100, groups_per_step=20)) as producer:
-        wait_until(lambda: run.poll() or len(run.prompts) == 2 * NUM_TASKS, "two passes over unseen tasks")
+    with producing(settings_of(run, path, share=100, groups_per_step=20, **bound)) as producer:
+        wait_until(lambda: run.poll() or len(run.prompts) == num_prompts, "all prompts")
         close(run, run.prompts)
         producer.wait()
 

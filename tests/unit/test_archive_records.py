@@ -91,7 +91,7 @@ def test_the_groups_of_an_entry_name_the_records_that_the_step_used() -> None:
     used = a_rollout(1.0, 3, prompt=prompt)
     closed = (
         ClosedGroup(group_id=prompt.group_id, outcome=GroupOutcome.TRAINED),
-        ClosedGroup(group_id=other.group_id, outcome=GroupOutcome.DROPPED, reason="no_spread"),
+        ClosedGroup(group_id=other.group_id, outcome=GroupOutcome.DROPPED, reason="no_spread", reward_mean=1.0),
     )
     entry = an_entry(step=5, closed=closed, trained=(a_trained(used, partition=1, offset=40),))
     trained, dropped = group_rows(a_message(9), entry)
@@ -99,6 +99,8 @@ def test_the_groups_of_an_entry_name_the_records_that_the_step_used() -> None:
     [named] = trained["trained"]
     assert (named["partition"], named["offset"], named["attempt_id"]) == (1, 40, "attempt-3")
     assert (dropped["outcome"], dropped["reason"], dropped["trained_step"]) == ("dropped", "no_spread", None)
+    assert (trained["reward_mean"], dropped["reward_mean"]) == (None, 1.0)
+    assert set(ClosedGroup.model_fields) <= trained.keys()
     drops = an_entry(EntryKind.DROPS, step=5, closed=closed[1:])
     [row] = group_rows(a_message(), drops)
     assert row["closed_in_step"] == 6, "drops between two steps belong to the step that is gathered"

@@ -114,6 +114,7 @@ def group_rows(message: KafkaMessage, entry: LedgerEntry) -> Iterator[Row]:
             "group_id": group.group_id,
             "outcome": group.outcome.value,
             "reason": group.reason,
+            "reward_mean": group.reward_mean,
             # Drops between two steps belong to the step that is being gathered.
             "closed_in_step": entry.step + (entry.kind is EntryKind.DROPS),
             "trained_step": entry.step if group.outcome is GroupOutcome.TRAINED else None,

@@ -75,6 +75,7 @@ SCHEMAS: Final = {
             ("ledger_offset", _WHOLE),
             ("appended_at", _TIME),
             *_of(_TEXT, "group_id", "outcome", "reason"),  # trained or dropped, and why it was dropped
+            ("reward_mean", pa.float64()),  # over its completed samples
             *_of(_WHOLE, "closed_in_step", "trained_step"),
             ("trained", pa.list_(_TRAINED)),  # the records that the step used
         ]
