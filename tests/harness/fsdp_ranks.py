@@ -36,8 +36,14 @@ def part(rank: int) -> dict[str, Any]:
     return {name: rows[:1] if rank == 0 else rows[1:] for name, rows in ROWS.items()}
 
 
-def a_toy(backend_of: Any) -> Any:
-    return backend_of(ToyModel(), lambda model: torch.optim.AdamW(model.parameters(), lr=0.1), token_mean)
+def a_toy(backend_of: Any, loss: Any = token_mean) -> Any:
+    return backend_of(ToyModel(), lambda model: torch.optim.AdamW(model.parameters(), lr=0.1), loss)
+
+
+def row_mean(logits: torch.Tensor, labels: torch.Tensor, loss_mask: torch.Tensor) -> torch.Tensor:
+    """The mean over the rows of the mean over the tokens of each."""
+    logprobs = logits.log_softmax(dim=-1).gather(-1, labels[..., None]).squeeze(-1)
+    return -((logprobs * loss_mask).sum(dim=1) / loss_mask.sum(dim=1)).mean()
 
 
 def curve(backend: Any, batch: dict[str, Any], steps: int = STEPS) -> list[list[float]]:
@@ -96,6 +102,7 @@ def _rank(rank: int, directory: Path) -> None:
         "named": _named(rank, directory, {}),
         "checkpointed": _named(rank, directory, {"gradient_checkpointing": True, "sharding_strategy": "SHARD_GRAD_OP"}),
         "mixed": _named(rank, directory, {"mixed_precision": True}),
+        "rows": _rows(rank, directory),
         "refused": _refused(rank, directory),
         "resumed": _resumed(rank, directory),
     }
@@ -119,6 +126,11 @@ def _named(rank: int, directory: Path, config: dict[str, Any]) -> Any:
             found[loss] = curve(backend, part(rank))
             found["path"] = str(asyncio.run(backend.save_checkpoint(STEPS, {})))
     return found
+
+
+def _rows(rank: int, directory: Path) -> Any:
+    with a_toy(lambda *parts: divided(directory / "rows", *parts, mean_over="rows"), row_mean) as backend:
+        return curve(backend, part(rank))
 
 
 def _refused(rank: int, directory: Path) -> Any:

@@ -33,8 +33,8 @@ def found(directory):
     return ranks.run_ranks(directory)
 
 
-def a_single_toy(directory):
-    return ranks.a_toy(lambda *parts: ranks.single(directory, *parts))
+def a_single_toy(directory, *loss):
+    return ranks.a_toy(lambda *parts: ranks.single(directory, *parts), *loss)
 
 
 def test_two_processes_with_different_numbers_of_tokens_follow_the_curve_of_one_device(found, tmp_path):
@@ -43,6 +43,13 @@ def test_two_processes_with_different_numbers_of_tokens_follow_the_curve_of_one_
     assert expected[-1][0] < expected[0][0] - 0.1
     for rank in found:
         torch.testing.assert_close(rank["toy"]["curve"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_loss_that_is_a_mean_over_rows_is_one_over_the_rows_of_both(found, tmp_path):
+    with a_single_toy(tmp_path, ranks.row_mean) as backend:
+        expected = ranks.curve(backend, ranks.ROWS)
+    for rank in found:
+        torch.testing.assert_close(rank["rows"], expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("kind", "tolerance"), [("named", 1e-4), ("checkpointed", 1e-4), ("mixed", 0.05)])

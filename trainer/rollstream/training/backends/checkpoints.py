@@ -21,7 +21,7 @@ from rollstream.training.weight_sync import STEP_NAME
 _MODEL: Final = "pytorch_model.bin"
 _OPTIMIZER: Final = "optimizer.bin"
 _METADATA: Final = "metadata.json"
-_LARGEST_METADATA_BYTES: Final = 2**28
+_LARGEST_METADATA_BYTES: Final = 2**31
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
@@ -44,6 +44,11 @@ def write_checkpoint(
     ValueError if `metadata` is not for JSON, `ConfigurationError` or `MachineError` if the disk does not take it.
     """
     text = json.dumps(metadata, allow_nan=False)
+    if len(text) >= _LARGEST_METADATA_BYTES:
+        raise ConfigurationError(
+            f"the metadata of step {step} have {len(text)} bytes, over {_LARGEST_METADATA_BYTES}: save fewer metrics, "
+            "or over-sample less, so that fewer samples wait"
+        )
     path = directory / f"step_{step}"
     part, former = hidden_beside(path, "part"), hidden_beside(path, "former")
     try:

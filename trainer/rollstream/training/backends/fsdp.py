@@ -271,8 +271,8 @@ def place_among_visible(gpu: int) -> int:
 
 
 def _own_device(config: FSDPConfig) -> torch.device:
-    """One GPU for each process of this machine; the CPU for a process group without GPUs."""
-    if "nccl" not in dist.get_backend():
+    """One GPU for each process of this machine; the CPU for a process group over gloo."""
+    if dist.get_backend() == "gloo" or not torch.cuda.is_available():
         return torch.device("cpu")
     local_rank = int(os.environ.get("LOCAL_RANK", dist.get_rank() % torch.cuda.device_count()))
     if config.gpu_ranks is None:
