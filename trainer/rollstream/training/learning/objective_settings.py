@@ -195,6 +195,11 @@ class ObjectiveSettings(BaseModel):
                 f"kl_estimator {self.kl_estimator!r} with kl_in 'reward': only k1's gradient is that of the divergence "
                 "there: leave kl_estimator out, or set kl_in to 'loss'"
             )
+        if not self.kl_coefficient and (self.kl_in != "loss" or self.kl_estimator is not None):
+            raise ValueError(
+                f"kl_in {self.kl_in!r} and kl_estimator {self.kl_estimator!r} with kl_coefficient 0, so that they are "
+                "never used: leave them out, or set kl_coefficient"
+            )
         return self
 
     @property
