@@ -22,7 +22,7 @@ class Mistake(NamedTuple):
 
 MISTAKES = {
     "the logits are not divided by the temperature": Mistake(
-        "policy_forward:_head", " / temperatures[:, None]", "", "dapo"
+        "policy_forward:statistics_of_logits", " / temperatures[:, None]", "", "dapo"
     ),
     "a token is predicted one place too early": Mistake(
         "packing:_microbatch", "row.num_held - 1,", "row.num_held - 2,", "dapo"
@@ -62,7 +62,7 @@ MISTAKES = {
     "the dual clip is for good samples": Mistake(
         "losses:_clipped", "> clip.dual) & (advantages < 0)", "> clip.dual) & (advantages > 0)", "dual_clip"
     ),
-    "the divergence has the wrong sign": Mistake("losses:k3", "- 1 + difference", "- 1 - difference", "kl"),
+    "the divergence has the wrong sign": Mistake("losses:k3", "- 1 - log_ratio", "- 1 + log_ratio", "kl"),
     "the divergence is weighed like the loss": Mistake(
         "objective:_regularized", "loss = loss + settings", "loss = loss + loss.detach() * settings", "kl"
     ),
@@ -91,7 +91,7 @@ MISTAKES = {
         "learner:Learner._add", "self.optimizer.zero_grad(set_to_none=True)", "pass", "grpo"
     ),
     "the ratio is to the policy of now": Mistake(
-        "train_step:_with_proximal", "proximal_logprobs=logprobs", "proximal_logprobs=None", "grpo"
+        "train_step:_with_proximal", "learner.logprobs([batch])[0]", "None", "grpo"
     ),
 }
 
