@@ -22,7 +22,7 @@ _GAIN: Final = 0.2
 @click.option("--model", default="10m", show_default=True, type=click.Choice(sorted(MODEL_SIZES)), help="Which model.")
 @count_option("--steps", 20, 5, "Steps of a run.")
 @count_option("--seeds", 3, 0, "Runs of the demo's task, whose reward should rise by 0.2.")
-@count_option("--learning-steps", 80, 10, "Steps of each of these.")
+@count_option("--learning-steps", 120, 10, "Steps of each of these.")
 @trainer_wait.shape_options
 def command(pairs: int, model: str, seeds: int, learning_steps: int, **shape: int) -> None:
     """Trained tokens a second of `run_rl_training` on rollouts in memory ÷ those of a plain PyTorch loop.

@@ -8,7 +8,7 @@ output at place t.
 `B`: rows, `L`: length of the longest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -32,19 +32,21 @@ def padded(batch: Mapping[str, Any], bounds: ModelBounds, device: torch.device |
     What else it holds stays as it is, tensors on the device. Raises `BadMessageError`, which names key, row and bound,
     for what a step can't compute with, and if no token of the batch trains.
     """
-    rows = {name: _rows(name, batch[name]) for name in (*_IDS, *_PER_TOKEN) if name in batch}
-    _refuse_shapes(rows)
-    _refuse_values(rows, bounds)
-    if "labels" not in rows:
-        rows["labels"] = [row[1:] for row in rows["tokens"]]
-        rows["tokens"] = [row[:-1] for row in rows["tokens"]]
-        rows |= {name: [row[1:] for row in rows[name]] for name in _PER_TOKEN if name in rows}
-    if not any(bool(row.any()) for row in rows["loss_mask"]):
-        raise BadMessageError(f"no token of the batch's {len(rows['tokens'])} rows trains: loss_mask is 0 everywhere")
-    found = {name: pad_sequence(one, batch_first=True).to(device) for name, one in rows.items()}
+    columns = {name: _column(name, batch[name]) for name in (*_IDS, *_PER_TOKEN) if name in batch}
+    _refuse_shapes(columns, bounds)
+    found = {name: values for name, (values, _) in columns.items()}
+    _refuse_values(found, bounds)
+    if "labels" not in found:
+        tokens, lengths = columns["tokens"]
+        found = {name: values[:, 1:] for name, values in found.items()}
+        is_input = torch.arange(tokens.shape[1] - 1) < lengths[:, None] - 1
+        found |= {"labels": found["tokens"], "tokens": tokens[:, :-1] * is_input.to(tokens.device)}
+    if not found["loss_mask"].any():
+        raise BadMessageError(f"no token of the batch's {len(found['tokens'])} rows trains: loss_mask is 0 everywhere")
+    found = {name: values.to(device) for name, values in found.items()}
     for name in _PER_ROW:
         if name in batch:
-            found[name] = _numbers(name, batch[name], len(rows["tokens"])).to(device)
+            found[name] = _numbers(name, batch[name], len(found["tokens"])).to(device)
     others = {name: value for name, value in batch.items() if name not in KEYS}
     return {
         **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in others.items()},
@@ -78,57 +80,61 @@ def _sample(row: Mapping[str, Any]) -> TrainingSample:
     )
 
 
-def _rows(name: str, value: Any) -> list[Tensor]:
+def _column(name: str, value: Any) -> tuple[Tensor, Tensor]:
+    """Rows padded with 0, [B, L], and the length of each, [B]."""
+    dtype = torch.int64 if name in _IDS else torch.float32
+    if isinstance(value, np.ndarray | Tensor) and value.ndim == 2:
+        whole = torch.as_tensor(value)
+        _refuse_fractions(name, 0, whole)
+        return whole.to(dtype), torch.full((len(whole),), whole.shape[1])
     try:
         rows = [torch.as_tensor(row) for row in value]
     except (TypeError, ValueError, RuntimeError) as error:
         raise BadMessageError(f"batch[{name!r}] must hold rows of numbers: {error}") from error
     for number, row in enumerate(rows):
-        if row.ndim != 1 or (name in _IDS and row.is_floating_point() and len(row)):
-            wanted = "a row of whole numbers" if name in _IDS else "a row of numbers"
+        if row.ndim != 1:
+            raise BadMessageError(f"row {number} of batch[{name!r}] must be a row, got shape {tuple(row.shape)}")
+        _refuse_fractions(name, number, row)
+    lengths = torch.tensor([len(row) for row in rows])
+    padded_rows = pad_sequence([row.to(dtype) for row in rows], batch_first=True) if rows else torch.zeros(0, 0)
+    return padded_rows, lengths
+
+
+def _refuse_fractions(name: str, number: int, row: Tensor) -> None:
+    if name in _IDS and row.is_floating_point() and row.numel():
+        raise BadMessageError(f"row {number} of batch[{name!r}] must be whole numbers, got {row.dtype}")
+
+
+def _refuse_shapes(columns: Mapping[str, tuple[Tensor, Tensor]], bounds: ModelBounds) -> None:
+    sizes = ", ".join(f"{len(lengths)} of {name!r}" for name, (_, lengths) in columns.items()) or "none"
+    if {"tokens", "loss_mask"} - columns.keys() or not len(columns["tokens"][1]):
+        raise BadMessageError(f"a batch needs 'tokens' and 'loss_mask' of at least one row, got {sizes}")
+    tokens = columns["tokens"][1]
+    least = 1 if "labels" in columns else 2
+    for name, (_, lengths) in columns.items():
+        if len(lengths) != len(tokens):
+            raise BadMessageError(f"a batch needs as many rows of {name!r} as of 'tokens', got {sizes}")
+        bad = (lengths != tokens) | (lengths < least) | (lengths > bounds.max_tokens)
+        if bad.any():
+            row = int(bad.nonzero()[0])
             raise BadMessageError(
-                f"row {number} of batch[{name!r}] must be {wanted}, got shape {tuple(row.shape)} of {row.dtype}"
+                f"row {row} of batch[{name!r}] has {int(lengths[row])} places and that of 'tokens' {int(tokens[row])}: "
+                f"they must be as long, at least {least} and at most {bounds.max_tokens}, which the model takes"
             )
-    return [row.to(torch.int64 if name in _IDS else torch.float32) for row in rows]
 
 
-def _refuse_shapes(rows: Mapping[str, Sequence[Tensor]]) -> None:
-    missing = {"tokens", "loss_mask"} - rows.keys()
-    if missing or not rows["tokens"]:
-        raise BadMessageError(f"a batch needs 'tokens' and 'loss_mask' of at least one row, got {_sizes(rows)}")
-    least = 1 if "labels" in rows else 2
-    for name, found in rows.items():
-        if len(found) != len(rows["tokens"]):
-            raise BadMessageError(f"a batch needs as many rows of {name!r} as of 'tokens', got {_sizes(rows)}")
-        for number, (row, tokens) in enumerate(zip(found, rows["tokens"], strict=True)):
-            if len(row) != len(tokens) or len(row) < least:
-                raise BadMessageError(
-                    f"row {number} of batch[{name!r}] has {len(row)} places and that of 'tokens' {len(tokens)}: they "
-                    f"must be as long, and at least {least}"
-                )
-
-
-def _sizes(rows: Mapping[str, Sequence[Tensor]]) -> str:
-    return ", ".join(f"{len(found)} of {name!r}" for name, found in rows.items()) or "none"
-
-
-def _refuse_values(rows: Mapping[str, Sequence[Tensor]], bounds: ModelBounds) -> None:
-    for name, found in rows.items():
-        for number, row in enumerate(found):
-            if name in _IDS and len(row) > bounds.max_tokens:
-                raise BadMessageError(
-                    f"row {number} of batch[{name!r}] has {len(row)} tokens, the model takes at most "
-                    f"{bounds.max_tokens}: cut it, or leave it out"
-                )
-            if name in _IDS:
-                bad = row[(row < 0) | (row >= bounds.vocab_size)]
-                wanted = f"from 0 to below the model's {bounds.vocab_size}: use the model's own tokenizer"
-            elif name == "loss_mask":
-                bad, wanted = row[(row != 0) & (row != 1)], "0, or 1 where the token trains"
-            else:
-                bad, wanted = row[~row.isfinite()], "finite"
-            if len(bad):
-                raise BadMessageError(f"row {number} of batch[{name!r}] has {bad[0].item()}, it must be {wanted}")
+def _refuse_values(columns: Mapping[str, Tensor], bounds: ModelBounds) -> None:
+    for name, values in columns.items():
+        if name in _IDS:
+            bad = (values < 0) | (values >= bounds.vocab_size)
+            wanted = f"from 0 to below the model's {bounds.vocab_size}: use the model's own tokenizer"
+        elif name == "loss_mask":
+            bad, wanted = (values != 0) & (values != 1), "0, or 1 where the token trains"
+        else:
+            bad, wanted = ~values.isfinite(), "finite"
+        if bad.any():
+            row, place = bad.nonzero()[0].tolist()
+            raise BadMessageError(f"row {row} of batch[{name!r}] has {values[row, place].item()}, it must be {wanted}")
 
 
 def _numbers(name: str, value: Any, number_of_rows: int) -> Tensor:
