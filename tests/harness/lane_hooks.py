@@ -20,10 +20,10 @@ from tests.harness.shared_servers import SERVERS, SharedServer, ask_at
 
 HEAVY = ("tests/engines/", "tests/e2e/")
 _NEEDS_TORCH = (
-    "agent_integration", "bench_parts", "control_tokens", "demo_prepare", "fsdp_backend", "invariance", "learner",
-    "library_examples", "load_environment", "losses", "sft", "sft_dataset", "sft_rollouts", "teaching_script",
-    "train_command", "train_settings", "training_backend", "training_checkpoints", "training_end_to_end",
-    "training_loops", "training_metrics", "weight_store",
+    "agent_integration", "bench_parts", "control_tokens", "demo_prepare", "fsdp_backend", "grpo_batches", "invariance",
+    "learner", "library_examples", "load_environment", "losses", "sft", "sft_dataset", "sft_rollouts",
+    "teaching_script", "train_command", "train_settings", "training_backend", "training_checkpoints",
+    "training_end_to_end", "training_loops", "training_metrics", "weight_store",
 )  # fmt: skip
 LEARNING = [f"tests/unit/test_{name}.py" for name in _NEEDS_TORCH]
 LIGHT = ("tests/contract/", "tests/chart/", "tests/compose/", "tests/observability/")
