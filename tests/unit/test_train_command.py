@@ -254,6 +254,30 @@ def test_the_example_of_the_readme_trains(directory):
     assert steps_of("runs/sorting") == steps_of("runs/sorting/rl") == [1, 2]
 
 
+def test_sft_by_two_processes_of_torchrun_is_that_of_one(directory):
+    """Each has half of every batch. A batch is all samples here, so that both runs have the same ones."""
+    text = FILE.format(mode="sft", sft_steps=3, rl_steps=1, rl="").replace("max_samples = 64", "max_samples = 8")
+    Path("two.toml").write_text(text.replace('"run"', '"two"'))
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "rollstream.cli.main"]
+    ran = subprocess.run(
+        [sys.executable, *torchrun, "train", "two.toml"], capture_output=True, text=True, timeout=250, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert [line for line in ran.stdout.splitlines() if line.startswith("trained")] == [
+        "trained: two/checkpoints/step_3"
+    ]
+    Path("train.toml").write_text(text)
+    asyncio.run(run_training(TrainSettings.read(Path("train.toml")), print))
+    one, two = (
+        torch.load(f"{output}/checkpoints/step_3/pytorch_model.bin", weights_only=True) for output in ("run", "two")
+    )
+    torch.testing.assert_close(two, one, rtol=1e-3, atol=1e-5)
+    assert steps_of("two") == [1, 2, 3]
+    Path("train.toml").write_text(text.replace('"run"', '"two"').replace("num_steps = 3", "num_steps = 4"))
+    with pytest.raises(ConfigurationError, match="two/checkpoints/step_3 was written by 2 processes"):
+        asyncio.run(run_training(TrainSettings.read(Path("train.toml")), print))
+
+
 def test_every_key_is_explained():
     shown = CliRunner().invoke(cli, ["train", "--keys"], catch_exceptions=False)
     assert shown.exit_code == 0

@@ -95,8 +95,18 @@ def test_a_gpu_that_the_variable_hides_is_refused_with_both(directory, monkeypat
         assert word in str(refused.value)
 
 
-def test_several_gpus_are_refused_with_what_trains_on_them(directory):
-    with pytest.raises(ConfigurationError, match=r"FSDPTrainingBackend.*torchrun"):
+def test_several_gpus_are_of_sft_alone_and_of_as_many_processes(directory, monkeypatch):
+    with pytest.raises(ConfigurationError, match=r"gpu_ranks \[0, 1\].*'rl'.*'sft'"):
+        begun(directory, RL, mode="rl", top="gpu_ranks = [0, 1]")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigurationError, match=r"'rl'.* 2: .*'sft'"):
+        begun(directory, RL, mode="rl")
+
+
+def test_gpus_without_their_processes_are_refused_with_the_command_that_starts_them(directory, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(ConfigurationError, match=r"gpu_ranks \[0, 1\].*torchrun --nproc_per_node=2"):
         begun(directory, SFT, top="gpu_ranks = [0, 1]")
 
 

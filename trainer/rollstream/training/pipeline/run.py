@@ -8,7 +8,6 @@ its output stands. What is wrong with settings or checkpoints is told before a m
 """
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -26,6 +25,7 @@ from rollstream.training.datasets.data_buffer import DataBuffer
 from rollstream.training.learning.settings import AdvantageSettings, LearningSettings
 from rollstream.training.metrics import JSONLLogger
 from rollstream.training.pipeline.data import demonstrations, prompts
+from rollstream.training.pipeline.processes import ALONE, Processes, joined
 from rollstream.training.pipeline.rollouts import agent_rollouts, rollout_config, started_engine
 from rollstream.training.pipeline.settings import RlTable, SftTable, TrainSettings
 from rollstream.training.rollout_gen.async_rollout_manager import AsyncRolloutManager
@@ -33,6 +33,7 @@ from rollstream.training.types import RLTrainingConfig, SFTTrainingConfig
 from rollstream.training.weight_sync import InProcessEngine, step_of
 
 if TYPE_CHECKING:
+    from rollstream.training.backends.fsdp import FSDPTrainingBackend
     from rollstream.training.backends.pytorch import PyTorchTrainingBackend
 
 _SHOWN: Final = ("loss", "grad_norm", "reward_mean", "policy_lag_mean")
@@ -46,36 +47,24 @@ async def run_training(settings: TrainSettings, say: Say) -> Path:
     `say` is told what begins, each step that is logged, and what is there at the end. Raises `ConfigurationError`, and
     what the loops raise.
     """
-    choose_gpu(settings.gpu_ranks)
-    model_path = model_directory(settings.model)
-    refuse_unfit(settings, model_path)
-    newest = model_path
-    try:
-        if settings.mode != "rl" and settings.sft is not None:
-            newest = await _sft(settings, settings.sft, model_path, say)
-        if settings.mode != "sft" and settings.rl is not None:
-            newest = await _rl(settings, settings.rl, newest, say)
-    except asyncio.CancelledError:
-        say("stopped: a checkpoint holds the steps that are done, and the same command goes on from it")
-        raise
-    say(f"trained: {newest}")
-    return newest
+    with joined(settings) as processes:
+        told = say if processes.rank == 0 else _to_nobody
+        newest = model_directory(settings.model)
+        refuse_unfit(settings, newest)
+        try:
+            if settings.mode != "rl" and settings.sft is not None:
+                newest = await _sft(settings, settings.sft, newest, told, processes)
+            if settings.mode != "sft" and settings.rl is not None:
+                newest = await _rl(settings, settings.rl, newest, told)
+        except asyncio.CancelledError:
+            told("stopped: a checkpoint holds the steps that are done, and the same command goes on from it")
+            raise
+        told(f"trained: {newest}")
+        return newest
 
 
-def choose_gpu(ranks: Sequence[int]) -> None:
-    """Let this process see these GPUs alone; raises `ConfigurationError` if one is hidden, or is not there."""
-    if not ranks:
-        return
-    import torch
-
-    from rollstream.training.backends.fsdp import place_among_visible
-
-    for gpu in ranks:
-        place_among_visible(gpu)
-    # Torch looks when it is first asked for a GPU.
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, ranks))
-    if not torch.cuda.is_available():
-        raise ConfigurationError(f"gpu_ranks {list(ranks)}: torch sees no such GPU: leave gpu_ranks out")
+def _to_nobody(_: str) -> None:
+    """The first of several processes says all."""
 
 
 def refuse_unfit(settings: TrainSettings, model_path: Path) -> None:
@@ -109,7 +98,7 @@ def _environment(settings: TrainSettings, name: str | None) -> Environment | Non
     return None if name is None else load_environment(name, settings.environments)
 
 
-async def _sft(settings: TrainSettings, table: SftTable, model_path: Path, say: Say) -> Path:
+async def _sft(settings: TrainSettings, table: SftTable, model_path: Path, say: Say, processes: Processes) -> Path:
     """The newest checkpoint of SFT, which has all its steps."""
     from rollstream.training.backends.checkpoints import latest_checkpoint
     from rollstream.training.loops.sft_loop import run_sft_training
@@ -118,11 +107,17 @@ async def _sft(settings: TrainSettings, table: SftTable, model_path: Path, say: 
     if newest is not None and step_of(newest) >= table.num_steps:
         say(f"SFT has its {table.num_steps} steps: {newest}")
         return newest
+    if newest is not None:
+        processes.refuse_others(newest)
     samples = demonstrations(table, _environment(settings, table.environment), model_path)
     say(f"SFT on {len(samples)} samples, from {newest or model_path} to step {table.num_steps}")
-    config = SFTTrainingConfig(**table.model_dump(include={*SFTTrainingConfig.__slots__}))
-    with _learning(settings.output, table.learning, model_path, say) as (backend, logger):
-        await run_sft_training(backend, samples, config, logger, resume_from=newest)
+    chosen = table.model_dump(include={*SFTTrainingConfig.__slots__})
+    config = SFTTrainingConfig(**{**chosen, "batch_size": processes.batch_size(table)})
+    with (
+        _backend(settings.output, table.learning, model_path, settings.gpu_ranks, processes) as backend,
+        _logger(settings.output, say, processes) as logger,
+    ):
+        await run_sft_training(backend, processes.part(samples), config, logger, resume_from=newest)
     return settings.output / _CHECKPOINTS / f"step_{table.num_steps}"
 
 
@@ -141,7 +136,7 @@ async def _rl(settings: TrainSettings, table: RlTable, start: Path, say: Say) ->
     config = RLTrainingConfig(**table.model_dump(include={*RLTrainingConfig.__slots__}))
     advantages = AdvantageSettings(**table.learning.model_dump(include={*AdvantageSettings.model_fields}))
     # The model at `start` is what a KL divergence is measured from, also when training goes on from `newest`.
-    with _learning(output, table.learning, start, say) as (backend, logger):
+    with _backend(output, table.learning, start) as backend, _logger(output, say) as logger:
         if newest is None and (start / "metadata.json").is_file():
             await backend.load_checkpoint(start)
         version = 0 if newest is None else step_of(newest)
@@ -157,25 +152,42 @@ async def _rl(settings: TrainSettings, table: RlTable, start: Path, say: Say) ->
     return output / _CHECKPOINTS / f"step_{table.num_steps}"
 
 
-@contextmanager
-def _learning(
-    output: Path, settings: LearningSettings, model_path: Path, say: Say
-) -> "Iterator[tuple[PyTorchTrainingBackend, _Told]]":
-    """A backend for the model, and what its metrics go to; the work that it has begun is done at the end."""
-    from rollstream.training.backends.pytorch_factory import create_pytorch_backend
+def _backend(
+    output: Path,
+    settings: LearningSettings,
+    model_path: Path,
+    gpu_ranks: Sequence[int] = (),
+    processes: Processes = ALONE,
+) -> "closing[PyTorchTrainingBackend | FSDPTrainingBackend]":
+    """A backend for the model; at the end of the block the work that it has begun is done."""
+    checkpoints = output / _CHECKPOINTS
+    if processes.number == 1:
+        from rollstream.training.backends.pytorch_factory import create_pytorch_backend
 
+        device, rate = settings.device, settings.learning_rate
+        return closing(
+            create_pytorch_backend(model_path, checkpoints, device, rate, loss_fn=settings.loss, settings=settings)
+        )
+    import torch
+
+    from rollstream.training.backends.fsdp import FSDPConfig, FSDPTrainingBackend
+    from rollstream.training.learning.model_files import load_model, resolve_device
+
+    resolve_device(settings.device, settings.threads)
+    config = FSDPConfig(gpu_ranks=gpu_ranks or None, mixed_precision=settings.dtype == "bfloat16")
+    model = load_model(model_path, torch.device("cpu"))
+    return closing(FSDPTrainingBackend(model, None, settings.loss, checkpoints, config, settings=settings))
+
+
+@contextmanager
+def _logger(output: Path, say: Say, processes: Processes = ALONE) -> "Iterator[_Told | None]":
+    """What the metrics go to; None in all processes but the first."""
+    if processes.rank:
+        yield None
+        return
     logger = JSONLLogger(output)
     try:
-        backend = create_pytorch_backend(
-            model_path,
-            output / _CHECKPOINTS,
-            settings.device,
-            settings.learning_rate,
-            loss_fn=settings.loss,
-            settings=settings,
-        )
-        with closing(backend):
-            yield backend, _Told(logger, say)
+        yield _Told(logger, say)
     finally:
         logger.finish()
 

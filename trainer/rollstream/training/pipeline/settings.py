@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from rollstream.engines.settings import EngineSettings
 from rollstream.process.masking import SECRETS, secrets_in
@@ -137,7 +137,7 @@ class TrainSettings(BaseModel):
     output: Path = Field(description="Directory of checkpoints and metrics; one that is begun goes on")
     gpu_ranks: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         default=(),
-        description="Number of the GPU, as CUDA_VISIBLE_DEVICES has it; default: the first that is seen",
+        description="Numbers of GPUs, as CUDA_VISIBLE_DEVICES has them; default: the first. Several: SFT by torchrun",
     )
     environments: Declarations = Field(default_factory=dict, description="Environments of your own")
     agents: Declarations = Field(default_factory=dict, description="Agents of your own")
@@ -160,17 +160,12 @@ class TrainSettings(BaseModel):
         for name in self.mode.split("+"):
             if getattr(self, name) is None:
                 raise ValueError(f"mode {self.mode!r} needs the table [{name}]: add it, or choose another mode")
-        return self
-
-    @field_validator("gpu_ranks")
-    @classmethod
-    def _one_gpu(cls, ranks: tuple[int, ...]) -> tuple[int, ...]:
-        if len(ranks) > 1:
+        if len(self.gpu_ranks) > 1 and self.mode != "sft":
             raise ValueError(
-                f"this command trains on one GPU, not on {len(ranks)}: name one; for several call run_sft_training "
-                "with an FSDPTrainingBackend, under torchrun"
+                f"gpu_ranks {list(self.gpu_ranks)} with mode {self.mode!r}: only SFT is divided over GPUs: name one, "
+                "or set mode to 'sft'"
             )
-        return ranks
+        return self
 
     @classmethod
     def read(cls, path: Path) -> Self:
