@@ -62,6 +62,7 @@ _NOTHING_WRONG: Final = "counted from a fault on that this run does not have"
 _NO_COLLECTOR: Final = "no collector of traces is configured"
 _BY_CHANCE: Final = "0 wherever the stages keep up with each other and the policy hardly changes"
 AT_REST: Final[dict[str, str]] = {
+    **dict.fromkeys(("rollstream_producer_pool_prompts_total", "rollstream_producer_pool_tasks"), _NO_CURRICULUM),
     **dict.fromkeys(
         (
             "rollstream_bus_handler_failures_total",
