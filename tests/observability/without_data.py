@@ -59,10 +59,21 @@ MAY_HAVE_DATA: Final = ('rollstream_trainer_groups_total{reason="too_old"}', "tr
 EXPRESSIONS: Final[dict[str, str]] = {"trainer / Missing samples": _NO_FAULT}
 
 _NOTHING_WRONG: Final = "counted from a fault on that this run does not have"
+_NO_SETTING: Final = "of settings that no stage of this run has"
 _NO_COLLECTOR: Final = "no collector of traces is configured"
 _BY_CHANCE: Final = "0 wherever the stages keep up with each other and the policy hardly changes"
 AT_REST: Final[dict[str, str]] = {
     **dict.fromkeys(("rollstream_producer_pool_prompts_total", "rollstream_producer_pool_tasks"), _NO_CURRICULUM),
+    **dict.fromkeys(
+        (
+            "rollstream_generator_deadline_cuts_total",
+            "rollstream_scorer_rewards_at_timeout_total",
+            "rollstream_trainer_entropy_bonus",
+            "rollstream_trainer_importance_weight_masked_ratio",
+            "rollstream_trainer_kl",
+        ),
+        _NO_SETTING,
+    ),
     **dict.fromkeys(
         (
             "rollstream_bus_handler_failures_total",
