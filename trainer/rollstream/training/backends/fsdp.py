@@ -100,10 +100,10 @@ class FSDPTrainingBackend:
             )
         self._device = _own_device(config)
         model_path = single.own_directory(model)
-        model.to(self._device)
         self._loss_fn = single.CheckedLoss(loss_fn) if callable(loss_fn) else None
         if self._loss_fn is None:
-            single.refuse_other_models(model, self._device)
+            single.refuse_other_models(model, next(model.parameters()).device)
+        # It moves the model to the device layer by layer, so that no GPU holds all of it.
         divide(model, config, self._device)
         optimizer = None if optimizer_fn is None else optimizer_fn(model)
         self.learner = Learner(model, values, device=self._device, optimizer=optimizer, model_path=model_path)
