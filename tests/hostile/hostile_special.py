@@ -169,6 +169,8 @@ def contradictions(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
         "spans beyond the tokens": lambda fields: span(fields, end=2**40),
         "a prefix of a later turn": lambda fields: _rollout(fields)["turns"][0].update(prefix_turn=5),
         "a prefix of itself": lambda fields: _rollout(fields)["turns"][0].update(prefix_turn=0, prefix_tokens=3),
+        "a prefix of 2^50 tokens": lambda fields: _rollout(fields)["turns"][0].update(prefix_tokens=2**50),
+        "thousands of branches of a long turn": _branching,
         "a thousand turns": lambda fields: _rollout(fields).update(turns=_rollout(fields)["turns"] * 1000),
         "it ended before it began": lambda fields: _rollout(fields).update(finished_at=0),
     }
@@ -187,6 +189,13 @@ def contradictions(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
             "a temperature of 1e-300": lambda fields: _rollout(fields)["prompt"]["sampling"].update(temperature=1e-300),
         }
     yield from _each(context, topic, "contradictions", changes)
+
+
+def _branching(fields: wire.Fields) -> None:
+    """Many turns that extend the first one by nothing: as samples they have millions of tokens."""
+    (turn,) = _rollout(fields)["turns"]
+    long = {**turn, "prompt_token_ids": b"\x05\0\0\0" * 400}
+    _rollout(fields)["turns"] = [long, *[{**turn, "prefix_turn": 0, "prefix_tokens": 400}] * 4000]
 
 
 def foreign_files(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
