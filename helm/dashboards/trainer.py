@@ -118,9 +118,11 @@ def _optimization() -> Row:
         _of_step("Learning rate", "Of the newest step.", "none", learning_rate="learning rate"),
         _of_step(
             "Entropy over time",
-            "On the trained tokens. Near 0 samples of a group become equal and nothing is learned.",
+            "On the trained tokens. Near 0 samples of a group become equal and nothing is learned. Beside it what a "
+            "bonus for it takes off the loss.",
             "suffix: nats",
             entropy="entropy",
+            entropy_bonus="bonus",
         ),
         _of_step(
             "Clipped tokens",
