@@ -171,11 +171,17 @@ def rewards_of(text):
     return [json.loads(line)["reward_mean"] for line in Path("run/rl/metrics.jsonl").read_text().splitlines()]
 
 
-def test_prompts_may_come_from_a_file_and_the_environment_scores(directory):
-    rows = [{"prompt": "210=", "reference_answer": "012"}, {"prompt": None}, {"prompt": "43=", "ground_truth": "34"}]
+def test_prompts_may_come_from_a_file_and_the_environment_scores(directory, caplog):
+    rows = [
+        {"prompt": "210=", "reference_answer": "012"},
+        {"prompt": None},
+        {"prompt": "1" * 512, "reference_answer": "1"},
+        {"prompt": "43=", "ground_truth": "34"},
+    ]
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = trained("rl", rl_steps=1, rl='dataset = "rows.jsonl"')
     assert "RL on 2 prompts" in said
+    assert "1 x it leaves no room in 512 tokens" in caplog.text
     assert steps_of("run/rl") == [1]
 
 

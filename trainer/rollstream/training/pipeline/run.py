@@ -131,7 +131,8 @@ async def _rl(settings: TrainSettings, table: RlTable, start: Path, say: Say) ->
     if newest is not None and step_of(newest) >= table.num_steps:
         say(f"RL has its {table.num_steps} steps: {newest}")
         return newest
-    buffer = DataBuffer(prompts(table, load_environment(table.environment, settings.environments)), seed=table.seed)
+    environment = load_environment(table.environment, settings.environments)
+    buffer = DataBuffer(prompts(table, environment, start), seed=table.seed)
     say(f"RL on {len(buffer.prompts)} prompts, from {newest or start} to step {table.num_steps}")
     config = RLTrainingConfig(**table.model_dump(include={*RLTrainingConfig.__slots__}))
     advantages = AdvantageSettings(**table.learning.model_dump(include={*AdvantageSettings.model_fields}))
