@@ -1,7 +1,8 @@
 """The producer stage: submits prompts, with as many groups open as its share allows. That bounds policy lag
 (`credit.py`).
 
-Consumes   `ledger`: which groups are closed; `producers`: who has which source; at the start also `prompts`.
+Consumes   `ledger`: which groups are closed, and how hard they were; `producers`: who has which source; at the start
+           also `prompts`.
 Produces   `prompts`; `producers`: its claim on its source, and after each batch how far it is.
 Waits for  credit, i.e. for its groups to close.
 Unblocked  by the trainer, which closes every group, trained on or dropped.
@@ -26,6 +27,9 @@ What happens when …
   … the trainer restarts from a checkpoint: groups closed by the steps that were cut are open again, and count again.
     If a rollback goes back further than is remembered, the credit is made again from the whole of `prompts` and
     `ledger`.
+  … nothing can be learned of its groups, since so many in a row have no spread: it ends with 78 and a report.
+  … it has a curriculum: each pass over the source poses what `curriculum.py` chooses. What a pass chooses is noted
+    before it begins, so that a later process goes on in it.
   … the broker takes no more records: the process ends, non-zero.
 """
 

@@ -19,12 +19,14 @@ from rollstream.process.health import Health
 from rollstream.process.settings.address import revealed
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, WEIGHTS
 from rollstream.views.evaluation import counts_of, passes_of, reward_of
 
 
 def follow(run: Run, request: EvaluationRequest, options: EvaluateOptions, settings: StageSettings) -> None:
     """Evaluate versions as they are published, until SIGTERM or Ctrl-C."""
     assert options.output is not None
+    run.require_topics(WEIGHTS, EVAL_PROMPTS, EVAL_SCORED)
     stop, health = Stop(), Health()
     ask_on_signal(stop)
     reported = _Reported(Fleet(revealed(settings.redis_url), run.name), request.environment)

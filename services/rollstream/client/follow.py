@@ -37,7 +37,7 @@ _SPARE_SECONDS = 60.0
 
 @dataclass(kw_only=True)
 class Follower:
-    """Evaluates the newest version whenever `every` more are published, and adds the results to a file.
+    """Evaluates the newest version whenever another multiple of `every` is passed, and adds the results to a file.
 
     `request` says what to evaluate; its version is replaced. `told` gets each result once it is in the file.
     """
@@ -52,6 +52,7 @@ class Follower:
     def follow(self, stop: Stop) -> None:
         """Go on until `stop` is asked. Raises what `evaluate` and `Results.add` raise, and `BrokerError`."""
         published = PublishedVersions(self.run)
+        self.health.check("evaluation", True, "no version was evaluated yet")
         newest: int | None = None
         while not stop.is_asked:
             self.health.heartbeat("loop", max_age_seconds=self.request.deadline_seconds + _SPARE_SECONDS)

@@ -36,7 +36,7 @@ class EvaluateOptions(CommandOptions):
         json_schema_extra={"opposite": "once"},
         description="Evaluate versions as they are published, until SIGTERM or Ctrl-C.",
     )
-    every: int = Field(default=1, ge=1, description="With --follow: only when so many more versions are published.")
+    every: int = Field(default=1, ge=1, description="With --follow: only when versions pass another multiple of this.")
     output: Path | None = Field(
         default=None,
         json_schema_extra=FILE,
