@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from rollstream.cli.main import cli
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.process.files import held
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.pipeline.run import run_training
 from rollstream.training.pipeline.settings import TrainSettings
@@ -169,6 +170,11 @@ def rewards_of(text):
     Path("train.toml").write_text(text)
     asyncio.run(run_training(TrainSettings.read(Path("train.toml")), print))
     return [json.loads(line)["reward_mean"] for line in Path("run/rl/metrics.jsonl").read_text().splitlines()]
+
+
+def test_an_output_that_another_process_writes_is_refused(directory):
+    with held(Path("run")), pytest.raises(ConfigurationError, match="another process writes run"):
+        trained()
 
 
 def test_prompts_may_come_from_a_file_and_the_environment_scores(directory, caplog):

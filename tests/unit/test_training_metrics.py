@@ -88,7 +88,7 @@ def test_numbers_that_are_not_finite_are_texts_that_float_reads(tmp_path):
 
 
 def test_there_is_no_end_of_the_lines(tmp_path):
-    """The document's own logger says nothing from the millionth line on; here all lines are alike."""
+    """The millionth line is like any other."""
     logger = JSONLLogger(tmp_path)
     logger.path.write_bytes(b'{"step": 0}\n' * 1_000_000)
     logger.log({}, step=1_000_000)

@@ -21,7 +21,7 @@ def checkpoint(tmp_path):
 
 
 class OwnEngine:
-    """An engine of a user's own: only the document's method. `before`: what it waits for."""
+    """An engine of a user's own, with the one method that it needs. `before`: what it waits for."""
 
     def __init__(self, answer=None, before=None):
         self.answer, self.before, self.paths = answer or {"success": True}, before, []

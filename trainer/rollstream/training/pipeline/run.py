@@ -9,7 +9,7 @@ its output stands. What is wrong with settings or checkpoints is told before a m
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from rollstream.engines.model_directory import read_config
 from rollstream.engines.model_names import model_directory
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Environment
+from rollstream.process.files import held
 from rollstream.process.terminal import Say
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.datasets.data_buffer import DataBuffer
@@ -44,10 +45,10 @@ _RL: Final = "rl"
 async def run_training(settings: TrainSettings, say: Say) -> Path:
     """Train, and return the newest checkpoint. Cancelled, it writes one of the steps that are done, and says so.
 
-    `say` is told what begins, each step that is logged, and what is there at the end. Raises `ConfigurationError`, and
-    what the loops raise.
+    `say` is told what begins, each step that is logged, and what is there at the end. Raises `ConfigurationError`, also
+    if another process writes the same output, and what the loops raise.
     """
-    with joined(settings) as processes:
+    with joined(settings) as processes, nullcontext() if processes.rank else held(settings.output):
         told = say if processes.rank == 0 else _to_nobody
         newest = model_directory(settings.model)
         refuse_unfit(settings, newest)
@@ -57,7 +58,7 @@ async def run_training(settings: TrainSettings, say: Say) -> Path:
             if settings.mode != "sft" and settings.rl is not None:
                 newest = await _rl(settings, settings.rl, newest, told)
         except asyncio.CancelledError:
-            told("stopped: a checkpoint holds the steps that are done, and the same command goes on from it")
+            told("stopped: the same command goes on after the steps that are done")
             raise
         told(f"trained: {newest}")
         return newest
