@@ -15,7 +15,7 @@ from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated, Turn
 from rollstream.schemas.scored import RolloutScored
 from rollstream.training.learning.bounds import ModelBounds
-from rollstream.training.learning.turns import chains, first_tokens
+from rollstream.training.learning.turns import chains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +151,33 @@ def training_samples(
         "max_tokens": min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
         "policy_lag": lag,
     }
-    return tuple(_sample(rollout, chain, trained, common) for chain in chains(rollout, bounds.max_rollout_tokens))
+    samples: list[TrainingSample] = []
+    of_turn: dict[int | None, TrainingSample] = {}
+    for chain in chains(rollout, bounds.max_rollout_tokens):
+        turns = [rollout.turns[number] for number in chain]
+        # What it extends is an earlier turn, whose tokens are the first ones of a sample that is there by now.
+        samples.append(_sample(rollout, turns, _prompt(turns[0], of_turn), trained, common))
+        of_turn.update(dict.fromkeys(chain, samples[-1]))
+    return tuple(samples)
+
+
+def _prompt(turn: Turn, of_turn: Mapping[int | None, TrainingSample]) -> npt.NDArray[np.int32]:
+    """What the model was given before the turn's first sampled token."""
+    count = turn.prefix_tokens
+    if not count:
+        return turn.prompt_token_ids
+    extended = of_turn[turn.prefix_turn]
+    sampled = extended.token_ids[: max(0, count - len(extended.prompt_token_ids))]
+    return np.concatenate([extended.prompt_token_ids[:count], sampled, turn.prompt_token_ids])
 
 
 def _sample(
-    rollout: RolloutGenerated, chain: Sequence[int], trained: TrainedTokens, common: Mapping[str, Any]
+    rollout: RolloutGenerated,
+    turns: Sequence[Turn],
+    prompt: npt.NDArray[np.int32],
+    trained: TrainedTokens,
+    common: Mapping[str, Any],
 ) -> TrainingSample:
-    turns = [rollout.turns[number] for number in chain]
-    prompt = turns[0].prompt_token_ids
-    if turns[0].prefix_tokens:
-        prompt = np.concatenate([first_tokens(rollout.turns, turns[0].prefix_turn, turns[0].prefix_tokens), prompt])
     if not len(prompt):
         raise BadMessageError(f"rollout {rollout.rollout_id} has an empty prompt: nothing predicts its first token")
     versions = _laid_out(turns, _versions, -1)

@@ -4,11 +4,6 @@ What a turn extends is a stranger's word (`prefix_turn`, `prefix_tokens`), so it
 are all that the model saw when it ended: its prefix, its own prompt tokens and what it sampled.
 """
 
-from collections.abc import Sequence
-
-import numpy as np
-import numpy.typing as npt
-
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated, Turn
@@ -46,17 +41,6 @@ def chains(rollout: RolloutGenerated, max_tokens: int = MAX_SAMPLE_TOKENS) -> li
             f"{max_tokens}: let its turns branch less, or raise learning.max_rollout_tokens"
         )
     return found
-
-
-def first_tokens(turns: Sequence[Turn], number: int | None, count: int) -> npt.NDArray[np.int32]:
-    """[count] the first tokens of turn `number`, whose prefix exists."""
-    pieces: list[npt.NDArray[np.int32]] = []
-    while number is not None and count:
-        turn = turns[number]
-        own = np.concatenate([turn.prompt_token_ids, turn.token_ids])
-        pieces.append(own[: max(0, count - turn.prefix_tokens)])
-        number, count = turn.prefix_turn, min(count, turn.prefix_tokens)
-    return np.concatenate([np.zeros(0, dtype=np.int32), *reversed(pieces)])
 
 
 def _refuse_unknown_prefix(rollout: RolloutGenerated, number: int) -> None:
