@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rollstream.environments.pool.pool import PoolBounds, ScoringPool
+from rollstream.environments.pool.pool import CHUNK_SAMPLES, PoolBounds, ScoringPool
 from rollstream.environments.pool.verdicts import REWARD_AT_TIMEOUT, ScoringSample, Verdict, read_answer
 from rollstream.environments.rubric import RewardInput
 from rollstream.process.masking import SECRETS
@@ -98,8 +98,9 @@ def test_a_sample_whose_scoring_takes_too_long_gets_the_reward_of_the_settings_a
 
 
 def test_a_reward_for_samples_that_hang_does_not_put_their_environment_first() -> None:
-    hanging, others = ordered(*["sleep 3600"] * 30), ordered("", environment="Generous")
-    bounds = PoolBounds(sample_seconds=0.5, load_seconds=10.0, batch_seconds=4.0, rewards_at_timeout={NAME: 0.0})
+    # More chunks of one hanging sample each than a batch has time for.
+    hanging, others = ordered(*["sleep 3600"] * 16 * CHUNK_SAMPLES), ordered("", environment="Generous")
+    bounds = PoolBounds(sample_seconds=0.5, load_seconds=10.0, batch_seconds=6.0, rewards_at_timeout={NAME: 0.0})
 
     async def score() -> list[Verdict | None]:
         async with ScoringPool(bounds, declared()) as pool:
