@@ -181,7 +181,7 @@ def test_a_non_finite_gradient_skips_the_step_and_leaves_the_weights(model_path,
     assert not train_step(learner, eight_samples(), step=1).skipped
 
 
-def test_a_restored_backend_takes_the_same_next_step_bit_for_bit(model_path, tmp_path):
+def test_a_restored_learner_takes_the_same_next_step_bit_for_bit(model_path, tmp_path):
     learner = a_learner(model_path, minibatches=2, warmup_steps=10)
     for step in range(3):
         train_step(learner, eight_samples(), step=step)

@@ -1,7 +1,7 @@
 """Checkpoints: what a trainer restarts from. Each is a directory `<version>-<incarnation>/`, written once: three parts.
 
 One that no surviving ledger entry names is as absent.
-The state of the training backend (model, optimizer), the trainer's position in the topics that it reads, and what it
+The state of the learner (model, optimizer), the trainer's position in the topics that it reads, and what it
 knew of the run's history, so that the next trainer reads only what came since.
 """
 
@@ -123,5 +123,5 @@ def read_position(directory: Path) -> Position:
 
 
 def state_directory(directory: Path) -> Path:
-    """Where a checkpoint keeps the backend's state."""
+    """Where a checkpoint keeps the learner's state."""
     return directory / _STATE

@@ -53,7 +53,7 @@ class AdmissionRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admitted:
-    """A group to train on: its completed samples in order of sample_index, as scored and as the backend takes them.
+    """A group to train on: its completed samples in order of sample_index, as scored and as the learner takes them.
 
     There are more of the latter where turns branch: a rollout's follow one another.
     """
