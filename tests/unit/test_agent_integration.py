@@ -119,7 +119,7 @@ def test_an_agent_answers_and_the_environment_scores(tmp_path):
     assert {sample.reward for sample in samples} == {0.0, 1.0}
     for sample in samples:
         assert sample.prompt is SORT
-        assert sample.reward == float(sample.response == "01259")
+        assert sample.reward == float(sample.response == "01259") == sample.metadata["components"]["exact_match"]
         first = sample.loss_mask.index(1.0)
         assert engine.detokenize(ids(*sample.tokens[:first])) == "52910="
         assert engine.detokenize(ids(*sample.tokens[first:])) == sample.response

@@ -19,6 +19,7 @@ from rollstream.process.files import held
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.pipeline.run import run_training
 from rollstream.training.pipeline.settings import TrainSettings
+from tests.harness import unruly_environment as unruly
 from tests.harness.fake_openai import fake_openai
 from tests.harness.late import Late
 
@@ -170,6 +171,18 @@ def rewards_of(text):
     Path("train.toml").write_text(text)
     asyncio.run(run_training(TrainSettings.read(Path("train.toml")), print))
     return [json.loads(line)["reward_mean"] for line in Path("run/rl/metrics.jsonl").read_text().splitlines()]
+
+
+def test_answers_that_hang_a_verifier_get_the_reward_that_the_settings_give_them_and_are_counted(directory):
+    orders = ("give 0.5", "sleep 60")
+    rows = [{"prompt": f"{n}=", "metadata": {"order": order}} for n, order in enumerate(orders)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    late = 'dataset = "rows.jsonl"\nscoring_seconds = 0.3\nreward_at_timeout = -1.0'
+    text = FILE.format(mode="rl", sft_steps=1, rl_steps=1, rl=late).replace("sort_digits", unruly.NAME)
+    rewards = rewards_of(f'{text}[environments.{unruly.NAME}]\npath = "{unruly.PATH}"\n')
+    assert rewards == [(0.5 - 1.0) / 2]
+    [line] = map(json.loads, Path("run/rl/metrics.jsonl").read_text().splitlines())
+    assert line["reward_component/reward_at_timeout"] == 0.5
 
 
 def test_an_output_that_another_process_writes_is_refused(directory):

@@ -5,7 +5,7 @@ The ids are the engine's, token for token; nothing is tokenized again. `AgentRol
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import count
 from typing import Any, Final
 
@@ -85,7 +85,7 @@ class AgentRollouts:
     """A `generate_fn`: an agent answers each prompt on an engine, and an environment's rubric scores the answer.
 
     A prompt is a text, messages, or a row (`rows/README.md` says which columns are read). Without a `pool` samples
-    have no reward. With a seed in `sampling` each sample has the next one.
+    have no reward; with one, their metadata have its `components`. With a seed in `sampling` each sample has the next.
     """
 
     runner: SampleRunner
@@ -112,21 +112,17 @@ class AgentRollouts:
         if rollout.status is not Status.COMPLETED:
             kind = ConfigurationError if rollout.status is Status.FAILED else EngineError
             raise kind(f"{str(prompt)[:200]!r} is {rollout.status.value}: {rollout.failure}")
-        found = samples_of(rollout, await self._reward(rollout), prompt)
+        verdict = None if self._scores is None else await self._scores.verdict(ScoringSample.of(rollout))
+        if verdict is not None and verdict.reward is None:
+            raise EngineError(f"no reward: {verdict.failure}")
+        found = samples_of(rollout, None if verdict is None else verdict.reward, prompt)
         if len(found) != 1:
             raise ConfigurationError(
                 f"the turns of agent {self.agent.name!r} branched into {len(found)} samples of one prompt, a batch of "
                 "rollouts has one: take an agent whose turns extend each other, or the online trainer"
             )
-        return found[0]
-
-    async def _reward(self, rollout: RolloutGenerated) -> float | None:
-        if self._scores is None:
-            return None
-        verdict = await self._scores.verdict(ScoringSample.of(rollout))
-        if verdict.reward is None:
-            raise EngineError(f"no reward: {verdict.failure}")
-        return verdict.reward
+        components = {} if verdict is None else {"components": dict(verdict.components)}
+        return replace(found[0], metadata={**found[0].metadata, **components})
 
     def _submitted(self, prompt: Prompt) -> PromptSubmitted:
         row: dict[str, Any] = prompt if isinstance(prompt, dict) else {"prompt": prompt}

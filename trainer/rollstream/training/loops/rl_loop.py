@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollstream.schemas.errors import ConfigurationError, EngineError, RewardError
+from rollstream.schemas.ledger import REWARD_COMPONENT
 from rollstream.training.backends.batch import padded
 from rollstream.training.backends.protocol import Metrics, TrainingBackend
 from rollstream.training.datasets.data_buffer import DataBuffer
@@ -130,12 +131,18 @@ def _rollout_metrics(batch: RolloutBatch, step: int) -> Metrics:
         "response_length_mean": sum(batch.response_lengths) / num_rows,
         "groups_dropped": float(sum(batch.metadata.get("dropped", {}).values())),
     }
-    tags = [tag.get("weight_version") for tag in batch.metadata.get("sample_metadata", [])]
-    versions = [version for version in tags if isinstance(version, int)]
+    tags = batch.metadata.get("sample_metadata", [])
+    versions = [version for tag in tags if isinstance(version := tag.get("weight_version"), int)]
     if versions:
         # Step n trains the weights that n - 1 steps have made.
         metrics["policy_lag_mean"] = step - 1 - sum(versions) / len(versions)
         metrics["policy_lag_max"] = float(step - 1 - min(versions))
+    for tag in tags:
+        components = tag.get("components")
+        for name, value in components.items() if isinstance(components, Mapping) else ():
+            # The mean over all rows: of what few samples have, such as a reward at a timeout, it is a share.
+            key = f"{REWARD_COMPONENT}{name}"
+            metrics[key] = metrics.get(key, 0.0) + float(value) / num_rows
     return metrics
 
 

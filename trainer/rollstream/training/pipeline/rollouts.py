@@ -44,6 +44,7 @@ async def agent_rollouts(settings: TrainSettings, table: RlTable, engine: Engine
         num_processes=table.num_scoring_processes,
         sample_seconds=table.scoring_seconds,
         batch_seconds=load_seconds + 2 * table.scoring_seconds,
+        rewards_at_timeout={} if table.reward_at_timeout is None else {table.environment: table.reward_at_timeout},
     )
     async with ScoringPool(bounds, settings.environments) as pool:
         runner = SampleRunner(

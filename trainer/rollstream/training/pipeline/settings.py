@@ -10,7 +10,7 @@ from rollstream.process.masking import SECRETS, secrets_in
 from rollstream.process.settings.declared import Declarations
 from rollstream.process.settings.errors import Sources, explained
 from rollstream.process.settings.run_file import RunFile
-from rollstream.schemas.bounds import MAX_GROUP_SIZE, MIN_TEMPERATURE
+from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_REWARD, MIN_TEMPERATURE
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.learning.settings import LearningSettings
 
@@ -104,6 +104,12 @@ class RlTable(_Table):
     sample_seconds: float = Field(default=600.0, gt=0, le=86400, description="Deadline of one sample")
     num_scoring_processes: int = Field(default=1, ge=1, le=256, description="Processes that score")
     scoring_seconds: float = Field(default=5.0, gt=0, le=3600, description="Deadline of one score")
+    reward_at_timeout: float | None = Field(
+        default=None,
+        ge=-MAX_REWARD,
+        le=MAX_REWARD,
+        description="Reward of an answer whose score takes longer; default: another answer is sampled instead of it",
+    )
     learning: LearningSettings = Field(
         default_factory=LearningSettings, description="Loss, advantages, optimizer and device"
     )
