@@ -115,7 +115,7 @@ def test_a_sample_without_a_token_at_its_deadline_is_unresolved_and_no_error_of_
     before, engine = engine_errors(), CountingEngine(settings(tmp_path, 10.0))
     (sample,) = handled(engine, a_prompt(group_size=1), deadline_seconds=0.01)
     assert sample.status is Status.UNRESOLVED
-    assert str(sample.failure).startswith("deadline: ")
+    assert str(sample.failure).startswith("deadline: not done within 0.01 s")
     assert sample.turns == ()
     assert engine_errors() == before
     assert engine.num_asked == 1, "there is no time for another try"

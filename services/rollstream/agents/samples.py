@@ -71,22 +71,23 @@ class SampleRunner:
     async def _outcome(
         self, prompt: PromptSubmitted, index: int, attempt_id: str
     ) -> tuple[Status, Failure | None, tuple[Turn, ...]]:
+        late = f"not done within {self.bounds.deadline_seconds} s"
+        ends_at = time.monotonic() + self.bounds.deadline_seconds
         try:
             _refuse_truncated_distribution(prompt)
-            ends_at = time.monotonic() + self.bounds.deadline_seconds
             with requests_end_at(ends_at):
                 async with asyncio.timeout(self.bounds.deadline_seconds + self.bounds.grace_seconds):
                     turns = await self._turns_with_retries(prompt, index, attempt_id)
         except FailedSampleError as error:
             return Status.FAILED, failure_of(FailureCode(error.code), error), ()
         except TimeoutError:
-            late = f"not done within {self.bounds.deadline_seconds} s"
             return Status.UNRESOLVED, Failure(code=FailureCode.DEADLINE, message=late), ()
         # A dead engine answers no other sample either: its error must not end as an unresolved sample.
         except EngineDeadError:
             raise
         except EngineLateError as error:
-            return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, error), ()
+            said = EngineLateError(f"{late}: {error}") if is_over(ends_at) else error
+            return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, said), ()
         except EngineError as error:
             return Status.UNRESOLVED, failure_of(FailureCode.ENGINE, error), ()
         return Status.COMPLETED, None, turns
