@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.bus.reader import TopicReader
+from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.health import Health
 from rollstream.producers.curriculum import Curriculum
 from rollstream.producers.loop import Producer
@@ -24,6 +25,7 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.topics import PRODUCERS
 from tests.harness.builders import an_entry
 from tests.harness.forking import start_command
+from tests.harness.processes import StartedProcess
 from tests.harness.producer_runs import DEADLINE_SECONDS, Run, RunningProducer, producing
 from tests.harness.waits import wait_until
 
@@ -94,21 +96,27 @@ def answered(run: Run, num_groups: int, *, num_before: int = 0) -> None:
     wait_for_open(run, num_before + num_groups)
 
 
-def story(run: Run, path: Path, num_groups: int, kill_after: Sequence[int] = ()) -> list[tuple[str, int]]:
-    """Which task was posed in which epoch; the producer is killed once so many groups have closed."""
+def story(
+    run: Run, path: Path, num_groups: int, *, kill_after: Sequence[int] = (), crash_at: str = ""
+) -> list[tuple[str, int]]:
+    """Which task was posed in which epoch; the producer is killed once so many groups have closed, or at a place."""
     config = run.directory / "rollstream.toml"
     config.write_text(
         f'run = "{run.name}"\n[kafka]\nbootstrap_servers = "{run.kafka.bootstrap_servers}"\n'
         f'[producer]\nsource = "jsonl"\npath = "{path}"\nshare = {SHARE}\ngroup_size = 2\n[producer.curriculum]\n'
     )
-    log = run.directory / "producer.log"
-    producer = start_command("producer", "--config", str(config), log=log)
+
+    def start(**env: str) -> StartedProcess:
+        return start_command("producer", "--config", str(config), log=run.directory / "producer.log", env=env)
+
+    producer = start(**{CRASH_AT: crash_at})
     try:
         for num_closed in range(0, num_groups, SHARE):
             close(run, wait_for_open(run, num_closed))
             if num_closed in kill_after:
-                producer.kill()
-                producer = start_command("producer", "--config", str(config), log=log)
+                # One that is to crash does so at the next batch.
+                producer.wait() if crash_at else producer.kill()
+                producer = start()
         wait_for_open(run, num_groups)
         assert producer.terminate() == 0
     finally:
@@ -141,7 +149,10 @@ def test_a_killed_producer_poses_what_one_that_was_never_killed_poses(
         whole = story(run, path, num_groups)
     with a_run(kafka, f"{topic_prefix}-b", tmp_path / "b") as run:
         killed = story(run, path, num_groups, kill_after=(0, 9, 12, 24, 33))
-    assert killed == whole
+    with a_run(kafka, f"{topic_prefix}-c", tmp_path / "c") as run:
+        # The second batch of the second pass is submitted, and not noted. The first pass has four batches.
+        crashed = story(run, path, num_groups, kill_after=(12,), crash_at="batch_submitted:6")
+    assert killed == crashed == whole
     assert len(set(whole)) == len(whole), "no task comes twice in an epoch"
     first, *others = ([name for name, epoch in whole if epoch == number] for number in range(whole[-1][1]))
     assert sorted(first) == sorted(NAMES)

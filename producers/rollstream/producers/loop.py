@@ -47,6 +47,7 @@ from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import sending
 from rollstream.history.passing import skipped_by
+from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.process.tracing.begin import require_tracing, tracing_of
@@ -273,6 +274,8 @@ class Producer:
                     prompts = self._new_prompts()
                     batch = list(islice(prompts, self._room))
             self._publish(publisher, batch)
+            if batch:
+                crash_point("batch_submitted")
             if batch or saved_offset != self._credit.ledger_offset:
                 self._save(publisher)
                 saved_offset = self._credit.ledger_offset
