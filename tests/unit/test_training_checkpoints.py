@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import threading
@@ -10,8 +11,9 @@ import threading
 import pytest
 
 from rollstream.local.tiny_model import write_tiny_model
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, MachineError
 from rollstream.training.learning.settings import LearningSettings
+from tests.harness.full_disk import room_for
 from tests.harness.late import Late
 
 torch = Late("torch")
@@ -68,6 +70,12 @@ def test_a_checkpoint_has_the_documents_files_and_what_was_said_of_it(tmp_path):
     assert (metadata["step"], metadata["metrics"]) == (3, {"loss": 0.5, "buffer": {"epoch": 1}})
 
 
+def test_metrics_that_are_not_finite_are_texts_in_a_checkpoint_as_in_the_log(tmp_path):
+    with a_toy(tmp_path) as backend:
+        path = saved(backend, 1, {"loss": math.nan, "grad_norm": math.inf, "lr": 0.1})
+        assert load(backend, path)["metrics"] == {"loss": "NaN", "grad_norm": "Infinity", "lr": 0.1}
+
+
 def test_a_restored_backend_goes_on_as_if_it_had_not_stopped(model_path, tmp_path):
     with a_backend(model_path, tmp_path) as backend:
         losses(backend, 3)
@@ -94,13 +102,24 @@ def test_a_write_that_fails_leaves_the_former_checkpoint_and_no_new_name(tmp_pat
     with a_toy(tmp_path) as backend:
         saved(backend, 1, {"try": 1})
         with pytest.raises(ValueError, match="JSON"):
-            saved(backend, 1, {"try": float("nan")})
+            saved(backend, 1, {"try": [float("nan")]})
         broken = {**backend.learner.snapshot(), "settings": threading.Lock()}
     for step in (1, 2):
         with pytest.raises(TypeError, match="lock"):
             checkpoints.write_checkpoint(tmp_path, step, broken, {"step": step}, None)
     assert [path.name for path in tmp_path.iterdir()] == ["step_1"]
     assert json.loads((tmp_path / "step_1" / "metadata.json").read_text())["metrics"] == {"try": 1}
+
+
+@pytest.mark.parametrize("room", [20_000, 60_000])
+def test_a_full_disk_is_told_as_one_whichever_file_meets_it_and_leaves_no_checkpoint(model_path, tmp_path, room):
+    """Weights as safetensors take 50 kB, and the optimizer's state 100 kB."""
+    with a_backend(model_path, tmp_path) as backend:
+        losses(backend, 1)
+        with room_for(room), pytest.raises(MachineError, match=r"step_1.*make room"):
+            saved(backend, 1)
+        assert list(tmp_path.iterdir()) == []
+        assert {file.name for file in saved(backend, 1).iterdir()} >= {"model.safetensors", "optimizer.bin"}
 
 
 def test_a_checkpoint_is_a_model_directory_that_engines_load(model_path, tmp_path):
@@ -152,12 +171,26 @@ def test_a_pickle_with_code_is_refused_and_named(tmp_path, name):
     assert "system" in str(refused.value)
 
 
+def changed(path, **values):
+    state = torch.load(path / "optimizer.bin", weights_only=True)
+    torch.save({**state, **values}, path / "optimizer.bin")
+
+
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
         (lambda path: (path / "metadata.json").unlink(), "metadata.json"),
         (lambda path: (path / "metadata.json").write_text("{"), "metadata.json"),
         (lambda path: (path / "metadata.json").write_text("[]"), "step"),
+        (lambda path: (path / "metadata.json").write_text("[" * 200_000), "metadata.json"),
+        (lambda path: (path / "metadata.json").write_text('{"step": -1}'), "-1"),
+        (lambda path: (path / "metadata.json").write_text('{"step": true}'), "True"),
+        (lambda path: (path / "metadata.json").write_text(f'{{"step": {10**18}}}'), "step_1"),
+        (lambda path: (path / "metadata.json").write_text('{"step": 1, "metrics": [1]}'), "metrics"),
+        (lambda path: (path / "metadata.json").write_text('{"step": 1, "metrics_of_processes": 3}'), "metrics"),
+        (lambda path: (path / "metadata.json").write_text('{"step": 1, "metrics_of_processes": [3]}'), "metrics"),
+        (lambda path: changed(path, num_updates="x"), "integer"),
+        (lambda path: changed(path, random=[]), "range"),
         (lambda path: (path / "pytorch_model.bin").write_bytes(b"PK"), "pytorch_model.bin"),
         (shutil.rmtree, "pytorch_model.bin"),
     ],

@@ -1,11 +1,14 @@
 """Model directories that transformers and vLLM load: read at the start, written for every weight version."""
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
@@ -46,19 +49,30 @@ def save_model(
 ) -> None:
     """Write weights as safetensors in `dtype`, config, and the tokenizer files of `tokenizer_from` into `path`.
 
-    `state`: the whole weights of a model that holds only a part of them.
+    `state`: the whole weights of a model that holds only a part of them. Raises `OSError`, as for a full disk.
     """
     path.mkdir(parents=True, exist_ok=True)
     if state is None and dtype is model.dtype:
-        model.save_pretrained(path)
+        _save_pretrained(model, path)
     else:
-        model.save_pretrained(path, state_dict=_cast(state or model.state_dict(), dtype))
+        _save_pretrained(model, path, state_dict=_cast(state or model.state_dict(), dtype))
         _name_dtype(path / "config.json", dtype)
     if tokenizer_from is None:
         return
     for pattern in _TOKENIZER_FILES:
         for file in tokenizer_from.glob(pattern):
             shutil.copyfile(file, path / file.name)
+
+
+def _save_pretrained(model: PreTrainedModel, path: Path, **weights: Any) -> None:
+    try:
+        model.save_pretrained(path, **weights)
+    except SafetensorError as error:
+        # It tells of a full disk in words alone.
+        found = re.search(r"\(os error ([0-9]+)\)", str(error))
+        if found is None:
+            raise
+        raise OSError(int(found[1]), os.strerror(int(found[1])), str(path)) from error
 
 
 def _cast(state: dict[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
