@@ -315,6 +315,24 @@ def test_a_function_that_hangs_is_given_up_after_its_deadline(function: str) -> 
         asyncio.run(manager.generate_batch())
 
 
+async def cancels_itself(_: Any) -> Any:
+    raise asyncio.CancelledError
+
+
+def takes_from_nothing(_: Any) -> Any:
+    return next(iter([]))
+
+
+@pytest.mark.parametrize("raises", [cancels_itself, takes_from_nothing])
+@pytest.mark.parametrize("function", ["generate_fn", "reward_fn"])
+def test_a_function_that_cancels_itself_or_comes_to_an_iterators_end_has_failed(function: str, raises: Any) -> None:
+    """Neither ends the run as Ctrl-C would, nor is asked for ever, nor waited for until its deadline."""
+    given = {"generate_fn": answers_at_once, function: raises}
+    manager = a_manager(given.pop("generate_fn"), max_attempts=2, **given)
+    with pytest.raises((EngineError, RewardError), match=rf"{function} failed 2 times.*(cancelled|StopIteration)"):
+        asyncio.run(asyncio.wait_for(manager.generate_batch(), 60))
+
+
 def test_a_sync_function_that_hangs_is_given_up_and_never_called_beside_itself() -> None:
     goes_on, calls = threading.Event(), []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tenacity import AsyncRetrying
 
-from rollstream.schemas.errors import EngineLateError
+from rollstream.schemas.errors import EngineError, EngineLateError
 from rollstream.training.rollout_gen.groups import given_up, may_pass, retrying, with_own_reward, with_reward
 from rollstream.training.types import RolloutConfig, Sample, ScoreFn
 
@@ -44,11 +44,16 @@ class FunctionCalls:
         return await _side_by_side([scored(sample) for sample in samples])
 
     async def called(self, name: str, function: Callable[[Any], Any], argument: Any) -> Any:
-        """What a function answers. Raises `EngineLateError` past `timeout`."""
+        """What a function answers. Raises `EngineLateError` past `timeout`, `EngineError` if it cancelled itself."""
         try:
             async with asyncio.timeout(self._config.timeout) as deadline:
                 answer = function(argument) if is_async(function) else await self._in_thread(function, argument)
                 return await answer if isawaitable(answer) else answer
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise EngineError(f"{name} was cancelled, by nobody outside it") from error
         except TimeoutError as error:
             if not deadline.expired():
                 raise
@@ -63,6 +68,9 @@ class FunctionCalls:
                 if answer.set_running_or_notify_cancel():
                     try:
                         answer.set_result(function(argument))
+                    except StopIteration as error:
+                        # No future takes it: it would never come to whoever waits.
+                        answer.set_exception(RuntimeError(f"{error!r} was raised where an iterator was empty"))
                     except BaseException as error:  # noqa: BLE001 (raised to whoever waits for the answer)
                         answer.set_exception(error)
 
