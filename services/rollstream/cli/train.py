@@ -1,7 +1,10 @@
 """`rollstream train`: SFT, RL, or RL from the newest checkpoint of SFT, as a file says."""
 
 import asyncio
+import signal
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -22,6 +25,13 @@ def _explain(context: click.Context, _parameter: click.Parameter, value: bool) -
     context.exit()
 
 
+async def _stopped_by_sigterm(training: Coroutine[Any, Any, Path]) -> None:
+    """As Ctrl-C stops it, which asyncio sees to."""
+    task = asyncio.ensure_future(training)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
+
+
 @click.command("train")
 @click.argument("config", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
@@ -30,8 +40,8 @@ def _explain(context: click.Context, _parameter: click.Parameter, value: bool) -
 def command(config: Path) -> None:
     """Train a model by SFT, RL, or both, in one process and without Kafka. CONFIG is a TOML file.
 
-    It names `mode` (sft, rl or sft+rl), `model` and `output`, and has a table [sft], [rl], or both. Ctrl-C writes a
-    checkpoint, and the same command goes on from it.
+    It names `mode` (sft, rl or sft+rl), `model` and `output`, and has a table [sft], [rl], or both. Ctrl-C or
+    SIGTERM writes a checkpoint, and the same command goes on from it.
     """
     from rollstream.training.pipeline.run import run_training
     from rollstream.training.pipeline.settings import TrainSettings
@@ -39,4 +49,7 @@ def command(config: Path) -> None:
     settings = TrainSettings.read(config)
     configure_logging("train")
     expect_many_objects()
-    asyncio.run(run_training(settings, say))
+    try:
+        asyncio.run(_stopped_by_sigterm(run_training(settings, say)))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

@@ -4,7 +4,8 @@
     output/rl/checkpoints/step_N/    of RL, beside output/rl/metrics.jsonl
 
 Each step_N is also the directory of a model, which transformers, vLLM and SGLang load. The same command goes on where
-its output stands. What is wrong with settings or checkpoints is told before a model is loaded.
+its output stands, which one process writes at a time. What is wrong with settings or checkpoints is told before a
+model is loaded.
 """
 
 import asyncio
