@@ -67,11 +67,17 @@ class JSONLLogger:
             os.fsync(self._stream.fileno())
 
 
+def finite_or_text(value: Any) -> Any:
+    """The value, or its name if it is a number that is not finite, which JSON has no words for; `float` reads it."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
 def _json_value(name: str, value: Any) -> Any:
     if getattr(value, "shape", None) == ():  # a scalar of numpy or torch
         value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    value = finite_or_text(value)
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"metric {name!r} is a {type(value).__name__}: log numbers or texts, one value a name")

@@ -10,6 +10,7 @@ import pickle
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from reprlib import repr as shown
 from typing import Any, Final
 
 import torch
@@ -81,17 +82,30 @@ def read_metadata(path: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > _LARGEST_METADATA_BYTES:
             raise ValueError(f"it is over {_LARGEST_METADATA_BYTES} bytes")
-        metadata = json.loads(file.read_text())
-        if not isinstance(metadata, dict) or not isinstance(metadata.get("step"), int):
-            raise ValueError("it names no step")
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"cannot read {file}: {error}; name another checkpoint") from error
-    return metadata
+        return _checked(json.loads(file.read_text()), path.name)
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigurationError(f"cannot read {file}: {error}; delete {path}, or name another checkpoint") from error
 
 
 def read_snapshot(path: Path) -> dict[str, Any]:
     """The learner's snapshot in the checkpoint at `path`, tensors on the CPU; raises `ConfigurationError`."""
     return {**_load(path / _OPTIMIZER), "model": _load(path / _MODEL)}
+
+
+def _checked(found: object, name: str) -> dict[str, Any]:
+    """The metadata in the directory `name`; raises ValueError for what no backend wrote there."""
+    metadata: dict[str, Any] = found if isinstance(found, dict) else {}
+    step = metadata.get("step")
+    if type(step) is not int or step < 0:
+        raise ValueError(f"its step is {shown(step)}, it must be a whole number from 0")
+    named = STEP_NAME.fullmatch(name)
+    if named and int(named[1]) != step:
+        raise ValueError(f"it is of step {shown(step)}, and the directory is named {name}")
+    metrics = metadata.setdefault("metrics", {})
+    everyones = metadata.get("metrics_of_processes", [metrics])
+    if not isinstance(everyones, list) or not all(isinstance(one, dict) for one in (metrics, *everyones)):
+        raise ValueError(f"its metrics are {shown(metrics)}, they must be values by name")
+    return metadata
 
 
 def _save(values: Mapping[str, Any], file: Path) -> None:
@@ -113,7 +127,9 @@ def _load(file: Path) -> dict[str, Any]:
             f"{file} holds more than tensors and plain values, which may be code, and is not loaded: {error}"
         ) from error
     except (OSError, RuntimeError, EOFError, ValueError) as error:
-        raise ConfigurationError(f"cannot read {file}: {error}; name another checkpoint") from error
+        raise ConfigurationError(
+            f"cannot read {file}: {error}; delete {file.parent}, or name another checkpoint"
+        ) from error
     if not isinstance(loaded, dict):
         raise ConfigurationError(f"{file} holds a {type(loaded).__name__}, not the values of a checkpoint by name")
     return loaded

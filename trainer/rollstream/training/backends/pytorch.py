@@ -22,6 +22,7 @@ from rollstream.training.learning.reference import with_reference_logprobs
 from rollstream.training.learning.samples import TrainingSample
 from rollstream.training.learning.settings import LearningSettings
 from rollstream.training.learning.step_metrics import learning_metrics
+from rollstream.training.metrics import finite_or_text
 
 LossFunction = Callable[..., Tensor]
 """A scalar from the keyword arguments that it takes: `logits` [B, L, V], and what a padded batch holds."""
@@ -179,8 +180,9 @@ def update_metrics(learner: Learner) -> Metrics:
 
 def metadata_of(learner: Learner, step: int, metrics: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """What a checkpoint says of itself; `metrics`: of each process."""
-    others = {"metrics_of_processes": [dict(one) for one in metrics]} if len(metrics) > 1 else {}
-    return {"step": step, "metrics": dict(metrics[0]), **others, "tokenizer_sha256": learner.tokenizer_sha256}
+    everyones = [{name: finite_or_text(value) for name, value in one.items()} for one in metrics]
+    others = {"metrics_of_processes": everyones} if len(metrics) > 1 else {}
+    return {"step": step, "metrics": everyones[0], **others, "tokenizer_sha256": learner.tokenizer_sha256}
 
 
 def load_into(
@@ -205,9 +207,9 @@ def load_into(
         )
     try:
         restore(read_snapshot(path))
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+    except (RuntimeError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"{path} is no checkpoint of this model and optimizer: {error}") from error
-    metrics = metadata.pop("metrics_of_processes", [metadata.get("metrics", {})])
+    metrics = metadata.pop("metrics_of_processes", [metadata["metrics"]])
     return {**metadata, "metrics": metrics[process] if len(metrics) == num_processes else {}}
 
 

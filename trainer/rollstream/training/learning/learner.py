@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import index
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -194,7 +195,7 @@ class Learner:
         self.model.load_state_dict(state["model"])
         restore(self.optimizer, state["optimizer"])
         _log_changes(state["settings"], self.settings)
-        self.num_updates = state["num_updates"]
+        self.num_updates = index(state["num_updates"])
         torch.set_rng_state(state["random"][0])
         for generator_state in state["random"][1:]:
             torch.cuda.set_rng_state(generator_state, self.device)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollstream.schemas.errors import ConfigurationError, EngineError, RewardError
+from rollstream.schemas.errors import BadMessageError, ConfigurationError, EngineError, RewardError
 from rollstream.schemas.ledger import REWARD_COMPONENT
 from rollstream.training.backends.batch import padded
 from rollstream.training.backends.protocol import Metrics, TrainingBackend
@@ -173,5 +173,8 @@ async def _resume(backend: TrainingBackend, rollout_manager: AsyncRolloutManager
             f"{checkpoint} was not written by this loop: it has no state of a rollout manager; load it into the "
             "backend, and leave resume_from out, to begin anew from its weights"
         )
-    rollout_manager.load_state_dict(dict(state))
+    try:
+        rollout_manager.load_state_dict(dict(state))
+    except BadMessageError as error:
+        raise ConfigurationError(f"{checkpoint} does not fit prompts and rollout manager: {error}") from error
     return int(metadata["step"])
