@@ -132,8 +132,8 @@ class LearningSettings(ObjectiveSettings, AdvantageSettings):
     def _referenced(self) -> Self:
         if self.reference_path is not None and not self.kl_coefficient:
             raise ValueError(
-                f"reference_path {self.reference_path} with kl_coefficient 0, so that it is never used: leave "
-                "reference_path out, or set kl_coefficient"
+                "a reference_path with kl_coefficient 0, so that it is never used: leave reference_path out, or set "
+                "kl_coefficient"
             )
         return self
 

@@ -10,7 +10,7 @@ from typing import Any
 from rollstream.engines.model_directory import longest_sequence
 from rollstream.engines.tokenizer import ChatTokenizer, as_chat
 from rollstream.environments.protocol import Environment, Task
-from rollstream.rows.conversation import messages_of, tools_in, tools_of
+from rollstream.rows.conversation import REFERENCE, messages_of, tools_in, tools_of
 from rollstream.rows.row import ReadRow
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import ConfigurationError, UnusableRowError
@@ -88,5 +88,5 @@ def _asked(task: Task) -> dict[str, Any]:
 
 
 def _row(task: Task) -> Prompt:
-    reference = {} if task.reference_answer is None else {"reference_answer": task.reference_answer}
+    reference = {} if task.reference_answer is None else {REFERENCE: task.reference_answer}
     return {**_asked(task), **reference, "metadata": task.metadata}
