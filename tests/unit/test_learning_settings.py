@@ -73,7 +73,7 @@ def test_each_correction_brings_its_own_bounds_unless_the_settings_name_some(cor
         ({"kl_in": "reward", "kl_estimator": "k3"}, ["k3", "k1", "kl_in to 'loss'"]),
         ({"kl_in": "reward"}, ["kl_in 'reward'", "kl_coefficient 0"]),
         ({"kl_estimator": "k2"}, ["kl_estimator 'k2'", "kl_coefficient 0"]),
-        ({"reference_path": "other"}, ["reference_path other", "kl_coefficient 0"]),
+        ({"reference_path": "other"}, ["reference_path", "kl_coefficient 0"]),
         ({"baseline": 0.5}, ["baseline 0.5", "group_mean", "'constant'"]),
         ({"advantages": "reinforce_plus_plus", "scale_advantages": "batch"}, ["'batch'", "reinforce_plus_plus"]),
         ({"advantages": "constant", "scale_advantages": "group"}, ["'group'", "constant", "about 0"]),
