@@ -84,7 +84,7 @@ class RlTable(_Table):
 
     environment: str = Field(description="Gives the prompts, and scores the answers")
     dataset: str | None = Field(default=None, description="Prompts instead of the environment's own, which scores them")
-    num_prompts: int = Field(default=1000, ge=1, description="Prompts of an epoch, the first ones")
+    num_prompts: int = Field(default=10_000, ge=1, description="Prompts of an epoch, the first ones")
     seed: int = Field(default=0, ge=0, le=2**31, description="Of the tasks, their order, and the sampling")
     sync_every: int = Field(default=1, ge=1, description="Steps between two updates of the engine's weights")
     n_samples_per_prompt: int = Field(default=8, ge=1, le=MAX_GROUP_SIZE, description="Samples of a group")
