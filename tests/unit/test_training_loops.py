@@ -185,7 +185,7 @@ def test_an_engine_that_is_down_is_reported_the_others_are_synced_and_its_rollou
     with a_backend(tmp_path, losses.grpo_loss) as backend:
         metrics = rl(backend, Rollouts(engines=engines), 7, engines=engines, sync_every=2)
     assert [engine.loaded for engine in engines] == [[2, 4, 6], [2, 6]]
-    assert [step.get("engines_behind") for step in metrics] == [None, 0, None, 1, None, 0, None]
+    assert [step.get("engines_behind") for step in metrics] == [None, None, 0, 0, 1, 1, 0]
     assert "engine 1 did not load the weights of step 4" in caplog.text
     assert "refused" in caplog.text
     # Step 5 trains what engine 0 sampled with the weights of step 4, and engine 1 with those of step 2.
@@ -193,10 +193,13 @@ def test_an_engine_that_is_down_is_reported_the_others_are_synced_and_its_rollou
     assert metrics[6]["policy_lag_max"] == 0.0
 
 
-def test_where_no_engine_loads_new_weights_the_loop_ends(tmp_path):
-    engines = [ToyEngine(down_at=(2,))]
+def test_where_no_engine_loads_new_weights_the_loop_ends_with_the_step_logged_and_written(tmp_path):
+    engines, logger = [ToyEngine(down_at=(2,))], JSONLLogger(tmp_path)
     with a_backend(tmp_path, losses.grpo_loss) as backend, pytest.raises(EngineError, match=r"step_2.*refused"):
-        rl(backend, Rollouts(engines=engines), 7, engines=engines, sync_every=2)
+        rl(backend, Rollouts(engines=engines), 7, engines=engines, logger=logger, sync_every=2)
+    logger.finish()
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2]
+    assert checkpoints.latest_checkpoint(tmp_path).name == "step_2"
 
 
 class Noting:

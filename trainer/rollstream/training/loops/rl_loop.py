@@ -21,7 +21,7 @@ from rollstream.training.datasets.data_buffer import DataBuffer
 from rollstream.training.learning.advantages import batch_advantages
 from rollstream.training.learning.bounds import ANY_MODEL
 from rollstream.training.learning.settings import AdvantageSettings
-from rollstream.training.loops.steps import is_due, refuse_divergence, update
+from rollstream.training.loops.steps import is_due, note, update
 from rollstream.training.metrics import Logger
 from rollstream.training.rollout_gen.async_rollout_manager import AsyncRolloutManager
 from rollstream.training.types import RLTrainingConfig, RolloutBatch
@@ -45,7 +45,8 @@ async def run_rl_training(
 
     Every `sync_every` steps a checkpoint is written and loaded into the engines; those that are not due by
     `checkpoint_every` are deleted after the next one. An engine that does not load it is told in the log and in
-    `engines_behind`, and gets the next one; rollouts are tagged with its old version where `generate_fn` tags them.
+    `engines_behind` of the steps that follow, and gets the next one; rollouts are tagged with its old version where
+    `generate_fn` tags them.
     `resume_from`: a checkpoint of this loop; its steps count, and no prompt is lost or doubled. When it is cancelled,
     as by Ctrl-C, it writes a checkpoint of the steps that are done, and ends. `advantages`: as in
     `prepare_grpo_batch`. Raises `EngineError` if no engine loads a checkpoint, `BrokenWorldError` once updates are not
@@ -54,8 +55,7 @@ async def run_rl_training(
     if rollout_manager.buffer is not buffer:
         raise ConfigurationError("the rollout manager has another buffer: give run_rl_training the one that it has")
     first = 1 if resume_from is None else await _resume(backend, rollout_manager, resume_from) + 1
-    if resume_from is not None:
-        await _sync(engines, resume_from, first - 1)
+    behind: Metrics = {} if resume_from is None else await _sync(engines, resume_from, first - 1)
     history: list[Metrics] = []
     passing: Path | None = None
     trained_until = first - 1
@@ -66,21 +66,18 @@ async def run_rl_training(
                 prepared = prepare_grpo_batch(batch, config.baseline, advantages)
                 # From here on the backend does this step, whatever becomes of this task.
                 trained_until = step
-                metrics = {**await update(backend, prepared), **_rollout_metrics(batch, step)}
+                metrics = {**await update(backend, prepared), **_rollout_metrics(batch, step), **behind}
+                note(history, metrics, step, config, metrics_logger)
                 is_kept = is_due(step, config.checkpoint_every, config.num_steps)
                 is_synced = bool(engines) and step % config.sync_every == 0
                 if is_kept or is_synced:
                     path = await _save(backend, rollout_manager, step, metrics)
                     if is_synced:
-                        metrics["engines_behind"] = await _sync(engines, path, step)
+                        behind = await _sync(engines, path, step)
                     if passing is not None and passing != path:
                         shutil.rmtree(passing, ignore_errors=True)
                     # A backend of one's own may keep its checkpoints in another way.
                     passing = path if not is_kept and path.name == f"step_{step}" else None
-                history.append(metrics)
-                if metrics_logger is not None and is_due(step, config.log_every, config.num_steps):
-                    metrics_logger.log(metrics, step)
-                refuse_divergence(history)
     except asyncio.CancelledError:
         if trained_until >= first:
             await _save(backend, rollout_manager, trained_until, {})
@@ -150,8 +147,8 @@ async def _save(backend: TrainingBackend, rollout_manager: AsyncRolloutManager, 
     return await backend.save_checkpoint(step, {**metrics, "rollout_manager": rollout_manager.state_dict()})
 
 
-async def _sync(engines: Sequence[WeightEngine], checkpoint: Path, step: int) -> float:
-    """How many engines did not load the checkpoint."""
+async def _sync(engines: Sequence[WeightEngine], checkpoint: Path, step: int) -> Metrics:
+    """Load the checkpoint; gives `engines_behind`, how many engines did not, unless there are none."""
     answers = await sync_weights_to_engines(engines, str(checkpoint))
     failed = [(number, answer) for number, answer in enumerate(answers) if not answer["success"]]
     for number, answer in failed:
@@ -161,7 +158,7 @@ async def _sync(engines: Sequence[WeightEngine], checkpoint: Path, step: int) ->
         raise EngineError(
             f"none of {len(engines)} engines loaded {checkpoint}, so nothing new can be learned: {reasons}"
         )
-    return float(len(failed))
+    return {"engines_behind": float(len(failed))} if engines else {}
 
 
 async def _resume(backend: TrainingBackend, rollout_manager: AsyncRolloutManager, checkpoint: Path) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from rollstream.rows.order import epoch_order
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.backends.protocol import Metrics, TrainingBackend
-from rollstream.training.loops.steps import is_due, refuse_divergence, update
+from rollstream.training.loops.steps import is_due, note, update
 from rollstream.training.metrics import Logger
 from rollstream.training.types import Sample, SFTTrainingConfig
 
@@ -46,12 +46,10 @@ async def run_sft_training(
             batch = {"tokens": [one.tokens for one in chosen], "loss_mask": [one.loss_mask for one in chosen]}
             # From here on the backend does this step, whatever becomes of this task.
             trained_until, num_seen = step, num_seen + len(chosen)
-            history.append({**await update(backend, batch), "num_samples_seen": num_seen})
-            refuse_divergence(history)
-            if metrics_logger is not None and is_due(step, config.log_every, config.num_steps):
-                metrics_logger.log(history[-1], step)
+            metrics = {**await update(backend, batch), "num_samples_seen": num_seen}
+            note(history, metrics, step, config, metrics_logger)
             if is_due(step, config.checkpoint_every, config.num_steps):
-                await backend.save_checkpoint(step, history[-1])
+                await backend.save_checkpoint(step, metrics)
     except asyncio.CancelledError:
         if trained_until >= first:
             await backend.save_checkpoint(trained_until, {"num_samples_seen": num_seen})
