@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from rollstream.client.results import results_at
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, MachineError
+from tests.harness.full_disk import room_for
 
 
 def a_result(version: int, **fields: Any) -> dict[str, Any]:
@@ -68,3 +69,15 @@ def test_one_process_at_a_time_adds_to_a_file(tmp_path: Path) -> None:
         results_at(path),
     ):
         pass
+
+
+def test_a_disk_that_takes_half_a_line_is_an_error_and_the_next_process_cuts_the_half_away(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    with results_at(path) as results:
+        results.add(a_result(3))
+        whole = path.read_bytes()
+        with room_for(len(whole) + 20), pytest.raises(MachineError, match=r"results\.jsonl"):
+            results.add(a_result(5))
+    with results_at(path) as results:
+        assert results.last_version == 3
+    assert path.read_bytes() == whole

@@ -36,9 +36,11 @@ class Results:
         Raises `ConfigurationError` if the file has results under other settings, and what `writable` raises.
         """
         self.refuse_other(result)
-        line = json.dumps(result).encode() + b"\n"
+        rest = json.dumps(result).encode() + b"\n"
         with writable(self._path):
-            self._stream.write(line)
+            # A disk that is nearly full takes a part first, and says so at the next attempt.
+            while rest:
+                rest = rest[self._stream.write(rest) :]
             os.fsync(self._stream.fileno())
         self._last, self.last_version = result, result["weight_version"]
 
