@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rollstream.bus.message import OutRecord
 from rollstream.bus.reader import TopicReader
 from rollstream.process.crash_points import CRASH_AT
 from rollstream.process.health import Health
@@ -19,6 +20,7 @@ from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.identity import file_identity
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.ids import group_id
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted
@@ -174,6 +176,46 @@ def test_a_shuffled_file_gives_the_same_assignment(run: Run, tmp_path: Path) -> 
     with producing(settings_of(run, shuffled)):
         wait_for_open(run, num_before)
     assert pools_in(newest(run), shuffled) == pools
+
+
+def forge(run: Run, record: ProducerProgress) -> None:
+    """Write it under its producer's key, as that producer would."""
+    value = AvroCodec(PRODUCERS).encode(record)
+    run.publisher.publish_soon(
+        OutRecord(topic=PRODUCERS.of(run.name), key=record.producer.encode(), value=value)
+    ).result(DEADLINE_SECONDS)
+
+
+def test_a_stranger_who_names_another_source_costs_neither_the_pass_nor_the_pools(run: Run, tmp_path: Path) -> None:
+    path = a_file(tmp_path / "own.jsonl")
+    with producing(settings_of(run, path)):
+        answered(run, NUM_TASKS + SHARE)
+    true = newest(run)
+    forge(run, true.model_copy(update={"source": "stranger.jsonl@5891b5b522d5", "mark": "0/0", "curriculum": None}))
+    with producing(settings_of(run, path)):
+        pass
+    after = newest(run)
+    assert (after.source, after.mark, after.curriculum) == (true.source, true.mark, true.curriculum)
+
+
+def test_tasks_of_the_source_that_were_never_posed_use_no_credit(run: Run, tmp_path: Path) -> None:
+    path = a_file(tmp_path / "own.jsonl")
+    with producing(settings_of(run, path)):
+        answered(run, NUM_TASKS + SHARE)
+    true = newest(run)
+    mark = read_mark(true.mark)
+    assert mark is not None
+    assert mark.of_pass is not None
+    of_pass = {group_id(run.name, prompt.prompt_id, mark.of_pass.epoch) for prompt in run.prompts}
+    ghosts = of_pass - {prompt.group_id for prompt in run.prompts}
+    assert len(ghosts) >= SHARE
+    forge(run, true.model_copy(update={"open_groups": (*true.open_groups, *sorted(ghosts))}))
+    with producing(settings_of(run, path)):
+        answered(run, SHARE, num_before=NUM_TASKS + SHARE)
+    # Those that are open stay so, where nothing but the source tells that they are real.
+    run.let_prompts_expire()
+    with producing(settings_of(run, path)):
+        run.wait_for(NUM_TASKS + 3 * SHARE)
 
 
 def test_without_the_curriculum_every_task_comes_again_and_none_twice_in_an_epoch(run: Run, tmp_path: Path) -> None:

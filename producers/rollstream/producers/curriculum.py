@@ -45,7 +45,8 @@ class Curriculum:
         self._tasks_digest = _digest(self.names, self._bounds, hashes)
         self._now, self._in_pass = bytearray(len(self._places)), bytearray(len(self._places))
         self._shares = self._shares_in_pass()
-        self._posed: dict[str, int] = {}
+        self._posed: dict[str, int | None] = {}
+        """Groups to the place of their task, None if it is not followed."""
 
     def begin_pass(self) -> None:
         """Fix the pools for the next pass."""
@@ -60,11 +61,9 @@ class Curriculum:
 
     def expect(self, group_id: str, task: str) -> None:
         """Note of which task a group is."""
-        place = self._places.get(_number(task))
-        if place is not None:
-            self._posed[group_id] = place
-            if len(self._posed) > _MOST_POSED:
-                del self._posed[next(iter(self._posed))]
+        self._posed[group_id] = self._places.get(_number(task))
+        if len(self._posed) > _MOST_POSED:
+            del self._posed[next(iter(self._posed))]
 
     def knows(self, group_id: str) -> bool:
         """Whether it is known of which task a group is."""

@@ -167,10 +167,9 @@ class Producer:
     def _disown_ghosts(self) -> None:
         """Give up groups that its record names, and that nobody submitted: they would never close."""
         doubtful = self._credit.outstanding - self._known if self._needs_credit else frozenset()
-        unknown = {group for group in doubtful if not self._rows.knows(group)}
-        ghosts = not_on_prompts(self._run, unknown, self._prompts_offsets)
+        ghosts = not_on_prompts(self._run, doubtful, self._prompts_offsets)
         if ghosts and have_prompts_expired(self._run):
-            ghosts.difference_update(self._rows.earlier_groups())
+            ghosts -= self._rows.found_earlier(ghosts)
         if ghosts:
             self._credit.disown(ghosts)
             metrics.GHOSTS.inc(len(ghosts))

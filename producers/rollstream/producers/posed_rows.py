@@ -3,7 +3,6 @@
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import takewhile
 
 from rollstream.producers import metrics
 from rollstream.producers.curriculum import Curriculum
@@ -53,7 +52,9 @@ class PosedRows:
             return
         tasks = (row.task for row in source.rows(0, 0))
         self._curriculum = Curriculum(settings.curriculum, tasks, seed=settings.seed)
-        state = None if own is None else own.curriculum
+        # As for the place: of another source anybody may have written.
+        newest = own if earlier is None else earlier
+        state = None if newest is None else newest.curriculum
         if not self._curriculum.restore(state, source.dataset, self.place.of_pass):
             self._begin_pass()
         if own is not None:
@@ -73,20 +74,14 @@ class PosedRows:
         self._begin_pass()
         return self._has_pass
 
-    def earlier_groups(self) -> set[str]:
-        """Groups of the rows shortly before the place; with a curriculum, of those before it in this pass."""
-        place = self.place
-        if place.of_pass is not None:
-            rows = self._chosen(replace(place, position=place.of_pass.first))
-        else:
-            first = RowPlace(position=max(0, place.position - LOOKED_BACK_ROWS))
-            rows = numbered_rows(self._source, first, stop_before=place.position)
-        before = takewhile(lambda row: row.place.position < place.position, rows)
-        return {group_of_row(row, self._settings.run) for row in before}
-
-    def knows(self, group: str) -> bool:
-        """Whether it is known of which task of this source a group is."""
-        return self._curriculum is not None and self._curriculum.knows(group)
+    def found_earlier(self, groups: Collection[str]) -> set[str]:
+        """Those of the groups that the rows shortly before the place have; with a curriculum, any row lately."""
+        if self._curriculum is not None:
+            return {group for group in groups if self._curriculum.knows(group)}
+        last = self.place.position
+        first = RowPlace(position=max(0, last - LOOKED_BACK_ROWS))
+        rows = numbered_rows(self._source, first, stop_before=last)
+        return {group_of_row(row, self._settings.run) for row in rows}.intersection(groups)
 
     def submitted(self, row: PromptRow) -> None:
         """Count a prompt of the row."""
