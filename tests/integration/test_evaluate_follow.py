@@ -1,4 +1,4 @@
-"""An evaluation that follows a run: generator and scorer as processes, and a hand that publishes weight versions."""
+"""An evaluation that follows a run: generator and scorer as processes, and a hand that commits weight versions."""
 
 import json
 import signal
@@ -11,7 +11,9 @@ import pytest
 
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.local.ports import free_ports
-from rollstream.schemas.topics import EVAL_PROMPTS
+from rollstream.schemas.codec import AvroCodec
+from rollstream.schemas.topics import EVAL_PROMPTS, LEDGER
+from tests.harness.builders import an_entry
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
 from tests.harness.scraping import scraped
@@ -52,6 +54,13 @@ def results(run: Run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
+def commit(run: Run, version: int) -> None:
+    """What a trainer writes with a version."""
+    run.publish_weights(version)
+    entry = an_entry(step=version, weight_version=version, parent_version=max(0, version - 1))
+    run.publish("ledger", [(run.name, AvroCodec(LEDGER).encode(entry))])
+
+
 def wait_for(run: Run, *versions: int) -> None:
     """Until exactly these versions have a line."""
     wait_until(
@@ -64,14 +73,16 @@ def asked(run: Run, version: int) -> bool:
 
 
 def test_each_nth_version_gets_one_line_across_kill_9_and_what_failed_is_counted(run: Run) -> None:
-    run.publish_weights(0)
+    commit(run, 0)
     generator = run.start("generator")
     run.start("scorer")
     [port] = free_ports(1)
     following = follower(run, "--health-port", str(port))
     wait_for(run, 0)
-    run.publish_weights(1)
-    run.publish_weights(2)
+    # What a stranger publishes is not evaluated: its line would be behind all versions to come.
+    run.publish_weights(1_000_000, uri="file:///nowhere")
+    commit(run, 1)
+    commit(run, 2)
     wait_for(run, 0, 2)
     for one in results(run):
         completed = NUM_PROMPTS - TOO_LONG
@@ -90,12 +101,12 @@ def test_each_nth_version_gets_one_line_across_kill_9_and_what_failed_is_counted
     wait_until(lambda: f"{TOO_LONG} failed" in run.command("status", "--once"), "status to show it")
 
     generator.terminate()
-    run.publish_weights(4)
+    commit(run, 4)
     wait_until(lambda: asked(run, 4), "version 4 to be asked")
     following.kill()
     with results_of(run).open("a") as file:
         file.write('{"run": "half of a li')
-    run.publish_weights(8)
+    commit(run, 8)
     run.start("generator")
     following = follower(run)
     wait_for(run, 0, 2, 8)
@@ -105,7 +116,7 @@ def test_each_nth_version_gets_one_line_across_kill_9_and_what_failed_is_counted
 
     # What goes on after a line does not evaluate its version again.
     following = follower(run)
-    run.publish_weights(10)
+    commit(run, 10)
     wait_for(run, 0, 2, 8, 10)
     assert following.terminate() == 0
     assert follower(run, "--num-prompts", "5").wait() == 78

@@ -90,7 +90,7 @@ WEIGHTS_APPLIED: Final = Topic(
 LEDGER: Final = Topic(
     name="ledger", record=LedgerEntry, key="run", retention="everything", single_partition=True,
     written_by="trainer, `weights rollback`, `ledger repair`",
-    read_by="producers; trainer at start, `weights`, `ledger`, `status`, `archive`",
+    read_by="producers; trainer at start, `weights`, `ledger`, `status`, `evaluate`, `archive`",
 )  # fmt: skip
 EVAL_PROMPTS: Final = Topic(
     name="eval-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,

@@ -19,14 +19,14 @@ from rollstream.process.health import Health
 from rollstream.process.settings.address import revealed
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
-from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, WEIGHTS
+from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, LEDGER
 from rollstream.views.evaluation import counts_of, passes_of, reward_of
 
 
 def follow(run: Run, request: EvaluationRequest, options: EvaluateOptions, settings: StageSettings) -> None:
     """Evaluate versions as they are published, until SIGTERM or Ctrl-C."""
     assert options.output is not None
-    run.require_topics(WEIGHTS, EVAL_PROMPTS, EVAL_SCORED)
+    run.require_topics(LEDGER, EVAL_PROMPTS, EVAL_SCORED)
     stop, health = Stop(), Health()
     ask_on_signal(stop)
     reported = _Reported(Fleet(revealed(settings.redis_url), run.name), request.environment)
@@ -79,5 +79,5 @@ def _wandb(run: Run, options: EvaluateOptions) -> Iterator[WandbLog | None]:
     if options.wandb is None or options.output is None:
         yield None
         return
-    with closing(WandbLog(options.wandb, run=run.name, directory=options.output.parent)) as log:
+    with closing(WandbLog(options.wandb, run=run.name, output=options.output)) as log:
         yield log

@@ -1,6 +1,6 @@
 """Evaluates a run's weight versions as they are published, in a process of its own.
 
-Consumes   `weights`, from its end on; what `evaluate.py` does.
+Consumes   `ledger`, from its end on, whose entries name the newest version; what `evaluate.py` does.
 Produces   a line of the results' file for each version that was evaluated; what `evaluate.py` does.
 Waits for  so many newer versions; the answers to its prompts, for a bounded time.
 Unblocked  by the trainer's commits, and by generators and scorers.
@@ -12,6 +12,7 @@ What happens when …
   … it is asked to stop: what it is evaluating gets no line.
   … generators move on to a newer version, as they do after `evaluation_hold_seconds`: the samples that are left fail
     as version_gone, and their prompts are counted as failed.
+  … somebody else publishes a version on `weights`: it is not evaluated, since no entry of the ledger names it.
   … the broker does not answer: the process ends, non-zero.
 """
 
@@ -24,15 +25,17 @@ from rollstream.client import metrics
 from rollstream.client.evaluate import evaluate
 from rollstream.client.evaluation import EvaluationReport, EvaluationRequest
 from rollstream.client.results import Results
-from rollstream.history.published import PublishedVersions
-from rollstream.history.versions import LARGEST_VERSION
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.ledger import EntryKind
 from rollstream.schemas.record import utc_now
+from rollstream.schemas.topics import LEDGER
 
 _LOG = logging.getLogger(__name__)
 _SPARE_SECONDS = 60.0
+# The last one that is readable and no repair names the newest version.
+_NEWEST_ENTRIES = 64
 
 
 @dataclass(kw_only=True)
@@ -51,14 +54,19 @@ class Follower:
 
     def follow(self, stop: Stop) -> None:
         """Go on until `stop` is asked. Raises what `evaluate` and `Results.add` raise, and `BrokerError`."""
-        published = PublishedVersions(self.run)
+        self.run.make_codecs(LEDGER)
+        start = {one: max(first, end - _NEWEST_ENTRIES) for one, (first, end) in self.run.bounds(LEDGER).items()}
         self.health.check("evaluation", True, "no version was evaluated yet")
         newest: int | None = None
-        while not stop.is_asked:
-            self.health.heartbeat("loop", max_age_seconds=self.request.deadline_seconds + _SPARE_SECONDS)
-            newest = max(_versions_in(published), default=newest)
-            if newest is not None and published.at_end and self._is_due(newest):
-                self._evaluate(newest, stop)
+        with self.run.reader(LEDGER, start=start, follows=True) as reader:
+            while not stop.is_asked:
+                self.health.heartbeat("loop", max_age_seconds=self.request.deadline_seconds + _SPARE_SECONDS)
+                for message in reader.poll(timeout_seconds=0.2):
+                    entry = self.run.decoded(LEDGER, message)
+                    if entry is not None and entry.kind not in (EntryKind.SKIP, EntryKind.UNKNOWN):
+                        newest = entry.weight_version
+                if newest is not None and reader.at_end() and self._is_due(newest):
+                    self._evaluate(newest, stop)
 
     def _is_due(self, newest: int) -> bool:
         """Whether another multiple of `every` was reached; the first version that is seen is evaluated too."""
@@ -86,9 +94,3 @@ class Follower:
         metrics.export(report, num_skipped)
         self.health.check("evaluation", True, f"version {version} was evaluated")
         self.told(report)
-
-
-def _versions_in(published: PublishedVersions) -> list[int]:
-    found = [record.weight_version for record in published.newer()]
-    # A larger one is a stranger's: if it counted, no later one would ever be newer.
-    return [version for version in found if version <= LARGEST_VERSION]

@@ -1,5 +1,6 @@
 """Logs evaluations to Weights & Biases; the only module that imports its library, which is an extra."""
 
+import hashlib
 from pathlib import Path
 
 from rollstream.client.evaluation import EvaluationReport
@@ -10,8 +11,11 @@ from rollstream.schemas.errors import ConfigurationError
 class WandbLog:
     """One run there, in which a step is a weight version."""
 
-    def __init__(self, project: str, *, run: str, directory: Path) -> None:
-        """`run` names it, so that a process that goes on adds to the same one; local files lie in `directory`.
+    def __init__(self, project: str, *, run: str, output: Path) -> None:
+        """Its id is made of `run` and `output`: a process that goes on with this file adds to the same one.
+
+        Other results of the run, such as those of another environment, have one of their own. Local files lie beside
+        `output`.
 
         Raises `ConfigurationError` if the library is missing or can't begin, e.g. without a key.
         """
@@ -21,9 +25,10 @@ class WandbLog:
             raise ConfigurationError(
                 "--wandb needs the library of Weights & Biases: install rollstream[wandb], or leave it out"
             ) from error
+        name = f"{run}-evaluate-{hashlib.sha256(bytes(output.resolve())).hexdigest()[:8]}"
         try:
             self._run = wandb.init(
-                project=project, id=f"{run}-evaluate", resume="allow", dir=directory, settings={"silent": True}
+                project=project, id=name, resume="allow", dir=output.parent, settings={"silent": True}
             )
         except (wandb.Error, OSError) as error:
             raise ConfigurationError(

@@ -22,7 +22,7 @@ from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
-from rollstream.history.published import PublishedVersions
+from rollstream.generator.published import PublishedVersions
 from rollstream.history.weight_store import WeightStore
 from rollstream.schemas.errors import (
     ConfigurationError,
