@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from rollstream.cli.main import cli
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.process.files import held
-from rollstream.schemas.errors import ConfigurationError
+from rollstream.schemas.errors import ConfigurationError, EngineError
 from rollstream.training.pipeline.run import run_training
 from rollstream.training.pipeline.settings import TrainSettings
 from tests.harness import unruly_environment as unruly
@@ -238,6 +238,20 @@ weight_updates = "vllm"
     assert server.weight_version == "2"
     assert {asked.body["cache_salt"] for asked in server.asked} == {"0", "1"}
     assert len(server.asked) == 16
+
+
+def test_a_server_that_is_not_there_is_named_after_its_deadline(directory):
+    http = """kind = "openai_http"
+[rl.engine.http]
+urls = ["http://127.0.0.1:1"]
+model = "tiny"
+tokenizer_path = "tiny"
+weight_updates = "vllm"
+ready_seconds = 0.2
+"""
+    Path("train.toml").write_text(FILE.format(mode="rl", sft_steps=1, rl_steps=2, rl="") + http)
+    with pytest.raises(EngineError, match=r"0\.2 s.*127\.0\.0\.1:1.*http\.urls"):
+        asyncio.run(run_training(TrainSettings.read(Path("train.toml")), print))
 
 
 def started(*words):

@@ -24,8 +24,8 @@ async def started_engine(table: RlTable, weights: Path, version: int) -> AsyncIt
     if settings.kind != "openai_http":
         settings = settings.model_copy(update={"model_path": weights})
     engine = build_engine(settings)
-    await engine.start(version)
     try:
+        await engine.start(version)
         if settings.kind == "openai_http":
             # Servers may have been started with others.
             await engine.load_weights(version, weights)
