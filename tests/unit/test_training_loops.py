@@ -256,8 +256,12 @@ def test_rl_that_is_cancelled_in_a_step_writes_it_and_goes_on_without_losing_a_p
     config = {"over_sampling_factor": 2.0, "prompts": 6, "batch_size": 2}
     before, after = Noting(cancels_at=7), Noting()
     with a_backend(tmp_path, before) as backend:
-        rollouts, settings = Rollouts(**config), RLTrainingConfig(num_steps=9)
-        cancelled(rl_loop.run_rl_training(backend, rollouts.buffer, rollouts.manager, [], settings), before)
+        rollouts = Rollouts(**config)
+        logger = JSONLLogger(tmp_path)
+        settings = RLTrainingConfig(num_steps=9, log_every=1)
+        cancelled(rl_loop.run_rl_training(backend, rollouts.buffer, rollouts.manager, [], settings, logger), before)
+    logger.finish()
+    assert [line["step"] for line in lines(tmp_path)] == [1, 2, 3, 4, 5, 6, 7]
     newest = checkpoints.latest_checkpoint(tmp_path)
     assert newest.name == "step_7"
     with a_backend(tmp_path, after) as backend:

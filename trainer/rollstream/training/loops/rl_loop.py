@@ -21,7 +21,7 @@ from rollstream.training.datasets.data_buffer import DataBuffer
 from rollstream.training.learning.advantages import batch_advantages
 from rollstream.training.learning.bounds import ANY_MODEL
 from rollstream.training.learning.settings import AdvantageSettings
-from rollstream.training.loops.steps import is_due, note, update
+from rollstream.training.loops.steps import Steps
 from rollstream.training.metrics import Logger
 from rollstream.training.rollout_gen.async_rollout_manager import AsyncRolloutManager
 from rollstream.training.types import RLTrainingConfig, RolloutBatch
@@ -56,7 +56,7 @@ async def run_rl_training(
         raise ConfigurationError("the rollout manager has another buffer: give run_rl_training the one that it has")
     first = 1 if resume_from is None else await _resume(backend, rollout_manager, resume_from) + 1
     behind: Metrics = {} if resume_from is None else await _sync(engines, resume_from, first - 1)
-    history: list[Metrics] = []
+    steps = Steps(backend, config, metrics_logger)
     passing: Path | None = None
     trained_until = first - 1
     try:
@@ -66,9 +66,8 @@ async def run_rl_training(
                 prepared = prepare_grpo_batch(batch, config.baseline, advantages)
                 # From here on the backend does this step, whatever becomes of this task.
                 trained_until = step
-                metrics = {**await update(backend, prepared), **_rollout_metrics(batch, step), **behind}
-                note(history, metrics, step, config, metrics_logger)
-                is_kept = is_due(step, config.checkpoint_every, config.num_steps)
+                metrics = await steps.take(step, prepared, {**_rollout_metrics(batch, step), **behind})
+                is_kept = steps.is_due(step, config.checkpoint_every)
                 is_synced = bool(engines) and step % config.sync_every == 0
                 if is_kept or is_synced:
                     path = await _save(backend, rollout_manager, step, metrics)
@@ -82,7 +81,7 @@ async def run_rl_training(
         if trained_until >= first:
             await _save(backend, rollout_manager, trained_until, {})
         raise
-    return history
+    return steps.history
 
 
 def compute_advantages(rewards: Sequence[float], baseline: float = 0.0) -> list[float]:

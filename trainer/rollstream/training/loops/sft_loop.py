@@ -12,7 +12,7 @@ from pathlib import Path
 from rollstream.rows.order import epoch_order
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.training.backends.protocol import Metrics, TrainingBackend
-from rollstream.training.loops.steps import is_due, note, update
+from rollstream.training.loops.steps import Steps
 from rollstream.training.metrics import Logger
 from rollstream.training.types import Sample, SFTTrainingConfig
 
@@ -38,7 +38,7 @@ async def run_sft_training(
         raise ConfigurationError(f"none of {len(samples)} samples has a token to train: set loss_mask to 1 on answers")
     first, num_seen = await _resumed(backend, resume_from)
     rows = _rows(len(samples), num_seen)
-    history: list[Metrics] = []
+    steps = Steps(backend, config, metrics_logger)
     trained_until = first - 1
     try:
         for step in range(first, config.num_steps + 1):
@@ -46,15 +46,14 @@ async def run_sft_training(
             batch = {"tokens": [one.tokens for one in chosen], "loss_mask": [one.loss_mask for one in chosen]}
             # From here on the backend does this step, whatever becomes of this task.
             trained_until, num_seen = step, num_seen + len(chosen)
-            metrics = {**await update(backend, batch), "num_samples_seen": num_seen}
-            note(history, metrics, step, config, metrics_logger)
-            if is_due(step, config.checkpoint_every, config.num_steps):
+            metrics = await steps.take(step, batch, {"num_samples_seen": num_seen})
+            if steps.is_due(step, config.checkpoint_every):
                 await backend.save_checkpoint(step, metrics)
     except asyncio.CancelledError:
         if trained_until >= first:
             await backend.save_checkpoint(trained_until, {"num_samples_seen": num_seen})
         raise
-    return history
+    return steps.history
 
 
 async def _resumed(backend: TrainingBackend, checkpoint: Path | None) -> tuple[int, int]:
