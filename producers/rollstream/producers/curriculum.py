@@ -13,7 +13,7 @@ hashes are followed; the others count as unseen.
 """
 
 import hashlib
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from typing import Final
 
@@ -45,7 +45,7 @@ class Curriculum:
         self._tasks_digest = _digest(self.names, self._bounds, hashes)
         self._now, self._in_pass = bytearray(len(self._places)), bytearray(len(self._places))
         self._shares = self._shares_in_pass()
-        self._posed: dict[str, int | None] = {}
+        self._posed: OrderedDict[str, int | None] = OrderedDict()
         """Groups to the place of their task, None if it is not followed."""
 
     def begin_pass(self) -> None:
@@ -63,7 +63,7 @@ class Curriculum:
         """Note of which task a group is."""
         self._posed[group_id] = self._places.get(_number(task))
         if len(self._posed) > _MOST_POSED:
-            del self._posed[next(iter(self._posed))]
+            self._posed.popitem(last=False)
 
     def knows(self, group_id: str) -> bool:
         """Whether it is known of which task a group is."""
