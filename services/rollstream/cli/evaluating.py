@@ -1,7 +1,6 @@
 """`rollstream evaluate --follow`: what it shows, serves and reports beside the file of its results."""
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, nullcontext
 from typing import Any
 
 import click
@@ -30,7 +29,13 @@ def follow(run: Run, request: EvaluationRequest, options: EvaluateOptions, setti
     stop, health = Stop(), Health()
     ask_on_signal(stop)
     reported = _Reported(Fleet(revealed(settings.redis_url), run.name), request.environment)
-    with results_at(options.output) as results, _wandb(run, options) as wandb, beating(reported.beat):
+    with (
+        results_at(options.output) as results,
+        closing(WandbLog(options.wandb, run=run.name, output=options.output))
+        if options.wandb
+        else nullcontext() as wandb,
+        beating(reported.beat),
+    ):
         results.refuse_other(_settings_of(run, request))
 
         def told(report: EvaluationReport) -> None:
@@ -72,12 +77,3 @@ def _parts(report: EvaluationReport) -> dict[str, str]:
 def _settings_of(run: Run, request: EvaluationRequest) -> dict[str, Any]:
     temperature = sampling_of(request).temperature
     return {name: getattr(request, name, None) for name in SETTINGS} | {"run": run.name, "temperature": temperature}
-
-
-@contextmanager
-def _wandb(run: Run, options: EvaluateOptions) -> Iterator[WandbLog | None]:
-    if options.wandb is None or options.output is None:
-        yield None
-        return
-    with closing(WandbLog(options.wandb, run=run.name, output=options.output)) as log:
-        yield log
