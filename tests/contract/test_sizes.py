@@ -15,29 +15,29 @@ PARTS: Final = ("schemas", "services", "producers", "trainer")
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 600,
+    "services/rollstream/agents": 400,
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
     "services/rollstream/bus": 3_000,
-    "services/rollstream/cli": 2_700,
-    "services/rollstream/client": 900,
-    "services/rollstream/engines": 4_200,
-    "services/rollstream/environments": 3_400,
-    "services/rollstream/generator": 1_200,
-    "services/rollstream/history": 2_600,
-    "services/rollstream/local": 3_150,
-    "services/rollstream/offline": 6_850,
-    "services/rollstream/process": 3_200,
-    "services/rollstream/rows": 1_650,
-    "services/rollstream/scorer": 1_200,
+    "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
+    "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
+    "services/rollstream/engines": 4_000,  # deadlines of requests
+    "services/rollstream/environments": 3_300,
+    "services/rollstream/generator": 1_050,
+    "services/rollstream/history": 2_450,
+    "services/rollstream/local": 3_000,
+    "services/rollstream/offline": 6_700,
+    "services/rollstream/process": 3_100,
+    "services/rollstream/rows": 1_600,
+    "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
-    "services/rollstream/views": 1_200,
-    "schemas": 2_500,
-    "producers": 2_400,
-    "trainer": 12_000,
+    "services/rollstream/views": 1_000,
+    "schemas": 2_300,
+    "producers": 2_100,  # the curriculum
+    "trainer": 9_700,  # the training library, 6,400 of them without Kafka
     "tests/bench": 2_950,
     "tests/chaos": 1_950,
     "tests/soak": 700,
-    "tests": 56_000,
+    "tests": 54_500,  # those of the training library, and the gradients of TRL
 }
 """Lines of Python that each folder may have."""
 
