@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
@@ -146,7 +147,8 @@ def tokens_per_second(
     num_steps, clock = sum(steps) + 1, _Clock()
     loop = RLTrainingConfig(num_steps=num_steps, sync_every=num_steps, checkpoint_every=num_steps, log_every=1)
     with TemporaryDirectory() as name:
-        write_tiny_model(Path(name, "model"), seed=0, **model)
+        with ThreadPoolExecutor(1) as apart:  # see create_pytorch_backend
+            apart.submit(write_tiny_model, Path(name, "model"), seed=0, **model).result()
         settings = LearningSettings(warmup_steps=0)
         backend = create_pytorch_backend(
             Path(name, "model"), Path(name), "cpu", 1e-6, loss_fn="dapo", settings=settings
