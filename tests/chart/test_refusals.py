@@ -62,7 +62,7 @@ WRONG_VALUES = [
     ("image.pullPolicy", "always", "value must be one of 'Always', 'IfNotPresent', 'Never'"),
     ("weightStore.pvc.accessModes", ["RWX"], "value must be one of"),
     ("config.groups_per_step", 0, "minimum: got 0, want 1"),
-    ("config.trainer.learning.loss", "reinforce", "value must be one of"),
+    ("config.trainer.learning.loss", "vanilla", "value must be one of"),
     ("generator.autoscaling.keda.minReplicas", 0, "minimum: got 0, want 1"),
     ("healthPort", 0, "minimum: got 0, want 1"),
     ("generator.gpu.count", "two", "got string, want integer"),
