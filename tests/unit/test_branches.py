@@ -26,7 +26,9 @@ def a_turn_after(prefix_turn, prefix_tokens, given, sampled, **fields):
 
 
 def taken(*turns, **fields) -> tuple[TrainingSample, ...]:
-    return training_samples(a_rollout(turns=turns), **{"advantage": 1.0, "lag": 0, "bounds": ANY_MODEL, **fields})
+    return training_samples(
+        a_rollout(turns=turns).rollout, 1.0, **{"advantage": 1.0, "lag": 0, "bounds": ANY_MODEL, **fields}
+    )
 
 
 def laid_out(sample):

@@ -126,7 +126,7 @@ def told_in_two_ways():
 def test_a_rollout_of_three_samples_is_the_same_as_one(model_path, name, budget):
     weights = TrainedTokens(turn_weights={"reasoning/1": 0.5})
     whole, apart = (
-        training_samples(a_rollout(turns=turns), advantage=1.5, lag=0, bounds=ANY_MODEL, trained=weights)
+        training_samples(a_rollout(turns=turns).rollout, 1.0, advantage=1.5, lag=0, bounds=ANY_MODEL, trained=weights)
         for turns in told_in_two_ways()
     )
     assert (len(whole), len(apart)) == (1, 3)

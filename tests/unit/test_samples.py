@@ -19,7 +19,9 @@ from tests.harness.builders import a_prompt, a_rollout, a_turn
 
 def taken(scored, **fields):
     """`scored`, whose turns do not branch, as the trainer learns from it."""
-    (sample,) = training_samples(scored, **{"advantage": 1.0, "lag": 0, "bounds": ANY_MODEL, **fields})
+    (sample,) = training_samples(
+        scored.rollout, scored.scoring.reward, **{"advantage": 1.0, "lag": 0, "bounds": ANY_MODEL, **fields}
+    )
     return sample
 
 

@@ -20,7 +20,6 @@ from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated, Status
-from rollstream.schemas.scored import RolloutScored, Scoring
 from rollstream.training.learning.bounds import ANY_MODEL
 from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
 from rollstream.training.learning.turns import chains
@@ -43,15 +42,8 @@ def samples_of(rollout: RolloutGenerated, reward: float | None = None, prompt: P
             f"rollout {rollout.rollout_id} is {rollout.status.value}, or has turns without tokens: only what an engine "
             "sampled as tokens trains; for a server set http.tokenizer_path"
         )
-    scoring = Scoring(
-        scorer=_RUN,
-        scorer_version="",
-        reward=0.0 if reward is None else reward,
-        status=Status.COMPLETED,
-        scored_at=rollout.finished_at,
-    )
-    scored = RolloutScored(rollout=rollout, scoring=scoring)
-    found = training_samples(scored, advantage=0.0, lag=0, bounds=ANY_MODEL, trained=_ALL)
+    # The sample's own reward may come later; none of the numbers here trains.
+    found = training_samples(rollout, 0.0, advantage=0.0, lag=0, bounds=ANY_MODEL, trained=_ALL)
     asked = prompt or [message.model_dump(exclude_defaults=True) for message in rollout.prompt.messages]
     return [
         _sample(rollout, one, rollout.turns[chain[-1]].text, asked, reward)

@@ -106,7 +106,8 @@ def _admitted(
             one
             for sample, advantage in zip(completed, advantages, strict=True)
             for one in training_samples(
-                sample.scored,
+                sample.scored.rollout,
+                sample.scored.scoring.reward,
                 advantage=float(advantage),
                 lag=max((lags[version] for version in sample.scored.rollout.weight_versions), default=0),
                 bounds=rules.bounds,

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated, Turn
-from rollstream.schemas.scored import RolloutScored
 from rollstream.training.learning.bounds import ModelBounds
 from rollstream.training.learning.turns import chains
 
@@ -127,9 +126,15 @@ ALL_TOKENS: Final = TrainedTokens()
 
 
 def training_samples(
-    scored: RolloutScored, *, advantage: float, lag: int, bounds: ModelBounds, trained: TrainedTokens = ALL_TOKENS
+    rollout: RolloutGenerated,
+    reward: float | None,
+    *,
+    advantage: float,
+    lag: int,
+    bounds: ModelBounds,
+    trained: TrainedTokens = ALL_TOKENS,
 ) -> tuple[TrainingSample, ...]:
-    """The training samples of a completed, scored rollout that is within `bounds`: one for each chain of turns.
+    """The training samples of a completed rollout with a reward, within `bounds`: one for each chain of turns.
 
     Turns of which each extends all tokens of the one before are one sample; their prompt tokens lie between them, with
     mask False. A branch begins another sample of the same rollout. What it extends is its prompt, so each sampled
@@ -139,13 +144,12 @@ def training_samples(
     Raises `BadMessageError` if there is nothing to learn from: no reward, no turns, an empty prompt, a prefix that does
     not exist.
     """
-    rollout = scored.rollout
-    if scored.scoring.reward is None or not rollout.turns:
+    if reward is None or not rollout.turns:
         raise BadMessageError(f"rollout {rollout.rollout_id} has no reward or no turns: only completed rollouts train")
     common: dict[str, Any] = {
         "rollout_id": rollout.rollout_id,
         "group_id": rollout.group_id,
-        "reward": scored.scoring.reward,
+        "reward": reward,
         "advantage": advantage,
         "temperature": rollout.prompt.sampling.temperature,
         "max_tokens": min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
