@@ -44,6 +44,7 @@ class Curriculum:
         self._num_others = len(hashes) - len(self._places)
         self._tasks_digest = _digest(self.names, self._bounds, hashes)
         self._now, self._in_pass = bytearray(len(self._places)), bytearray(len(self._places))
+        self._sizes = self._counted(self._now)
         self._shares = self._shares_in_pass()
         self._posed: OrderedDict[str, int | None] = OrderedDict()
         """Groups to the place of their task, None if it is not followed."""
@@ -74,13 +75,15 @@ class Curriculum:
         place = self._posed.get(group_id)
         if place is not None and reward_mean is not None and self._bounds:
             above = (number for number, bound in enumerate(self._bounds, 1) if reward_mean <= bound)
-            self._now[place] = next(above, len(self._bounds))
+            before, after = self._now[place], next(above, len(self._bounds))
+            self._now[place] = after
+            # Counted as they move, since a loop asks for them each turn.
+            self._sizes[before] -= 1
+            self._sizes[after] += 1
 
     def sizes(self) -> dict[str, int]:
         """How many tasks each pool has now."""
-        counts = Counter(self._now)
-        counts[0] += self._num_others
-        return {name: counts[number] for number, name in enumerate(self.names)}
+        return {name: self._sizes[number] for number, name in enumerate(self.names)}
 
     def pool_of(self, task: str) -> str:
         """The name of the pool that a task belongs to now."""
@@ -102,6 +105,7 @@ class Curriculum:
         if not is_known or any(max(pair >> 4, pair & 15) >= len(self.names) for pair in set(pairs)):
             return False
         self._now[:] = bytes(pair >> 4 for pair in pairs)
+        self._sizes = self._counted(self._now)
         if of_pass is None or digests[_DIGEST_BYTES:] != self._pass_digest(dataset, of_pass):
             return False
         self._in_pass[:] = bytes(pair & 15 for pair in pairs)
@@ -110,10 +114,15 @@ class Curriculum:
 
     def _shares_in_pass(self) -> list[float]:
         """For each pool the share of its tasks that this pass poses."""
-        counts = Counter(self._in_pass)
-        counts[0] += self._num_others
+        counts = self._counted(self._in_pass)
         most = max((self._weights[number] for number, count in counts.items() if count), default=0.0)
         return [weight / most if most else 1.0 for weight in self._weights]
+
+    def _counted(self, pools: bytearray) -> Counter[int]:
+        """Tasks in each pool; those that are not followed are unseen."""
+        counts = Counter(pools)
+        counts[0] += self._num_others
+        return counts
 
     def _pass_digest(self, dataset: str, of_pass: Pass) -> bytes:
         return _digest(self._weights, self._seed, dataset, of_pass)
