@@ -65,11 +65,15 @@ class EvaluatedPrompt:
         return self.samples[0].answer
 
     @property
+    def rewards(self) -> list[float]:
+        """Of its samples; none unless all of them have one."""
+        found = [sample.reward for sample in self.samples if sample.reward is not None]
+        return found if len(found) == len(self.samples) else []
+
+    @property
     def reward(self) -> float | None:
-        """Mean over its samples; None unless it is completed."""
-        if self.status is not Status.COMPLETED:
-            return None
-        return fmean(sample.reward or 0.0 for sample in self.samples)
+        """Mean over its samples; None unless all of them have one."""
+        return fmean(self.rewards) if self.rewards else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +123,8 @@ class EvaluationReport:
 def report_of(request: EvaluationRequest, temperature: float, prompts: Sequence[EvaluatedPrompt]) -> EvaluationReport:
     """The figures of all prompts of an evaluation that sampled at `temperature`."""
     counts = Counter(prompt.status for prompt in prompts)
-    completed = [prompt for prompt in prompts if prompt.reward is not None]
-    rewards = [prompt.reward for prompt in completed if prompt.reward is not None]
+    completed = [prompt.rewards for prompt in prompts if prompt.rewards]
+    rewards = [fmean(of_prompt) for of_prompt in completed]
     failures = [sample.failure for prompt in prompts for sample in prompt.samples if sample.failure is not None]
     return EvaluationReport(
         environment=request.environment,
@@ -140,13 +144,11 @@ def report_of(request: EvaluationRequest, temperature: float, prompts: Sequence[
     )
 
 
-def _passes(request: EvaluationRequest, completed: Sequence[EvaluatedPrompt]) -> dict[int, float]:
+def _passes(request: EvaluationRequest, completed: Sequence[list[float]]) -> dict[int, float]:
     if not completed:
         return {}
     # Many prompts have the same number of passes.
-    counted = Counter(
-        sum((sample.reward or 0.0) >= request.pass_threshold for sample in prompt.samples) for prompt in completed
-    )
+    counted = Counter(sum(reward >= request.pass_threshold for reward in rewards) for rewards in completed)
     num_samples = request.num_samples
     return {
         k: sum(times * pass_at_k(num_samples, passed, k) for passed, times in counted.items()) / len(completed)
