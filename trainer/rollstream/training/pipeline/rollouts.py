@@ -8,8 +8,8 @@ from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, identity_of
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
-from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds, ScoringPool
+from rollstream.environments.protocol import Environment
 from rollstream.schemas.prompt import AgentChoice
 from rollstream.training import filters
 from rollstream.training.agent_integration import AgentRollouts
@@ -35,9 +35,10 @@ async def started_engine(table: RlTable, weights: Path, version: int) -> AsyncIt
 
 
 @asynccontextmanager
-async def agent_rollouts(settings: TrainSettings, table: RlTable, engine: Engine) -> AsyncIterator[AgentRollouts]:
+async def agent_rollouts(
+    settings: TrainSettings, table: RlTable, environment: Environment, engine: Engine
+) -> AsyncIterator[AgentRollouts]:
     """What answers prompts and scores the answers."""
-    environment = load_environment(table.environment, settings.environments)
     chosen = table.model_dump(include={"temperature", "max_tokens", "seed"}, exclude_none=True)
     load_seconds = PoolBounds().load_seconds
     bounds = PoolBounds(

@@ -145,7 +145,7 @@ async def _rl(settings: TrainSettings, table: RlTable, start: Path, say: Say) ->
         version = 0 if newest is None else step_of(newest)
         async with (
             started_engine(table, newest or start, version) as engine,
-            agent_rollouts(settings, table, engine) as generate,
+            agent_rollouts(settings, table, environment, engine) as generate,
         ):
             manager = AsyncRolloutManager(buffer, rollout_config(table, generate))
             await run_rl_training(
