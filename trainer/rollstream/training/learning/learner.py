@@ -130,9 +130,8 @@ class Learner:
 
         An update may come in parts: the weights of their tokens are those of the whole.
         """
-        losses = []
+        losses, settings = [], objective or self.settings
         for batch in batches:
-            settings = objective or self.settings
             statistics = self._statistics(batch, entropy_gradient=settings.entropy_coefficient > 0)
             loss, totals = loss_and_totals(batch, statistics, settings)
             losses.append(self._add(loss))

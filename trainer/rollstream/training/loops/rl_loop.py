@@ -11,6 +11,7 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean, pstdev
 from typing import Any
 
 from rollstream.schemas.errors import BadMessageError, ConfigurationError, EngineError, RewardError
@@ -120,10 +121,9 @@ def prepare_grpo_batch(
 
 def _rollout_metrics(batch: RolloutBatch, step: int) -> Metrics:
     num_rows = len(batch.rewards)
-    mean = sum(batch.rewards) / num_rows
     metrics = {
-        "reward_mean": mean,
-        "reward_std": math.sqrt(sum((reward - mean) ** 2 for reward in batch.rewards) / num_rows),
+        "reward_mean": fmean(batch.rewards),
+        "reward_std": pstdev(batch.rewards),
         "response_length_mean": sum(batch.response_lengths) / num_rows,
         "groups_dropped": float(sum(batch.metadata.get("dropped", {}).values())),
     }
