@@ -65,6 +65,7 @@ class TrainedRollout(Record):
 
     rollout_id: Name = Field(description="Id of the sample")
     attempt_id: Id = Field(description="Which attempt")
+    subject: Name = Field(default="", description="HMAC of the id of the person who asked; empty: not known")
     partition: Count = Field(description="Partition in scored")
     offset: Count = Field(description="Offset in scored")
 

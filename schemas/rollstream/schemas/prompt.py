@@ -1,4 +1,4 @@
-"""`PromptSubmitted`: what the model is asked. Producers and clients publish it on `prompts` or `eval-prompts`."""
+"""`PromptSubmitted`: what the model is asked. Producers and clients publish it."""
 
 import hashlib
 from collections.abc import Collection
@@ -140,11 +140,12 @@ class PromptSubmitted(Record):
     source: PromptSource = Field(default_factory=PromptSource, description="Where the prompt came from")
     producer: Name = Field(default="", description="Who submitted it; empty for outside clients")
     sequence: Count = Field(default=0, description="Number of the prompt in its producer's order, from 0")
+    subject: Name = Field(default="", description="HMAC of the id of the person who asks; empty: not known")
     submitted_at: Timestamp = Field(description="When it was submitted, UTC")
 
     def content_hash(self) -> str:
         """Hash of what is asked, without who asked and when. All samples of a group must have the same."""
-        asked = self.model_dump_json(exclude={"submitted_at", "producer", "sequence", "metadata"})
+        asked = self.model_dump_json(exclude={"submitted_at", "producer", "sequence", "metadata", "subject"})
         return hashlib.sha256(asked.encode()).hexdigest()
 
 

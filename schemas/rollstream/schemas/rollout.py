@@ -1,4 +1,7 @@
-"""`RolloutGenerated`: one sample of a prompt, with its tokens, behavior logprobs and weight versions, on `rollouts`."""
+"""`RolloutGenerated`: one sample of a prompt, with its tokens, behavior logprobs and weight versions, on `rollouts`.
+
+An answer to a client's HTTP call is one too, with `served`, on `serve-rollouts`.
+"""
 
 from enum import StrEnum
 
@@ -46,6 +49,8 @@ class FinishReason(StrEnum):
     STOP = "stop"
     LENGTH = "length"
     TOOL_CALLS = "tool_calls"
+    ABORT = "abort"
+    """Its client left before the end. It is truncated."""
 
 
 class WeightSpan(Record):
@@ -117,6 +122,15 @@ class Turn(Record):
         default=None, description="Sampled tokens, as a server counted them; null: it did not say"
     )
 
+    is_plain: bool = Field(
+        default=True,
+        description="Whether it was sampled from softmax(logits / temperature), temperature > 0, and nothing else; "
+        "only then are the logprobs the policy's, and may the turn train",
+    )
+    sampling: Text = Field(
+        default="", description="JSON of what shaped the sampling beside the prompt's sampling, e.g. penalties"
+    )
+
     @model_validator(mode="after")
     def _lengths_agree(self) -> "Turn":
         if len(self.token_ids) != len(self.behavior_logprobs):
@@ -159,6 +173,31 @@ class GeneratorIdentity(Record):
     chat_template_sha256: Name = Field(default="", description="Of the chat template's text")
 
 
+class Served(Record):
+    """Whose HTTP call a rollout answered.
+
+    The choices of one call are the samples of one group.
+
+    Example:
+        served = Served(
+            response_id="chatcmpl-5f0c",
+            session="chat-7",
+            route="/v1/chat/completions",
+            key="web",
+            tenant="acme",
+            may_train=True,
+        )
+    """
+
+    response_id: Id = Field(description="As the client saw it")
+    choice: Count = Field(default=0, description="Number of the choice in that response, from 0")
+    session: Name = Field(description="The conversation that the call belongs to; the response's id: to none")
+    route: Name = Field(description="Path of the call, e.g. /v1/chat/completions")
+    key: Name = Field(description="Name of the client's key, never the key")
+    tenant: Name = Field(description="Tenant of the key; only its feedback counts")
+    may_train: bool = Field(description="Whether the client consents to training on the answer")
+
+
 class RolloutGenerated(Record):
     """One attempt at one sample ended.
 
@@ -188,6 +227,7 @@ class RolloutGenerated(Record):
     status: Symbol[Status] = Field(description="completed, failed or unresolved")
     failure: Failure | None = Field(default=None, description="Why it is not completed; null if it is")
     generator: GeneratorIdentity = Field(description="Who generated it")
+    served: Served | None = Field(default=None, description="Whose HTTP call it answered; null: nobody's")
     started_at: Timestamp = Field(description="UTC")
     finished_at: Timestamp = Field(description="UTC")
 
@@ -209,8 +249,8 @@ class RolloutGenerated(Record):
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the last turn ended at the token limit or at the sample's deadline: finish reason `length`."""
-        return bool(self.turns) and self.turns[-1].finish_reason is FinishReason.LENGTH
+        """Whether the last turn ended at the token limit or the sample's deadline (`length`), or its client left."""
+        return bool(self.turns) and self.turns[-1].finish_reason in (FinishReason.LENGTH, FinishReason.ABORT)
 
     @property
     def weight_versions(self) -> tuple[int, ...]:

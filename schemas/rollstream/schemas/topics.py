@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Generic, Literal, TypeVar
 
+from rollstream.schemas.feedback import FeedbackGiven
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
@@ -21,7 +22,7 @@ from rollstream.schemas.weights import WeightsApplied, WeightsPublished
 
 R = TypeVar("R", bound=Record)
 
-Retention = Literal["time_and_size", "everything", "compacted", "long"]
+Retention = Literal["time_and_size", "time", "everything", "compacted", "long"]
 
 TOPIC_BYTES: Final = 7 * 2**20
 """What the topics take at once. dead-letters takes 1 MiB more, so that any record fits there with its headers."""
@@ -58,7 +59,7 @@ class Topic(Generic[R]):
 
 PROMPTS: Final = Topic(
     name="prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,
-    written_by="producers, `prompt`", read_by="generators, trainer; producers at start, `archive`",
+    written_by="producers", read_by="generators, trainer; producers at start, `archive`",
     key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
 PRODUCERS: Final = Topic(
@@ -73,7 +74,7 @@ ROLLOUTS: Final = Topic(
 )  # fmt: skip
 SCORED: Final = Topic(
     name="scored", record=RolloutScored, key="group_id", retention="time_and_size",
-    written_by="scorers", read_by="trainer, `prompt`, `archive`",
+    written_by="scorers, the feedback producer", read_by="trainer, `archive`",
     key_of=lambda scored: scored.rollout.group_id,
 )  # fmt: skip
 WEIGHTS: Final = Topic(
@@ -107,14 +108,40 @@ EVAL_SCORED: Final = Topic(
     written_by="scorers", read_by="`evaluate`",
     key_of=lambda scored: scored.rollout.group_id,
 )  # fmt: skip
+SERVE_PROMPTS: Final = Topic(
+    name="serve-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", max_bytes=MAX_PROMPT_BYTES,
+    written_by="`prompt`, ingest, producers that serve", read_by="generators",
+    key_of=lambda prompt: prompt.group_id,
+)  # fmt: skip
+SERVE_ROLLOUTS: Final = Topic(
+    name="serve-rollouts", record=RolloutGenerated, key="group_id", retention="time_and_size",
+    max_bytes=MAX_ROLLOUT_BYTES, written_by="generators, also of what they serve over HTTP", read_by="scorers",
+    key_of=lambda rollout: rollout.group_id,
+)  # fmt: skip
+SERVE_SCORED: Final = Topic(
+    name="serve-scored", record=RolloutScored, key="group_id", retention="time",
+    written_by="scorers", read_by="`prompt`, the feedback producer",
+    key_of=lambda scored: scored.rollout.group_id,
+)  # fmt: skip
+# One partition: its offsets are the rows of the producer that poses them, in an order that a restart finds again.
+INGEST_PROMPTS: Final = Topic(
+    name="ingest-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", single_partition=True,
+    max_bytes=MAX_PROMPT_BYTES, written_by="ingest", read_by="the producer that poses them",
+    key_of=lambda prompt: prompt.group_id,
+)  # fmt: skip
+FEEDBACK: Final = Topic(
+    name="feedback", record=FeedbackGiven, key="the target's id", retention="time",
+    written_by="ingest", read_by="the feedback producer",
+    key_of=lambda feedback: feedback.target[1] if feedback.target else feedback.feedback_id,
+)  # fmt: skip
 DEAD_LETTERS: Final[Topic[Record]] = Topic(
     name="dead-letters", record=None, key="as the original", retention="long",
-    written_by="generators, scorers, trainer", read_by="`dead-letters`",
+    written_by="generators, scorers, trainer, producers of ingested prompts and of feedback", read_by="`dead-letters`",
 )  # fmt: skip
 
 TOPICS: Final[tuple[Topic[Any], ...]] = (
     PROMPTS, PRODUCERS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED,
-    DEAD_LETTERS,
+    SERVE_PROMPTS, SERVE_ROLLOUTS, SERVE_SCORED, INGEST_PROMPTS, FEEDBACK, DEAD_LETTERS,
 )  # fmt: skip
 RECORDS: Final[tuple[type[Record], ...]] = tuple(
     dict.fromkeys(topic.record for topic in TOPICS if topic.record is not None)

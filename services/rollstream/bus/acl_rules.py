@@ -14,11 +14,16 @@ from rollstream.schemas.topics import (
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
     EVAL_SCORED,
+    FEEDBACK,
+    INGEST_PROMPTS,
     LEDGER,
     PRODUCERS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
+    SERVE_SCORED,
     TOPICS,
     WEIGHTS,
     WEIGHTS_APPLIED,
@@ -57,15 +62,26 @@ class _RoleWork:
 
 
 _WORK: Final[dict[str, _RoleWork]] = {
-    # Who writes `prompts` influences training: only what says train is trained on, and anybody there may say so.
-    "producer": _RoleWork(writes=(PROMPTS, PRODUCERS), reads=(PROMPTS, PRODUCERS, LEDGER)),
+    # Who writes `prompts`, `ingest-prompts`, `feedback` or `scored` influences training.
+    "producer": _RoleWork(
+        writes=(PROMPTS, PRODUCERS, SERVE_PROMPTS, DEAD_LETTERS), reads=(PROMPTS, PRODUCERS, LEDGER, INGEST_PROMPTS)
+    ),
+    "feedback": _RoleWork(
+        writes=(SCORED, PRODUCERS, DEAD_LETTERS),
+        reads=(FEEDBACK, SERVE_SCORED, PRODUCERS, LEDGER, WEIGHTS),
+        asks_ends_of=(PROMPTS,),
+        asks_retention_of=(PROMPTS, SCORED, SERVE_SCORED, FEEDBACK),
+    ),
+    "ingest": _RoleWork(writes=(INGEST_PROMPTS, SERVE_PROMPTS, FEEDBACK)),
     "generator": _RoleWork(
-        writes=(ROLLOUTS, EVAL_ROLLOUTS, WEIGHTS_APPLIED, DEAD_LETTERS),
-        reads=(PROMPTS, EVAL_PROMPTS, WEIGHTS),
+        writes=(ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS, WEIGHTS_APPLIED, DEAD_LETTERS),
+        reads=(PROMPTS, EVAL_PROMPTS, SERVE_PROMPTS, WEIGHTS),
         joins=("generators",),
     ),
     "scorer": _RoleWork(
-        writes=(SCORED, EVAL_SCORED, DEAD_LETTERS), reads=(ROLLOUTS, EVAL_ROLLOUTS), joins=("scorers",)
+        writes=(SCORED, EVAL_SCORED, SERVE_SCORED, DEAD_LETTERS),
+        reads=(ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS),
+        joins=("scorers",),
     ),
     "trainer": _RoleWork(
         writes=(WEIGHTS, LEDGER, DEAD_LETTERS),
@@ -76,11 +92,14 @@ _WORK: Final[dict[str, _RoleWork]] = {
         watches=("generators", "scorers"),
         transactional_ids=("trainer",),
     ),
-    "client": _RoleWork(writes=(PROMPTS, EVAL_PROMPTS), reads=(SCORED, EVAL_SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER)),
+    "client": _RoleWork(
+        writes=(SERVE_PROMPTS, EVAL_PROMPTS), reads=(SERVE_SCORED, EVAL_SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER)
+    ),
     "viewer": _RoleWork(reads=TOPICS, watches=("generators", "scorers", "trainer", "trainer-presence")),
 }
 ROLES: Final = (*_WORK, "operator")
-"""The stages; client: `prompt` and `evaluate`; viewer: `status`, `tail`, `lineage`; operator: every command."""
+"""The stages and servers; feedback: its producer; client: `prompt` and `evaluate`; viewer: `status`, `tail`,
+`lineage`; operator: every command."""
 
 
 def acl_rules(run: str, principals: Mapping[str, str]) -> list[AclRule]:

@@ -26,6 +26,8 @@ _DAY_MS: Final = 24 * 3600 * 1000
 _FOR_EVER_MS: Final = 100 * 365 * _DAY_MS
 _RETENTION: Final[dict[Retention, dict[str, str]]] = {
     "time_and_size": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": str(50 * 2**30)},
+    # As long as feedback may join an answer, and a day more.
+    "time": {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS), "retention.bytes": "-1"},
     # Weights and ledger: the surviving branch is computed from the first entry on.
     "everything": {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
     # Kafka compacts only segments that are full, by default at a gigabyte or after a week. Until then a reader gets all

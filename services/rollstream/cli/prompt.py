@@ -16,7 +16,7 @@ from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import SCORED
+from rollstream.schemas.topics import SERVE_SCORED
 from rollstream.views.colors import VersionColors
 from rollstream.views.rendering import cell, json_text
 
@@ -58,7 +58,7 @@ def command(  # one parameter an option
         submitted_at=utc_now(),
     )
     # Before the prompt is submitted: an answer that comes quickly must not be missed.
-    start = run.ends(SCORED)
+    start = run.ends(SERVE_SCORED)
     submit(run, prompt, patience)
     colors = VersionColors(_model_path(config))
     for answer in answers(run, prompt, start, patience):

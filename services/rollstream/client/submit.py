@@ -11,7 +11,7 @@ from rollstream.process.tracing.context import headers_of_environment
 from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.prompt import PromptSubmitted, refuse_out_of_bounds
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import PROMPTS, SCORED
+from rollstream.schemas.topics import SERVE_PROMPTS, SERVE_SCORED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class Patience:
 
 
 def submit(run: Run, prompt: PromptSubmitted, patience: Patience) -> None:
-    """Publish the prompt on `prompts`; returns when the broker has confirmed it, or raises `BrokerError`.
+    """Publish the prompt on `serve-prompts`; returns when the broker has confirmed it, or raises `BrokerError`.
 
     Its trace goes on from the variables TRACEPARENT and TRACESTATE, if they are set. Raises `ConfigurationError` for a
     prompt whose samples would all fail.
     """
     refuse_out_of_bounds(prompt)
     with run.publisher(f"prompt-{os.getpid()}") as publisher:
-        delivery = publisher.publish_soon(run.out_record(PROMPTS, prompt, headers_of_environment()))
+        delivery = publisher.publish_soon(run.out_record(SERVE_PROMPTS, prompt, headers_of_environment()))
         try:
             delivery.result(patience.left)
         except TimeoutError as error:
@@ -48,13 +48,13 @@ def submit(run: Run, prompt: PromptSubmitted, patience: Patience) -> None:
 def answers(
     run: Run, prompt: PromptSubmitted, start: dict[Partition, int], patience: Patience
 ) -> Iterator[RolloutScored]:
-    """Give out each sample once, when it is on `scored`. `start` are the offsets to read from.
+    """Give out each sample once, when it is on `serve-scored`. `start` are the offsets to read from.
 
     Raises `BrokerError` if samples are missing when the patience is over.
     """
     missing = set(range(prompt.group_size))
     key = prompt.group_id.encode()
-    with run.reader(SCORED, start=start) as reader:
+    with run.reader(SERVE_SCORED, start=start) as reader:
         while missing:
             if not patience.left:
                 raise BrokerError(
@@ -62,7 +62,7 @@ def answers(
                     "`rollstream status` shows whether generators and scorers run; --timeout waits longer"
                 )
             for message in reader.poll(timeout_seconds=0.2):
-                scored = run.decoded(SCORED, message) if message.key == key else None
+                scored = run.decoded(SERVE_SCORED, message) if message.key == key else None
                 if scored is not None and scored.rollout.sample_index in missing:
                     missing.discard(scored.rollout.sample_index)
                     yield scored

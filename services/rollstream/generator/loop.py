@@ -1,7 +1,8 @@
 """The generator stage: reads prompts and writes rollouts, with the newest weight version that it can load.
 
-Consumes   `prompts` and `eval-prompts`, in one consumer group for all generators; `weights`, each generator on its own.
-Produces   `rollouts` and `eval-rollouts`, one record for each sample when it ends; `weights-applied`.
+Consumes   `prompts`, `eval-prompts` and `serve-prompts`, in one consumer group for all generators;
+           `weights`, each generator on its own.
+Produces   `rollouts`, `eval-rollouts` and `serve-rollouts`, one record for each sample when it ends; `weights-applied`.
 Waits for  the engine; room for more samples (`InHand`); a weight version at most max_policy_lag steps behind.
 Unblocked  by samples that end, and by the trainer's next version.
 
@@ -66,6 +67,8 @@ from rollstream.schemas.topics import (
     EVAL_ROLLOUTS,
     PROMPTS,
     ROLLOUTS,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
     WEIGHTS,
     WEIGHTS_APPLIED,
 )
@@ -75,7 +78,7 @@ from rollstream.stage.starts import PoisonGuard
 _BEAT_SECONDS = 2.0
 _BEHIND = "weights"
 _START_ENDS_SECONDS = 10.0
-_TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
+_TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS), (SERVE_PROMPTS, SERVE_ROLLOUTS))
 """Which topic prompts come from, and which topic their samples go to."""
 _NEEDED = (*(topic for pair in _TOPICS for topic in pair), WEIGHTS, WEIGHTS_APPLIED, DEAD_LETTERS)
 

@@ -5,6 +5,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from rollstream.engines.settings import EngineSettings
+from rollstream.generator.serve.settings import ServeSettings
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.addresses import is_bucket
 
@@ -15,6 +16,7 @@ class GeneratorSettings(StageSettings):
     table: ClassVar[str] = "generator"
 
     engine: EngineSettings = Field(description="Which engine, and how it runs")
+    serve: ServeSettings = Field(default_factory=ServeSettings, description="The HTTP endpoint, off by default")
     generator_id: str = Field(default="", description="Unique per process; empty: host name and process id")
     max_tokens_in_flight: int | None = Field(
         default=None,

@@ -1,7 +1,8 @@
 """The scorer stage: reads rollouts and writes the same rollouts with their rewards.
 
-Consumes   `rollouts` and `eval-rollouts`, in one consumer group for all scorers.
-Produces   `scored` and `eval-scored`, one record for each rollout; `dead-letters` for messages that can't be read.
+Consumes   `rollouts`, `eval-rollouts` and `serve-rollouts`, in one consumer group for all scorers.
+Produces   `scored`, `eval-scored` and `serve-scored`, one record for each rollout; `dead-letters` for messages
+           that can't be read.
 Waits for  the processes that run reward functions, and the broker's confirmation of every record of a batch.
 Unblocked  when they answer, or when the time of a sample (its process is killed) or of a delivery is over.
 
@@ -47,7 +48,15 @@ from rollstream.process.settings.address import revealed
 from rollstream.process.stop import Stop, first_to_end
 from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.schemas.errors import BrokenWorldError
-from rollstream.schemas.topics import DEAD_LETTERS, EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED
+from rollstream.schemas.topics import (
+    DEAD_LETTERS,
+    EVAL_ROLLOUTS,
+    EVAL_SCORED,
+    ROLLOUTS,
+    SCORED,
+    SERVE_ROLLOUTS,
+    SERVE_SCORED,
+)
 from rollstream.scorer.app import Handle, StreamSettings, build_app, fetched, leave_at_once
 from rollstream.scorer.batch import BatchScorer, ScoringRoute
 from rollstream.scorer.fetching import FetchWatch
@@ -60,7 +69,11 @@ _LOG = logging.getLogger(__name__)
 _STOP_SECONDS: Final = 60.0
 # The broker answers a fetch within 1.5 s, and a new leader is known 5 s after it has been chosen.
 _READ_WITHIN_SECONDS: Final = 10.0
-_ROUTES: Final[tuple[ScoringRoute, ...]] = ((ROLLOUTS, SCORED), (EVAL_ROLLOUTS, EVAL_SCORED))
+_ROUTES: Final[tuple[ScoringRoute, ...]] = (
+    (ROLLOUTS, SCORED),
+    (EVAL_ROLLOUTS, EVAL_SCORED),
+    (SERVE_ROLLOUTS, SERVE_SCORED),
+)
 
 
 async def run_scorer(settings: ScorerSettings, stop: Stop) -> None:

@@ -361,6 +361,7 @@ def _trained(batch: Sequence[Admitted]) -> tuple[TrainedRollout, ...]:
         TrainedRollout(
             rollout_id=sample.scored.rollout.rollout_id,
             attempt_id=sample.scored.rollout.attempt_id,
+            subject=sample.scored.rollout.prompt.subject,
             partition=sample.place.partition[1],
             offset=sample.place.offset,
         )

@@ -47,16 +47,17 @@ from rollstream.schemas.ids import checked_run
 
 _LOG = logging.getLogger(__name__)
 RUN_FILE: Final = "rollstream.toml"
-Stage = Literal["producer", "generator", "scorer", "trainer"]
+Stage = Literal["producer", "ingest", "generator", "scorer", "trainer"]
 # Named, not imported: this layer is below the stages. Their fields are only needed to explain what is wrong.
 STAGES: Final[dict[Stage, str]] = {
     "producer": "rollstream.producers.settings:ProducerSettings",
+    "ingest": "rollstream.ingest.settings:IngestSettings",
     "generator": "rollstream.generator.settings:GeneratorSettings",
     "scorer": "rollstream.scorer.settings:ScorerSettings",
     "trainer": "rollstream.trainer.settings:TrainerSettings",
 }
 # The shares of the producers and the bound on the lag are computed from these: all stages must have the same values.
-RUN_WIDE: Final = ("groups_per_step", "max_policy_lag")
+RUN_WIDE: Final = ("groups_per_step", "max_policy_lag", "ones_per_group", "max_served_lag")
 # Crash points and commands read these; they are no settings of a stage.
 _OTHER_VARIABLES = frozenset({"ROLLSTREAM_CRASH_AT", "ROLLSTREAM_CONFIG"})
 _MAY_HOLD_A_PASSWORD: Final[dict[str, JsonValue]] = {"writeOnly": True}
@@ -173,6 +174,19 @@ class StageSettings(BaseSettings):
         json_schema_extra={"unit": "steps"},
         description="Most optimizer steps between the weights that sampled a token and those that train on it; a "
         "generator that is more steps behind the newest version takes no prompts",
+    )
+    ones_per_group: int = Field(
+        default=8,
+        ge=1,
+        le=1024,
+        json_schema_extra={"unit": "groups"},
+        description="So many groups of one sample count as one group, in a step and in a producer's share",
+    )
+    max_served_lag: int = Field(
+        default=64,
+        ge=0,
+        json_schema_extra={"unit": "steps"},
+        description="max_policy_lag of answers to clients, which wait for feedback",
     )
     model: str = Field(default="policy", description="Name of the model, key of its weight versions")
     health_host: str = Field(
