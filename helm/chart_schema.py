@@ -118,7 +118,7 @@ def chart_schema() -> Schema:
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     schema = _of_value((), values)
     stage = schema["properties"]["stageDefaults"]["properties"]
-    for name in STAGES:
+    for name in STAGES.keys() & schema["properties"].keys():
         own = schema["properties"][name]["properties"]
         own.update({key: below for key, below in stage.items() if key not in own})
     definitions: dict[str, Schema] = {}
@@ -168,8 +168,10 @@ def _plain(schema: Any) -> Any:
         return schema
     dropped = ("title", "default", "required", "format", "writeOnly", "unit")
     kept = {name: one for name, one in schema.items() if name not in dropped}
-    # Below these two stand names of settings, none of which may be dropped.
-    named = ("properties", "$defs")
+    if "patternProperties" in kept:
+        kept["additionalProperties"] = False
+    # Below these stand names, of settings or patterns of them, none of which may be dropped.
+    named = ("properties", "patternProperties", "$defs")
     return {
         name: {key: _plain(below) for key, below in one.items()} if name in named else _plain(one)
         for name, one in kept.items()

@@ -97,8 +97,9 @@ def _fault(*, times: int, only_with_servers: bool = False) -> Callable[[Make], M
 def kill(world: World, draw: random.Random) -> MadeFault | None:
     """kill -9 of a stage's process."""
     # Stages take turns: with few faults one that is always drawn by chance may never be killed.
-    fewest = min(world.num_killed[stage] for stage in STAGES)
-    if not (free := world.free(*(stage for stage in STAGES if world.num_killed[stage] == fewest))):
+    stages = [stage for stage in STAGES if world.fleet.count(stage)]
+    fewest = min((world.num_killed[stage] for stage in stages), default=0)
+    if not (free := world.free(*(stage for stage in stages if world.num_killed[stage] == fewest))):
         return None
     member = draw.choice(free)
     world.fleet.kill(member)

@@ -59,6 +59,8 @@ def test_no_object_of_the_schema_takes_keys_that_it_does_not_name_but_those_that
             assert schema["additionalProperties"] is False, path
             for name, below in schema["properties"].items():
                 walk(below, f"{path}.{name}".lstrip("."))
+        elif "patternProperties" in schema:
+            assert schema["additionalProperties"] is False, path
         elif "additionalProperties" not in schema:
             free.add(path.rpartition(".")[2])
 

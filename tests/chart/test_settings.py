@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from rollstream.process.settings.base import STAGES, Stage
+from rollstream.process.settings.base import Stage
 from tests.chart.everything import EVERYTHING
 from tests.chart.other_values import leaves, other_config
-from tests.chart.rendering import EXAMPLES, at, container_of, example, render, render_exactly
+from tests.chart.rendering import EXAMPLES, STAGES, at, container_of, example, render, render_exactly
 from tests.chart.stage_settings import IN_GROUP, POD_NAME, found_at, plain, secret_of, settings_of
 
 SASL = {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-256", "existingSecret": "user"}

@@ -10,13 +10,12 @@ from click.testing import CliRunner
 
 from rollstream.bus.acl_rules import ROLES
 from rollstream.cli.main import cli
-from rollstream.process.settings.base import STAGES
-from tests.chart.rendering import Document, Release, at, container_of, example, merged, render
+from tests.chart.rendering import STAGES, Document, Release, at, container_of, example, merged, render
 from tests.chart.stage_settings import found_at, secret_of, settings_of
 
 SHARED = at("kafka.security", {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "existingSecret": "shared"})
-# Everyone of the chart: who calls `prompt` and `evaluate` has no pod in it.
-USERS = sorted({*ROLES} - {"client"})
+# Everyone of the chart: who calls `prompt` and `evaluate` has no pod in it, nor has who takes prompts and feedback in.
+USERS = sorted({*ROLES} - {"client", "ingest", "feedback"})
 OF_ALL = at("kafka.security.users", {role: {"existingSecret": f"{role}-user"} for role in USERS})
 NO_SHARED = merged(SHARED, at("kafka.security.existingSecret", ""))
 PASSWORD = "ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD"

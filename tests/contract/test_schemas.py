@@ -19,25 +19,29 @@ from rollstream.schemas.errors import IncompatibleSchemaError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, SkippedRecord
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import ManifestEntry, Schema, current_schema, manifest
-from rollstream.schemas.rollout import Status
+from rollstream.schemas.rollout import FinishReason, Status
 from rollstream.schemas.topics import (
+    FEEDBACK,
     LEDGER,
     PRODUCERS,
     PROMPTS,
     RECORDS,
     ROLLOUTS,
     SCORED,
+    SERVE_ROLLOUTS,
     TOPICS,
     WEIGHTS,
     WEIGHTS_APPLIED,
     Topic,
 )
 from tests.harness.builders import (
+    a_feedback,
     a_generated,
     a_generator,
     a_progress,
     a_prompt,
     a_rollout,
+    a_served_answer,
     a_text_turn,
     a_turn,
     an_entry,
@@ -57,6 +61,15 @@ EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "generated": (ROLLOUTS, a_generated(turns=(a_turn(spans=((3, 0, 2), (4, 2, 6))),))),
     "generated_text": (ROLLOUTS, a_generated(turns=(a_text_turn(),), generator=a_generator(tokenizer_sha256=""))),
     "generated_unresolved": (ROLLOUTS, a_generated(status=Status.UNRESOLVED)),
+    "generated_served": (
+        SERVE_ROLLOUTS,
+        a_served_answer(
+            choice=1,
+            turns=(a_turn(is_plain=False, sampling='{"presence_penalty": 0.5}', finish_reason=FinishReason.ABORT),),
+        ),
+    ),
+    "feedback": (FEEDBACK, a_feedback()),
+    "feedback_text": (FEEDBACK, a_feedback(rollout_id="a" * 32 + "-1", response_id=None, number=None, text="too long")),
     "scored": (SCORED, a_rollout(0.5)),
     "scored_failed": (SCORED, a_rollout(status=Status.FAILED)),
     "published": (WEIGHTS, published()),
@@ -155,15 +168,16 @@ def test_an_update_appends_a_changed_record_under_a_fresh_id_and_nothing_where_n
     older = changed_manifest(
         lambda one: _without(one.schema, "metadata") if one.record == "PromptSubmitted" else one.schema
     )
+    current_version = max(entry.version for entry in older if entry.record == "PromptSubmitted")
     update = updated_manifest(older)
-    assert [(entry.record, entry.version) for entry in update.added] == [("PromptSubmitted", 2)]
+    assert [(entry.record, entry.version) for entry in update.added] == [("PromptSubmitted", current_version + 1)]
     assert update.added[0].schema_id == max(entry.schema_id for entry in older) + 1
     assert update.entries[: len(older)] == older
 
 
 def test_an_update_refuses_an_incompatible_model() -> None:
-    with pytest.raises(IncompatibleSchemaError, match=r"LedgerEntry.*tenant"):
-        updated_manifest(changed_manifest(lambda one: _with(one.schema, TENANT)))
+    with pytest.raises(IncompatibleSchemaError, match=r"LedgerEntry.*added"):
+        updated_manifest(changed_manifest(lambda one: _with(one.schema, {"name": "added", "type": "string"})))
 
 
 def test_a_change_of_docs_alone_keeps_id_and_version() -> None:
@@ -209,6 +223,7 @@ def test_a_client_with_nothing_but_the_schema_file_reads_the_bytes(name: str) ->
         (WEIGHTS, ("dtype",)),
         (WEIGHTS_APPLIED, ("error",)),
         (LEDGER, ("metrics",)),
+        (FEEDBACK, ("tags",)),
     ],
     ids=lambda value: getattr(value, "name", ".".join(value) if isinstance(value, tuple) else None),
 )

@@ -22,22 +22,23 @@ ROOMS: Final = {
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_000,  # deadlines of requests
     "services/rollstream/environments": 3_300,
-    "services/rollstream/generator": 1_050,
+    "services/rollstream/generator": 3_000,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,
+    "services/rollstream/http": 1_000,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
-    "services/rollstream/process": 3_100,
+    "services/rollstream/process": 3_150,
     "services/rollstream/rows": 1_600,
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
     "services/rollstream/views": 1_000,
-    "schemas": 2_300,
-    "producers": 2_100,  # the curriculum
-    "trainer": 9_700,  # the training library, 6,400 of them without Kafka
-    "tests/bench": 2_950,
-    "tests/chaos": 1_950,
+    "schemas": 2_450,  # feedback, and whose answer a rollout is
+    "producers": 4_500,  # the curriculum, ingest, and feedback that becomes reward
+    "trainer": 10_200,  # the training library, 6,400 of them without Kafka
+    "tests/bench": 3_600,  # serving
+    "tests/chaos": 2_600,  # callers and feedback
     "tests/soak": 700,
-    "tests": 54_500,  # those of the training library, and the gradients of TRL
+    "tests": 64_000,  # those of the training library, the gradients of TRL, and of what is served
 }
 """Lines of Python that each folder may have."""
 

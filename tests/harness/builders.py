@@ -7,11 +7,20 @@ from typing import Any
 import numpy as np
 
 from rollstream.schemas.failure import Failure, FailureCode
+from rollstream.schemas.feedback import FeedbackGiven
 from rollstream.schemas.ids import group_id, rollout_id
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, TrainedRollout
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import Message, PromptSource, PromptSubmitted, Purpose, Sampling
-from rollstream.schemas.rollout import FinishReason, GeneratorIdentity, RolloutGenerated, Status, Turn, WeightSpan
+from rollstream.schemas.rollout import (
+    FinishReason,
+    GeneratorIdentity,
+    RolloutGenerated,
+    Served,
+    Status,
+    Turn,
+    WeightSpan,
+)
 from rollstream.schemas.scored import RolloutScored, Scoring
 from rollstream.schemas.weights import ApplyOutcome, WeightFile, WeightsApplied, WeightsPublished
 
@@ -125,6 +134,69 @@ def a_rollout(reward: float | None = 1.0, sample_index: int = 0, **fields: Any) 
             failure=None if is_completed else generated.failure or a_failure("verifier crashed", FailureCode.CRASH),
         )
     return RolloutScored(rollout=generated, scoring=scoring)
+
+
+def a_served(response_id: str = "chatcmpl-5f0c", **fields: Any) -> Served:
+    """Whose call was answered: one of tenant `acme` that may train, in no session."""
+    values: dict[str, Any] = {
+        "response_id": response_id,
+        "session": response_id,
+        "route": "/v1/chat/completions",
+        "key": "web",
+        "tenant": "acme",
+        "may_train": True,
+    }
+    return Served(**{**values, **fields})
+
+
+def a_served_answer(response_id: str = "chatcmpl-5f0c", *, choice: int = 0, **fields: Any) -> RolloutGenerated:
+    """A choice of a client's answer, as a generator records it; `served` and every other field go to its builder.
+
+    Without a `prompt` it is the only choice, or the last.
+    """
+    prompt = fields.pop("prompt", None) or a_served_prompt(response_id, group_size=choice + 1)
+    served = fields.pop("served", None) or a_served(response_id, choice=choice)
+    return a_generated(choice, prompt=prompt, served=served, **fields)
+
+
+def a_served_prompt(response_id: str = "chatcmpl-5f0c", **fields: Any) -> PromptSubmitted:
+    """What a client asked a generator: of no data set, for nobody's training."""
+    values: dict[str, Any] = {
+        "prompt_id": f"serve/{response_id}",
+        "purpose": Purpose.SERVE,
+        "reference_answer": None,
+        "group_size": 1,
+        "metadata": {},
+        "source": PromptSource(),
+        "producer": "",
+        "sequence": 0,
+        "subject": "5e" * 32,
+    }
+    return a_prompt(0, **{**values, **fields})
+
+
+def a_served_rollout(
+    reward: float | None = 1.0, response_id: str = "chatcmpl-5f0c", *, choice: int = 0, **fields: Any
+) -> RolloutScored:
+    """The same as scorers give it on; `scoring` replaces the scoring."""
+    scoring = fields.pop("scoring", None) or a_scoring(reward)
+    return RolloutScored(rollout=a_served_answer(response_id, choice=choice, **fields), scoring=scoring)
+
+
+def a_feedback(number: float | None = 1.0, **fields: Any) -> FeedbackGiven:
+    """A thumb of tenant `acme` on the answer of `a_served_answer()`."""
+    values: dict[str, Any] = {
+        "feedback_id": "7f" * 16,
+        "response_id": "chatcmpl-5f0c",
+        "metric": "thumbs",
+        "number": number,
+        "tags": {"page": "help"},
+        "client": "web",
+        "tenant": "acme",
+        "given_at": NOON + timedelta(seconds=60),
+        "submitted_at": NOON + timedelta(seconds=61),
+    }
+    return FeedbackGiven(**{**values, **fields})
 
 
 def a_scoring(reward: float | None = 1.0, **fields: Any) -> Scoring:

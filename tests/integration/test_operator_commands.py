@@ -39,6 +39,8 @@ from rollstream.schemas.topics import (
     PROMPTS,
     ROLLOUTS,
     SCORED,
+    SERVE_PROMPTS,
+    SERVE_SCORED,
     TOPICS,
     WEIGHTS,
     WEIGHTS_APPLIED,
@@ -295,16 +297,16 @@ def test_prompt_says_how_many_answers_are_missing_at_the_deadline(run: CommandRu
 
 def _answer(run: CommandRun, submitted: list[PromptSubmitted]) -> None:
     """Play generator and scorer for one prompt: one sample with a reward, a duplicate of it, one without."""
-    with TopicReader(run.kafka, [PROMPTS.of(run.name)]) as reader:
+    with TopicReader(run.kafka, [SERVE_PROMPTS.of(run.name)]) as reader:
         while not submitted:
-            submitted.extend(AvroCodec(PROMPTS).decode(message.value) for message in reader.poll())
+            submitted.extend(AvroCodec(SERVE_PROMPTS).decode(message.value) for message in reader.poll())
     prompt = submitted[0]
     for answer in (
         a_rollout(1.0, 0, prompt=prompt),
         a_rollout(1.0, 0, prompt=prompt),
         a_rollout(None, 1, prompt=prompt),
     ):
-        run.put(SCORED, answer, key=prompt.group_id)
+        run.put(SERVE_SCORED, answer, key=prompt.group_id)
 
 
 def _a_trained_run(run: CommandRun) -> tuple[RolloutScored, Any]:

@@ -10,7 +10,10 @@ from typing import Final
 _EXPORTER: Final = "of Kafka's exporter, which is not part of the stack"
 _NO_CURRICULUM: Final = "no producer has a curriculum"
 _NO_FAULT: Final = "counted from the first fault of its kind on, which this run does not have"
-_TOPICS = "[a-z0-9-]+[.]((eval-)?(prompts|rollouts|scored)|producers|weights|weights-applied|ledger|dead-letters)"
+_TOPICS = (
+    "[a-z0-9-]+[.](((eval|serve)-)?(prompts|rollouts|scored)|ingest-prompts|feedback|producers|weights|weights-applied|"
+    "ledger|dead-letters)"
+)
 _REFUSED = (
     "conflict|expired|no_tokens|out_of_bounds|overflow|tokenizer_mismatch|unknown_version|unsupported_sampling|"
     "untrainable"

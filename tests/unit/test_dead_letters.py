@@ -128,8 +128,8 @@ def test_a_cut_letter_is_compared_by_the_sum_that_it_names() -> None:
 
 def test_each_stage_writes_letters_only_of_topics_that_its_group_may_replay() -> None:
     assert {group: {topic.name for topic in topics} for group, topics in READ_BY.items()} == {
-        "generators": {"prompts", "eval-prompts"},
-        "scorers": {"rollouts", "eval-rollouts"},
+        "generators": {"prompts", "eval-prompts", "serve-prompts"},
+        "scorers": {"rollouts", "eval-rollouts", "serve-rollouts"},
         "trainer": {"scored"},
     }
 

@@ -38,6 +38,9 @@ HOLDING: dict[str, Any] = {
     "environments.NAME.options": {"api_key": SECRET},
     "agents.NAME.options": {"api_key": KEY},
     "engine.http.api_key": KEY,
+    "serve.subject_secret": KEY,
+    "serve.keys.NAME.key": KEY,
+    "keys.NAME.key": KEY,
     "registry_url": f"https://{WITH_PASSWORD}:8081",
     "redis_url": f"rediss://{WITH_PASSWORD}:6379/0?ssl_ca_certs={KEY}",
 }  # fmt: skip
@@ -47,8 +50,10 @@ ADDRESSES = (
     f"redis://{WITH_PASSWORD}:6379/0", f"https://host/path?signature={KEY}", f"{WITH_PASSWORD}:9092",
     f"SASL_SSL://{WITH_PASSWORD}:9092",
 )  # fmt: skip
+OWN_TABLES = {"engine": "generator", "serve": "generator", "keys": "ingest"}
 TABLES: dict[str, dict[str, Any]] = {
     "producer": {"environment": "sort_digits"},
+    "ingest": {},
     "generator": {"engine": {"model_path": "model"}},
     "scorer": {},
     "trainer": {"model_path": "model"},
@@ -63,8 +68,8 @@ def place_of(key: Key | str) -> tuple[str, ...]:
 
 
 def put(document: dict[str, Any], place: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """`document` with `value` at a place; the engine's table is the generator's."""
-    place = ("generator", *place) if place[0] == "engine" else place
+    """`document` with `value` at a place; what is a stage's own lies in its table."""
+    place = (OWN_TABLES[place[0]], *place) if place[0] in OWN_TABLES else place
     copy: dict[str, Any] = json.loads(json.dumps(document))
     table = copy
     for name in place[:-1]:
@@ -77,7 +82,15 @@ def everything_planted() -> dict[str, Any]:
     document = NEEDED
     for key, value in HOLDING.items():
         document = put(document, place_of(key), value)
-    return put(put(document, ("environments", "mine", "path"), "a.B"), ("agents", "mine", "path"), "a.B")
+    others = {
+        ("environments", "mine", "path"): "a.B",
+        ("agents", "mine", "path"): "a.B",
+        ("serve", "keys", "mine", "tenant"): "acme",
+        ("keys", "mine", "tenant"): "acme",
+    }
+    for place, value in others.items():
+        document = put(document, place, value)
+    return document
 
 
 def as_variables(document: Mapping[str, Any]) -> dict[str, str]:
@@ -296,7 +309,7 @@ def test_an_address_with_a_password_in_a_wrong_setting_is_refused_unseen(
                 settings, problems = settings_class(stage).checked(RunFile.read(config))
             is_its_place = key.path[-1] in ("redis_url", "registry_url") and address.startswith(("redis", "https"))
             # A key may be any text.
-            is_its_place = is_its_place or key.path[-1] == "api_key"
+            is_its_place = is_its_place or key.path[-1] in ("api_key", "subject_secret")
             assert (settings is None) or is_its_place, f"{variable}={address} is accepted"
             assert_absent(PLANTED, {variable: " ".join(problems) or repr(settings)})
 

@@ -152,13 +152,20 @@ def test_a_shared_value_out_of_bounds_is_named_once(config: Path) -> None:
 
 @pytest.mark.parametrize("settings", [ProducerSettings, GeneratorSettings, ScorerSettings, TrainerSettings])
 @pytest.mark.parametrize(
-    ("table", "key"), [("trainer", "groups_per_step"), ("trainer", "max_policy_lag"), ("generator", "max_policy_lag")]
+    ("table", "key"),
+    [
+        ("trainer", "groups_per_step"),
+        ("trainer", "max_policy_lag"),
+        ("generator", "max_policy_lag"),
+        ("producer", "ones_per_group"),
+        ("trainer", "max_served_lag"),
+    ],
 )
-def test_every_stage_refuses_a_table_that_sets_for_itself_what_bounds_the_lag(
+def test_every_stage_refuses_a_table_that_sets_for_itself_what_holds_for_the_run(
     settings: type[StageSettings], table: str, key: str, config: Path
 ) -> None:
     config.write_text(LAG_FILE.replace(f"[{table}]", f"[{table}]\n{key} = 3"))
-    where = rf"\[{table}\] {key} = 3: groups_per_step and max_policy_lag hold for all stages .* at the top of the file"
+    where = rf"\[{table}\] {key} = 3: groups_per_step, max_policy_lag, .* hold for all stages .* at the top of the file"
     with pytest.raises(ConfigurationError, match=where):
         settings.load(config)
 

@@ -51,7 +51,7 @@ def a_snapshot(**fields: Any) -> Snapshot:
     )
     step = an_entry(metrics={"reward_mean": 0.625, "policy_lag_mean": 1.5, "policy_lag_max": 2.0, "loss": 0.01})
     lags = [("generators", "prompts"), ("scorers", "rollouts"), ("trainer", "scored"), ("generators", "eval-prompts"),
-            ("scorers", "eval-rollouts")]  # fmt: skip
+            ("scorers", "eval-rollouts"), ("generators", "serve-prompts"), ("scorers", "serve-rollouts")]  # fmt: skip
     usual: dict[str, Any] = {
         "run": "demo", "taken_at": NOW, "topics": topics, "entry": step, "step": step, "published": published(120),
         "applied": (applied(120),), "members": members, "producers": (),

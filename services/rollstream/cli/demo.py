@@ -6,8 +6,7 @@ from pathlib import Path
 import click
 
 from rollstream.cli.options import FiniteRange, made_directory, whole
-from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, DemoOptions
-from rollstream.process.settings.base import STAGES
+from rollstream.local.demo.options import LEARNING_RATE, NUM_STEPS, STAGES_OF_DEMO, DemoOptions
 
 
 @click.command()
@@ -20,7 +19,7 @@ from rollstream.process.settings.base import STAGES
     "--learning-rate", type=FiniteRange(min=0), default=LEARNING_RATE, show_default=True,
     help="0: the model does not change, to compare with.",
 )  # fmt: skip
-@click.option("--kill", type=click.Choice(list(STAGES)), help="kill -9 this stage during the run; nothing is lost.")
+@click.option("--kill", type=click.Choice(STAGES_OF_DEMO), help="kill -9 this stage during the run; nothing is lost.")
 @click.option("--down", is_flag=True, help="Stop Kafka and Redis at the end.")
 def command(run_dir: Path | None, seed: int, steps: int, learning_rate: float, kill: str | None, down: bool) -> None:
     """Run the whole loop: Kafka, Redis, a tiny model, producer, generator, scorer and trainer.

@@ -19,7 +19,17 @@ from rollstream.bus.places import MessagePlace, PlaceReader
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.schemas.errors import BrokerError, ConfigurationError
-from rollstream.schemas.topics import DEAD_LETTERS, EVAL_PROMPTS, EVAL_ROLLOUTS, PROMPTS, ROLLOUTS, SCORED, Topic
+from rollstream.schemas.topics import (
+    DEAD_LETTERS,
+    EVAL_PROMPTS,
+    EVAL_ROLLOUTS,
+    PROMPTS,
+    ROLLOUTS,
+    SCORED,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
+    Topic,
+)
 from rollstream.stage.dead_letters import (
     REPLAYS,
     DeadLetter,
@@ -35,8 +45,8 @@ from rollstream.stage.dead_letters import (
 
 MAX_REPLAYS: Final = 3
 READ_BY: Final[Mapping[str, tuple[Topic[Any], ...]]] = {
-    "generators": (PROMPTS, EVAL_PROMPTS),
-    "scorers": (ROLLOUTS, EVAL_ROLLOUTS),
+    "generators": (PROMPTS, EVAL_PROMPTS, SERVE_PROMPTS),
+    "scorers": (ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS),
     "trainer": (SCORED,),
 }
 """Whose messages each consumer group of a run puts into dead-letters."""

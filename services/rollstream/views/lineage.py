@@ -30,12 +30,17 @@ from rollstream.schemas.topics import (
     PROMPTS,
     ROLLOUTS,
     SCORED,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
+    SERVE_SCORED,
 )
 from rollstream.views.reading import Decoder
 from rollstream.views.rendering import answer, one_line, quoted, versions
 
 _UNKNOWN_LAG = "lag unknown"
-_OF_A_GROUP: Final = (PROMPTS, ROLLOUTS, SCORED, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED)
+_OF_A_GROUP: Final = (
+    PROMPTS, ROLLOUTS, SCORED, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED, SERVE_PROMPTS, SERVE_ROLLOUTS, SERVE_SCORED,
+)  # fmt: skip
 
 
 def read_rollout(run: Run, rollout_id: str) -> RolloutStory:

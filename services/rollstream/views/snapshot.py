@@ -21,6 +21,8 @@ from rollstream.schemas.topics import (
     PROMPTS,
     ROLLOUTS,
     SCORED,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
     WEIGHTS,
     WEIGHTS_APPLIED,
     Topic,
@@ -35,6 +37,8 @@ _CONSUMERS: Final[tuple[tuple[str, Topic[Any]], ...]] = (
     ("trainer", SCORED),
     ("generators", EVAL_PROMPTS),
     ("scorers", EVAL_ROLLOUTS),
+    ("generators", SERVE_PROMPTS),
+    ("scorers", SERVE_ROLLOUTS),
 )
 # The newest step is among the last entries unless nothing but drops came after it. Records that can't be read may have
 # come after it too, and after the newest version.

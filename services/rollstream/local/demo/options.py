@@ -6,6 +6,7 @@ from typing import Final
 
 from rollstream.process.settings.base import Stage
 
+STAGES_OF_DEMO: Final[tuple[Stage, ...]] = ("producer", "generator", "scorer", "trainer")
 ENVIRONMENT: Final = "sort_digits"
 GROUPS_PER_STEP: Final = 32
 GROUP_SIZE: Final = 16

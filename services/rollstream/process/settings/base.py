@@ -315,7 +315,7 @@ def _misplaced(file: RunFile, table: str) -> Iterator[str]:
         for key in RUN_WIDE if isinstance(found, dict) else ():
             if key in found:
                 yield (
-                    f"{file.place_of([stage, key])}: [{stage}] {key} = {shown(found[key])}: {' and '.join(RUN_WIDE)} "
+                    f"{file.place_of([stage, key])}: [{stage}] {key} = {shown(found[key])}: {', '.join(RUN_WIDE)} "
                     "hold for all stages of a run; set each once, at the top of the file, above its first table"
                 )
         if stage == table and not isinstance(found, dict):

@@ -82,7 +82,7 @@ def _fits(pattern: tuple[str, ...], path: tuple[str, ...]) -> bool:
 def _keys(schema: Schema, defs: Schema, above: tuple[str, ...], computed: Mapping[str, Any]) -> Iterator[Key]:
     for name, given in schema["properties"].items():
         found = _resolved(given, defs)
-        below = found.get("additionalProperties")
+        below = _below(found)
         is_number = found.get("type") in ("integer", "number")
         yield Key(
             path=(*above, name),
@@ -111,13 +111,18 @@ def _resolved(given: Schema, defs: Schema) -> Schema:
     return {**target, **own}
 
 
+def _below(found: Schema) -> Any:
+    """What a table with names of the user's choice holds; where these have a pattern, it stands below the pattern."""
+    return next(iter(found.get("patternProperties", {}).values()), found.get("additionalProperties"))
+
+
 def _type(found: Schema) -> str:
     kind = found.get("type")
     if kind == "array":
         return "list of texts"
     if kind != "object":
         return _TYPES.get((kind, found.get("format")), "text")
-    below = found.get("additionalProperties")
+    below = _below(found)
     if isinstance(below, dict) and "$ref" in below:
         return "table of tables"
     return f"table of {_type(below).replace('table of texts', 'table')}s" if isinstance(below, dict) else "table"
