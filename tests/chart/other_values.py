@@ -13,9 +13,9 @@ _OF_THE_CHART: Final = {
     "generator.engine.tensor_parallel_size", "generator.engine.nodes",
     "trainer.checkpoints",
 }  # fmt: skip
-# The chart deploys no `ingest`. A trainer that ends is refused by the chart, and so are headers and keys, which are secret. Corrections are not for
-# `old = "behavior"`, a scale not for `advantages = "constant"`, a curriculum not for `purpose = "serve"`, which other
-# values are.
+# The chart deploys no `ingest`. A trainer that ends is refused by the chart, and so are headers and keys, which are
+# secret. Corrections are not for `old = "behavior"`, a scale not for `advantages = "constant"`, a curriculum not for
+# `purpose = "serve"`, which other values are.
 _LEFT_OUT: Final = {
     "ingest", "generator.serve.keys", "generator.serve.subject_secret",
     "trainer.num_steps", "trainer.learning.correction", "trainer.learning.importance_cap",
