@@ -16,7 +16,7 @@ SOURCES = [ROOT / name / "rollstream" for name in ("schemas", "services", "produ
         ("fcntl", "process/files.py"),
         ("replace", "process/files.py"),
         ("rename", None),
-        ("sqlite3", "offline/database.py"),
+        ("sqlite3", "process/database.py"),
     ],
 )
 def test_what_needs_care_is_done_in_one_module(name: str, module: str | None) -> None:

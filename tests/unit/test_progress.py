@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rollstream.offline.database import Database
 from rollstream.offline.progress import INPUT, TABLES, Progress, begun_input, progress_at
+from rollstream.process.database import Database
 from rollstream.schemas.errors import ConfigurationError, MachineError
 from tests.harness.collecting import noted_facts, noted_samples
 from tests.harness.full_disk import room_for

@@ -34,6 +34,7 @@
     └── ConfigurationError                78  settings, files or cluster must be changed by a person
         ├── UnknownEnvironmentError       78  no environment has this name, or it does not take these options
         ├── BrokenEnvironmentError        78  an environment's own code raised while it was loaded
+        ├── DamagedFileError              78  a file that a process keeps for itself can't be read any more
         ├── IncompatibleSchemaError       78  a record changed so that its versions cannot read each other
         └── LocalStackError               78  the local stack cannot do what was asked
             ├── JavaMissingError          78  no Java 17 or newer anywhere
@@ -197,6 +198,10 @@ class UnknownEnvironmentError(ConfigurationError):
 
 class BrokenEnvironmentError(ConfigurationError):
     """The environment's own code raised while it was imported or made."""
+
+
+class DamagedFileError(ConfigurationError):
+    """A file that a process keeps for itself, such as a database, is garbage now. Some can be made again."""
 
 
 class IncompatibleSchemaError(ConfigurationError):

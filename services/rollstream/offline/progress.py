@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from rollstream.offline.database import Database
 from rollstream.process.crash_points import crash_point
+from rollstream.process.database import Database
 from rollstream.schemas.errors import ConfigurationError
 
 TABLES: Final = """

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rollstream.offline.database import Database
+from rollstream.process.database import Database
 from rollstream.rows.conversation import asked_of, plain_chat
 from rollstream.schemas.errors import UnusableRowError
 from rollstream.schemas.values import with_whole_numbers

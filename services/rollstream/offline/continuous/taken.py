@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Final, Self
 
-from rollstream.offline.database import Database
 from rollstream.offline.progress import TABLES, Progress
+from rollstream.process.database import Database
 from rollstream.rows.jsonl import row_of_line
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.rows.write import json_line

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from rollstream.environments.pass_rates import pass_all_k, pass_at_k
 from rollstream.offline.convert.verifiers_row import metrics_of
-from rollstream.offline.database import Database
 from rollstream.offline.statistics import RewardStatistics
+from rollstream.process.database import Database
 from rollstream.schemas.values import with_whole_numbers
 
 PASS_THRESHOLD: Final = 0.5

@@ -11,10 +11,10 @@ from operator import itemgetter
 from types import TracebackType
 from typing import Any, Final, Self
 
-from rollstream.offline.database import Database
 from rollstream.offline.difficulty.buckets import UNKNOWN, Cuts, difficulty_score
 from rollstream.offline.difficulty.judged_row import JudgedRow
 from rollstream.offline.statistics import RewardStatistics
+from rollstream.process.database import Database
 
 _SCHEMA: Final = """
 CREATE TABLE note (problem BLOB, source TEXT, data_idx INTEGER, reward REAL, normalized REAL, passed INTEGER);

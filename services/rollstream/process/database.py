@@ -1,4 +1,4 @@
-"""SQLite as the offline commands use it, and the only module that imports it: a file that is kept, or a scratch one.
+"""SQLite, and the only module that imports it: a file that is kept, or a scratch one.
 
 A file is for one process at a time. After kill -9 it holds every transaction that was committed, after a power failure
 all but the last ones: what is committed is written to a log, and the disk is waited for only when that log is moved
@@ -15,7 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from rollstream.schemas.errors import ConfigurationError, MachineError, RollstreamError
+from rollstream.process.files import move, writable
+from rollstream.schemas.errors import ConfigurationError, DamagedFileError, MachineError, RollstreamError
 
 _OURS: Final = 0x526F6C31
 """What the header of our files says, so that one of another program is neither written nor removed."""
@@ -43,8 +44,8 @@ _REFUSED: Final = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQL
 class Database:
     """The database at `path`, or a scratch one, with `tables`, whose statements may be run again. For one thread.
 
-    Each method raises `MachineError` if the disk is full or broken, and `ConfigurationError` if the file can't be
-    written, is none of ours, or belongs to another process.
+    Each method raises `MachineError` if the disk is full or broken, `DamagedFileError` if the file is no database any
+    more, and `ConfigurationError` if it can't be written, is none of ours, or belongs to another process.
     """
 
     def __init__(self, path: Path | None, tables: str) -> None:
@@ -145,6 +146,14 @@ class Database:
         """Close it; what was not committed is gone, and so is a scratch database."""
         self._connection.close()
 
+    @property
+    def num_bytes(self) -> int:
+        """Size of the file, without what waits in its log."""
+        pages, page_bytes = self.one("PRAGMA page_count"), self.one("PRAGMA page_size")
+        assert pages is not None
+        assert page_bytes is not None
+        return int(pages[0]) * int(page_bytes[0])
+
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
@@ -164,6 +173,19 @@ class Database:
             return ConfigurationError(f"another process writes {self.path} right now: wait for its end")
         if code in _REFUSED:
             return ConfigurationError(f"cannot write {self.path}: {error}; give rights there, or choose another place")
-        return ConfigurationError(
+        return DamagedFileError(
             f"{self.path} is damaged, or of another program: {error}; bring it back, or remove it to begin anew"
         )
+
+
+def move_aside(path: Path) -> Path:
+    """Give a damaged database another name, in place of one that was moved before, so that a new one can be begun.
+
+    Its log is of no use without it. Returns the new name; raises what `writable` raises.
+    """
+    aside = path.with_name(f"{path.name}.damaged")
+    with writable(path):
+        move(path, aside)
+        for name in ("wal", "shm", "journal"):
+            path.with_name(f"{path.name}-{name}").unlink(missing_ok=True)
+    return aside
