@@ -27,7 +27,7 @@ ROOMS: Final = {
     "services/rollstream/http": 1_000,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
-    "services/rollstream/process": 3_150,
+    "services/rollstream/process": 3_300,  # SQLite, which was in offline
     "services/rollstream/rows": 1_600,
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
