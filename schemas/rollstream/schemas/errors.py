@@ -30,6 +30,7 @@
     │   └── EngineDeadError               70  it will never answer again: the process exits
     │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
     ├── RewardError                       70  a reward is not a number: the sample is unresolved
+    ├── SpoolFullError                    70  no more answers can be recorded now: the call is refused
     ├── FencedError                       75  another process took over: supervisors don't restart this one
     └── ConfigurationError                78  settings, files or cluster must be changed by a person
         ├── UnknownEnvironmentError       78  no environment has this name, or it does not take these options
@@ -176,6 +177,10 @@ class RefusedKeyError(EngineDeadError):
 
 class RewardError(RollstreamError):
     """A reward function did not give a number: the rollout is unresolved, never a reward of 0."""
+
+
+class SpoolFullError(RollstreamError):
+    """The spool of answers that are not on Kafka yet has no room: a call is refused, and its client tries again."""
 
 
 class FencedError(RollstreamError):

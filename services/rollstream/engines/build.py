@@ -7,8 +7,10 @@ from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
 
 
-def build_engine(settings: EngineSettings) -> Engine:
+def build_engine(settings: EngineSettings, *, reserved: int = 0) -> Engine:
     """The engine that `settings.kind` names, not started.
+
+    `reserved`: of the requests that vLLM runs side by side, how many `generate` leaves to others.
 
     Raises `ConfigurationError` if `settings.model_path` holds no model.
     """
@@ -18,7 +20,7 @@ def build_engine(settings: EngineSettings) -> Engine:
         case "vllm":
             from rollstream.engines.vllm.engine import VllmEngine
 
-            return VllmEngine(settings)
+            return VllmEngine(settings, reserved=reserved)
         case "transformers":
             from rollstream.engines.transformers_engine import TransformersEngine
 

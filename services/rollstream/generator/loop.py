@@ -95,7 +95,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     run_in_child(lambda: _require_what_is_needed(settings))
     health = Health()
     health.serve(settings.health_host, settings.health_port)
-    engine = build_engine(settings.engine)
+    engine = build_engine(settings.engine, reserved=settings.num_reserved)
     with ending_within(stop, _START_ENDS_SECONDS):
         # A placeholder: the newest published version is loaded before the first prompt.
         await engine.start(weight_version=0)

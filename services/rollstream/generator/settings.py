@@ -39,6 +39,22 @@ class GeneratorSettings(StageSettings):
         "the published version that they name, seconds",
     )
 
+    @property
+    def num_reserved(self) -> int:
+        """Of the requests that run side by side, how many training leaves to clients."""
+        if not self.serve.enabled:
+            return 0
+        return max(1, self.engine.max_num_seqs // 8) if self.serve.reserve is None else self.serve.reserve
+
+    @model_validator(mode="after")
+    def _leave_training_a_place(self) -> Self:
+        if self.num_reserved and self.num_reserved >= self.engine.max_num_seqs:
+            raise ValueError(
+                f"serve.reserve {self.num_reserved} leaves training none of engine.max_num_seqs "
+                f"{self.engine.max_num_seqs}: lower it, or raise max_num_seqs"
+            )
+        return self
+
     @model_validator(mode="after")
     def _follow_the_policy(self) -> Self:
         if self.engine.kind == "openai_http" and self.engine.http.weight_updates == "none":

@@ -11,13 +11,15 @@ A request whose first token comes after an update would have the salt of the ver
 weights had computed, and its tokens were off by 0.5 to 1.2 nats under the new version's name. So at an update those
 without a token are taken back and asked again (`_take_back_unstarted`, `_answered`). There are few of them: vLLM is
 given hardly more requests than it can start at once, the others wait here.
+
+Clients of the generator are answered by the same vLLM, through `stream`, which passes the same gate.
 """
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,8 @@ class VllmEngine:
 
     name = "vllm"
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, *, reserved: int = 0) -> None:
+        """`reserved`: of the requests that run side by side, how many `generate` leaves to `stream`."""
         refuse_undivided(settings.model_path, settings.tensor_parallel_size)
         vllm_setup.prepare(settings)
         self._settings = settings
@@ -67,8 +70,10 @@ class VllmEngine:
         self._weight_version = 0
         self._is_open = asyncio.Event()
         self._updating = asyncio.Lock()
-        # Some more than vLLM runs: if none waited inside, then each answer would leave its place empty for a step.
-        self._slots = asyncio.Semaphore(settings.max_num_seqs + settings.max_num_seqs // 8)
+        # Some more than vLLM runs: if none waited inside, then each answer would leave its place empty for a step. Not
+        # where places are reserved: those that wait inside would take them.
+        spare = -reserved or settings.max_num_seqs // 8
+        self._slots = asyncio.Semaphore(settings.max_num_seqs + spare)
         self._taken_back: set[str] = set()
         self._shapes: Shapes = {}
         self._is_tied = False
@@ -136,6 +141,48 @@ class VllmEngine:
             if not self._is_overtaken(request.request_id, answer, salt):
                 return _checked(answer, request)
 
+    @property
+    def llm(self) -> Any:
+        """vLLM's AsyncLLM, whose own `generate` must not be called: it passes no gate. Raises `EngineDeadError`."""
+        return self._running()
+
+    async def stream(
+        self, prompt: Mapping[str, Any], params: Any, request_id: str, *, tenant: str, **reasoning: Any
+    ) -> AsyncGenerator[Any, None]:
+        """vLLM's outputs of one sequence (`params.n` is 1) as they come. Its caller has a place for it already.
+
+        Like `_answered` it asks again if an update comes before the first token; nothing was given out then. No prompt
+        is read from what another tenant left in the cache, since that would tell by its time who asked what.
+        `reasoning`: what vLLM's routes know of the answer's parts. Raises vLLM's own errors, which its routes expect.
+        """
+        self.in_flight += 1
+        try:
+            while True:
+                await self._is_open.wait()
+                version = str(self._weight_version)
+                salted = {**prompt, "cache_salt": f"{version}/{tenant}"}
+                is_first = True
+                async with aclosing(self._running().generate(salted, params, request_id, **reasoning)) as outputs:
+                    async for output in outputs:
+                        if is_first and self._is_overtaken(request_id, output.outputs[0], version):
+                            break
+                        is_first = False
+                        yield output
+                    else:
+                        return
+        finally:
+            self._taken_back.discard(request_id)
+            self.in_flight -= 1
+
+    async def keep_aborting(self, request_ids: Iterable[str]) -> None:
+        """End these requests with what they have so far; until it is cancelled, or vLLM is dead."""
+        # A dead engine ends the requests by itself.
+        with suppress(EngineError), _as_engine_errors():
+            while True:
+                await self._running().abort(list(request_ids))
+                # Again: one may have been on its way into vLLM.
+                await asyncio.sleep(_ABORT_AGAIN_SECONDS)
+
     @contextmanager
     def _ended_in_time(self, request: GenerationRequest) -> Iterator[None]:
         """Inside the block vLLM ends the request at its deadline, and gives what it has sampled."""
@@ -150,21 +197,22 @@ class VllmEngine:
 
     async def _abort_at(self, moment: float, request_id: str) -> None:
         await asyncio.sleep(moment - time.monotonic())
-        # A dead engine ends the request by itself.
-        with suppress(EngineError), _as_engine_errors():
-            while True:
-                await self._running().abort(request_id)
-                # Again: it may have been on its way into vLLM.
-                await asyncio.sleep(_ABORT_AGAIN_SECONDS)
+        await self.keep_aborting([request_id])
 
-    def _is_overtaken(self, request_id: str, answer: Any, salt: str) -> bool:
-        """Whether an update came between the request and its first token."""
+    def _is_overtaken(self, request_id: str, output: Any, salt: str) -> bool:
+        """Whether an update came between the request and its first token, which `output` holds."""
         if request_id in self._taken_back:
             self._taken_back.discard(request_id)
             return True
         # It was on its way to vLLM when `_take_back_unstarted` looked. A cache that is computed again has no old parts.
-        is_kept = self._settings.kv_after_update == "keep"
-        return is_kept and bool(answer.weight_versions) and answer.weight_versions[0].version != salt
+        return self._settings.kv_after_update == "keep" and self._first_version(output, salt) != salt
+
+    def _first_version(self, output: Any, asked: str) -> str:
+        """The version that sampled the first token, or a later one if that is not known yet; `asked` if none has."""
+        if output.weight_versions is None:
+            # Only the last output says which: the version of now, as long as no update came since it was asked.
+            return str(self._weight_version) if output.finish_reason is None else asked
+        return output.weight_versions[0].version if output.weight_versions else asked
 
     async def load_weights(self, weight_version: int, path: Path) -> LoadReport:
         started = time.monotonic()

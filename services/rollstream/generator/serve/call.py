@@ -3,7 +3,7 @@
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,3 +64,15 @@ class ServedCall:
     choices: tuple[ServedChoice, ...]
     started_at: datetime
     finished_at: datetime
+
+
+class Recorder(Protocol):
+    """Where answers are recorded."""
+
+    def refuse_if_full(self) -> None:
+        """Raise `SpoolFullError` if no answer can be recorded now: then no call begins."""
+        ...
+
+    async def keep(self, call: ServedCall) -> None:
+        """Record the answer to one prompt; the client gets the last of it only after this."""
+        ...

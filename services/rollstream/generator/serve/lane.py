@@ -1,0 +1,56 @@
+"""The places in the engine for clients' calls: how many are answered side by side, and how many wait.
+
+Training has a bound of its own (`num_reserved` in the generator's settings), so that a place is mostly free here.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from prometheus_client import Gauge, Histogram
+
+WAITING = Gauge("rollstream_serve_waiting_calls", "Choices of clients' calls that wait for a place in the engine")
+RUNNING = Gauge("rollstream_serve_running_calls", "Choices of clients' calls that the engine answers")
+TIME_TO_FIRST_TOKEN = Histogram(
+    "rollstream_serve_time_to_first_token_seconds",
+    "From a call, read and rendered, to the first token of its first choice, with the wait for a place",
+    buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60),
+)
+TIME_PER_TOKEN = Histogram(
+    "rollstream_serve_time_per_token_seconds",
+    "Of each choice: from its first token to its last, divided by the tokens after the first",
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
+
+
+class ServingLane:
+    """`num_places` in the engine, and at most `max_waiting` choices that wait for one when a new call comes."""
+
+    def __init__(self, num_places: int, max_waiting: int) -> None:
+        self._places = asyncio.Semaphore(num_places)
+        self._max_waiting = max_waiting
+        self._num_waiting = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether so many wait already that a new call must be refused."""
+        return self._places.locked() and self._num_waiting >= self._max_waiting
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Wait for a place, and hold it inside the block."""
+        self._count_waiting(1)
+        try:
+            await self._places.acquire()
+        finally:
+            self._count_waiting(-1)
+        RUNNING.inc()
+        try:
+            yield
+        finally:
+            self._places.release()
+            RUNNING.dec()
+
+    def _count_waiting(self, change: int) -> None:
+        self._num_waiting += change
+        WAITING.set(self._num_waiting)
