@@ -27,7 +27,6 @@ Fields = dict[str, Any]
 Place = tuple[int, int]
 
 READ_SECONDS = 60.0
-_PROMPT_SCHEMA_ID = 1
 _MOST_BYTES = 2**27
 _LARGE_BYTES = 2**20
 _RECORDS = {
@@ -53,7 +52,14 @@ def _schema(record: str) -> Any:
     return fastavro.parse_schema(json.loads((files("rollstream.schemas") / "avro" / f"{record}.avsc").read_text()))
 
 
+def _newest_id(record: str) -> int:
+    """The id under which its .avsc is registered."""
+    manifest = json.loads((files("rollstream.schemas") / "avro" / "manifest.json").read_text())
+    return max(int(entry["id"]) for entry in manifest if entry["record"] == record)
+
+
 _SCHEMAS = {topic: _schema(record) for topic, record in _RECORDS.items()}
+_PROMPT_ID = _newest_id("PromptSubmitted")
 
 
 def decoded(topic: str, value: bytes | None) -> Fields | None:
@@ -79,7 +85,7 @@ def encoded_prompt(content: str, **fields: Any) -> bytes:
     }
     body = io.BytesIO()
     fastavro.schemaless_writer(body, _SCHEMAS["prompts"], prompt)
-    return b"\0" + _PROMPT_SCHEMA_ID.to_bytes(4, "big") + body.getvalue()
+    return b"\0" + _PROMPT_ID.to_bytes(4, "big") + body.getvalue()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

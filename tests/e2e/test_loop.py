@@ -53,7 +53,7 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
         for stage, port in ports.items():
             run.tables.setdefault(stage, {})["health_port"] = port
         outside = loop.outside
-        served, unknown, too_long, replayed = (uuid.uuid4().hex for _ in range(4))
+        served, asked, unknown, too_long, replayed = (uuid.uuid4().hex for _ in range(5))
         garbage = (b"garbage", None, b"\0\0\0\0\x63abc", encoded_prompt("31=")[:20])
         outside.put(
             "prompts",
@@ -61,6 +61,11 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
             *garbage,
             encoded_prompt("31=", group_id=unknown, environment="no_such_thing", purpose="train", group_size=2),
             encoded_prompt("7" * 40 + "=", group_id=too_long, environment="sort_digits", purpose="train", group_size=2),
+        )
+        # In the lane of clients nothing trains, whatever it says.
+        outside.put(
+            "serve-prompts",
+            encoded_prompt("31=", group_id=asked, environment="sort_digits", purpose="train", group_size=2),
         )
         # The commands as people start them; the stages of other tests share their imports.
         for stage in STAGES:
@@ -79,6 +84,7 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
         assert set(outside.dead_letters()) == set(garbage)
 
         check_metrics(loop, ports)
+        loop.until(lambda: len(answers_to(outside, asked)) == 2, "the client's answers")
 
         # A prompt of which an older stage left a letter. It is handled meanwhile, so that its replay is a duplicate.
         left = encoded_prompt("520=", group_id=replayed, environment="sort_digits", purpose="train", group_size=4)
@@ -93,6 +99,9 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
         published = [record["weight_version"] for record in outside.records("weights")]
         assert published == [entry["weight_version"] for entry in account.ledger if entry["kind"] != "drops"]
         assert published == list(range(len(published)))
+        named = {group["group_id"] for entry in account.ledger for group in entry["closed"]}
+        assert not named & {record["group_id"] for record in outside.records("serve-prompts")}
+        assert asked not in account.prompts
         loop.until(lambda: published[-1] in applied_versions(outside), "the last version to be applied")
 
 
@@ -148,6 +157,12 @@ def applied_versions(outside: OutsideClient) -> set[int]:
 
 def evaluated_groups(outside: OutsideClient) -> set[str]:
     return {record["rollout"]["group_id"] for record in outside.records("eval-scored")}
+
+
+def answers_to(outside: OutsideClient, group: str) -> set[str]:
+    """The scored samples of a prompt of the lane of clients."""
+    rollouts = (record["rollout"] for record in outside.records("serve-scored"))
+    return {rollout["rollout_id"] for rollout in rollouts if rollout["group_id"] == group}
 
 
 def dead_letter_headers(topic: str, partition: int, offset: int) -> dict[str, str]:

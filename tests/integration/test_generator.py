@@ -17,7 +17,15 @@ from rollstream.process.crash_points import CRASH_AT
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import RolloutGenerated, Status
-from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_ROLLOUTS, ROLLOUTS, WEIGHTS, WEIGHTS_APPLIED
+from rollstream.schemas.topics import (
+    EVAL_PROMPTS,
+    EVAL_ROLLOUTS,
+    ROLLOUTS,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
+    WEIGHTS,
+    WEIGHTS_APPLIED,
+)
 from rollstream.schemas.weights import ApplyOutcome, WeightsApplied, WeightsKind, WeightsPublished
 from tests.harness.builders import a_prompt, published
 from tests.harness.running import Run, a_run
@@ -346,6 +354,18 @@ def test_evaluation_prompts_of_a_version_to_come_hold_no_training_back(run: Run)
     assert {str(sample.failure) for sample in answered} == {
         "version_gone: version 7 was asked for and is not published; the newest is 0"
     }
+
+
+def test_clients_prompts_are_answered_on_their_own_topic_whatever_they_say_they_are_for(run: Run) -> None:
+    scripted(run)
+    run.publish_weights(0)
+    run.start("generator")
+    prompts = [a_prompt(row, run=run.name, purpose=purpose, group_size=2) for row, purpose in enumerate(Purpose)]
+    run.submit(*prompts, topic=SERVE_PROMPTS)
+    answered = wait_until(lambda: len(found := run.records(SERVE_ROLLOUTS)) == 2 * len(prompts) and found, "all")
+    assert {sample.group_id for sample in answered} == {prompt.group_id for prompt in prompts}
+    assert {sample.served for sample in answered} == {None}
+    assert run.records(ROLLOUTS) == []
 
 
 def test_an_evaluation_prompt_is_answered_by_the_version_it_names_or_not_at_all_and_holds_no_training_back(

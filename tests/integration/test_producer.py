@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from prometheus_client import REGISTRY
 
+from rollstream.bus.reader import TopicReader
 from rollstream.producers.numbering import RowPlace, numbered_rows, prompt_of_row
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError, FencedError
 from rollstream.schemas.ledger import EntryKind, SkippedRecord
-from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS
+from rollstream.schemas.prompt import Purpose
+from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SERVE_PROMPTS
 from tests.harness.builders import a_prompt, an_entry
 from tests.harness.forking import start_command
 from tests.harness.processes import StartedProcess
@@ -103,11 +105,29 @@ def test_a_row_that_no_record_can_hold_ends_it_as_a_mistake_of_the_settings_that
     assert "the limit is" in str(producer.error)
 
 
-def test_prompts_that_are_not_for_training_use_no_credit_and_are_submitted_once(run: Run) -> None:
+def test_prompts_that_are_not_for_training_have_a_topic_of_their_own_use_no_credit_and_are_submitted_once(
+    run: Run,
+) -> None:
     for _ in range(2):
         with producing(run.settings(rows=9, epochs=1, purpose="serve", share=1)) as producer:
             producer.wait()
-    run.wait_for(9)
+    with TopicReader(run.kafka, [SERVE_PROMPTS.of(run.name)]) as reader:
+        served = [AvroCodec(SERVE_PROMPTS).decode(message.value) for message in reader.to_end()]
+    assert sorted(prompt.sequence for prompt in served) == [*range(9)]
+    assert {prompt.purpose for prompt in served} == {Purpose.SERVE}
+    run.wait_for(0)
+
+
+@pytest.mark.parametrize("first", ["train", "serve"])
+def test_a_source_has_one_producer_whatever_its_prompts_are_for(run: Run, first: str) -> None:
+    (second,) = {"train", "serve"} - {first}
+    usual = {"rows": 9, "epochs": 1, "wait_until_closed": False}
+    with producing(run.settings(**usual, purpose=first, name="tasks")) as producer:
+        producer.wait()
+    settings = run.settings(**usual, purpose=second, name="tasks")
+    refused = RunningProducer(settings.model_copy(update={"name": "other"}))
+    refused.wait()
+    assert "producer 'tasks' has had the source" in str(refused.error)
 
 
 def test_what_somebody_else_put_on_the_topics_does_not_stop_it(run: Run) -> None:

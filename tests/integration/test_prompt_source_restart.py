@@ -19,7 +19,7 @@ from rollstream.producers.settings import ProducerSettings
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.prompt import PromptSubmitted
-from rollstream.schemas.topics import PROMPTS
+from rollstream.schemas.topics import SERVE_PROMPTS
 from tests.harness.counted_environment import NAME, PATH, InOrder
 
 
@@ -38,8 +38,8 @@ def produced(kafka: str, run: str, environment: Declaration, name: str, num_prom
 
 
 def submitted(kafka: str, run: str) -> list[PromptSubmitted]:
-    codec = AvroCodec(PROMPTS)
-    with TopicReader(KafkaSettings(bootstrap_servers=kafka), [PROMPTS.of(run)]) as reader:
+    codec = AvroCodec(SERVE_PROMPTS)
+    with TopicReader(KafkaSettings(bootstrap_servers=kafka), [SERVE_PROMPTS.of(run)]) as reader:
         found = [codec.decode(message.value) for message in reader.to_end() if message.value is not None]
     return sorted(found, key=lambda prompt: prompt.sequence)
 

@@ -17,10 +17,10 @@ from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, Topic
+from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, SERVE_ROLLOUTS, SERVE_SCORED, Topic
 from rollstream.stage.replay import list_dead_letters
 from tests.harness import broken_scorer
-from tests.harness.builders import a_failure, a_generated, a_prompt
+from tests.harness.builders import a_failure, a_generated, a_prompt, a_served_answer, a_served_prompt
 from tests.harness.forking import start_forked
 from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.processes import StartedProcess
@@ -99,6 +99,8 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     run.publish("rollouts", [*GARBAGE.items(), ("truncated", whole[:-20])])
     put_with_odd_header(run.kafka.bootstrap_servers, f"{run.name}.rollouts", whole)
     put(run, evaluated, topic=EVAL_ROLLOUTS)
+    answered = a_served_answer(choice=1, prompt=a_served_prompt(group_size=2, reference_answer="01259"))
+    put(run, answered, topic=SERVE_ROLLOUTS)
     [port] = free_ports(1)
     scorer = run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
     wait_until(lambda: len(run.records(SCORED)) == 5, "four scored rollouts, one of them twice")
@@ -110,11 +112,13 @@ def test_every_rollout_is_scored_or_says_why_not_and_what_is_no_rollout_becomes_
     assert str(found[3].scoring.failure).startswith("unknown_environment: ")
     assert {found[index].scoring.status for index in (2, 3)} == {Status.FAILED}
     wait_until(lambda: run.records(EVAL_SCORED), "the evaluation's rollout")
+    (given,) = wait_until(lambda: run.records(SERVE_SCORED), "the client's answer")
+    assert (given.rollout, given.scoring.reward) == (answered, 1.0)
     wait_until(lambda: run.committed("scorers", "rollouts") == 9, "the partitions to move on")
     letters = list_dead_letters(run.on_bus)
     assert {letter.key for letter in letters} == {b"garbage", b"unknown schema", b"null", b"truncated"}
     assert {letter.value for letter in letters} == {*GARBAGE.values(), whole[:-20]}
-    wait_until(lambda: readiness(port)["fetching"]["detail"] == "4 partitions are read", "all to be read")
+    wait_until(lambda: readiness(port)["fetching"]["detail"] == "6 partitions are read", "all to be read")
     assert all(check["is_ok"] for check in readiness(port).values())
     wait_until(lambda: lag_of(port, run) == 0, "no lag")
     assert scraped(port, "rollstream_process_ready") == 1

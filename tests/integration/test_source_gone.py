@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from rollstream.schemas.topics import PROMPTS
+from rollstream.schemas.topics import SERVE_PROMPTS
 from tests.harness.running import a_run
 from tests.harness.waits import wait_until
 
@@ -19,7 +19,7 @@ def test_a_producer_whose_file_was_deleted_says_so_in_one_line_and_the_next_one_
             "source": "jsonl", "path": rows, "purpose": "serve", "environment": "math", "epochs": 1_000_000,
         }  # fmt: skip
         first = run.start("producer")
-        wait_until(lambda: len(run.records(PROMPTS)) > 6, "a second epoch")
+        wait_until(lambda: len(run.records(SERVE_PROMPTS)) > 6, "a second epoch")
         rows.unlink()
         assert first.wait() == 70
         last = [json.loads(line) for line in first.said().splitlines() if line.startswith("{")][-1]

@@ -136,7 +136,7 @@ WRITES = {
     "viewer": set(),
 }
 READS = {
-    "producer": {"prompts", "producers", "ledger", "ingest-prompts"},
+    "producer": {"prompts", "serve-prompts", "producers", "ledger", "ingest-prompts"},
     "feedback": {"feedback", "serve-scored", "producers", "ledger", "weights"},
     "ingest": set(),
     "generator": {"prompts", "eval-prompts", "serve-prompts", "weights"},

@@ -2,8 +2,9 @@
 (`credit.py`).
 
 Consumes   `ledger`: which groups are closed, and how hard they were; `producers`: who has which source; at the start
-           also `prompts`.
-Produces   `prompts`; `producers`: its claim on its source, and after each batch how far it is.
+           also the topic of its prompts.
+Produces   `prompts`, or `serve-prompts` with purpose=serve; `producers`: its claim on its source, and after each batch
+           how far it is.
 Waits for  credit, i.e. for its groups to close.
 Unblocked  by the trainer, which closes every group, trained on or dropped.
 
@@ -69,7 +70,7 @@ from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, Topic
+from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SERVE_PROMPTS, Topic
 
 _LOG = logging.getLogger(__name__)
 _MOST_AT_ONCE = 500
@@ -97,8 +98,9 @@ class Producer:
         self._prompts_offsets: dict[int, int] = {}
         # Offsets of entries that do not count.
         self._skipped: set[int] = set()
+        self._topic = _prompts_topic(self.settings)
         self._run = Run(self.settings)
-        self._run.make_codecs(PROMPTS, PRODUCERS, LEDGER)
+        self._run.make_codecs(self._topic, PRODUCERS, LEDGER)
 
     def run(self, stop: Stop) -> None:
         """Claim the source, find out what happened before, then submit as the credit allows.
@@ -178,9 +180,9 @@ class Producer:
 
     def _read_prompts(self) -> None:
         found = FoundPrompts(self.settings.name, self._rows.place.sequence)
-        with self._run.reader(PROMPTS, start=self._start_in(PROMPTS, self._prompts_offsets)) as reader:
+        with self._run.reader(self._topic, start=self._start_in(self._topic, self._prompts_offsets)) as reader:
             for message in reader.to_end():
-                prompt = self._run.decoded(PROMPTS, message)
+                prompt = self._run.decoded(self._topic, message)
                 if prompt is not None:
                     found.note(prompt)
             self._prompts_offsets = {number: offset for (_, number), offset in reader.positions().items()}
@@ -206,7 +208,10 @@ class Producer:
         )  # fmt: skip
 
     def _log_ends(self) -> LogEnds:
-        prompts = {number: end for (_, number), end in self._run.ends(PROMPTS).items()}
+        # Another producer of the source may pose its rows on the other topic.
+        prompts: dict[int, int] = {}
+        for (_, number), end in [*self._run.ends(PROMPTS).items(), *self._run.ends(SERVE_PROMPTS).items()]:
+            prompts[number] = max(end, prompts.get(number, 0))
         return LogEnds(prompts=prompts, ledger=sum(self._run.ends(LEDGER).values()))
 
     def _report_refused(self) -> None:
@@ -321,7 +326,7 @@ class Producer:
 
     def _record(self, prompt: PromptSubmitted) -> OutRecord:
         try:
-            return self._run.out_record(PROMPTS, prompt)
+            return self._run.out_record(self._topic, prompt)
         except EncodeError as error:
             # After a restart the row would be the same.
             raise ConfigurationError(
@@ -358,6 +363,11 @@ class Producer:
             metrics.POOL_TASKS.labels(pool=pool).set(size)
 
 
+def _prompts_topic(settings: ProducerSettings) -> Topic[PromptSubmitted]:
+    """Where the prompts go: what is not for training never comes where the trainer would have to close it."""
+    return PROMPTS if settings.purpose == "train" else SERVE_PROMPTS
+
+
 def _ends(publisher: Publisher, records: Sequence[OutRecord]) -> dict[Partition, int]:
     """Publish the records. Returns where they end, once the broker has confirmed them."""
     deliveries = Deliveries()
@@ -376,7 +386,7 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     health = Health()
     health.serve(settings.health_host, settings.health_port)
     try:
-        Run(settings).require_topics(PROMPTS, PRODUCERS, LEDGER)
+        Run(settings).require_topics(PROMPTS, SERVE_PROMPTS, PRODUCERS, LEDGER)
         source, sampling = build_source(settings), sampling_of(settings)
         with tracing_of(settings.tracing, stage="producer", run=settings.run) as tracing, reported(settings):
             Producer(settings, source, sampling=sampling, health=health, tracing=tracing).run(stop)

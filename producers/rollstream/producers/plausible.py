@@ -19,7 +19,9 @@ _MOST_EMPTY_PASSES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnds:
-    """The next offset of each partition of `prompts`, and of `ledger`, after the record was read."""
+    """The next offset of each partition of `ledger`, and of `prompts` or `serve-prompts`, whichever is further, after
+    the record was read.
+    """
 
     prompts: Mapping[int, int]
     ledger: int

@@ -90,7 +90,8 @@ class ProducerSettings(StageSettings):
     epochs: int | None = Field(default=None, ge=1, description="End after this many passes over a finite source")
     num_prompts: int | None = Field(default=None, ge=1, description="End after this many prompts")
     purpose: Literal["train", "serve"] = Field(
-        default="train", description="Only train is trained on; serve uses no credit and must be finite"
+        default="train",
+        description="Only train is trained on; serve writes serve-prompts, uses no credit and must be finite",
     )
     group_size: int = Field(
         default=8,

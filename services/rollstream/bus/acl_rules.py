@@ -64,7 +64,8 @@ class _RoleWork:
 _WORK: Final[dict[str, _RoleWork]] = {
     # Who writes `prompts`, `ingest-prompts`, `feedback` or `scored` influences training.
     "producer": _RoleWork(
-        writes=(PROMPTS, PRODUCERS, SERVE_PROMPTS, DEAD_LETTERS), reads=(PROMPTS, PRODUCERS, LEDGER, INGEST_PROMPTS)
+        writes=(PROMPTS, PRODUCERS, SERVE_PROMPTS, DEAD_LETTERS),
+        reads=(PROMPTS, SERVE_PROMPTS, PRODUCERS, LEDGER, INGEST_PROMPTS),
     ),
     "feedback": _RoleWork(
         writes=(SCORED, PRODUCERS, DEAD_LETTERS),
