@@ -90,7 +90,7 @@ class Producer:
 
     def __post_init__(self) -> None:
         self._claims = Claims(self.settings.name, self.source.dataset)
-        self._credit = Credit(self.settings.share)
+        self._credit = Credit(self.settings.share_groups)
         self._rows = PosedRows(self.settings, self.source)
         self._flat = FlatGroups(self.settings)
         # Groups that were found at the start, and must not be submitted.
@@ -137,7 +137,7 @@ class Producer:
         mark = CreditMark(
             ledger_offset=own.ledger_offset, open_groups=own.open_groups, recently_closed=own.recently_closed
         )
-        self._credit = Credit(self.settings.share, mark)
+        self._credit = Credit(self.settings.share_groups, mark)
         self._prompts_offsets = {int(name): offset for name, offset in own.prompts_offsets.items() if name.isdecimal()}
 
     def _forget_marks(self) -> None:

@@ -16,6 +16,8 @@ from rollstream.schemas.prompt import AgentChoice, Sampling
 UNSEEN: Final = "unseen"
 """The pool of tasks of which no group has closed."""
 MOST_POOLS: Final = 14
+MOST_OPEN_GROUPS: Final = 100_000
+"""All of them are named in one `ProducerProgress`."""
 
 
 class PoolSettings(BaseModel):
@@ -105,11 +107,11 @@ class ProducerSettings(StageSettings):
     share: int = Field(
         default_factory=lambda checked: (checked["max_policy_lag"] + 1) * checked["groups_per_step"],
         ge=1,
-        # All of them are named in one `ProducerProgress`.
-        le=100_000,
+        le=MOST_OPEN_GROUPS,
         json_schema_extra={"unit": "groups"},
-        description="Most groups of this producer that are submitted and not closed; default: (max_policy_lag + 1) x "
-        "groups_per_step, which the shares of all producers together must not exceed: it bounds the lag",
+        description="Most groups of this producer that are submitted and not closed, ones_per_group times as many of "
+        "one sample; default: (max_policy_lag + 1) x groups_per_step, which the shares of all producers together must "
+        "not exceed: it bounds the lag",
     )
     curriculum: CurriculumSettings | None = Field(
         default=None, description="Which tasks are posed more often; default: each as often as the others"
@@ -142,6 +144,11 @@ class ProducerSettings(StageSettings):
             )
         return self
 
+    @property
+    def share_groups(self) -> int:
+        """The share as groups of this producer's size: steps take `ones_per_group` groups of one for one group."""
+        return min(MOST_OPEN_GROUPS, self.share * (self.ones_per_group if self.group_size == 1 else 1))
+
 
 def idle_engine_warning(settings: ProducerSettings) -> str | None:
     """A warning if the share is too small to keep the run's engine busy; else None.
@@ -149,7 +156,7 @@ def idle_engine_warning(settings: ProducerSettings) -> str | None:
     The engine is described in the generator's table of the run's file.
     """
     engine = settings.table_of("generator").get("engine")
-    num_samples = settings.share * settings.group_size
+    num_samples = settings.share_groups * settings.group_size
     if settings.purpose != "train" or not isinstance(engine, dict):
         return None
     name, table, fields = "max_num_seqs", engine, EngineSettings.model_fields
@@ -159,7 +166,7 @@ def idle_engine_warning(settings: ProducerSettings) -> str | None:
     if num_samples >= wanted:
         return None
     return (
-        f"share {settings.share} x group_size {settings.group_size} = {num_samples} samples in flight at most, the "
-        f"engine runs {wanted} side by side: raise groups_per_step or max_policy_lag and the share with them, or lower "
-        f"{name}"
+        f"share {settings.share_groups} x group_size {settings.group_size} = {num_samples} samples in flight at most, "
+        f"the engine runs {wanted} side by side: raise groups_per_step or max_policy_lag and the share with them, or "
+        f"lower {name}"
     )

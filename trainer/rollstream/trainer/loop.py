@@ -2,7 +2,7 @@
 
 Consumes   `prompts` (which groups there are) and `scored` (their samples), from the checkpoint's offsets.
 Produces   `weights` and `ledger`, in one transaction a step; `dead-letters` for samples that can't be read.
-Waits for  groups_per_step admitted groups.
+Waits for  groups_per_step admitted groups; ones_per_group groups of one are one.
 Unblocked  by scorers, which publish samples; before them by producers, whose credit returns when groups close here.
 
 The parts that the loop works with, and what each answers:
@@ -32,9 +32,13 @@ What happens when …
   … samples are failed, unresolved or truncated: the others of their group train, if at least half completed. One
     completed sample of another tokenizer or of an unknown version drops its whole group (`DropReason` has every
     reason). No starts are counted here, so a poison record is never given up.
-  … a sample is late, i.e. its policy lag exceeds max_policy_lag: its group closes as `too_old` (`admission.py`). With
-    lag_scope = "token" its old tokens are masked instead. A step that would make an incomplete group too old waits for
-    it, for wait_for_late_seconds at most: else the groups with the longest samples would be dropped for their length.
+  … a group has one sample, as an answer to a client with its feedback: it is compared with the step's other groups of
+    one of its environment (`ones.py`), and waits until there is another one (`waiting.py`). It never trains without
+    the client's consent, nor if it was not sampled from the policy's own distribution.
+  … a sample is late, i.e. its policy lag exceeds max_policy_lag, or max_served_lag if it answered a client, who may
+    judge it hours later: its group closes as `too_old` (`admission.py`). With lag_scope = "token" its old tokens are
+    masked instead. A step that would make an incomplete group too old waits for it, for wait_for_late_seconds at most:
+    else the groups with the longest samples would be dropped for their length.
     How old it is its samples tell, or before they come the generators, beside what they commit (`aging.py`). That is
     the word of anybody who may commit for them: a wrong one costs at most that wait for each step.
     That is the rule of stale synchronous parallel training (Ho et al., NeurIPS 2013): the fast wait for the slowest.

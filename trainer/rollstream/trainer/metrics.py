@@ -63,7 +63,9 @@ INTERRUPTIONS: Final = Counter(
 DUPLICATES: Final = Counter("rollstream_trainer_duplicate_records_total", "Records that changed nothing")
 UNREADABLE_PROMPTS: Final = Counter("rollstream_trainer_unreadable_prompts_total", "Prompts passed over")
 OPEN_GROUPS: Final = Gauge("rollstream_trainer_open_groups", "Groups that are not closed")
-READY_GROUPS: Final = Gauge("rollstream_trainer_ready_groups", "Complete groups that wait for a step")
+READY_GROUPS: Final = Gauge(
+    "rollstream_trainer_ready_groups", "Groups that a step may take; ones_per_group groups of one are one"
+)
 INCOMPLETE_BYTES: Final = Gauge("rollstream_trainer_incomplete_bytes", "Samples of incomplete groups")
 WEIGHT_VERSION: Final = Gauge("rollstream_trainer_weight_version", "Newest published version")
 STEP: Final = Gauge("rollstream_trainer_step", "Optimizer steps on the surviving branch")
@@ -119,12 +121,17 @@ _STEP_GAUGES: Final = {
         "entropy_bonus": "What the bonus takes off the loss of an update, 0 without one",
         "reward_mean": f"Over the completed samples of {_SINCE}",
         "completion_tokens_mean": f"Over the completed samples of {_SINCE}",
-        "rollout_seconds_p99": f"Time to generate, 99th percentile over the completed samples of {_SINCE}",
+        "rollout_seconds_p99": f"Time to generate, 99th percentile over the completed samples of {_SINCE}, "
+        "answers to clients aside",
         "truncated_ratio": f"Those that hit the length limit among the completed samples of {_SINCE}",
         "zero_std_ratio": f"Those without spread among {_SINCE}; prompts that are not for training aside",
         "dropped_ratio": f"Those not trained on among {_SINCE}; prompts that are not for training aside",
-        "policy_lag_mean": "Of the trained samples, optimizer steps",
-        "policy_lag_max": "Of the trained samples, optimizer steps",
+        "policy_lag_mean": "Of the trained samples, answers to clients aside, optimizer steps",
+        "policy_lag_max": "Of the trained samples, answers to clients aside, optimizer steps",
+        "served_policy_lag_mean": "Of the trained answers to clients, optimizer steps; of the newest step with any",
+        "served_policy_lag_max": "Of the trained answers to clients, optimizer steps; of the newest step with any",
+        "served_ratio": "Answers to clients among the trained samples",
+        "ones_reward_mean": "Of the trained groups of one; of the newest step with any",
         "generated_tokens_per_second": f"In completed samples of {_SINCE}, by the wall time since then",
         "trained_tokens_per_second": "Of wall time",
         "step_seconds": "Wall time since the step before",

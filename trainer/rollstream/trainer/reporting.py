@@ -63,8 +63,6 @@ def metrics_of_step(
     Publishing is that of the step before: this one is not published yet.
     """
     wall = max(clock.wall_seconds, 1e-9)
-    # By rollout: one whose turns branch is several samples.
-    policy_lags = list({one.rollout_id: one.policy_lag for admitted in batch for one in admitted.training}.values())
     seconds: Mapping[str, float] = {
         "waiting": clock.waiting_seconds,
         "assembling": clock.assembling_seconds,
@@ -80,12 +78,30 @@ def metrics_of_step(
         **report.metrics,
         **since.metrics(),
         **entry_metrics(batch, drops),
-        "policy_lag_mean": float(np.mean(policy_lags)),
-        "policy_lag_max": float(max(policy_lags)),
+        **_lags("policy_lag", [admitted for admitted in batch if not admitted.group.is_served]),
+        **_served_metrics(batch),
         "generated_tokens_per_second": since.samples.tokens / wall,
         "trained_tokens_per_second": report.metrics.get("trained_tokens", 0.0) / wall,
         **{f"{phase}_seconds": value for phase, value in seconds.items()},
     }
+
+
+def _served_metrics(batch: Sequence[Admitted]) -> dict[str, float]:
+    """The share of answers to clients, their lag, which is bounded apart, and the reward of groups of one."""
+    served = [admitted for admitted in batch if admitted.group.is_served]
+    rewards = [admitted.training[0].reward for admitted in batch if admitted.group.is_one]
+    num_samples = sum(len(admitted.scored) for admitted in batch)
+    return {
+        "served_ratio": sum(len(admitted.scored) for admitted in served) / num_samples,
+        **(_lags("served_policy_lag", served) if served else {}),
+        **({"ones_reward_mean": float(np.mean(rewards))} if rewards else {}),
+    }
+
+
+def _lags(name: str, groups: Sequence[Admitted]) -> dict[str, float]:
+    """Mean and maximum over the rollouts, 0 without any; one whose turns branch is several samples."""
+    lags = list({one.rollout_id: one.policy_lag for admitted in groups for one in admitted.training}.values()) or [0]
+    return {f"{name}_mean": float(np.mean(lags)), f"{name}_max": float(max(lags))}
 
 
 def entry_metrics(batch: Sequence[Admitted], drops: Sequence[DroppedGroup]) -> dict[str, float]:

@@ -40,6 +40,7 @@ class SampleSums:
     components: dict[str, tuple[float, int]] = field(default_factory=dict)
     """Reward function → sum of its rewards, and how many."""
     seconds: deque[float] = field(default_factory=lambda: deque(maxlen=_LATEST_TIMES))
+    """To generate, of those that were not served to clients: what max_policy_lag must leave time for."""
 
     def add(self, scored: Iterable[RolloutScored]) -> None:
         """Take in those that have a reward."""
@@ -59,7 +60,8 @@ class SampleSums:
         self.tokens += rollout.num_completion_tokens
         self.most_tokens = max(self.most_tokens, rollout.num_completion_tokens)
         self.num_truncated += rollout.is_truncated
-        self.seconds.append((rollout.finished_at - rollout.started_at).total_seconds())
+        if rollout.served is None:
+            self.seconds.append((rollout.finished_at - rollout.started_at).total_seconds())
         for name, value in sample.scoring.components.items():
             if name in self.components or len(self.components) < MOST_REWARD_COMPONENTS:
                 total, number = self.components.get(name, (0.0, 0))
@@ -74,7 +76,7 @@ class SampleSums:
             "reward_std": math.sqrt(self.squares / self.num_samples),
             "completion_tokens_mean": self.tokens / self.num_samples,
             "completion_tokens_max": float(self.most_tokens),
-            "rollout_seconds_p99": float(np.quantile(self.seconds, 0.99)),
+            **({"rollout_seconds_p99": float(np.quantile(self.seconds, 0.99))} if self.seconds else {}),
             "truncated_ratio": self.num_truncated / self.num_samples,
             **{f"{REWARD_COMPONENT}{name}": total / number for name, (total, number) in self.components.items()},
         }

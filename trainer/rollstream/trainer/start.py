@@ -238,6 +238,7 @@ def _intake(settings: TrainerSettings, learner: "Learner", found: _Found) -> Int
         Aging(settings.lost_after_seconds),
         _rules(settings, learner),
         expired_before=start.expired_before,
+        ones_per_group=settings.ones_per_group,
     )
 
 
@@ -313,6 +314,7 @@ def _remember_seconds(source: Run) -> float | None:
 def _rules(settings: TrainerSettings, learner: "Learner") -> AdmissionRules:
     return AdmissionRules(
         max_policy_lag=settings.max_policy_lag,
+        max_served_lag=settings.max_served_lag,
         lag_scope=settings.lag_scope,
         train_without_spread=settings.train_without_spread,
         train_truncated=settings.train_truncated,

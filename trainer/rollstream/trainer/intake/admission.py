@@ -4,7 +4,8 @@ A group is trained on its completed samples if they are at least half of it. The
 the baseline alone, unless the rules say otherwise.
 
 A group has spread if what trains of it has an advantage that is not 0. That is asked of the chosen advantages: with a
-constant baseline a group of equal rewards teaches something. What the step's batch adds later changes no 0.
+constant baseline a group of equal rewards teaches something. What the step's batch adds later changes no 0. A group of
+one is compared with others when a step takes it, so only then is its spread judged (`ones.py`).
 The truncated samples decide with: of 7 right answers and 1 that was cut off the 7 train, at +1/8 each. So they learn
 that to end in time pays, which no reward function said. To compare the rewards of the finished samples alone would
 drop such a group instead. That costs the tokens of every prompt whose answers are right or cut off, and they are the
@@ -39,6 +40,8 @@ class AdmissionRules:
     """
 
     max_policy_lag: int
+    max_served_lag: int = 64
+    """`max_policy_lag` of answers to clients, which wait for feedback."""
     lag_scope: LagScope = "group"
     train_without_spread: bool = False
     train_truncated: bool = False
@@ -49,6 +52,20 @@ class AdmissionRules:
     tokenizer_sha256: str = ""
     chat_template_sha256: str = ""
     bounds: ModelBounds = ANY_MODEL
+
+    @property
+    def compares_ones(self) -> bool:
+        """Whether groups of one are compared with each other; not if their baseline is a constant."""
+        return self.advantages.advantages != "constant"
+
+    @property
+    def trains_flat(self) -> bool:
+        """Whether groups whose advantages are all 0 train too."""
+        return self.kl_in_reward or self.train_without_spread
+
+    def lag_bound(self, group: Group) -> int:
+        """Largest policy lag with which the group trains, in optimizer steps."""
+        return self.max_served_lag if group.is_served else self.max_policy_lag
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +81,7 @@ class Admitted:
 
     @property
     def has_spread(self) -> bool:
-        """Whether anything is learned from it."""
+        """Whether anything is learned from it. False of a group of one until it is compared with others."""
         return any(sample.has_gradient for sample in self.training)
 
 
@@ -73,6 +90,7 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
     completed = tuple(sample for sample in group.in_order() if sample.is_completed)
     refused = (
         _refused_by_status(group, completed)
+        or _refused_by_consent(completed)
         or _refused_by_tokens(completed)
         or _refused_by_tokenizer(completed, rules)
         or _refused_by_bounds(completed, rules)
@@ -83,7 +101,7 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
     known = {version: steps for version, steps in lags.items() if steps is not None}
     if len(known) < len(lags):
         return DropReason.UNKNOWN_VERSION
-    if rules.lag_scope == "group" and max(known.values(), default=0) > rules.max_policy_lag:
+    if rules.lag_scope == "group" and max(known.values(), default=0) > rules.lag_bound(group):
         return DropReason.TOO_OLD
     if not rules.train_truncated and all(sample.scored.rollout.is_truncated for sample in completed):
         return DropReason.ALL_TRUNCATED
@@ -95,7 +113,7 @@ def _admitted(
 ) -> Admitted | DropReason:
     rewards = [reward for sample in completed if (reward := sample.scored.scoring.reward) is not None]
     advantages = group_advantages(rewards, rules.advantages)
-    recent = frozenset(version for version, steps in lags.items() if steps <= rules.max_policy_lag)
+    recent = frozenset(version for version, steps in lags.items() if steps <= rules.lag_bound(group))
     trained = TrainedTokens(
         versions=None if rules.lag_scope == "group" else recent,
         truncated=rules.train_truncated,
@@ -120,7 +138,8 @@ def _admitted(
     if not any(sample.num_trained_tokens for sample in training):
         return DropReason.TOO_OLD if len(recent) < len(lags) else DropReason.UNTRAINABLE
     admitted = Admitted(group=group, scored=completed, training=training)
-    teaches = admitted.has_spread or rules.kl_in_reward or rules.train_without_spread
+    is_compared_later = group.is_one and rules.compares_ones
+    teaches = admitted.has_spread or rules.trains_flat or is_compared_later
     return admitted if teaches else DropReason.NO_SPREAD
 
 
@@ -134,10 +153,20 @@ def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropR
     return DropReason.FAILED if 2 * num_failed >= len(others) else DropReason.UNRESOLVED
 
 
+def _refused_by_consent(completed: Sequence[PlacedSample]) -> DropReason | None:
+    served = (sample.scored.rollout.served for sample in completed)
+    return None if all(one is None or one.may_train for one in served) else DropReason.NO_CONSENT
+
+
 def _refused_by_tokens(completed: Sequence[PlacedSample]) -> DropReason | None:
-    """A turn of a server that speaks only text has no tokens. A turn that the policy sampled has one at least."""
-    turns = (turn for sample in completed for turn in sample.scored.rollout.turns)
-    return None if all(len(turn.token_ids) for turn in turns) else DropReason.NO_TOKENS
+    """A turn of a server that speaks only text has no tokens. A turn that the policy sampled has one at least.
+
+    Turns that are not plain never train, so at least one must be plain.
+    """
+    turns = [turn for sample in completed for turn in sample.scored.rollout.turns]
+    if not all(len(turn.token_ids) for turn in turns):
+        return DropReason.NO_TOKENS
+    return DropReason.NOT_PLAIN if turns and not any(turn.is_plain for turn in turns) else None
 
 
 def _refused_by_tokenizer(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:
@@ -169,7 +198,7 @@ def narrow_lag_bound(steps: Iterable[Mapping[str, float]], max_policy_lag: int) 
     """A warning if the slowest percent of rollouts takes longer than `max_policy_lag` optimizer steps; else None.
 
     `steps`: the metrics `rollout_seconds_p99` and `step_seconds` of the run's latest steps. Their medians are compared,
-    so that one step after a pause does not decide.
+    so that one step after a pause does not decide. Answers to clients are in neither: `max_served_lag` bounds those.
     """
     pairs = [
         (step["rollout_seconds_p99"], step["step_seconds"])

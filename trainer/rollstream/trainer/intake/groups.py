@@ -7,11 +7,14 @@
       │                a number of its prompt is out of bounds
       │
     complete           every sample is there, whatever its status (`admission.py` decides)
-      │ └─▶ dropped    failed, unresolved, unsupported_sampling, no_tokens, tokenizer_mismatch, out_of_bounds,
-      │                unknown_version, too_old, untrainable, all_truncated, no_spread
+      │ └─▶ dropped    failed, unresolved, unsupported_sampling, no_consent, no_tokens, not_plain,
+      │                tokenizer_mismatch, out_of_bounds, unknown_version, too_old, untrainable, all_truncated,
+      │                no_spread, except of a group of one
       │
-    admitted           it waits for a step, and is admitted once more when the step takes it (`intake.py`)
-      │ └─▶ dropped    too_old, as steps went on; non_finite, if the step was skipped; conflict, by a late record
+    admitted           it waits for a step, and is admitted once more when the step takes it (`intake.py`); a group of
+      │                one also waits for another one of its environment (`waiting.py`)
+      │ └─▶ dropped    too_old, as steps went on; non_finite, if the step was skipped; conflict, by a late record; of a
+      │                group of one no_spread, if the step's others have its reward, or overflow, if it waits alone
       │
     trained            its samples are part of an optimizer step (`../loop.py`)
       │
@@ -44,7 +47,8 @@ class DropReason(StrEnum):
     CONFLICT = "conflict"
     """Its records disagree on what was asked or on how many samples there are."""
     OVERFLOW = "overflow"
-    """Incomplete groups took more memory than their bound; this was the oldest."""
+    """Incomplete groups took more memory than their bound; this was the oldest. Or too many groups of one wait, each as
+    the only one of its environment."""
     LOST = "lost"
     """Every stage before this one is done with it, and samples are missing."""
     EXPIRED = "expired"
@@ -61,12 +65,16 @@ class DropReason(StrEnum):
     engine samples at its temperature."""
     NO_TOKENS = "no_tokens"
     """A turn has text but no tokens: a server that speaks only text generated it."""
+    NO_CONSENT = "no_consent"
+    """It was served to a client whose answers may not train."""
+    NOT_PLAIN = "not_plain"
+    """None of its turns was sampled from the policy's own distribution (`Turn.is_plain`)."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
     """A generator's tokenizer or chat template is not the trainer's, or the generator does not know its tokenizer."""
     UNKNOWN_VERSION = "unknown_version"
     """A span names a weight version that this run never published."""
     TOO_OLD = "too_old"
-    """Its policy lag exceeds max_policy_lag."""
+    """Its policy lag exceeds max_policy_lag, or max_served_lag if it was served to a client."""
     UNTRAINABLE = "untrainable"
     """A turn extends tokens that do not exist, or its samples are too long together; or no turn of it trains."""
     OUT_OF_BOUNDS = "out_of_bounds"
@@ -75,7 +83,7 @@ class DropReason(StrEnum):
     """Every completed sample ended at its token limit."""
     NO_SPREAD = NO_SPREAD_REASON
     """The advantage is 0 on all that trains, most often since all samples have the same reward: nothing to learn
-    from."""
+    from. Of a group of one: since all groups of one of its environment in its step have the same reward."""
     NON_FINITE = NON_FINITE_REASON
     """Its step had a non-finite loss or gradient and was skipped. A restart that cuts this closes it again."""
 
@@ -122,6 +130,21 @@ class Group:
     def is_complete(self) -> bool:
         """Whether every sample is there, whatever its status."""
         return 0 < self.group_size == len(self.samples)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it has one sample, which is compared with those of other groups."""
+        return self.group_size == 1
+
+    @property
+    def environment(self) -> str:
+        """Of its prompt; there must be a sample."""
+        return next(iter(self.samples.values())).scored.rollout.prompt.environment
+
+    @property
+    def is_served(self) -> bool:
+        """Whether its samples are answers to clients. Those wait for feedback, so they may be older."""
+        return bool(self.samples) and all(one.scored.rollout.served is not None for one in self.samples.values())
 
     @property
     def num_bytes(self) -> int:

@@ -1,7 +1,7 @@
-"""Which groups make the next step, and which are dropped: admits complete groups, the oldest first. Pure."""
+"""Which groups make the next step, and which are dropped: admits complete groups. Pure."""
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,8 @@ from rollstream.trainer.intake.admission import AdmissionRules, Admitted, admit
 from rollstream.trainer.intake.aging import Aging, ReadUpTo, Upstream
 from rollstream.trainer.intake.assembler import Assembler
 from rollstream.trainer.intake.groups import DropReason, Group
+from rollstream.trainer.intake.ones import compared, flat
+from rollstream.trainer.intake.waiting import MOST_ALONE, Waiting
 
 LagOf = Callable[[int], int | None]
 """Weight version → its policy lag in optimizer steps; None for a version that was never published."""
@@ -22,7 +24,8 @@ _REMEMBERED_LENGTHS: Final = 1024
 class LagByLength:
     """Counts groups dropped as too old by their length, compared with that of the latest groups.
 
-    The bound counts the oldest span, so it drops long samples first: this shows how much.
+    The bound counts the oldest span, so it drops long samples first: this shows how much. Answers to clients are left
+    out: they become old while they wait for feedback, whatever their length.
     """
 
     _lengths: deque[int] = field(default_factory=lambda: deque(maxlen=_REMEMBERED_LENGTHS))
@@ -30,10 +33,14 @@ class LagByLength:
 
     def note(self, group: Group) -> None:
         """Take in a group that became complete."""
+        if group.is_served:
+            return
         self._lengths.append(_length(group))
 
     def note_too_old(self, group: Group) -> None:
         """Take in that a group, noted before, is dropped as too old."""
+        if group.is_served:
+            return
         length = _length(group)
         bounds = np.quantile(np.array([*self._lengths, length]), (0.25, 0.5, 0.75))
         self._too_old[int(np.searchsorted(bounds, length, side="left")) + 1] += 1
@@ -66,30 +73,41 @@ class Intake:
     """
 
     def __init__(
-        self, assembler: Assembler, aging: Aging, rules: AdmissionRules, *, expired_before: dict[Partition, int]
+        self,
+        assembler: Assembler,
+        aging: Aging,
+        rules: AdmissionRules,
+        *,
+        expired_before: dict[Partition, int],
+        ones_per_group: int = 1,
     ) -> None:
         """`expired_before`: where each partition ended at a start with --accept-loss; else empty.
 
         An incomplete group whose prompt lies before that closes as expired instead of lost.
+        `ones_per_group`: so many groups of one count as one group.
         """
         self.assembler = assembler
         self.lag_by_length = LagByLength()
         self._aging = aging
         self._rules = rules
         self._expired_before = expired_before
-        self._ready: deque[Group] = deque()
+        self._waiting = Waiting(ones_per_group=ones_per_group, least_ones=2 if rules.compares_ones else 1)
 
     @property
     def num_ready(self) -> int:
-        """Groups that wait for a step."""
-        return len(self._ready)
+        """Groups that a step may take; `ones_per_group` groups of one count as one."""
+        return self._waiting.num_groups
 
     def settle(self, lag: LagOf) -> None:
         """Admit the groups that became complete: those that are refused are dropped at once."""
         for group in self.assembler.take_completed():
             self.lag_by_length.note(group)
             if self._admit(group, lag) is not None:
-                self._ready.append(group)
+                self._waiting.add(group)
+                if self._waiting.num_alone > MOST_ALONE:
+                    oldest = self._waiting.alone()[0]
+                    self._waiting.remove(oldest)
+                    self.assembler.drop(oldest.group_id, DropReason.OVERFLOW)
 
     def has_late(self, lag: LagOf) -> bool:
         """Whether one more step would make a group too old that still lacks samples.
@@ -99,28 +117,31 @@ class Intake:
         if self._rules.lag_scope == "token":
             return False
         return any(
-            _lag_of(group, lag, self._aging.begun_with(group)) == self._rules.max_policy_lag
+            _lag_of(group, lag, self._aging.begun_with(group)) == self._rules.lag_bound(group)
             for group in self.assembler.incomplete
         )
 
     def batch(self, num_groups: int, lag: LagOf) -> tuple[Admitted, ...] | None:
         """The next step's groups; None while there are too few. They stay open until closed.
 
-        The oldest versions come first, then the order of arrival: else more groups would become too old.
+        What a step would take and is refused now is dropped, and the step takes others, if there are any.
         """
-        if len(self._ready) < num_groups:
-            return None
-        if len(self._ready) > num_groups:
-            self._ready = deque(sorted(self._ready, key=lambda group: -_lag_of(group, lag)))
-        admitted: list[Admitted] = []
-        while self._ready and len(admitted) < num_groups:
-            verdict = self._admit(self._ready.popleft(), lag)
-            if verdict is not None:
-                admitted.append(verdict)
-        if len(admitted) == num_groups:
-            return tuple(admitted)
-        # Too few were still admitted: these wait on, in their order.
-        self._ready.extendleft(verdict.group for verdict in reversed(admitted))
+        if self.num_ready >= num_groups:
+            # No step takes these, so that nobody else would see that they are too old by now.
+            self._admitted(self._waiting.alone(), lag)
+        while self.num_ready >= num_groups:
+            chosen = self._waiting.next_step(num_groups, lambda group: _lag_of(group, lag))
+            batch = self._admitted(chosen, lag)
+            if len(batch) < len(chosen):
+                continue
+            batch = compared(batch, self._rules)
+            without_spread = [] if self._rules.trains_flat else flat(batch)
+            for admitted in without_spread or batch:
+                self._waiting.remove(admitted.group)
+            if not without_spread:
+                return tuple(batch)
+            for admitted in without_spread:
+                self.assembler.drop(admitted.group.group_id, DropReason.NO_SPREAD)
         return None
 
     def tick(self, now: float, *, is_fresh: bool) -> None:
@@ -132,6 +153,17 @@ class Intake:
         self._aging.observe(upstream, self.assembler.incomplete, read)
         for group in self._aging.lost(self.assembler.incomplete, read):
             self.assembler.drop(group.group_id, DropReason.EXPIRED if self._is_expired(group) else DropReason.LOST)
+
+    def _admitted(self, groups: Iterable[Group], lag: LagOf) -> list[Admitted]:
+        """Those of the waiting groups that are still admitted; the others wait no more."""
+        found = []
+        for group in groups:
+            verdict = self._admit(group, lag)
+            if verdict is None:
+                self._waiting.remove(group)
+            else:
+                found.append(verdict)
+        return found
 
     def _admit(self, group: Group, lag: LagOf) -> Admitted | None:
         if self.assembler.is_closed(group.group_id):

@@ -2,6 +2,10 @@
 
 The baseline of a reward comes from its group; what is divided by may come from the batch. A rollout counts once,
 however many samples it became.
+
+A group of one has nobody to compare itself with. Its baseline comes from the other groups of one of its environment in
+the step: their mean reward, which does not depend on what this one answered, so that the gradient is unbiased. It is
+that of the step alone: a running mean would be state to restore, and would lag behind a policy that improves.
 """
 
 import math
@@ -29,7 +33,7 @@ def group_advantages(rewards: npt.ArrayLike, settings: AdvantageSettings) -> npt
 
     With scale_advantages=group it is divided by the group's sample standard deviation, GRPO's; Dr. GRPO (arXiv
     2503.20783) section 3.2: that favors groups that are nearly all right or all wrong.
-    But for `constant`, a group of one has advantage 0; so has a reward that differs from the mean only by rounding.
+    But for `constant`, one sample alone has advantage 0; so has a reward that differs from the mean only by rounding.
     Raises ValueError for an empty group or a reward that is not finite.
     """
     group_rewards = np.asarray(rewards, dtype=np.float64)
@@ -48,20 +52,38 @@ def group_advantages(rewards: npt.ArrayLike, settings: AdvantageSettings) -> npt
     return centered / (_std(group_rewards) + _STD_EPSILON) if settings.scale_advantages == "group" else centered
 
 
+def advantages_of_ones(rewards: npt.ArrayLike, settings: AdvantageSettings) -> npt.NDArray[np.float64]:
+    """rewards [G] of groups of one of one environment → advantages [G]: reward - mean of the others.
+
+    With `constant` it is reward - baseline, as in every group. With scale_advantages=group they are divided by the
+    standard deviation of these rewards. One alone has advantage 0. Errors as of `group_advantages`.
+    """
+    is_constant = settings.advantages == "constant"
+    return group_advantages(rewards, settings if is_constant else settings.model_copy(update={"advantages": "rloo"}))
+
+
 def batch_advantages(
-    rewards: npt.ArrayLike, groups: Sequence[str], settings: AdvantageSettings
+    rewards: npt.ArrayLike,
+    groups: Sequence[str],
+    settings: AdvantageSettings,
+    compared_in: Sequence[str | None] | None = None,
 ) -> npt.NDArray[np.float64]:
     """rewards [R], the group of each → advantages [R].
 
+    `compared_in`: the environment of each group of one, None for the samples of other groups; without it each sample
+    is compared with its group alone.
     With scale_advantages=batch they are divided by the standard deviation of all rewards (arXiv 2508.08221), as in
     TRL. `reinforce_plus_plus`: by that of the advantages, whose mean is 0.
     """
     batch_rewards = np.asarray(rewards, dtype=np.float64)
-    _, group_of = np.unique(np.asarray(groups), return_inverse=True)
+    ones = [None] * len(groups) if compared_in is None else compared_in
+    members_of: dict[tuple[str | None, str], list[int]] = {}
+    for place, (group, one) in enumerate(zip(groups, ones, strict=True)):
+        members_of.setdefault((one, group if one is None else ""), []).append(place)
     advantages = np.empty_like(batch_rewards)
-    for group in range(group_of.max(initial=-1) + 1):
-        members = group_of == group
-        advantages[members] = group_advantages(batch_rewards[members], settings)
+    for members in members_of.values():
+        of_members = group_advantages if ones[members[0]] is None else advantages_of_ones
+        advantages[members] = of_members(batch_rewards[members], settings)
     if settings.advantages == "reinforce_plus_plus":
         return advantages / (_std(advantages) + _STD_EPSILON)
     return advantages / (_std(batch_rewards) + _STD_EPSILON) if settings.scale_advantages == "batch" else advantages
@@ -85,7 +107,8 @@ def with_advantages(samples: Sequence[TrainingSample], settings: LearningSetting
     rewards = np.array([first.reward for first in firsts], dtype=np.float64)
     if settings.kl_reward_coefficient:
         rewards -= settings.kl_reward_coefficient * np.bincount(numbers, weights=[_k1(sample) for sample in samples])
-    advantages = batch_advantages(rewards, [first.group_id for first in firsts], settings).tolist()
+    groups, ones = [first.group_id for first in firsts], [first.compared_in for first in firsts]
+    advantages = batch_advantages(rewards, groups, settings, ones).tolist()
     return [replace(one, advantage=advantages[number]) for one, number in zip(samples, numbers, strict=True)]
 
 

@@ -44,6 +44,8 @@ class TrainingSample:
     """The prompt's, lowered to what the model takes, however many turns there were; `dr_grpo` divides by it."""
     policy_lag: int
     """Largest lag of its rollout's spans: optimizer steps between a span's version and the trainer's."""
+    compared_in: str | None = None
+    """Of a group of one: its environment, among whose groups of one the step compares it. None: its group has more."""
     turn_weights: npt.NDArray[np.float32] | None = None
     """[T] factor of the advantage of each token; None: 1."""
     weight_versions: npt.NDArray[np.int64] | None = None
@@ -141,6 +143,7 @@ def training_samples(
     token trains once. The ids are the engine's.
     Whether a rollout is truncated its last turn says, for all its samples. Of a truncated one no token trains, and its
     reward is in the baseline alone, unless `trained` says otherwise. An earlier turn that was cut off trains.
+    Turns that are not plain never train: their logprobs are not the policy's, so nothing could be weighed by them.
     Raises `BadMessageError` if there is nothing to learn from: no reward, no turns, an empty prompt, a prefix that does
     not exist.
     """
@@ -154,6 +157,7 @@ def training_samples(
         "temperature": rollout.prompt.sampling.temperature,
         "max_tokens": min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
         "policy_lag": lag,
+        "compared_in": rollout.prompt.environment if rollout.group_size == 1 else None,
     }
     samples: list[TrainingSample] = []
     of_turn: dict[int | None, TrainingSample] = {}
@@ -190,6 +194,8 @@ def _sample(
     if trained.turn_weights:
         weights = _laid_out(turns, lambda turn: np.full(len(turn.token_ids), trained.weight(turn), np.float32), 0.0)
         mask = mask & (weights > 0)
+    if not all(turn.is_plain for turn in turns):
+        mask = mask & (_laid_out(turns, lambda turn: np.full(len(turn.token_ids), turn.is_plain, np.float32), 0.0) > 0)
     return TrainingSample(
         prompt_token_ids=prompt,
         token_ids=_laid_out(turns, lambda turn: turn.token_ids),
