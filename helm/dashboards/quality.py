@@ -76,6 +76,8 @@ def _groups() -> Row:
             "suffix: steps",
             query(f"rollstream_trainer_policy_lag_mean{{{RUN}}}", "mean"),
             query(f"rollstream_trainer_policy_lag_max{{{RUN}}}", "most"),
+            query(f"rollstream_trainer_served_policy_lag_mean{{{RUN}}}", "mean of answers to clients"),
+            query(f"rollstream_trainer_served_policy_lag_max{{{RUN}}}", "most of answers to clients"),
             width=12,
         ),
         buckets(
@@ -90,6 +92,20 @@ def _groups() -> Row:
             "Optimizer steps.",
             "suffix: steps",
             *percentiles("rollstream_trainer_token_policy_lag_steps"),
+            width=12,
+        ),
+        lines(
+            "Answers to clients among the trained samples",
+            "Share of the newest step.",
+            "percentunit",
+            query(f"rollstream_trainer_served_ratio{{{RUN}}}", "served"),
+            width=12,
+        ),
+        lines(
+            "Reward of groups of one",
+            "Mean over the newest step with any. It is what feedback said, if they are answers to clients.",
+            "none",
+            query(f"rollstream_trainer_ones_reward_mean{{{RUN}}}", "reward"),
             width=12,
         ),
     )

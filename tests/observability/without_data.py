@@ -15,8 +15,8 @@ _TOPICS = (
     "ledger|dead-letters)"
 )
 _REFUSED = (
-    "conflict|expired|no_tokens|out_of_bounds|overflow|tokenizer_mismatch|unknown_version|unsupported_sampling|"
-    "untrainable"
+    "conflict|expired|no_consent|no_tokens|not_plain|out_of_bounds|overflow|tokenizer_mismatch|unknown_version|"
+    "unsupported_sampling|untrainable"
 )
 
 SELECTORS: Final[dict[str, str]] = {

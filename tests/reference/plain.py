@@ -1,7 +1,7 @@
 """The loss of one update by hand in plain PyTorch, for what TRL has not. Shares no code with what it checks.
 
-That is: the policy that sampled as the denominator of the ratio, reinforce, k2, groups of different temperatures, and
-a sample without reward.
+That is: the policy that sampled as the denominator of the ratio, reinforce, k2, groups of different temperatures, a
+sample without reward, and groups of one.
 """
 
 from collections.abc import Sequence
@@ -29,14 +29,20 @@ class _Tokens:
     advantage: float
 
 
-def plain_loss(name: str, policy: Any, reference: Any, groups: Sequence[Sequence[RolloutScored]]) -> Tensor:
-    """Of all samples; `name` is a loss with old=behavior, reinforce, or k2: DAPO with that divergence."""
+def plain_loss(
+    name: str, policy: Any, reference: Any, groups: Sequence[Sequence[RolloutScored]], *, are_ones: bool = False
+) -> Tensor:
+    """Of all samples; `name` is a loss with old=behavior, reinforce, or k2: DAPO with that divergence.
+
+    `are_ones`: each of `groups` has the groups of one of one environment.
+    """
     sums, counts = [], []
     for group in groups:
         completed = [scored for scored in group if scored.scoring.reward is not None]
-        baseline = sum(float(scored.scoring.reward or 0) for scored in completed) / len(completed)
-        for scored in completed:
-            tokens = _tokens(scored, float(scored.scoring.reward or 0) - baseline, policy, reference)
+        rewards = [float(scored.scoring.reward or 0) for scored in completed]
+        for place, scored in enumerate(completed):
+            others = rewards[:place] + rewards[place + 1 :] if are_ones else rewards
+            tokens = _tokens(scored, rewards[place] - sum(others) / len(others), policy, reference)
             is_cut = scored.rollout.turns[-1].finish_reason is FinishReason.LENGTH
             sums.append(_losses(name, tokens).sum() * (0 if is_cut else 1))
             counts.append(0 if is_cut else len(tokens.current))

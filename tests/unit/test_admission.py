@@ -253,8 +253,8 @@ def test_a_flat_group_is_admitted_if_the_chosen_advantages_learn_from_it() -> No
     assert not admitted(*flat, rules=replace(RULES, kl_in_reward=True)).has_spread
 
 
-def test_a_group_of_one_trains_with_a_constant_baseline_alone() -> None:
+def test_a_group_of_one_is_admitted_without_an_advantage_unless_its_baseline_is_a_constant() -> None:
     prompt = a_prompt(group_size=1)
-    assert verdict(a_rollout(1.0, 0, prompt=prompt)) is DropReason.NO_SPREAD
+    assert [sample.advantage for sample in admitted(a_rollout(1.0, 0, prompt=prompt)).training] == [0.0]
     constant = replace(RULES, advantages=AdvantageSettings(advantages="constant", baseline=0.25))
     assert admitted(a_rollout(1.0, 0, prompt=prompt), rules=constant).training[0].advantage == 0.75

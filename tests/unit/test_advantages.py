@@ -91,6 +91,47 @@ def test_a_batch_compares_within_groups_and_divides_as_its_settings_say(settings
     np.testing.assert_allclose(batch_advantages(REWARDS, GROUPS, settings), expected, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        # Ones of chat have 1, -1, 1: the means of the others are 0, 1, 0. Those of code 0.5, 0. That of math is alone.
+        (MEAN, [1.0, -2.0, 1.0, 0.5, -0.5, 0.0, 1.0, -1.0]),
+        (RLOO, [1.0, -2.0, 1.0, 0.5, -0.5, 0.0, 2.0, -2.0]),
+        (CONSTANT, [0.75, -1.25, 0.75, 0.25, -0.25, 6.75, 2.75, 0.75]),
+        # The standard deviation of 1, -1, 1 is sqrt(8 / 3 / 2), that of 0.5 and 0 is sqrt(1 / 8).
+        (
+            SCALED,
+            [
+                *(value / (math.sqrt(4 / 3) + 1e-4) for value in (1.0, -2.0, 1.0)),
+                *(value / (math.sqrt(1 / 8) + 1e-4) for value in (0.5, -0.5)),
+                0.0,
+                *(value / (math.sqrt(2) + 1e-4) for value in (1.0, -1.0)),
+            ],
+        ),
+    ],
+)
+def test_a_group_of_one_is_compared_with_the_others_of_its_environment_in_the_batch(settings, expected):
+    ones = ["chat", "chat", "chat", "code", "code", "math", None, None]
+    rewards = [1.0, -1.0, 1.0, 0.5, 0.0, 7.0, 3.0, 1.0]
+    # A group may have the name of an environment.
+    groups = ["a", "b", "c", "d", "e", "f", "chat", "chat"]
+    np.testing.assert_allclose(batch_advantages(rewards, groups, settings, ones), expected, atol=1e-12)
+    samples = [
+        a_sample(place, group_id=group, compared_in=one, reward=reward)
+        for place, (group, one, reward) in enumerate(zip(groups, ones, rewards, strict=True))
+    ]
+    of_settings = LearningSettings(**settings.model_dump())
+    found = [sample.advantage for sample in with_advantages(samples, of_settings)]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [MEAN, RLOO])
+def test_what_a_group_of_one_is_compared_with_does_not_depend_on_its_own_reward(settings):
+    for reward in (-3.0, 0.0, 5.0):
+        found = batch_advantages([reward, 1.0, 0.5], ["a", "b", "c"], settings, ["chat"] * 3)
+        assert found[0] == pytest.approx(reward - 0.75, abs=1e-12)
+
+
 @pytest.mark.parametrize("settings", [AdvantageSettings(scale_advantages="batch"), PLUS_PLUS])
 def test_a_batch_without_any_spread_has_advantages_of_exactly_0(settings):
     assert not batch_advantages([1.0, 1.0, 0.1, 0.1, 0.1], ["a", "a", "b", "b", "b"], settings).any()

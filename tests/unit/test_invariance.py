@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.training.learning.advantages import with_advantages
 from rollstream.training.learning.bounds import ANY_MODEL
 from rollstream.training.learning.objective_settings import ObjectiveSettings
 from rollstream.training.learning.plan import Minibatch
 from rollstream.training.learning.samples import TrainedTokens, training_samples
+from rollstream.training.learning.settings import LearningSettings
 from tests.harness.builders import a_rollout, a_turn
 from tests.harness.late import Late
 from tests.harness.learners import a_learner, a_sample
@@ -137,3 +139,35 @@ def test_a_rollout_of_three_samples_is_the_same_as_one(model_path, name, budget)
     # Where a rollout is one sequence, its samples are in the same micro-batch.
     assert found[0] == (1 if budget > 1 else 3 if name in OF_SEQUENCES else 5)
     check_same(found, expected)
+
+
+def ones(rewards, environment, *, first=0):
+    return [
+        a_sample(
+            first + place,
+            group_id=f"{environment}-{place}",
+            compared_in=environment,
+            reward=reward,
+            completion=3 + place,
+            behavior_logprobs=np.linspace(-4.5, -3.5, 3 + place, dtype=np.float32),
+        )
+        for place, reward in enumerate(rewards)
+    ]
+
+
+def by_hand(samples, *advantages):
+    return [replace(sample, advantage=advantage) for sample, advantage in zip(samples, advantages, strict=True)]
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_gradient_of_groups_of_one_is_that_of_their_advantages_by_hand_in_any_order(model_path, name):
+    chat, code = ones((1.0, -1.0, 1.0), "chat"), ones((0.5, 0.0), "code", first=3)
+    # Each less the mean of the others of its environment: 1 - 0, -1 - 1, 1 - 0; 0.5 - 0, 0 - 0.5.
+    expected = gradient(
+        model_path, by_hand([*chat, *code], 1.0, -2.0, 1.0, 0.5, -0.5), **OBJECTIVES[name], tokens_per_microbatch=10_000
+    )
+    mixed = with_advantages([code[1], chat[2], chat[0], code[0], chat[1]], LearningSettings())
+    check_same(gradient(model_path, mixed, **OBJECTIVES[name], tokens_per_microbatch=30), expected)
+    # As much more for every answer of an environment says nothing of any of them.
+    kinder = with_advantages([*ones((4.0, 2.0, 4.0), "chat"), *code], LearningSettings())
+    check_same(gradient(model_path, kinder, **OBJECTIVES[name], tokens_per_microbatch=30), expected)

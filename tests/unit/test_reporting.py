@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from typing import Any
@@ -25,7 +26,7 @@ from rollstream.trainer.intake.upstream import export_own_lag
 from rollstream.trainer.reporting import StepClock, metrics_of_drops, metrics_of_step
 from rollstream.trainer.since_step import SampleSums, SinceStep
 from rollstream.training.learning.step_metrics import StepReport
-from tests.harness.builders import NOON, a_failure, a_group, a_prompt, a_rollout, a_scoring, a_turn, an_entry
+from tests.harness.builders import NOON, a_failure, a_group, a_prompt, a_rollout, a_scoring, a_served, a_turn, an_entry
 from tests.harness.running import run_on
 
 RULES = AdmissionRules(max_policy_lag=4, train_without_spread=True)
@@ -178,6 +179,33 @@ def test_a_group_that_trains_without_spread_counts_as_one_without_spread() -> No
     since = SinceStep()
     since.add_trained([trained(0, 1.0, 1.0), trained(1, 0.0, 1.0)])
     assert (since.metrics()["zero_std_ratio"], since.metrics()["dropped_ratio"]) == (0.5, 0.0)
+
+
+def test_a_step_reports_answers_to_clients_apart() -> None:
+    prompts = [a_prompt(row, group_size=1) for row in (1, 2)]
+    served = [
+        a_rollout(reward, prompt=prompt, served=a_served(), turns=(a_turn(spans=[(version, 0, 6)]),))
+        for prompt, reward, version in zip(prompts, (1.0, -0.5), (1, 2), strict=True)
+    ]
+    lags = {1: 40, 2: 20, 3: 1}
+    rules = replace(RULES, max_served_lag=50)
+    asked = a_group_of(a_group((0.0, 1.0), prompt=a_prompt(0, group_size=2)))
+    batch = [admit(group, rules, lags.get) for group in (asked, *(a_group_of([one]) for one in served))]
+    admitted = [one for one in batch if isinstance(one, Admitted)]
+    found = metrics_of_step(admitted, [], SinceStep(), REPORT, StepClock())
+    names = ("served_ratio", "served_policy_lag_mean", "served_policy_lag_max", "ones_reward_mean")
+    assert [found[name] for name in names] == [0.5, 30.0, 40.0, 0.25]
+    assert (found["policy_lag_mean"], found["policy_lag_max"]) == (1.0, 1.0)
+    without = metrics_of_step(admitted[:1], [], SinceStep(), REPORT, StepClock())
+    assert [name for name in names if name in without] == ["served_ratio"]
+    alone = metrics_of_step(admitted[1:], [], SinceStep(), REPORT, StepClock())
+    assert (alone["served_ratio"], alone["policy_lag_mean"], alone["policy_lag_max"]) == (1.0, 0.0, 0.0)
+
+
+def test_how_long_answers_to_clients_took_says_nothing_of_the_lag_bound() -> None:
+    assert "rollout_seconds_p99" not in sums_of(a_rollout(served=a_served()))
+    slow = {"started_at": NOON, "finished_at": NOON + timedelta(hours=1)}
+    assert sums_of(a_rollout(), a_rollout(1.0, 1, served=a_served(), **slow))["rollout_seconds_p99"] == 1.0
 
 
 def test_prompts_that_are_not_for_training_change_no_share() -> None:
