@@ -24,8 +24,8 @@ class AdvantageSettings(BaseModel):
     advantages: AdvantageName = Field(
         default="group_mean",
         description="What a reward is compared with: group_mean: the mean of its group; rloo: that of the group's "
-        "other samples; reinforce_plus_plus: group_mean, then normalized over the batch; constant: baseline. A group of "
-        "one sample is compared with the step's other groups of one of its environment, except by constant",
+        "other samples; reinforce_plus_plus: group_mean, then normalized over the batch; constant: baseline. A group "
+        "of one sample is compared with the step's other groups of one of its environment, except by constant",
     )
     scale_advantages: Literal["none", "group", "batch"] = Field(
         default="none",
