@@ -24,7 +24,7 @@ ROOMS: Final = {
     "services/rollstream/environments": 3_300,
     "services/rollstream/generator": 3_000,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,
-    "services/rollstream/http": 1_000,  # what strangers reach: guard, keys, server
+    "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
     "services/rollstream/process": 3_300,  # SQLite, which was in offline

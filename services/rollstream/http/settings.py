@@ -14,8 +14,21 @@ class GuardSettings(BaseModel):
     body_seconds: float = Field(default=10.0, gt=0, le=600, description="One that has not sent the body by then, too")
     header_bytes: int = Field(default=2**15, ge=2**10, le=2**20, description="Most bytes of a request's headers")
     body_bytes: int = Field(default=2**22, ge=2**10, le=2**28, description="Most bytes of a request's body")
+    stall_seconds: float = Field(
+        default=30.0, gt=0, le=3600, description="A client that takes nothing of its answer for so long is cut off"
+    )
+    bodies_bytes: int = Field(
+        default=2**28,
+        ge=2**10,
+        le=2**40,
+        description="Most bytes of the bodies of all calls in work; above, the answer is 503 with Retry-After",
+    )
     max_connections: int = Field(
-        default=1024, ge=1, le=65_536, json_schema_extra={"unit": "connections"}, description="Most at once"
+        default=1024,
+        ge=1,
+        le=65_536,
+        json_schema_extra={"unit": "connections"},
+        description="Most at once; above, those are closed first that have not sent the headers of a request yet",
     )
     max_calls: int = Field(
         default=512,
@@ -29,5 +42,6 @@ class GuardSettings(BaseModel):
         ge=1,
         le=10**7,
         json_schema_extra={"unit": "calls"},
-        description="Most calls of one key in a minute; above, the answer is 429 with Retry-After; default: no bound",
+        description="Most calls of one key in a minute, on average, and at once; above, the answer is 429 with "
+        "Retry-After; default: no bound",
     )

@@ -16,6 +16,7 @@ _EXPORTED_BY: Final = {
     "collect": "rollstream.offline.continuous.metrics",
     "evaluate": "rollstream.client.metrics",
     "bus": "rollstream.bus.metrics",
+    "http": "rollstream.http.metrics",
     "process": "rollstream.process.health",
     "tracing": "rollstream.process.tracing.spans",
 }
@@ -41,6 +42,8 @@ _UNITS: Final = {
             "samples",
             "parts",
             "tasks",
+            "calls",
+            "connections",
         )
     },
     "tokens": "tokens",
@@ -90,7 +93,8 @@ def markdown(metrics: Sequence[Metric]) -> str:
         "# Metrics",
         "",
         "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. `process` and",
-        "`tracing`: each stage exports all of it. `collect`, `evaluate`: these commands with `--health-port`.",
+        "`tracing`: each stage exports all of it. `collect`, `evaluate`: these commands with `--health-port`. `http`:",
+        "generators that serve clients, and ingest.",
         "",
         "This file is made by `rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]`,",
         "generators export vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV",
