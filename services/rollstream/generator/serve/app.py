@@ -1,0 +1,51 @@
+"""The application that a serving generator answers clients with.
+
+With vLLM it is vLLM's own routes. Other engines have a route for chat completions alone.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import cast
+
+from uvicorn._types import ASGI3Application
+
+from rollstream.engines.protocol import Engine
+from rollstream.generator.serve.asking import Asking
+from rollstream.generator.serve.call import Recorder
+from rollstream.generator.serve.lane import ServingLane
+from rollstream.generator.settings import GeneratorSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """`app` stands in the guard of `rollstream.http`, with `asking.ROUTES` and `asking.STRIPPED_HEADERS`.
+
+    `settled` waits until no answer is in work any more, those included whose clients have left.
+    """
+
+    app: ASGI3Application
+    settled: Callable[[], Awaitable[None]]
+
+
+async def build_app(engine: Engine, settings: GeneratorSettings, recorder: Recorder) -> Application:
+    """The application over `engine`, which has started. Imports vLLM's routes only if it is vLLM."""
+    serve, name = settings.serve, settings.serve.model_name or settings.model
+    lane = ServingLane(settings.engine.samples_at_once, serve.max_waiting)
+    routes: ASGI3Application
+    if settings.engine.kind == "vllm":
+        from rollstream.engines.vllm.engine import VllmEngine
+        from rollstream.generator.serve.recording import RecordingEngine, Serving
+        from rollstream.generator.serve.vllm import vllm_routes
+
+        assert isinstance(engine, VllmEngine)
+        serving = Serving(engine=engine, lane=lane, recorder=recorder, when_client_leaves=serve.when_client_leaves)
+        recording = RecordingEngine(serving)
+        routes = cast(ASGI3Application, await vllm_routes(recording, serve, settings.engine, name))
+        settled = recording.settled
+    else:
+        from rollstream.generator.serve.plain_route import PlainRoutes
+
+        plain = PlainRoutes(engine, lane, recorder, name, when_client_leaves=serve.when_client_leaves)
+        routes, settled = plain, plain.settled
+    asking = Asking(routes, lane=lane, recorder=recorder, subject_secret=serve.subject_secret)
+    return Application(app=asking, settled=settled)
