@@ -17,6 +17,7 @@ _EXPORTED_BY: Final = {
     "evaluate": "rollstream.client.metrics",
     "bus": "rollstream.bus.metrics",
     "http": "rollstream.http.metrics",
+    "serve": "rollstream.generator.serve.metrics",
     "process": "rollstream.process.health",
     "tracing": "rollstream.process.tracing.spans",
 }
@@ -94,7 +95,7 @@ def markdown(metrics: Sequence[Metric]) -> str:
         "",
         "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. `process` and",
         "`tracing`: each stage exports all of it. `collect`, `evaluate`: these commands with `--health-port`. `http`:",
-        "generators that serve clients, and ingest.",
+        "generators that serve clients, and ingest. `serve`: these generators.",
         "",
         "This file is made by `rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]`,",
         "generators export vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV",

@@ -18,7 +18,7 @@ Clients of the generator are answered by the same vLLM, through `stream`, which 
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -147,7 +147,14 @@ class VllmEngine:
         return self._running()
 
     async def stream(
-        self, prompt: Mapping[str, Any], params: Any, request_id: str, *, tenant: str, **reasoning: Any
+        self,
+        prompt: Mapping[str, Any],
+        params: Any,
+        request_id: str,
+        *,
+        tenant: str,
+        on_taken_back: Callable[[], None],
+        **reasoning: Any,
     ) -> AsyncGenerator[Any, None]:
         """vLLM's outputs of one sequence (`params.n` is 1) as they come. Its caller has a place for it already.
 
@@ -165,6 +172,7 @@ class VllmEngine:
                 async with aclosing(self._running().generate(salted, params, request_id, **reasoning)) as outputs:
                     async for output in outputs:
                         if is_first and self._is_overtaken(request_id, output.outputs[0], version):
+                            on_taken_back()
                             break
                         is_first = False
                         yield output

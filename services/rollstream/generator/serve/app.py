@@ -10,7 +10,7 @@ from typing import cast
 from uvicorn._types import ASGI3Application
 
 from rollstream.engines.protocol import Engine
-from rollstream.generator.serve.asking import Asking
+from rollstream.generator.serve.asking import CallLayer
 from rollstream.generator.serve.call import Recorder
 from rollstream.generator.serve.lane import ServingLane
 from rollstream.generator.settings import GeneratorSettings
@@ -47,5 +47,5 @@ async def build_app(engine: Engine, settings: GeneratorSettings, recorder: Recor
 
         plain = PlainRoutes(engine, lane, recorder, name, when_client_leaves=serve.when_client_leaves)
         routes, settled = plain, plain.settled
-    asking = Asking(routes, lane=lane, recorder=recorder, subject_secret=serve.subject_secret)
-    return Application(app=asking, settled=settled)
+    layer = CallLayer(routes, lane=lane, recorder=recorder, subject_secret=serve.subject_secret)
+    return Application(app=layer, settled=settled)

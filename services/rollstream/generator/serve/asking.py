@@ -43,7 +43,7 @@ _SESSION_PREFIX: Final = "/s/"
 _RETRY_AFTER_SECONDS: Final = 1
 
 
-class Asking:
+class CallLayer:
     """An ASGI application: `routes` behind this layer. It stands in the guard of `rollstream.http`, which it needs."""
 
     def __init__(

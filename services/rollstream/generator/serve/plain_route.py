@@ -21,7 +21,8 @@ from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.generator.serve.asking import MODELS, refuse, send_whole
 from rollstream.generator.serve.call import CALLER, Caller, Recorder, ServedCall, ServedChoice
-from rollstream.generator.serve.lane import TIME_TO_FIRST_TOKEN, ServingLane
+from rollstream.generator.serve.lane import ServingLane
+from rollstream.generator.serve.metrics import TIME_TO_FIRST_TOKEN
 from rollstream.generator.serve.plain_chat import ChatAnswer, ChatCall
 from rollstream.generator.serve.said import CHAT
 from rollstream.http.middleware import json_of
@@ -31,7 +32,7 @@ from rollstream.schemas.record import utc_now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _AskedChat:
     """A call, ready for the engine."""
 
     response_id: str
@@ -43,7 +44,7 @@ class _Asked:
 
 
 class PlainRoutes:
-    """An ASGI application behind `Asking`."""
+    """An ASGI application behind `CallLayer`."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class PlainRoutes:
             if answer is not None:
                 await self._send(call, asked, answer, send)
 
-    def _asked(self, call: ChatCall, caller: Caller) -> _Asked:
+    def _asked(self, call: ChatCall, caller: Caller) -> _AskedChat:
         """Raises `ValueError` for a call that this model can't answer."""
         if call.model != self._model:
             raise ValueError(f"this server has the model {self._model!r} alone: ask for it")
@@ -99,7 +100,7 @@ class PlainRoutes:
                 f"the prompt has {len(tokens)} tokens, and the model takes {self._engine.max_model_len} with the "
                 "answer: shorten it"
             )
-        return _Asked(
+        return _AskedChat(
             response_id=f"chatcmpl-{uuid4().hex}",
             caller=caller,
             prompt_token_ids=tokens,
@@ -124,7 +125,7 @@ class PlainRoutes:
             if self._aborts:
                 answering.cancel()
 
-    async def _answer(self, asked: _Asked) -> Sequence[Generation]:
+    async def _answer(self, asked: _AskedChat) -> Sequence[Generation]:
         try:
             async with asyncio.TaskGroup() as group:
                 choices = [group.create_task(self._choice(asked, number)) for number in range(asked.num_choices)]
@@ -135,7 +136,7 @@ class PlainRoutes:
         await self._recorder.keep(_served(asked, answers))
         return answers
 
-    async def _choice(self, asked: _Asked, number: int) -> Generation:
+    async def _choice(self, asked: _AskedChat, number: int) -> Generation:
         seed = asked.sampling.seed
         async with self._lane.place():
             return await self._engine.generate(
@@ -150,7 +151,9 @@ class PlainRoutes:
                 )
             )
 
-    async def _send(self, call: ChatCall, asked: _Asked, answers: Sequence[Generation], send: ASGISendCallable) -> None:
+    async def _send(
+        self, call: ChatCall, asked: _AskedChat, answers: Sequence[Generation], send: ASGISendCallable
+    ) -> None:
         answer = ChatAnswer(
             response_id=asked.response_id,
             created=int(time.time()),
@@ -175,7 +178,7 @@ def _is_plain(caller: Caller) -> bool:
     return caller.key.sampling == "plain"
 
 
-def _served(asked: _Asked, answers: Sequence[Generation]) -> ServedCall:
+def _served(asked: _AskedChat, answers: Sequence[Generation]) -> ServedCall:
     sampling = asked.sampling
     has_tokens = all(len(answer.token_ids) for answer in answers)
     return ServedCall(

@@ -22,7 +22,8 @@ import numpy as np
 
 from rollstream.engines.vllm.engine import VllmEngine
 from rollstream.generator.serve.call import CALLER, Caller, Recorder, ServedCall, ServedChoice
-from rollstream.generator.serve.lane import TIME_PER_TOKEN, TIME_TO_FIRST_TOKEN, ServingLane
+from rollstream.generator.serve.lane import ServingLane
+from rollstream.generator.serve.metrics import TAKEN_BACK, TIME_PER_TOKEN, TIME_TO_FIRST_TOKEN
 from rollstream.generator.serve.sampled import as_used, is_plain, made_plain, others
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import FinishReason, WeightSpan
@@ -75,7 +76,7 @@ class RecordingEngine:
         """
         caller = CALLER.get()
         params = made_plain(sampling_params) if caller.key.sampling == "plain" else copy(sampling_params)
-        asked = _Asked.of(caller, prompt, params, request_id)
+        asked = _AskedPrompt.of(caller, prompt, params, request_id)
         call = _Call(
             self._serving,
             asked,
@@ -102,7 +103,7 @@ class RecordingEngine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _AskedPrompt:
     """A prompt of a call. `first_choice`: the number of its first choice in the response."""
 
     caller: Caller
@@ -112,7 +113,7 @@ class _Asked:
     first_choice: int
 
     @classmethod
-    def of(cls, caller: Caller, prompt: Mapping[str, Any], params: Any, request_id: str) -> "_Asked":
+    def of(cls, caller: Caller, prompt: Mapping[str, Any], params: Any, request_id: str) -> "_AskedPrompt":
         """vLLM names a request of a response for the response: `cmpl-1` asks `cmpl-1-0`, `resp_1` asks `resp_1_0`."""
         response_id, number = request_id, 0
         if caller.route == _RESPONSES:
@@ -133,7 +134,7 @@ class _Asked:
 class _Call:
     """The answer to one prompt: all its choices, for its client and for its record."""
 
-    def __init__(self, serving: Serving, asked: _Asked, reasoning: Mapping[str, Any]) -> None:
+    def __init__(self, serving: Serving, asked: _AskedPrompt, reasoning: Mapping[str, Any]) -> None:
         self._serving = serving
         self._asked = asked
         self._reasoning = reasoning
@@ -186,6 +187,7 @@ class _Call:
                 _params_of(self._asked.params, choice.number),
                 choice.request_id,
                 tenant=self._asked.caller.key.tenant,
+                on_taken_back=TAKEN_BACK.inc,
                 **self._reasoning,
             )
             async with aclosing(outputs):
@@ -282,7 +284,7 @@ def _of_sampled(logprobs: Any, token_ids: Sequence[int]) -> list[float]:
     return [position[token].logprob for position, token in zip(logprobs or (), token_ids, strict=True)]
 
 
-def _served(asked: _Asked, answered: Sequence[_Choice], started_at: datetime) -> ServedCall:
+def _served(asked: _AskedPrompt, answered: Sequence[_Choice], started_at: datetime) -> ServedCall:
     return ServedCall(
         response_id=asked.response_id,
         caller=asked.caller,
