@@ -20,16 +20,22 @@ from rollstream.schemas.topics import (
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
     EVAL_SCORED,
+    FEEDBACK,
+    INGEST_PROMPTS,
     LEDGER,
     PRODUCERS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
+    SERVE_SCORED,
     WEIGHTS,
     WEIGHTS_APPLIED,
     Topic,
 )
 from tests.harness.builders import (
+    a_feedback,
     a_generated,
     a_generator,
     a_progress,
@@ -42,6 +48,13 @@ from tests.harness.builders import (
 )
 from tests.hostile import wire
 
+ASKED: Final = (PROMPTS, EVAL_PROMPTS, SERVE_PROMPTS, INGEST_PROMPTS)
+GENERATED: Final = (ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS)
+OF_SCORERS: Final = (SCORED, EVAL_SCORED, SERVE_SCORED)
+_PURPOSES: Final = {
+    **dict.fromkeys((EVAL_PROMPTS.name, EVAL_ROLLOUTS.name, EVAL_SCORED.name), Purpose.EVALUATE),
+    **dict.fromkeys((SERVE_PROMPTS.name, SERVE_ROLLOUTS.name, SERVE_SCORED.name), Purpose.SERVE),
+}
 _UNUSED_VERSION: Final = 10**6
 """Versions of the corpus begin here: no trainer of a test comes so far."""
 
@@ -92,17 +105,24 @@ def _record(context: Context, topic: Topic[Any], about: str) -> Record:
     if topic is LEDGER:
         version = _UNUSED_VERSION + number
         return an_entry(EntryKind.STEP, weight_version=version, parent_version=version - 1, incarnation="stranger")
-    is_training = topic in (PROMPTS, ROLLOUTS, SCORED)
+    if topic is FEEDBACK:
+        return a_feedback(feedback_id=f"stranger-{number}", response_id=f"hostile-{number}")
+    return _of_a_prompt(context, topic, about)
+
+
+def _of_a_prompt(context: Context, topic: Topic[Any], about: str) -> Record:
+    """A prompt of the topic's lane, or its sample."""
+    purpose = _PURPOSES.get(topic.name, Purpose.TRAIN)
     prompt = a_prompt(
         run=context.run,
         prompt_id=f"hostile/{topic.name}/{about}",
-        group_size=2 if topic in (PROMPTS, EVAL_PROMPTS, SCORED) else 1,
-        purpose=Purpose.TRAIN if is_training else Purpose.EVALUATE,
-        weight_version=None if is_training else context.weight_version,
+        group_size=2 if topic in (*ASKED, SCORED) else 1,
+        purpose=purpose,
+        weight_version=context.weight_version if purpose is Purpose.EVALUATE else None,
         source=PromptSource(dataset="hostile"),
         producer="stranger",
     )
-    if topic in (PROMPTS, EVAL_PROMPTS):
+    if topic in ASKED:
         return prompt
     sample: dict[str, Any] = {
         "prompt": prompt,
@@ -111,7 +131,7 @@ def _record(context: Context, topic: Topic[Any], about: str) -> Record:
             tokenizer_sha256=context.tokenizer_sha256, chat_template_sha256=context.chat_template_sha256
         ),
     }
-    return a_generated(0, **sample) if topic in (ROLLOUTS, EVAL_ROLLOUTS) else a_rollout(0.0, 0, **sample)
+    return a_generated(0, **sample) if topic in GENERATED else a_rollout(0.0, 0, **sample)
 
 
 def _sibling(fields: wire.Fields) -> bytes:
@@ -265,8 +285,8 @@ _TOKENS: Final[dict[str, tuple[str, bytes]]] = {
 def tokens(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
     """Tokens and logprobs that no model gave."""
     turn: wire.Path = {
-        **dict.fromkeys((ROLLOUTS.name, EVAL_ROLLOUTS.name), ("turns", 0)),
-        **dict.fromkeys((SCORED.name, EVAL_SCORED.name), ("rollout", "turns", 0)),
+        **dict.fromkeys((one.name for one in GENERATED), ("turns", 0)),
+        **dict.fromkeys((one.name for one in OF_SCORERS), ("rollout", "turns", 0)),
     }.get(topic.name, ())
     if not turn:
         return

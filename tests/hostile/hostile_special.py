@@ -5,9 +5,6 @@ from typing import Any, Final
 
 from rollstream.schemas.topics import (
     DEAD_LETTERS,
-    EVAL_PROMPTS,
-    EVAL_ROLLOUTS,
-    EVAL_SCORED,
     LEDGER,
     PRODUCERS,
     PROMPTS,
@@ -17,16 +14,13 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from tests.hostile import wire
-from tests.hostile.hostile import Context, Family, Hostile, example, one
+from tests.hostile.hostile import ASKED, GENERATED, OF_SCORERS, Context, Family, Hostile, example, one
 from tests.hostile.hostile_letters import a_letter
 
 Change = Callable[[wire.Fields], None]
 _MIB: Final = 2**20
 _MANY: Final = 300_000
 """Parts of one record: far more than any record of ours has, and each takes a hundred times its bytes in memory."""
-_ASKED: Final = (PROMPTS, EVAL_PROMPTS)
-_GENERATED: Final = (ROLLOUTS, EVAL_ROLLOUTS)
-_SCORED: Final = (SCORED, EVAL_SCORED)
 
 
 def _changed(topic: Topic[Any], change: Change) -> Callable[[wire.Fields], bytes]:
@@ -44,8 +38,8 @@ def _each(context: Context, topic: Topic[Any], family: str, changes: dict[str, C
 
 def _prompt_of(topic: Topic[Any], fields: wire.Fields) -> wire.Fields:
     """The prompt in a record of `topic`."""
-    held: wire.Fields = fields if topic in _ASKED else fields["prompt"] if topic in _GENERATED else _rollout(fields)
-    return held["prompt"] if topic in _SCORED else held
+    held: wire.Fields = fields if topic in ASKED else fields["prompt"] if topic in GENERATED else _rollout(fields)
+    return held["prompt"] if topic in OF_SCORERS else held
 
 
 def _rollout(fields: wire.Fields) -> wire.Fields:
@@ -106,7 +100,7 @@ _CODE: Final[dict[str, dict[str, str]]] = {
 
 def code(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
     """Agents and environments that name code."""
-    if topic not in (*_ASKED, *_GENERATED):
+    if topic not in (*ASKED, *GENERATED):
         return
     changes: dict[str, Change] = {}
     for path, options in _CODE.items():
@@ -119,7 +113,7 @@ def code(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
 
 def sampling(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
     """Requests that no engine should get, and versions that never come."""
-    if topic not in _ASKED:
+    if topic not in ASKED:
         return
     changes: dict[str, Change] = {
         "temperature 1e-300": lambda fields: fields["sampling"].update(temperature=1e-300),
@@ -145,7 +139,7 @@ def sampling(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
 
 def contradictions(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
     """Rollouts whose parts do not belong together."""
-    if topic not in (*_GENERATED, *_SCORED):
+    if topic not in (*GENERATED, *OF_SCORERS):
         return
     failure = {"code": "engine", "message": "x"}
 
@@ -174,7 +168,7 @@ def contradictions(context: Context, topic: Topic[Any]) -> Iterator[Hostile]:
         "a thousand turns": lambda fields: _rollout(fields).update(turns=_rollout(fields)["turns"] * 1000),
         "it ended before it began": lambda fields: _rollout(fields).update(finished_at=0),
     }
-    if topic in _SCORED:
+    if topic in OF_SCORERS:
         scoring = lambda fields: fields["scoring"]  # noqa: E731
         changes |= {
             "a failed rollout scored": lambda fields: _rollout(fields).update(

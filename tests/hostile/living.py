@@ -23,6 +23,9 @@ from rollstream.schemas.topics import (
     PROMPTS,
     ROLLOUTS,
     SCORED,
+    SERVE_PROMPTS,
+    SERVE_ROLLOUTS,
+    SERVE_SCORED,
 )
 from tests.chaos.accounting import Sent, decoded, encoded_prompt
 from tests.harness.loops import Loop, a_loop
@@ -41,6 +44,8 @@ _ANSWERS: Final = {
     ROLLOUTS.name: SCORED.name,
     EVAL_PROMPTS.name: EVAL_SCORED.name,
     EVAL_ROLLOUTS.name: EVAL_SCORED.name,
+    SERVE_PROMPTS.name: SERVE_SCORED.name,
+    SERVE_ROLLOUTS.name: SERVE_SCORED.name,
 }
 """Where it shows what became of a record that can be read."""
 

@@ -11,18 +11,20 @@ import pytest
 
 from rollstream.history.passing import RecordPlace
 from rollstream.history.repair import check
-from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
+from rollstream.schemas.topics import FEEDBACK, INGEST_PROMPTS, LEDGER, TOPICS, WEIGHTS
 from tests.hostile.corpus import ALL_TOPICS, FAMILIES, kinds, of_family
 from tests.hostile.hostile import Context, Hostile
 from tests.hostile.living import Fed, Living, a_living_loop
 
 EVERY_RECORD_COUNTS = (LEDGER.name, WEIGHTS.name)
-OF_EVALUATION = [topic for topic in ALL_TOPICS if topic.startswith("eval-")]
-OTHERS = [topic for topic in ALL_TOPICS if topic not in (*EVERY_RECORD_COUNTS, *OF_EVALUATION)]
+OTHER_LANES = [topic for topic in ALL_TOPICS if topic.startswith(("eval-", "serve-"))]
+# None of the four stages reads these.
+OF_SERVERS = (INGEST_PROMPTS.name, FEEDBACK.name)
+OTHERS = [topic for topic in ALL_TOPICS if topic not in (*EVERY_RECORD_COUNTS, *OTHER_LANES, *OF_SERVERS)]
 OF_LEDGER_OR_WEIGHTS = ("foreign_files", "false_entries")
 SMALL = [name for name in FAMILIES if name not in (*OF_LEDGER_OR_WEIGHTS, "large")]
-# The same stages read the topics of evaluation by the same code: by default these show that they do.
-OF_EVALUATION_BY_DEFAULT = ("truncated", "wire_format", "enums", "tokens")
+# The same stages read the other lanes by the same code: by default these show that they do.
+OTHER_LANES_BY_DEFAULT = ("truncated", "wire_format", "enums", "tokens")
 
 
 class Kept:
@@ -89,8 +91,8 @@ def fed_to(living: Living, records: Iterable[Hostile]) -> list[Fed]:
 def test_each_record_of_a_stranger_ends_and_the_loop_goes_on(kept: Kept) -> None:
     with kept.living() as living:
         context = living.context()
-        of_evaluation = families(context, OF_EVALUATION_BY_DEFAULT, OF_EVALUATION)
-        fed = fed_to(living, chain(families(context, SMALL, OTHERS), of_evaluation))
+        other_lanes = families(context, OTHER_LANES_BY_DEFAULT, OTHER_LANES)
+        fed = fed_to(living, chain(families(context, SMALL, OTHERS), other_lanes))
         for command in (("dead-letters", "list"), ("tail", "prompts", "-n", str(len(fed))), ("status", "--once")):
             assert "\x1b" not in living.loop.run.command(*command)
 
@@ -101,10 +103,10 @@ def test_each_large_record_of_a_stranger_ends_and_the_loop_goes_on(kept: Kept) -
 
 
 @pytest.mark.slow
-def test_each_record_on_the_topics_of_evaluation_ends_and_the_loop_goes_on(kept: Kept) -> None:
+def test_each_record_on_the_other_lanes_ends_and_the_loop_goes_on(kept: Kept) -> None:
     with kept.living() as living:
         for names in (SMALL, ("large",)):
-            fed_to(living, families(living.context(), names, OF_EVALUATION))
+            fed_to(living, families(living.context(), names, OTHER_LANES))
 
 
 def test_what_strangers_write_on_ledger_and_weights_is_listed_and_passed_over(kept: Kept) -> None:
