@@ -18,7 +18,7 @@ VALUES: Final = CHART / "values.yaml"
 BEGIN: Final = "<!-- Made by `python -m helm.chart_readme` from values.yaml. -->"
 END: Final = "<!-- The end of what is made. -->"
 _MARK: Final = "# -- "
-_STAGES: Final = ("producer", "generator", "scorer", "trainer")
+_STAGES: Final = ("producer", "generator", "scorer", "trainer", "ingest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

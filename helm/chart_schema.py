@@ -26,6 +26,8 @@ _COUNT: Final[Schema] = {"type": "integer", "minimum": 1}
 _TEXTS: Final[Schema] = {"type": "object", "additionalProperties": _TEXT}
 _QUANTITIES: Final[Schema] = {"type": "object", "additionalProperties": {"type": ["string", "number"]}}
 _OBJECTS: Final[Schema] = {"type": "array", "items": {"type": "object"}}
+_NAME: Final[Schema] = {"type": "string", "maxLength": 255}
+_PORT: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 65535}
 _USER: Final[Schema] = {
     "type": "object", "additionalProperties": False,
     "properties": dict.fromkeys(("existingSecret", "username", "certificateSecret"), _TEXT),
@@ -48,6 +50,7 @@ def _choice(*values: str) -> Schema:
     return {"enum": list(values)}
 
 
+_SERVICES: Final = _choice("ClusterIP", "NodePort", "LoadBalancer")
 _PROBE: Final = _closed({"path": _TEXT} | {name: {"type": "integer", "minimum": 0} for name in _PROBE_FIELDS})
 _EGRESS: Final = _closed({"ports": {"type": "array", "items": {"type": "integer"}}, "to": _OBJECTS})
 _SCALER: Final[dict[str, Schema]] = {"minReplicas": _COUNT, "maxReplicas": _COUNT, "behavior": {"type": "object"}}
@@ -56,12 +59,29 @@ _SCALER: Final[dict[str, Schema]] = {"minReplicas": _COUNT, "maxReplicas": _COUN
 _BY_NAME: Final[dict[str, Schema]] = {
     "global": {"type": "object"},
     "run": {"type": "string", "pattern": "^[a-z0-9-]{0,60}$"},
-    "healthPort": {"type": "integer", "minimum": 1, "maximum": 65535},
+    "healthPort": _PORT,
     "pullPolicy": _choice("Always", "IfNotPresent", "Never"),
     "groupProtocol": _choice("consumer", "classic"),
     "lingerSeconds": {"type": "number", "minimum": 0, "maximum": 1},
     "protocol": _choice("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
     "kafka.security.users": _closed({role: _USER for role in ROLES if role != "client"}),
+    "clients.names": {
+        "type": "object",
+        # Part of a variable's name, in which two underscores would begin the next part.
+        "propertyNames": {"pattern": "^[a-z0-9]+([_-][a-z0-9]+)*$", "maxLength": 63},
+        "additionalProperties": _closed({
+            "tenant": _NAME, "environment": _NAME, "may_train": {"type": "boolean"},
+            "sampling": _choice("as_asked", "plain"), "secretKey": _TEXT,
+        }),
+    },
+    "generator.serve.port": _PORT,
+    "ingest.port": _PORT,
+    "gib": _COUNT,
+    "threshold": _COUNT,
+    "generator.serve.service.type": _SERVICES,
+    "ingest.service.type": _SERVICES,
+    "hostnames": {"type": "array", "items": _TEXT},
+    "timeouts": _TEXTS,
     "backend": _choice("pvc", "objectStore"),
     "accessModes": {
         "type": "array", "minItems": 1,
@@ -93,7 +113,7 @@ _BY_NAME: Final[dict[str, Schema]] = {
     "terminationGracePeriodSeconds": _COUNT,
     "partitions": {"type": "integer", "minimum": 1, "maximum": 1000},
     "generator.leaderWorkerSet.size": {"type": "integer", "minimum": 2, "maximum": 64},
-    "generator.leaderWorkerSet.port": {"type": "integer", "minimum": 1, "maximum": 65535},
+    "generator.leaderWorkerSet.port": _PORT,
     # With 0 no node could ever be drained.
     "maxUnavailable": {"anyOf": [_COUNT, {"type": "string", "pattern": "^([1-9][0-9]?|100)%$"}]},
     "tmpSize": _SIZE,
@@ -123,7 +143,21 @@ def chart_schema() -> Schema:
         own.update({key: below for key, below in stage.items() if key not in own})
     definitions: dict[str, Schema] = {}
     schema["properties"]["config"] = _config_schema(definitions)
+    schema["properties"]["producers"] = _producers_schema(schema["properties"])
     return {"$schema": "http://json-schema.org/draft-07/schema#", **schema, "definitions": definitions}
+
+
+def _producers_schema(known: Mapping[str, Schema]) -> Schema:
+    """Further producers by name: each has what `producer` has, and its own table."""
+    own = {name: one for name, one in known["producer"]["properties"].items() if name != "enabled"}
+    own["config"] = {"$ref": "#/properties/config/properties/producer"}
+    own["store"] = _closed({"gib": _COUNT, "storageClass": _TEXT})
+    return {
+        "type": "object",
+        # Part of a Deployment's name, of at most 63 characters.
+        "propertyNames": {"pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": 13},
+        "additionalProperties": _closed(own),
+    }
 
 
 def _of_value(path: tuple[str, ...], value: Any) -> Schema:

@@ -85,7 +85,17 @@ EVERYTHING: Final[dict[str, Any]] = {
         for name in ("podLabels", "podAnnotations", "nodeSelector", "tolerations", "extraEnv", "extraEnvFrom",
                      "extraVolumes", "extraVolumeMounts")
     },
-    "generator": {"replicas": 3, "gpu": {"count": 1}, "autoscaling": {"hpa": {"enabled": True, "minReplicas": 2}}},
+    "clients": {"existingSecret": "clients", "subjectSecretKey": "subjects", "names": {"app": {"tenant": "shop"}}},
+    "producers": {"more": {"config": {"environment": "word_count"}}},
+    "ingest": {
+        "enabled": True,
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "timeouts": {"request": "60s"}},
+        "ingress": {"enabled": True, "className": "nginx", "host": "feedback.example.com"},
+    },
+    "generator": {
+        "replicas": 3, "gpu": {"count": 1}, "serve": {"enabled": True},
+        "autoscaling": {"hpa": {"enabled": True, "minReplicas": 2}},
+    },
     "scorer": {"replicas": 2},
     "trainer": {"gpu": {"count": 1, "vendor": "amd"}},
     "metrics": {
@@ -104,8 +114,20 @@ EVERYTHING: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 SWITCHED_ON: Final[dict[str, dict[str, Any]]] = {
-    "with-hpa": merged(at("generator.autoscaling.hpa.enabled", True), at("scorer.autoscaling.hpa.enabled", True)),
+    "with-hpa": merged(
+        at("generator.autoscaling.hpa.enabled", True),
+        at("scorer.autoscaling.hpa.enabled", True),
+        at("clients", {"existingSecret": "clients", "names": {"app": {"tenant": "shop"}}}),
+        at("ingest", {"enabled": True, "autoscaling": {"hpa": {"enabled": True}}}),
+    ),
     "with-keda": merged(at("generator.autoscaling.keda.enabled", True), at("scorer.autoscaling.keda.enabled", True)),
+    "with-serving": merged(
+        at("clients", {"existingSecret": "clients", "names": {"app": {"tenant": "shop"}}}),
+        at("generator.serve.enabled", True),
+        at("generator.autoscaling.keda", {"enabled": True, "waitingCalls": {"serverAddress": "http://prometheus"}}),
+        at("ingest.enabled", True),
+        at("producers.more.config.environment", "word_count"),
+    ),
     "with-groups": merged(
         at("generator", {"leaderWorkerSet": {"enabled": True}, "gpu": {"count": 1}}),
         at("weightStore.pvc.accessModes", ["ReadWriteMany"]),

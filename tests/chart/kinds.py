@@ -8,6 +8,7 @@ from cloudcoil.models.keda.v1alpha1 import ScaledObject, TriggerAuthentication
 from cloudcoil.models.prometheus_operator.v1 import PodMonitor, PrometheusRule, ServiceMonitor
 from pydantic import BaseModel
 
+from tests.chart.http_route import HttpRoute
 from tests.chart.leader_worker_set import LeaderWorkerSet
 
 OLDEST: Final = "1.29"
@@ -19,6 +20,7 @@ _MODELS: Final[dict[str, type[BaseModel]]] = {
     "monitoring.coreos.com/v1/ServiceMonitor": ServiceMonitor,
     "monitoring.coreos.com/v1/PrometheusRule": PrometheusRule,
     "leaderworkerset.x-k8s.io/v1/LeaderWorkerSet": LeaderWorkerSet,
+    "gateway.networking.k8s.io/v1/HTTPRoute": HttpRoute,
 }
 # Otherwise the library reads its files again for each document.
 kubernetes_validate.utils.schema_contents = cache(kubernetes_validate.utils.schema_contents)

@@ -4,20 +4,23 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tests.chart.rendering import CHART, STAGES
+from rollstream.process.settings.base import STAGES
+from tests.chart.rendering import CHART
 
 # What the chart sets by values of its own: `test_settings.py` names each.
 _OF_THE_CHART: Final = {
     "run", "kafka", "registry_url", "redis_url", "weight_store", "health_port", "storage.options",
     "storage.allow_http", "storage.cache", "storage.cache_bytes", "generator.generator_id", "scorer.scorer_id",
     "generator.engine.tensor_parallel_size", "generator.engine.nodes",
+    *(f"generator.serve.{name}" for name in ("enabled", "host", "port", "keys", "spool", "spool_bytes")),
+    *(f"ingest.{name}" for name in ("host", "port", "keys")),
     "trainer.checkpoints",
 }  # fmt: skip
-# The chart deploys no `ingest`. A trainer that ends is refused by the chart, and so are headers and keys, which are
+# A trainer that ends is refused by the chart, and so are headers and keys, which are
 # secret. Corrections are not for `old = "behavior"`, a scale not for `advantages = "constant"`, a curriculum not for
 # `purpose = "serve"`, which other values are.
 _LEFT_OUT: Final = {
-    "ingest", "generator.serve.keys", "generator.serve.subject_secret",
+    "generator.serve.subject_secret",
     "trainer.num_steps", "trainer.learning.correction", "trainer.learning.importance_cap",
     "trainer.learning.importance_floor", "trainer.learning.scale_advantages", "tracing.headers",
     "generator.engine.http.api_key", "producer.curriculum",

@@ -11,9 +11,13 @@ from typing import Any, Final
 import helm_python
 import yaml
 
+from rollstream.process.settings.base import STAGES as SETTINGS_OF
+from rollstream.process.settings.base import Stage
+
 CHART: Final = Path(__file__).parents[2] / "helm" / "rollstream"
 EXAMPLES: Final = tuple(sorted(path.name for path in (CHART / "values-examples").glob("*.yaml")))
 STAGES: Final = ("producer", "generator", "scorer", "trainer")
+"""Those that a release has by default; ingest is switched on."""
 MINIMAL: Final[dict[str, Any]] = {
     "run": "math",
     "kafka": {"bootstrapServers": "kafka:9092"},
@@ -51,6 +55,11 @@ class Release:
         """The only document of this kind whose name ends so; tests share it, so copy it before a change."""
         (found,) = [one for one in self.of_kind(kind) if one["metadata"]["name"].endswith(suffix)]
         return found
+
+    def stages(self) -> list[Stage]:
+        """The stages that it has pods of; further producers not."""
+        found = {labels_of(pod)["app.kubernetes.io/component"] for _, pod in self.pods()}
+        return [stage for stage in SETTINGS_OF if stage in found]
 
     def workload(self, stage: str) -> Document:
         """The Deployment, StatefulSet, LeaderWorkerSet or Job of a stage."""

@@ -11,6 +11,7 @@ from tests.chart.rendering import CHART, at, merged, render_exactly
 _CHOSEN: Final = {
     "image.pullPolicy", "kafka.groupProtocol", "kafka.security.protocol", "kafka.security.mechanism",
     "weightStore.backend", "generator.gpu.vendor", "trainer.gpu.vendor", "generator.gpu.count", "trainer.gpu.count",
+    "generator.serve.service.type", "ingest.service.type", "ingest.pdb.unhealthyPodEvictionPolicy",
     "generator.pdb.unhealthyPodEvictionPolicy", "scorer.pdb.unhealthyPodEvictionPolicy", "podSecurityContext.runAsUser",
 }  # fmt: skip
 _FITTING: Final = {
@@ -34,6 +35,7 @@ _SWITCHES: Final[dict[str, Any]] = merged(
     at("networkPolicy", {"enabled": True, "redis": {"ports": [6379]}, "schemaRegistry": {"ports": [80, 8081]}}),
     at("generator.gpu.count", 1),
     at("trainer.gpu", {"count": 1, "vendor": "amd"}),
+    at("clients.names.app.tenant", "app"),
     at("metrics", {"prometheusRule": {"enabled": True}, "dashboards": {"enabled": True}}),
 )
 # Two sides of what excludes each other. An empty text stands for what the other side sets.
@@ -56,6 +58,8 @@ _OTHER_SIDE: Final = merged(
     at("redis.url", ""),
     at("bootstrapJob", {"registerSchemas": False, "useHelmHooks": False}),
     at("generator", {"autoscaling": {"keda": {"enabled": True}}}),
+    at("generator.serve", {"enabled": True, "ingress": {"enabled": True}}),
+    at("ingest", {"enabled": True, "ingress": {"enabled": True}, "autoscaling": {"hpa": {"enabled": True}}}),
     at("scorer", {"autoscaling": {"keda": {"enabled": True}}}),
     at("metrics.serviceMonitor.enabled", True),
 )
@@ -65,12 +69,14 @@ _THIRD_SIDE: Final = merged(
     at("trainer.checkpoints.existingClaim", "checkpoints-claim-here"),
     at("generator", {"replicas": 13, "autoscaling": {"hpa": {"enabled": False}}}),
     at("scorer", {"replicas": 17, "autoscaling": {"hpa": {"enabled": False}}}),
+    at("ingest", {"replicas": 19, "enabled": True}),
 )
 _FOURTH_SIDE: Final = merged(
     _ONE_SIDE, at("generator", {"leaderWorkerSet": {"enabled": True}, "updateStrategy": {"type": "RollingUpdate"}})
 )
 _SET_BY_THE_THIRD: Final = {"weightStore.pvc.existingClaim", "trainer.checkpoints.existingClaim", "generator.replicas",
-                            "scorer.replicas"}  # fmt: skip
+                            "scorer.replicas", "ingest.replicas"}  # fmt: skip
+_IN_BYTES: Final = ("objectStore.cache.gib", "generator.serve.spool.gib")
 
 
 def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -97,7 +103,7 @@ def test_every_text_and_number_is_found_in_what_is_rendered() -> None:
     known = {path: value for path, value in leaves(defaults) if path not in _CHOSEN}
     own = {path: own_value(path, value, number) for number, (path, value) in enumerate(known.items())}
     # Ports, partitions and replicas have bounds.
-    own |= {"bootstrapJob.partitions": 997, "generator.replicas": 13, "scorer.replicas": 17}
+    own |= {"bootstrapJob.partitions": 997, "generator.replicas": 13, "scorer.replicas": 17, "ingest.replicas": 19}
     for stage in ("generator", "scorer"):
         for number, scaler in enumerate(("hpa", "keda")):
             own[f"{stage}.autoscaling.{scaler}.minReplicas"] = 101 + 2 * number + 10 * (stage == "scorer")
@@ -108,9 +114,16 @@ def test_every_text_and_number_is_found_in_what_is_rendered() -> None:
     missing = {
         path: value
         for path, value in own.items()
-        if str(value) not in texts and path not in _SET_BY_THE_THIRD and path != "objectStore.cache.gib"
+        if str(value) not in texts and path not in _SET_BY_THE_THIRD and path not in _IN_BYTES
     }
     assert missing == {}
-    assert str(own["objectStore.cache.gib"] * 2**30) in texts
-    for found in ("weights-claim-here", "checkpoints-claim-here", "replicas: 13", "replicas: 17", "size: 37"):
+    assert [path for path in _IN_BYTES if str(own[path] * 2**30) not in texts] == []
+    for found in (
+        "weights-claim-here",
+        "checkpoints-claim-here",
+        "replicas: 13",
+        "replicas: 17",
+        "replicas: 19",
+        "size: 37",
+    ):
         assert found in texts

@@ -16,6 +16,8 @@ FULL = merged(
     at("schemaRegistry", {"url": "", "existingSecret": "registry"}),
     at("networkPolicy.schemaRegistry.ports", [443]),
     at("generator.autoscaling.hpa.enabled", False),
+    # Groups serve no clients.
+    at("generator.serve.enabled", False),
 )
 
 

@@ -46,7 +46,7 @@ def test_every_kind_of_document_that_the_chart_can_make_is_checked() -> None:
     assert made == {
         "ConfigMap", "ServiceAccount", "Service", "PersistentVolumeClaim", "Deployment", "StatefulSet", "Job", "Pod",
         "PodDisruptionBudget", "HorizontalPodAutoscaler", "NetworkPolicy", "ScaledObject", "TriggerAuthentication",
-        "PodMonitor", "ServiceMonitor", "PrometheusRule", "LeaderWorkerSet",
+        "PodMonitor", "ServiceMonitor", "PrometheusRule", "LeaderWorkerSet", "Ingress", "HTTPRoute",
     }  # fmt: skip
 
 

@@ -61,6 +61,9 @@ def test_no_object_of_the_schema_takes_keys_that_it_does_not_name_but_those_that
                 walk(below, f"{path}.{name}".lstrip("."))
         elif "patternProperties" in schema:
             assert schema["additionalProperties"] is False, path
+        elif isinstance(schema.get("additionalProperties"), dict):
+            # Names are the user's; what stands below each is not.
+            walk(schema["additionalProperties"], f"{path}.NAME")
         elif "additionalProperties" not in schema:
             free.add(path.rpartition(".")[2])
 
@@ -85,7 +88,7 @@ def test_the_readme_has_the_values_as_they_are() -> None:
 def test_every_value_is_explained() -> None:
     unexplained = {".".join(one.path) for one in chart_readme.values() if not one.meaning}
     assert unexplained == {"producer.resources", "generator.resources", "generator.shmSize", "scorer.resources",
-                           "trainer.resources", "trainer.shmSize"}  # fmt: skip
+                           "ingest.resources", "trainer.resources", "trainer.shmSize"}  # fmt: skip
     every_stage = {one.path[1] for one in chart_readme.values() if one.path[0] == "stageDefaults"}
     assert {path.split(".")[1] for path in unexplained} <= every_stage
 

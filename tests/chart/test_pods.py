@@ -50,8 +50,15 @@ def test_every_pod_fits_the_security_standard_restricted(name: str) -> None:
 
 @pytest.mark.parametrize("name", SETS)
 def test_every_mount_has_its_volume_and_every_volume_of_the_chart_is_mounted(name: str) -> None:
-    for where, pod in render_exactly(SETS[name]).pods():
+    release = render_exactly(SETS[name])
+    claimed = {
+        labels_of(one)["app.kubernetes.io/component"]: [claim["metadata"]["name"] for claim in claims]
+        for one in release.of_kind("StatefulSet")
+        if (claims := one["spec"].get("volumeClaimTemplates"))
+    }
+    for where, pod in release.pods():
         volumes = [volume["name"] for volume in pod["spec"]["volumes"]]
+        volumes += claimed.get(labels_of(pod)["app.kubernetes.io/component"], [])
         assert len(volumes) == len(set(volumes)), where
         for container in containers(pod):
             mounts = container.get("volumeMounts", [])

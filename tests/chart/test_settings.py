@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rollstream.process.settings.base import STAGES as TABLES
 from rollstream.process.settings.base import Stage
 from tests.chart.everything import EVERYTHING
 from tests.chart.other_values import leaves, other_config
@@ -118,7 +119,7 @@ def test_every_key_of_config_lands_in_the_setting_of_the_same_name(
     config = other_config()
     found = plain(settings_of(render({"config": config}), stage, tmp_path, monkeypatch).model_dump())
     usual = plain(settings_of(render(), stage, tmp_path, monkeypatch).model_dump())
-    own = {name: value for name, value in config.items() if name not in STAGES} | config[stage]
+    own = {name: value for name, value in config.items() if name not in TABLES} | config[stage]
     paths = dict(leaves(own))
     assert len(paths) >= 12
     for path, value in paths.items():
@@ -138,7 +139,7 @@ def test_a_stage_may_set_a_shared_key_for_itself(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_accepted_by_the_stages(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = render_exactly(example(name))
-    for stage in STAGES:
+    for stage in release.stages():
         secrets = {"redis-url/url": "redis://cache", "confluent-schema-registry/url": "https://k:s@registry"}
         settings = settings_of(release, stage, tmp_path, monkeypatch, secrets)
         assert settings.run == example(name)["run"]

@@ -14,9 +14,14 @@ from tests.chart.rendering import STAGES, Document, Release, at, container_of, e
 from tests.chart.stage_settings import found_at, secret_of, settings_of
 
 SHARED = at("kafka.security", {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "existingSecret": "shared"})
-# Everyone of the chart: who calls `prompt` and `evaluate` has no pod in it, nor has who takes prompts and feedback in.
-USERS = sorted({*ROLES} - {"client", "ingest", "feedback"})
+# Everyone of the chart: who calls `prompt` and `evaluate` has no pod in it. The producer of feedback has one where
+# there is one, and is tested with it.
+USERS = sorted({*ROLES} - {"client", "feedback"})
 OF_ALL = at("kafka.security.users", {role: {"existingSecret": f"{role}-user"} for role in USERS})
+INGEST = merged(
+    at("ingest.enabled", True), at("clients", {"existingSecret": "clients", "names": {"app": {"tenant": "shop"}}})
+)
+PODS = [*STAGES, "ingest"]
 NO_SHARED = merged(SHARED, at("kafka.security.existingSecret", ""))
 PASSWORD = "ROLLSTREAM_KAFKA__SECURITY__SASL.PASSWORD"
 
@@ -33,15 +38,15 @@ def pods_of_jobs(release: Release) -> dict[str, Document]:
 
 
 def test_each_stage_and_each_job_has_the_user_of_its_own_role() -> None:
-    release = render(NO_SHARED, OF_ALL)
-    pods = {stage: release.pod(stage) for stage in STAGES} | pods_of_jobs(release)
+    release = render(NO_SHARED, OF_ALL, INGEST)
+    pods = {stage: release.pod(stage) for stage in PODS} | pods_of_jobs(release)
     assert {role: secrets_of(pod) for role, pod in pods.items()} == {role: {f"{role}-user"} for role in USERS}
     assert "shared" not in "".join(release.texts)
 
 
 def test_who_has_no_user_of_its_own_has_the_one_of_all() -> None:
-    release = render(SHARED, at("kafka.security.users.trainer.existingSecret", "alone"))
-    pods = {stage: release.pod(stage) for stage in STAGES} | pods_of_jobs(release)
+    release = render(SHARED, INGEST, at("kafka.security.users.trainer.existingSecret", "alone"))
+    pods = {stage: release.pod(stage) for stage in PODS} | pods_of_jobs(release)
     expected = {role: {"alone" if role == "trainer" else "shared"} for role in USERS}
     assert {role: secrets_of(pod) for role, pod in pods.items()} == expected
 
@@ -85,7 +90,7 @@ def test_the_command_that_helm_prints_lists_the_permissions_of_the_users_of_the_
     said = CliRunner().invoke(cli, [*arguments, "--config", str(config)])
     assert said.exit_code == 0, said.output
     users = example("strimzi.yaml")["kafka"]["security"]["users"]
-    assert set(users) == set(USERS)
+    assert {*users, "ingest"} == set(USERS)
     principals = {line.split()[0] for line in said.output.splitlines()}
     assert principals == {f"User:{user['username']}" for user in users.values()}
     assert f"User:{users['trainer']['username']} WRITE topic literal math.ledger" in said.output

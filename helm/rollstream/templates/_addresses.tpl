@@ -3,11 +3,11 @@ of ports as JSON. Port 0: the address lies in a secret, where the chart can't se
 {{- define "rollstream.neededPorts" -}}
 {{- $v := .root.Values -}}
 {{- $stage := .stage -}}
-{{- $isStage := has $stage (list "producer" "generator" "scorer" "trainer") -}}
+{{- $isStage := has $stage (include "rollstream.components" .root | fromJsonArray) -}}
 {{- $addresses := dict "kafka" (splitList "," $v.kafka.bootstrapServers) -}}
 {{- $_ := set $addresses "schemaRegistry" (include "rollstream.addressOf" $v.schemaRegistry | fromJsonArray) -}}
 {{- if $isStage -}}
-{{- $own := index $v.config $stage | default dict -}}
+{{- $own := include "rollstream.ownSettings" . | fromJson -}}
 {{- $tracing := merge (dict) ($own.tracing | default dict) ($v.config.tracing | default dict) -}}
 {{- $_ := set $addresses "redis" (include "rollstream.addressOf" $v.redis | fromJsonArray) -}}
 {{- $_ := set $addresses "tracing" (compact (list $tracing.endpoint)) -}}
@@ -37,13 +37,16 @@ of ports as JSON. Port 0: the address lies in a secret, where the chart can't se
 {{/* What `extraEnv` adds to or puts in the place of the addresses that the chart knows. context: root, stage */}}
 {{- define "rollstream.addedAddresses" -}}
 {{- $part := ternary "bootstrapJob" .stage (eq .stage "bootstrap") -}}
-{{- $values := index .root.Values $part | default dict -}}
-{{- $variables := $values.extraEnv -}}
-{{- if and (not $variables) (ne $part "bootstrapJob") }}{{ $variables = .root.Values.stageDefaults.extraEnv }}{{ end -}}
+{{- $values := dict -}}
+{{- if has $part (include "rollstream.components" .root | fromJsonArray) -}}
+{{- $values = include "rollstream.stage" . | fromYaml -}}
+{{- else -}}
+{{- $values = index .root.Values $part | default .root.Values.stageDefaults -}}
+{{- end -}}
 {{- $needs := dict "REGISTRY_URL" "schemaRegistry" "REDIS_URL" "redis" "TRACING__ENDPOINT" "tracing"
   "ENGINE__HTTP__URLS" "engines" "STORAGE__OPTIONS__ENDPOINT" "objectStore" -}}
 {{- $found := list -}}
-{{- range $variables -}}
+{{- range $values.extraEnv -}}
 {{- $need := get $needs (upper .name | trimPrefix "ROLLSTREAM_") -}}
 {{- if $need }}{{ $found = append $found $need }}{{ end -}}
 {{- end -}}

@@ -1,15 +1,37 @@
-{{/* The run's file. */}}
+{{/* The run's file. context: root, stage (a further producer reads one with its own table `[producer]`) */}}
 {{- define "rollstream.config" -}}
-{{- include "rollstream.toml" (dict "path" list "table" (include "rollstream.settings" . | fromJson)) -}}
+{{- $settings := include "rollstream.settings" .root | fromJson -}}
+{{- if hasPrefix "producer-" .stage }}{{ $_ := set $settings "producer" (include "rollstream.ownSettings" . | fromJson) }}{{ end -}}
+{{- include "rollstream.toml" (dict "path" list "table" $settings) -}}
 {{- end }}
 
 {{/* Changes with what a stage reads: the shared settings and its own table. context: root, stage */}}
 {{- define "rollstream.configChecksum" -}}
 {{- $settings := include "rollstream.settings" .root | fromJson -}}
-{{- range $other := without (list "producer" "generator" "scorer" "trainer") .stage -}}
-{{- $_ := unset $settings $other -}}
-{{- end -}}
+{{- range $table := include "rollstream.stages" .root | fromJsonArray }}{{ $_ := unset $settings $table }}{{ end -}}
+{{- with include "rollstream.ownSettings" . | fromJson }}{{ $_ := set $settings ($.stage | splitList "-" | first) . }}{{ end -}}
 {{- toJson $settings | sha256sum -}}
+{{- end }}
+
+{{/* A stage's own table, as JSON. context: root, stage */}}
+{{- define "rollstream.ownSettings" -}}
+{{- if hasPrefix "producer-" .stage -}}
+{{- $name := trimPrefix "producer-" .stage -}}
+{{- $producer := index .root.Values.producers $name -}}
+{{- $config := $producer.config | default dict -}}
+{{- $own := dict "name" $name -}}
+{{- if eq ($config.source | default "") "feedback" -}}
+{{- $_ := set $own "feedback" (dict "store" "/store/feedback.sqlite" "store_bytes" (mul (include "rollstream.storeGib" $producer | int) 1073741824)) -}}
+{{- end -}}
+{{- mergeOverwrite $own (deepCopy $config) | toJson -}}
+{{- else -}}
+{{- index (include "rollstream.settings" .root | fromJson) .stage | default dict | toJson -}}
+{{- end -}}
+{{- end }}
+
+{{/* GiB of a feedback producer's store. context: one of `producers` */}}
+{{- define "rollstream.storeGib" -}}
+{{- (.store | default dict).gib | default 10 -}}
 {{- end }}
 
 {{/* The run's settings without secrets, as JSON: what the chart's own values say, with `config` on top. */}}
@@ -31,10 +53,11 @@
   "kafka" $kafka
   "storage" $storage
   "weight_store" (ternary $v.weightStore.location "/weights" (eq $v.weightStore.backend "objectStore"))
-  "generator" (dict "engine" (include "rollstream.engine" . | fromJson))
+  "generator" (include "rollstream.generatorSettings" . | fromJson)
   "trainer" (dict "model_path" $v.model.path "checkpoints" ($v.trainer.checkpoints.location | default "/checkpoints")) -}}
 {{- with $v.schemaRegistry.url }}{{ $_ := set $own "registry_url" . }}{{ end -}}
 {{- with $v.redis.url }}{{ $_ := set $own "redis_url" . }}{{ end -}}
+{{- if $v.ingest.enabled }}{{ $_ := set $own "ingest" (dict "host" "0.0.0.0" "port" $v.ingest.port "keys" (include "rollstream.clients" . | fromJson)) }}{{ end -}}
 {{- mergeOverwrite $own (deepCopy $v.config) | toJson -}}
 {{- end }}
 
@@ -53,6 +76,24 @@ ssl.ca.location: /etc/rollstream/kafka-ca/ca.crt
 ssl.endpoint.identification.algorithm: none
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* What the chart knows of the generators, as JSON. */}}
+{{- define "rollstream.generatorSettings" -}}
+{{- $generator := dict "engine" (include "rollstream.engine" . | fromJson) -}}
+{{- $serve := .Values.generator.serve -}}
+{{- if $serve.enabled -}}
+{{- $_ := set $generator "serve" (dict "enabled" true "host" "0.0.0.0" "port" $serve.port "spool" "/spool"
+  "spool_bytes" (mul (int $serve.spool.gib) 1073741824) "keys" (include "rollstream.clients" . | fromJson)) -}}
+{{- end -}}
+{{- toJson $generator -}}
+{{- end }}
+
+{{/* The clients without their keys, as JSON: these come from the environment. */}}
+{{- define "rollstream.clients" -}}
+{{- $clients := dict -}}
+{{- range $name, $client := .Values.clients.names }}{{ $_ := set $clients $name (omit $client "secretKey") }}{{ end -}}
+{{- toJson $clients -}}
 {{- end }}
 
 {{/* What the chart knows of the engine, as JSON: the model, and the GPUs over which it is divided. */}}

@@ -38,6 +38,7 @@ names of environment variables; no shell reads them. context: root, stage, onlyL
 {{- end }}
 {{- if not .onlyLends }}
 {{- include "rollstream.secretsEnv" . }}
+{{- include "rollstream.clientsEnv" . }}
 {{- end }}
 {{- end }}
 
@@ -58,6 +59,22 @@ names of environment variables; no shell reads them. context: root, stage, onlyL
 {{- if and $v.objectStore.existingSecret (include "rollstream.usesObjectStore" .) }}
 {{- range $option, $key := $v.objectStore.secretOptions }}
 {{ include "rollstream.secretEnv" (list (printf "STORAGE__OPTIONS__%s" (upper $option)) $v.objectStore.existingSecret $key) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The keys of the clients, for who serves them, and for the test, which reads all settings. context: root, stage */}}
+{{- define "rollstream.clientsEnv" -}}
+{{- $root := .root }}
+{{- $clients := $root.Values.clients }}
+{{- range $stage := ternary (list "generator" "ingest") (list .stage) (eq .stage "test") }}
+{{- if and (include "rollstream.httpPort" (dict "root" $root "stage" $stage)) (index $root.Values $stage).enabled }}
+{{- range $name, $client := $clients.names }}
+{{ include "rollstream.secretEnv" (list (printf "%s__%s__KEY" (ternary "SERVE__KEYS" "KEYS" (eq $stage "generator")) (upper $name)) $clients.existingSecret ($client.secretKey | default $name)) }}
+{{- end }}
+{{- if and $clients.subjectSecretKey (eq $stage "generator") }}
+{{ include "rollstream.secretEnv" (list "SERVE__SUBJECT_SECRET" $clients.existingSecret $clients.subjectSecretKey) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- end }}

@@ -20,6 +20,18 @@
   {{- end }}
 {{- end }}
 
+{{/* Clients' calls that wait for an engine. context: root, keda */}}
+{{- define "rollstream.waitingTrigger" -}}
+{{- $waiting := .keda.waitingCalls | default dict -}}
+{{- if $waiting.serverAddress -}}
+- type: prometheus
+  metadata:
+    serverAddress: {{ $waiting.serverAddress | quote }}
+    query: {{ printf "sum(rollstream_serve_waiting_calls{run=%q})" .root.Values.run | quote }}
+    threshold: {{ $waiting.threshold | toString | quote }}
+{{- end -}}
+{{- end }}
+
 {{- define "rollstream.kedaSasl" -}}
 {{- get (dict "PLAIN" "plaintext" "SCRAM-SHA-256" "scram_sha256" "SCRAM-SHA-512" "scram_sha512") .Values.kafka.security.mechanism -}}
 {{- end }}

@@ -57,9 +57,36 @@ annotations:
 {{- end -}}
 {{- end }}
 
-{{/* The values of a stage on top of those of every stage, as YAML. context: root, stage */}}
+{{/* The stages, as JSON: each is a value of the chart, a command, and a table of the run's file. */}}
+{{- define "rollstream.stages" -}}
+{{- list "producer" "generator" "scorer" "trainer" "ingest" | toJson -}}
+{{- end }}
+
+{{/* The components of this release that are stages, as JSON; a further producer is one, too. */}}
+{{- define "rollstream.components" -}}
+{{- $found := list -}}
+{{- range include "rollstream.stages" . | fromJsonArray }}{{ if (index $.Values .).enabled }}{{ $found = append $found . }}{{ end }}{{ end -}}
+{{- range $name, $_ := .Values.producers }}{{ $found = append $found (printf "producer-%s" $name) }}{{ end -}}
+{{- toJson $found -}}
+{{- end }}
+
+{{/* The values of a stage on top of those of every stage, as YAML. A further producer, `producer-NAME`, has those of
+`producer` below its own. context: root, stage (or component) */}}
 {{- define "rollstream.stage" -}}
-{{- mergeOverwrite (deepCopy .root.Values.stageDefaults) (deepCopy (index .root.Values .stage)) | toYaml -}}
+{{- $values := deepCopy .root.Values.stageDefaults -}}
+{{- if hasPrefix "producer-" .stage -}}
+{{- $own := index .root.Values.producers (trimPrefix "producer-" .stage) -}}
+{{- mergeOverwrite $values (deepCopy .root.Values.producer) (dict "enabled" true) (deepCopy $own) | toYaml -}}
+{{- else -}}
+{{- mergeOverwrite $values (deepCopy (index .root.Values .stage)) | toYaml -}}
+{{- end -}}
+{{- end }}
+
+{{/* The port at which a stage serves clients; empty: it serves none. context: root, stage */}}
+{{- define "rollstream.httpPort" -}}
+{{- $v := .root.Values -}}
+{{- if and (eq .stage "generator") $v.generator.serve.enabled }}{{ $v.generator.serve.port }}{{ end -}}
+{{- if eq .stage "ingest" }}{{ $v.ingest.port }}{{ end -}}
 {{- end }}
 
 {{/* context: root, image (parts that differ) */}}

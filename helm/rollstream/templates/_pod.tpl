@@ -41,11 +41,14 @@ initContainers:
   {{- end }}
 {{- end }}
 containers:
-  - name: {{ .stage }}
+  - name: {{ ternary "producer" .stage (hasPrefix "producer-" .stage) }}
     {{- include "rollstream.container" (dict "root" .root "stage" .stage "onlyLends" .onlyLends "values" $s "args" .args "resources" (include "rollstream.resources" . | fromYaml)) | nindent 4 }}
     {{- if .isService }}
     ports:
       - {name: metrics, containerPort: {{ $v.healthPort }}, protocol: TCP}
+    {{- with include "rollstream.httpPort" . }}
+      - {name: http, containerPort: {{ . }}, protocol: TCP}
+    {{- end }}
     {{- range $kind, $probe := $s.probes }}
     {{ $kind }}Probe:
       httpGet: {path: {{ $probe.path }}, port: metrics}
@@ -127,6 +130,6 @@ metadata:
     {{- end -}}
     {{- merge $own .values.podAnnotations .root.Values.commonAnnotations | toYaml | nindent 4 }}
 spec:
-  {{- include "rollstream.podSpec" (dict "root" .root "stage" .stage "values" .values "args" (list .stage) "isService" true "onlyLends" .onlyLends
+  {{- include "rollstream.podSpec" (dict "root" .root "stage" .stage "values" .values "args" (list (.stage | splitList "-" | first)) "isService" true "onlyLends" .onlyLends
     "initContainers" $wait "smallResources" .root.Values.bootstrapJob.resources "restartPolicy" .restartPolicy) | nindent 2 }}
 {{- end }}

@@ -4,6 +4,15 @@ that the pods are speak of the same. */}}
 {{- get (dict "bootstrap" "operator" "test" "viewer" "keda" "viewer") . | default . -}}
 {{- end }}
 
+{{/* The role of a pod. context: root, stage */}}
+{{- define "rollstream.roleOf" -}}
+{{- if hasPrefix "producer-" .stage -}}
+{{- ternary "feedback" "producer" (eq ((include "rollstream.ownSettings" . | fromJson).source | default "") "feedback") -}}
+{{- else -}}
+{{- include "rollstream.kafkaRole" .stage -}}
+{{- end -}}
+{{- end }}
+
 {{/* The user of a role, as JSON: existingSecret, username (empty: it lies in the secret) and certificateSecret. A role's
 own goes before the one of all. context: root, role */}}
 {{- define "rollstream.kafkaUser" -}}
@@ -20,10 +29,10 @@ own goes before the one of all. context: root, role */}}
 {{- define "rollstream.kafkaRoles" -}}
 {{- $v := .Values -}}
 {{- $roles := list -}}
-{{- range list "producer" "generator" "scorer" "trainer" }}{{ if (index $v .).enabled }}{{ $roles = append $roles . }}{{ end }}{{ end -}}
+{{- range include "rollstream.components" . | fromJsonArray }}{{ $roles = append $roles (include "rollstream.roleOf" (dict "root" $ "stage" .)) }}{{ end -}}
 {{- if $v.bootstrapJob.enabled }}{{ $roles = append $roles "operator" }}{{ end -}}
 {{- if or $v.tests.enabled (include "rollstream.usesKeda" .) }}{{ $roles = append $roles "viewer" }}{{ end -}}
-{{- toJson $roles -}}
+{{- uniq $roles | toJson -}}
 {{- end }}
 
 {{- define "rollstream.usesKeda" -}}
@@ -33,7 +42,7 @@ own goes before the one of all. context: root, role */}}
 {{/* Who a pod is on the cluster: variables, since every pod reads the same file. context: root, stage */}}
 {{- define "rollstream.kafkaUserEnv" -}}
 {{- $security := .root.Values.kafka.security -}}
-{{- $user := include "rollstream.kafkaUser" (dict "root" .root "role" (include "rollstream.kafkaRole" .stage)) | fromJson -}}
+{{- $user := include "rollstream.kafkaUser" (dict "root" .root "role" (include "rollstream.roleOf" .)) | fromJson -}}
 {{- if contains "SASL" $security.protocol }}
 {{- if $user.username }}
 - name: ROLLSTREAM_KAFKA__SECURITY__SASL.USERNAME

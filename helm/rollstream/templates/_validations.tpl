@@ -10,6 +10,8 @@ message shows a value that may hold a secret. */}}
 {{- include "rollstream.validateStores" . -}}
 {{- include "rollstream.validateScaling" . -}}
 {{- include "rollstream.validateGpus" . -}}
+{{- include "rollstream.validateServing" . -}}
+{{- include "rollstream.validateProducers" . -}}
 {{- include "rollstream.validateMonitors" . -}}
 {{- include "rollstream.validateDeadlines" . -}}
 {{- include "rollstream.refusePasswords" (list (list) .Values) -}}
@@ -36,7 +38,7 @@ message shows a value that may hold a secret. */}}
   "weight_store" "weightStore" "health_port" "healthPort" -}}
 {{- range $key, $value := $own -}}
 {{- if hasKey $config $key }}{{ fail (printf "config.%s: set the chart's value `%s` instead" $key $value) }}{{ end -}}
-{{- range $stage := list "producer" "generator" "scorer" "trainer" -}}
+{{- range $stage := include "rollstream.stages" $ | fromJsonArray -}}
 {{- if hasKey (index $config $stage | default dict) $key }}{{ fail (printf "config.%s.%s: set the chart's value `%s` instead" $stage $key $value) }}{{ end -}}
 {{- end -}}
 {{- end -}}
@@ -100,19 +102,24 @@ message shows a value that may hold a secret. */}}
 
 {{/* Secrets where their values would be shown by `kubectl get`. */}}
 {{- define "rollstream.validateSecrets" -}}
-{{- $variable := "(?i)(KAFKA__SECURITY|STORAGE__OPTIONS|TRACING__HEADERS|OTLP_(TRACES_)?HEADERS|^ROLLSTREAM_(REDIS|REGISTRY)_URL$)" -}}
-{{- range $part := list "stageDefaults" "producer" "generator" "scorer" "trainer" "bootstrapJob" -}}
-{{- range (index $.Values $part).extraEnv -}}
+{{- $variable := "(?i)(KAFKA__SECURITY|STORAGE__OPTIONS|KEYS__.*__KEY$|TRACING__HEADERS|OTLP_(TRACES_)?HEADERS|^ROLLSTREAM_(REDIS|REGISTRY)_URL$)" -}}
+{{- $parts := pick .Values "stageDefaults" "producer" "generator" "scorer" "trainer" "ingest" "bootstrapJob" -}}
+{{- range $name, $producer := .Values.producers }}{{ $parts = merge (dict (printf "producers.%s" $name) $producer) $parts }}{{ end -}}
+{{- range $part, $values := $parts -}}
+{{- range $values.extraEnv -}}
 {{- if and .value (or (include "rollstream.namesSecret" .name) (regexMatch $variable .name)) }}{{ fail (printf "%s.extraEnv: %s may be a secret; give it by valueFrom.secretKeyRef" $part .name) }}{{ end -}}
 {{- end -}}
 {{- end -}}
 {{- $config := .Values.config -}}
-{{- range $table := list $config $config.producer $config.generator $config.scorer $config.trainer -}}
+{{- $tables := list $config $config.producer $config.generator $config.scorer $config.trainer $config.ingest -}}
+{{- range .Values.producers }}{{ $tables = append $tables .config }}{{ end -}}
+{{- range $table := $tables -}}
 {{- $tracing := ($table | default dict).tracing | default dict -}}
 {{- if $tracing.headers }}{{ fail "config.tracing.headers may hold a key, and config lies in a ConfigMap; give each in stageDefaults.extraEnv as ROLLSTREAM_TRACING__HEADERS__NAME from a secret" }}{{ end -}}
 {{- if regexMatch "[@?]" ($tracing.endpoint | default "") }}{{ fail "config.tracing.endpoint: no user, password or query; keys come as ROLLSTREAM_TRACING__HEADERS__NAME from a secret" }}{{ end -}}
 {{- end -}}
 {{- include "rollstream.refuseSecrets" (list (list) $config) -}}
+{{- range .Values.producers }}{{ include "rollstream.refuseSecrets" (list (list "producer") .config) }}{{ end -}}
 {{- end }}
 
 {{/* Refuses every text in `config` under a name that tells a secret, however deep. Called with a list: the path so far, and
@@ -126,7 +133,7 @@ the value there. */}}
 {{- range $value }}{{ include "rollstream.refuseSecrets" (list $path .) }}{{ end -}}
 {{- else if and $value $path (include "rollstream.namesSecret" (last $path)) (not (kindIs "bool" $value)) -}}
 {{- $below := $path -}}
-{{- if has (first $path) (list "producer" "generator" "scorer" "trainer") }}{{ $below = rest $path }}{{ end -}}
+{{- if has (first $path) (list "producer" "generator" "scorer" "trainer" "ingest") }}{{ $below = rest $path }}{{ end -}}
 {{- if has "agent" $path }}{{ $below = list "agents" "NAME" "options" (last $path) }}{{ end -}}
 {{ fail (printf "config.%s may be a secret, and config lies in a ConfigMap; give it in extraEnv as ROLLSTREAM_%s from a secret" (join "." $path) (join "__" $below | upper)) }}
 {{- end -}}
@@ -154,10 +161,10 @@ the value there. */}}
 
 {{- define "rollstream.validateScaling" -}}
 {{- $v := .Values -}}
-{{- range $name := list "generator" "scorer" -}}
+{{- range $name := list "generator" "scorer" "ingest" -}}
 {{- $stage := include "rollstream.stage" (dict "root" $ "stage" $name) | fromYaml -}}
 {{- $scaling := $stage.autoscaling -}}
-{{- if and $scaling.hpa.enabled $scaling.keda.enabled }}{{ fail (printf "%s.autoscaling: hpa and keda would fight over the replicas; enable one" $name) }}{{ end -}}
+{{- if and $scaling.hpa.enabled ($scaling.keda | default dict).enabled }}{{ fail (printf "%s.autoscaling: hpa and keda would fight over the replicas; enable one" $name) }}{{ end -}}
 {{- $most := $stage.replicas -}}
 {{- range $kind, $scaler := $scaling -}}
 {{- if $scaler.enabled -}}
@@ -165,12 +172,14 @@ the value there. */}}
 {{- if gt (int $scaler.minReplicas) (int $scaler.maxReplicas) }}{{ fail (printf "%s.autoscaling.%s: minReplicas %d exceeds maxReplicas %d" $name $kind (int $scaler.minReplicas) (int $scaler.maxReplicas)) }}{{ end -}}
 {{- end -}}
 {{- end -}}
-{{- if and $stage.enabled $v.bootstrapJob.enabled (gt (int $most) (int $v.bootstrapJob.partitions)) -}}
+{{- if and (ne $name "ingest") $stage.enabled $v.bootstrapJob.enabled (gt (int $most) (int $v.bootstrapJob.partitions)) -}}
 {{ fail (printf "%s: %d replicas, but topics of %d partitions: the others would get no work; raise bootstrapJob.partitions, or lower the replicas" $name (int $most) (int $v.bootstrapJob.partitions)) }}
 {{- end -}}
 {{- end -}}
-{{- $strategy := $v.scorer.strategy.type -}}
-{{- if and (eq $strategy "Recreate") $v.scorer.strategy.rollingUpdate }}{{ fail "scorer.strategy: rollingUpdate is not for type Recreate; set rollingUpdate to null" }}{{ end -}}
+{{- range $name := list "scorer" "ingest" -}}
+{{- $strategy := (index $v $name).strategy -}}
+{{- if and (eq $strategy.type "Recreate") $strategy.rollingUpdate }}{{ fail (printf "%s.strategy: rollingUpdate is not for type Recreate; set rollingUpdate to null" $name) }}{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "rollstream.validateGpus" -}}
@@ -207,6 +216,50 @@ the value there. */}}
 {{- if and $v.generator.enabled (le (int $v.generator.terminationGracePeriodSeconds) 20) }}{{ fail (printf "generator.terminationGracePeriodSeconds %v: running prompts have 20 s to end, and the engine some more; raise it" $v.generator.terminationGracePeriodSeconds) }}{{ end -}}
 {{- $slow := $v.metrics.prometheusRule.thresholds.scoring_batch_seconds -}}
 {{- if and $v.metrics.prometheusRule.enabled (gt (float64 $slow) (float64 $batch)) }}{{ fail (printf "metrics.prometheusRule.thresholds.scoring_batch_seconds %v: a batch ends at the scorer's batch_deadline_seconds, %v s, so the alert would never come; set it no higher" $slow $batch) }}{{ end -}}
+{{- end }}
+
+{{/* Who answers clients, and who these are. */}}
+{{- define "rollstream.validateServing" -}}
+{{- $v := .Values -}}
+{{- $serve := $v.generator.serve -}}
+{{- $serves := and $v.generator.enabled $serve.enabled -}}
+{{- $own := ($v.config.generator | default dict).serve | default dict -}}
+{{- range $key, $value := dict "enabled" "generator.serve.enabled" "port" "generator.serve.port" "host" "generator.serve.service" "keys" "clients" "spool" "generator.serve.spool" "spool_bytes" "generator.serve.spool.gib" -}}
+{{- if hasKey $own $key }}{{ fail (printf "config.generator.serve.%s: set the chart's value `%s` instead" $key $value) }}{{ end -}}
+{{- end -}}
+{{- range $key, $value := dict "port" "ingest.port" "host" "ingest.service" "keys" "clients" -}}
+{{- if hasKey ($v.config.ingest | default dict) $key }}{{ fail (printf "config.ingest.%s: set the chart's value `%s` instead" $key $value) }}{{ end -}}
+{{- end -}}
+{{- if and (or $serves $v.ingest.enabled) (not $v.clients.names) }}{{ fail "clients.names: generator.serve and ingest answer nobody beyond their pod without keys; name a client, for example clients.names.app.tenant=app" }}{{ end -}}
+{{- if and $v.clients.names (not $v.clients.existingSecret) }}{{ fail "clients.existingSecret: name the secret with a key for each client, under its name; the chart takes none from values" }}{{ end -}}
+{{- range $name, $client := $v.clients.names -}}
+{{- if not $client.tenant }}{{ fail (printf "clients.names.%s.tenant: say whose client it is: feedback counts for answers of its tenant alone" $name) }}{{ end -}}
+{{- end -}}
+{{- if $serves -}}
+{{- if $v.generator.leaderWorkerSet.enabled }}{{ fail "generator.serve: not with leaderWorkerSet: the pods of a group have no claim of their own, and the spool would be lost with its pod; serve from a release of single pods" }}{{ end -}}
+{{- if eq (int $serve.port) (int $v.healthPort) }}{{ fail (printf "generator.serve.port %d is healthPort too; choose another one" (int $serve.port)) }}{{ end -}}
+{{- $drain := $own.drain_seconds | default 60 -}}
+{{- if lt (float64 $v.generator.terminationGracePeriodSeconds) (addf $drain 30) }}{{ fail (printf "generator.terminationGracePeriodSeconds %v: answers have drain_seconds, %v s, to end, and the spool and the engine 30 s more; raise it" $v.generator.terminationGracePeriodSeconds $drain) }}{{ end -}}
+{{- end -}}
+{{- if and $v.ingest.enabled (eq (int $v.ingest.port) (int $v.healthPort)) }}{{ fail (printf "ingest.port %d is healthPort too; choose another one" (int $v.ingest.port)) }}{{ end -}}
+{{- if and $v.generator.autoscaling.keda.enabled $v.generator.autoscaling.keda.waitingCalls.serverAddress (not $serve.enabled) }}{{ fail "generator.autoscaling.keda.waitingCalls: only serving generators have calls that wait; set generator.serve.enabled=true" }}{{ end -}}
+{{- range $part, $routes := dict "generator.serve" $serve "ingest" $v.ingest -}}
+{{- if and $routes.ingress.enabled (not $routes.ingress.host) }}{{ fail (printf "%s.ingress.host: name the host that clients use" $part) }}{{ end -}}
+{{- if and $routes.httpRoute.enabled (not $routes.httpRoute.parentRefs) }}{{ fail (printf "%s.httpRoute.parentRefs: name a gateway, for example [{name: main}]" $part) }}{{ end -}}
+{{- end -}}
+{{- end }}
+
+{{- define "rollstream.validateProducers" -}}
+{{- range $name, $producer := .Values.producers -}}
+{{- $config := $producer.config | default dict -}}
+{{- if not $config }}{{ fail (printf "producers.%s.config: say where prompts come from, for example source: feedback" $name) }}{{ end -}}
+{{- if or $config.epochs $config.num_prompts }}{{ fail (printf "producers.%s.config: epochs and num_prompts are for `producer`, which is a Job then; a Deployment would start it again for ever" $name) }}{{ end -}}
+{{- if eq ($config.name | default $name) (($.Values.config.producer | default dict).name | default "producer") }}{{ fail (printf "producers.%s: %s is the name of `producer` already, and names are unique in a run" $name ($config.name | default $name)) }}{{ end -}}
+{{- if and $producer.store (ne ($config.source | default "") "feedback") }}{{ fail (printf "producers.%s.store is for source: feedback" $name) }}{{ end -}}
+{{- range $key, $value := dict "store" (printf "producers.%s.store" $name) "store_bytes" (printf "producers.%s.store.gib" $name) -}}
+{{- if hasKey ($config.feedback | default dict) $key }}{{ fail (printf "producers.%s.config.feedback.%s: set the chart's value `%s` instead" $name $key $value) }}{{ end -}}
+{{- end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "rollstream.validateMonitors" -}}

@@ -6,7 +6,7 @@ values, onlyLends */}}
 {{- $tls := $v.kafka.security.tls -}}
 volumes:
   - name: run
-    configMap: {name: {{ .configMap | default $name }}}
+    configMap: {name: {{ .configMap | default (ternary (printf "%s-%s" $name .stage) $name (hasPrefix "producer-" .stage)) }}}
   - name: tmp
     emptyDir: {sizeLimit: {{ .values.tmpSize | default .root.Values.stageDefaults.tmpSize }}}
   - name: cache
@@ -18,7 +18,7 @@ volumes:
     secret: {secretName: {{ .existingSecret }}, items: [{key: {{ .key | quote }}, path: ca.crt}]}
 {{- end }}
 {{- end }}
-{{- $user := include "rollstream.kafkaUser" (dict "root" .root "role" (include "rollstream.kafkaRole" .stage)) | fromJson }}
+{{- $user := include "rollstream.kafkaUser" (dict "root" .root "role" (include "rollstream.roleOf" .)) | fromJson }}
 {{- if and $user.certificateSecret (not .onlyLends) }}
   - name: kafka-client
     secret:
@@ -42,39 +42,54 @@ volumes:
 {{- end }}
 {{- if include "rollstream.usesObjectStore" . }}
   - name: storage-cache
-    {{- include "rollstream.storageCache" .root | nindent 4 }}
+    {{- include "rollstream.podsDisk" $v.objectStore.cache | nindent 4 }}
 {{- end }}
 {{- if and (eq .stage "trainer") (not $v.trainer.checkpoints.location) }}
   - name: checkpoints
     persistentVolumeClaim:
       claimName: {{ $v.trainer.checkpoints.existingClaim | default (printf "%s-checkpoints" $name) }}
 {{- end }}
+{{- if eq (include "rollstream.roleOf" .) "feedback" }}
+  - name: store
+    {{- include "rollstream.podsDisk" (dict "gib" (include "rollstream.storeGib" .values) "storageClass" (.values.store | default dict).storageClass) | nindent 4 }}
+{{- end }}
 {{- with .values.extraVolumes }}
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* As large as the cache's own bound, and a fifth for what is on its way. */}}
-{{- define "rollstream.storageCache" -}}
-{{- $cache := .Values.objectStore.cache -}}
-{{- $gib := add (int $cache.gib) (div (add (int $cache.gib) 4) 5) -}}
-{{- if $cache.storageClass -}}
+{{/* A disk that lives as long as the pod. context: gib, storageClass (empty: the node's disk) */}}
+{{- define "rollstream.podsDisk" -}}
+{{- if .storageClass -}}
 ephemeral:
   volumeClaimTemplate:
     spec:
       accessModes: [ReadWriteOnce]
-      storageClassName: {{ $cache.storageClass }}
-      resources: {requests: {storage: {{ $gib }}Gi}}
+      storageClassName: {{ .storageClass }}
+      resources: {requests: {storage: {{ include "rollstream.withRoom" .gib }}}}
 {{- else -}}
-emptyDir: {sizeLimit: {{ $gib }}Gi}
+emptyDir: {sizeLimit: {{ include "rollstream.withRoom" .gib }}}
 {{- end -}}
+{{- end }}
+
+{{/* As large as the bound of what lies there, and a fifth for what is on its way. */}}
+{{- define "rollstream.withRoom" -}}
+{{- add (int .) (div (add (int .) 4) 5) }}Gi
+{{- end }}
+
+{{/* The claim of each serving generator, as JSON: a list of claim templates. */}}
+{{- define "rollstream.spoolClaims" -}}
+{{- $spool := .Values.generator.serve.spool -}}
+{{- $spec := dict "accessModes" (list "ReadWriteOnce") "resources" (dict "requests" (dict "storage" (include "rollstream.withRoom" $spool.gib))) -}}
+{{- with $spool.storageClass }}{{ $_ := set $spec "storageClassName" . }}{{ end -}}
+{{- list (dict "apiVersion" "v1" "kind" "PersistentVolumeClaim" "metadata" (dict "name" "spool") "spec" $spec) | toJson -}}
 {{- end }}
 
 {{/* The mounts of the volumes of the same names. */}}
 {{- define "rollstream.mounts" -}}
 {{- $paths := dict "run" "/etc/rollstream/run" "tmp" "/tmp" "cache" "/cache" "kafka-ca" "/etc/rollstream/kafka-ca"
   "kafka-client" "/etc/rollstream/kafka-client" "model" .root.Values.model.mountPath "weights" "/weights"
-  "shm" "/dev/shm" "storage-cache" "/storage-cache" "checkpoints" "/checkpoints" -}}
+  "shm" "/dev/shm" "storage-cache" "/storage-cache" "checkpoints" "/checkpoints" "store" "/store" -}}
 {{- $readOnly := list "run" "kafka-ca" "kafka-client" "model" -}}
 {{- if ne .stage "trainer" }}{{ $readOnly = append $readOnly "weights" }}{{ end -}}
 {{- $own := dict "root" .root "stage" .stage "onlyLends" .onlyLends "values" (omit .values "extraVolumes") -}}
@@ -84,6 +99,9 @@ emptyDir: {sizeLimit: {{ $gib }}Gi}
   {{- if has .name $readOnly }}
   readOnly: true
   {{- end }}
+{{- end }}
+{{- if and (eq .stage "generator") .root.Values.generator.serve.enabled }}
+- {name: spool, mountPath: /spool}
 {{- end }}
 {{- with .values.extraVolumeMounts }}
 {{ toYaml . }}
