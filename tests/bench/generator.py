@@ -17,6 +17,7 @@ from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
 from rollstream.generator.handler import AHEAD
 from rollstream.generator.loop import run_on
+from rollstream.generator.parts import GeneratorParts
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.history.weight_store import open_weight_store
 from rollstream.local.stack import LocalStack
@@ -218,7 +219,7 @@ async def _staged(bench: Bench, name: str, best: Best) -> Figures:
     settings = _settings(bench, name, best)
     run = Run(settings)
     _submit(bench, run, num_prompts)
-    stage = asyncio.create_task(run_on(bench.engine, settings, Health(), Stop()))
+    stage = asyncio.create_task(run_on(GeneratorParts(engine=bench.engine, settings=settings), Health(), Stop()))
     try:
         await _first_sample(bench, stage)
         window = await _window(bench)

@@ -22,12 +22,12 @@ ROOMS: Final = {
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_050,  # deadlines of requests, calls of clients
     "services/rollstream/environments": 3_300,
-    "services/rollstream/generator": 3_000,  # the HTTP endpoint, its records and their spool
+    "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
-    "services/rollstream/process": 3_300,  # SQLite, which was in offline
+    "services/rollstream/process": 3_350,  # SQLite, which was in offline; lanes of health
     "services/rollstream/rows": 1_600,
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,

@@ -5,7 +5,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
+from pydantic import SecretStr
 
+from rollstream.generator.serve.call import Caller, ServedCall, ServedChoice
+from rollstream.http.keys import ClientKey
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.feedback import FeedbackGiven
 from rollstream.schemas.ids import group_id, rollout_id
@@ -147,6 +150,41 @@ def a_served(response_id: str = "chatcmpl-5f0c", **fields: Any) -> Served:
         "may_train": True,
     }
     return Served(**{**values, **fields})
+
+
+def a_call(response_id: str = "chatcmpl-5f0c", *, num_choices: int = 1, **fields: Any) -> ServedCall:
+    """A client's call as it was answered: plain, in no session; the fields of `caller` are those of a `Caller`."""
+    caller: dict[str, Any] = {
+        "name": "web",
+        "key": ClientKey(key=SecretStr("key-of-the-web-client-000"), tenant="acme", may_train=True),
+        "route": "/v1/chat/completions",
+        "session": "",
+        "subject": "5e" * 32,
+        "messages": (Message(role="user", content="52910="),),
+    }
+    turn = a_turn()
+    values: dict[str, Any] = {
+        "response_id": response_id,
+        "caller": Caller(**{**caller, **fields.pop("caller", {})}),
+        "prompt_token_ids": turn.prompt_token_ids,
+        "sampling": Sampling(max_tokens=12),
+        "is_plain": True,
+        "other_sampling": "",
+        "choices": tuple(
+            ServedChoice(
+                number=number,
+                token_ids=turn.token_ids,
+                behavior_logprobs=turn.behavior_logprobs,
+                weight_spans=turn.weight_spans,
+                finish_reason=FinishReason.STOP,
+                text=turn.text,
+            )
+            for number in range(num_choices)
+        ),
+        "started_at": NOON,
+        "finished_at": NOON + timedelta(seconds=0.25),
+    }
+    return ServedCall(**{**values, **fields})
 
 
 def a_served_answer(response_id: str = "chatcmpl-5f0c", *, choice: int = 0, **fields: Any) -> RolloutGenerated:

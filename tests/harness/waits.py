@@ -4,9 +4,10 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 DEADLINE_SECONDS = 60.0
 LOOK_EVERY_SECONDS = 0.05
@@ -46,11 +47,11 @@ async def until(look: Callable[[], T], what: str, *, task: "asyncio.Task[None] |
     return await asyncio.to_thread(wait_until, look_while_it_runs, what)
 
 
-def in_a_loop(test: Callable[[], Coroutine[None, None, None]]) -> Callable[[], None]:
+def in_a_loop(test: Callable[P, Coroutine[None, None, None]]) -> Callable[P, None]:
     """A test that is a coroutine, run in an event loop of its own."""
 
     @wraps(test)
-    def run() -> None:
-        asyncio.run(test())
+    def run(*fixtures: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*fixtures, **named))
 
     return run

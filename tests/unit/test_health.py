@@ -140,3 +140,33 @@ def test_probe_says_where_no_stage_answers(health: Health) -> None:
     code, said = probe("livez")
     assert code == 2
     assert "--port" in said
+
+
+def test_what_a_lane_reports_is_shown_and_decides_nothing(health: Health, clock: Clock) -> None:
+    port = health.serve("127.0.0.1", 0)
+    health.check("serving", True)
+    lane = health.lane("training")
+    lane.check("weights", False, "9 optimizer steps behind, at most 4")
+    lane.heartbeat("poll", 30)
+    clock.now += 31
+    assert get(port, "/readyz") == (200, "ok\n")
+    assert get(port, "/livez") == (200, "ok\n")
+    checks = json.loads(get(port, "/readyz?verbose")[1])
+    assert checks["training/weights"] == {"is_ok": False, "detail": "9 optimizer steps behind, at most 4"}
+    assert not json.loads(get(port, "/livez?verbose")[1])["training/poll"]["is_ok"]
+
+
+def test_a_lane_is_well_while_it_is_ready_and_goes_on(health: Health, clock: Clock) -> None:
+    lane = health.lane("training")
+    assert not lane.is_well
+    lane.check("assignment", True)
+    lane.heartbeat("poll", 30)
+    assert lane.is_well
+    clock.now += 31
+    assert not lane.is_well
+
+
+def test_a_lane_that_is_made_anew_forgets_what_the_former_reported(health: Health) -> None:
+    health.lane("training").check("lane", False, "begins anew")
+    health.lane("training").check("assignment", True, "12 partitions")
+    assert health.of_lanes(Health.readiness).keys() == {"training/assignment"}

@@ -74,9 +74,13 @@ class Run:
     def out_record(self, topic: Topic[R], record: R, headers: Headers = ()) -> OutRecord:
         """`record`, encoded and keyed for its topic, with its CloudEvents attributes; raises `EncodeError`."""
         key = self.name if topic.key_of is None else topic.key_of(record)
-        value = self.codec(topic).encode(record)
-        event = attributes(self.name, type(record).__name__)
-        return OutRecord(topic=self.topic(topic), key=key.encode(), value=value, headers=(*event, *headers))
+        return self.out_encoded(topic, key.encode(), self.codec(topic).encode(record), headers)
+
+    def out_encoded(self, topic: Topic[R], key: bytes, value: bytes, headers: Headers = ()) -> OutRecord:
+        """The same for a record that was encoded before."""
+        assert topic.record is not None, "a topic of raw bytes has no type of event"
+        event = attributes(self.name, topic.record.__name__)
+        return OutRecord(topic=self.topic(topic), key=key, value=value, headers=(*event, *headers))
 
     def publisher(self, client_id: str) -> Publisher:
         """A publisher for this cluster; use it as a context manager."""
@@ -137,14 +141,16 @@ class Run:
         """What a consumer group of this run has committed, for those who ask again and again; the caller closes it."""
         return CommittedOffsets(self.kafka, self.group(members))
 
-    def require_topics(self, *topics: Topic[Any]) -> None:
+    def require_topics(self, *topics: Topic[Any], can_wait: bool = True) -> None:
         """Raise `ConfigurationError` naming the topics that are missing, `BrokerError` if no broker answers in 30 s.
 
-        For the start of a stage: before it loads what takes long.
+        For the start of a stage: before it loads what takes long. If it can't wait, the broker has 5 s.
         """
         try:
             there = cluster_topics(self.kafka)
         except BrokerError as error:
+            if not can_wait:
+                raise
             left = _START_SECONDS - BROKER_ANSWERS_SECONDS
             _LOG.warning("%s; waiting for %g s more", error, left)
             there = cluster_topics(self.kafka, left)

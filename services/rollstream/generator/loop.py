@@ -30,25 +30,30 @@ What happens when … (the loop itself is `stage/loop.py`)
     ends. Files outside of `weight_store` are never read, whatever a record names.
   … the record of a version can't be read: nothing is loaded until the next version comes.
   … this generator is more than max_policy_lag steps behind: it takes no prompts and is not ready (`_LagKeeper`).
+
+With `serve.enabled` all this is the training lane of a process that answers clients too (`serve/endpoint.py`). It is
+made anew after an error of the bus, and the process goes on (`serve/outliving.py`). The lane's state then is a metric,
+and the process is ready when it can answer. It starts without a broker, and its first version waits for one.
 """
 
 import asyncio
-import os
-import socket
+import logging
 from collections.abc import Callable
 from functools import partial
 
 from rollstream.agents.load import Agents
-from rollstream.agents.samples import SampleBounds, identity_of
+from rollstream.agents.samples import SampleBounds
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.message import Headers
+from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
 from rollstream.engines.build import build_engine
 from rollstream.engines.protocol import Engine
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, InHand, headers_of_sample, without_tokens
+from rollstream.generator.parts import GeneratorParts
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WeightWatcher
 from rollstream.history.weight_store import open_weight_store
@@ -58,7 +63,8 @@ from rollstream.process.in_child import run_in_child
 from rollstream.process.settings.address import revealed
 from rollstream.process.stop import Stop, ending_within, first_to_end
 from rollstream.process.tracing.begin import require_tracing, tracing_of
-from rollstream.process.tracing.spans import OFF, Span, Tracing
+from rollstream.process.tracing.spans import Span
+from rollstream.schemas.errors import BrokerError
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import (
@@ -74,6 +80,8 @@ from rollstream.schemas.topics import (
 )
 from rollstream.stage.loop import Route, Stage, run_stage
 from rollstream.stage.starts import PoisonGuard
+
+_LOG = logging.getLogger(__name__)
 
 _BEAT_SECONDS = 2.0
 _BEHIND = "weights"
@@ -92,7 +100,12 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     Agents(settings.agents)  # one that cannot be imported is refused before the engine starts, which may take minutes
     require_tracing(settings.tracing)
     # In a child, so that the clients' threads are never in this process. An engine takes long to load.
-    run_in_child(lambda: _require_what_is_needed(settings))
+    try:
+        run_in_child(lambda: _require_what_is_needed(settings))
+    except BrokerError as error:
+        if not settings.serve.enabled:
+            raise
+        _LOG.warning("%s; the engine starts all the same, and its first version waits for a broker", error)
     health = Health()
     health.serve(settings.health_host, settings.health_port)
     engine = build_engine(settings.engine, reserved=settings.num_reserved)
@@ -102,61 +115,87 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     try:
         # Only now: exporting has a thread, and the engine may have forked.
         with tracing_of(settings.tracing, stage="generator", run=settings.run) as tracing:
-            await run_on(engine, settings, health, stop, tracing)
+            parts = GeneratorParts(engine=engine, settings=settings, tracing=tracing)
+            await (run_beside_clients(parts, health, stop) if settings.serve.enabled else run_on(parts, health, stop))
     finally:
         await engine.close()
         health.close()
 
 
 def _require_what_is_needed(settings: GeneratorSettings) -> None:
-    Run(settings).require_topics(*_NEEDED)
+    # One that answers clients starts without a broker too.
+    Run(settings).require_topics(*_NEEDED, can_wait=not settings.serve.enabled)
     open_weight_store(settings.weight_store, settings.storage).probe(writes=False)
 
 
-async def run_on(
-    engine: Engine, settings: GeneratorSettings, health: Health, stop: Stop, tracing: Tracing = OFF
-) -> None:
+async def run_beside_clients(parts: GeneratorParts, health: Health, stop: Stop) -> None:
+    """Run the stage, and answer clients over HTTP from the same engine, also while the stage can't run."""
+    # Imported here: a generator without an endpoint needs none of its libraries.
+    from rollstream.generator.serve.endpoint import answer_clients
+    from rollstream.generator.serve.outliving import outlived
+
+    # Now, while nobody waits: a registry takes time to answer.
+    parts.run.make_codecs(*(topic for topic in _NEEDED if topic.record is not None))
+    async with asyncio.TaskGroup() as both:
+        both.create_task(answer_clients(parts, health, stop))
+        both.create_task(outlived(lambda lane: run_on(parts, lane, stop), health, stop))
+
+
+async def run_on(parts: GeneratorParts, health: Health, stop: Stop) -> None:
     """Run the stage on an engine that was started already; see `run_generator`."""
-    identity = identity_of(engine, settings.generator_id or f"{socket.gethostname()}-{os.getpid()}")
-    # An evaluation prompt waits for its version for as long as others may hold that version back.
-    current = CurrentVersion(load_seconds=settings.evaluation_hold_seconds)
-    run = Run(settings)
-    async with run.publisher(identity.generator_id) as publisher:
-        watcher = WeightWatcher(
-            run=run,
-            publisher=publisher,
-            store=open_weight_store(settings.weight_store, settings.storage),
-            engine=engine,
-            current=current,
-            generator_id=identity.generator_id,
-            evaluation_hold_seconds=settings.evaluation_hold_seconds,
-        )
+    metrics.TRAINING_LANE_READY.set_function(lambda: float(health.is_well))
+    async with parts.run.publisher(parts.identity.generator_id) as publisher:
         health.check("weights", False, "no version is loaded yet")
-        with ending_within(stop, _START_ENDS_SECONDS):
-            await first_to_end(watcher.load_first(), stop.asked())
-        if stop.is_asked:
-            return
-        in_hand = InHand(settings, engine.max_model_len)
-        consumer = _consumer(settings, run, health, in_hand)
-        bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
-        agents = Agents(settings.agents)
-        handler = GeneratorHandler(engine, identity=identity, bounds=bounds, current=current, agents=agents)
-        stage = Stage(
-            run=run,
-            consumer=consumer,
-            publisher=publisher,
-            routes=_routes(handler, in_hand, partial(headers_of_sample, tracing, settings.model)),
-            poison=PoisonGuard(revealed(settings.redis_url), consumer.group_id),
-            health=health,
-            tracing=tracing,
-        )
-        keeper = _LagKeeper(consumer, health, settings.max_policy_lag)
-        fleet = Fleet(revealed(settings.redis_url), settings.run)
-        await first_to_end(
-            run_stage(stage, stop),
-            watcher.follow(keeper.note),
-            _beat(fleet, identity.generator_id, engine, current),
-        )
+        # In a thread: it asks the broker, and clients are not to wait for that.
+        watcher = await asyncio.to_thread(_watcher, parts, publisher)
+        try:
+            if parts.current.version is None:
+                with ending_within(stop, _START_ENDS_SECONDS):
+                    await first_to_end(watcher.load_first(), stop.asked())
+            if not stop.is_asked:
+                await _run_with(watcher, parts, publisher, health, stop)
+        finally:
+            await asyncio.to_thread(watcher.close)
+
+
+def _watcher(parts: GeneratorParts, publisher: Publisher) -> WeightWatcher:
+    settings = parts.settings
+    return WeightWatcher(
+        run=parts.run,
+        publisher=publisher,
+        store=open_weight_store(settings.weight_store, settings.storage),
+        engine=parts.engine,
+        current=parts.current,
+        generator_id=parts.identity.generator_id,
+        evaluation_hold_seconds=settings.evaluation_hold_seconds,
+    )
+
+
+async def _run_with(
+    watcher: WeightWatcher, parts: GeneratorParts, publisher: Publisher, health: Health, stop: Stop
+) -> None:
+    settings, engine = parts.settings, parts.engine
+    in_hand = InHand(settings, engine.max_model_len)
+    consumer = _consumer(settings, parts.run, health, in_hand)
+    bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
+    agents = Agents(settings.agents)
+    handler = GeneratorHandler(engine, identity=parts.identity, bounds=bounds, current=parts.current, agents=agents)
+    stage = Stage(
+        run=parts.run,
+        consumer=consumer,
+        publisher=publisher,
+        routes=_routes(handler, in_hand, partial(headers_of_sample, parts.tracing, settings.model)),
+        poison=PoisonGuard(revealed(settings.redis_url), consumer.group_id),
+        health=health,
+        tracing=parts.tracing,
+    )
+    keeper = _LagKeeper(consumer, health, settings.max_policy_lag)
+    fleet = Fleet(revealed(settings.redis_url), settings.run)
+    await first_to_end(
+        run_stage(stage, stop),
+        watcher.follow(keeper.note),
+        _beat(fleet, parts.identity.generator_id, engine, parts.current),
+    )
 
 
 class _LagKeeper:

@@ -15,6 +15,9 @@ POLICY_LAG = Gauge("rollstream_generator_policy_lag_steps", "Optimizer steps beh
 MAX_POLICY_LAG = Gauge(
     "rollstream_generator_max_policy_lag_steps", "Optimizer steps behind, above which it takes no prompts"
 )
+TRAINING_LANE_READY = Gauge(
+    "rollstream_generator_training_lane_ready", "1 while every part that takes prompts is ready and goes on, else 0"
+)
 STALE_SINCE = Gauge(
     "rollstream_generator_stale_since_timestamp_seconds",
     "When the first version was published that is newer than the one that generates, Unix time; 0 if none is",

@@ -1,5 +1,6 @@
 """Follows `weights` as versions are published, at a cost that does not grow with the age of the run."""
 
+import threading
 from collections.abc import Iterable
 from itertools import takewhile
 from typing import Final
@@ -17,7 +18,7 @@ _FIRST_BLOCK: Final = 256
 class PublishedVersions:
     """Reads `weights` from its end: who joins needs the newest version, hardly ever an old one.
 
-    Gives the versions of the run's model. Records that can't be read are passed over. For one thread.
+    Gives the versions of the run's model. Records that can't be read are passed over. For one thread, but for `close`.
     """
 
     def __init__(self, run: Run) -> None:
@@ -27,6 +28,8 @@ class PublishedVersions:
         self._num_older = _FIRST_BLOCK
         self._oldest = max(self._first, end - self._num_older)
         self._reader = run.reader(WEIGHTS, start={self._partition: self._oldest}, follows=True)
+        self._is_closed = False
+        self._reading = threading.Lock()
 
     @property
     def at_end(self) -> bool:
@@ -35,7 +38,8 @@ class PublishedVersions:
 
     def newer(self) -> list[WeightsPublished]:
         """What has come since the last call, at first the newest block; waits a moment if there is nothing."""
-        return self._readable(self._reader.poll(500, _POLL_SECONDS))
+        with self._reading:
+            return [] if self._is_closed else self._readable(self._reader.poll(500, _POLL_SECONDS))
 
     def older(self) -> list[WeightsPublished] | None:
         """The block before all that was read, oldest first, twice as long as the last one; None at the log's start."""
@@ -46,6 +50,12 @@ class PublishedVersions:
         self._oldest = max(self._first, end - self._num_older)
         with self._run.reader(WEIGHTS, start={self._partition: self._oldest}) as reader:
             return self._readable(takewhile(lambda message: message.offset < end, reader.to_end()))
+
+    def close(self) -> None:
+        """Read no more. A task that read may have been cancelled while its thread reads on: that is waited for."""
+        with self._reading:
+            self._is_closed = True
+            self._reader.close()
 
     def _readable(self, messages: Iterable[KafkaMessage]) -> list[WeightsPublished]:
         records = [self._run.decoded(WEIGHTS, message) for message in messages]

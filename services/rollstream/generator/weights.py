@@ -13,12 +13,13 @@ record that can't be read is passed over.
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
-from rollstream.engines.protocol import Engine
+from rollstream.engines.protocol import Engine, LoadReport
 from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.known_versions import KnownVersions
@@ -41,6 +42,7 @@ _LONGEST_BACKOFF_SECONDS = 60.0
 # Trainers keep far fewer versions, so the files of older ones are deleted.
 _MOST_ANCESTORS = 256
 _LONGEST_ERROR = 1000
+_LOAD_ENDS_SECONDS = 60.0
 
 
 @dataclass(eq=False, kw_only=True)
@@ -62,6 +64,10 @@ class WeightWatcher:
         self._unreported: list[int] = []
         self._retry_at = 0.0
         self._backoff = _FIRST_BACKOFF_SECONDS
+
+    def close(self) -> None:
+        """Follow no more; waits for a read that goes on."""
+        self._published.close()
 
     async def load_first(self) -> None:
         """Wait until a version is published, then load it, or if that fails its nearest ancestor that can be loaded."""
@@ -90,8 +96,8 @@ class WeightWatcher:
         for record in await asyncio.to_thread(self._published.newer):
             self._known.note(record)
             await self.current.published(record.weight_version)
-            # What was published before this process loaded its first version is nothing that it skipped.
-            if self.current.version is not None:
+            # What was published before the version of now is nothing that was skipped.
+            if self.current.version is not None and record.weight_version > self.current.version:
                 self._unreported.append(record.weight_version)
             # Failures of the version before say nothing of this one.
             self._retry_at, self._backoff = 0.0, _FIRST_BACKOFF_SECONDS
@@ -163,7 +169,7 @@ class WeightWatcher:
             # Fetched first: evaluation samples are held up only while the engine loads.
             path = await asyncio.to_thread(self.store.fetch, record.uri, record.files)
             async with self.current.changing(version, self.evaluation_hold_seconds) as held_seconds:
-                report = await self.engine.load_weights(version, path)
+                report = await _to_its_end(self.engine.load_weights(version, path))
                 await self._confirm(version)
         except EngineDeadError:
             raise
@@ -219,6 +225,17 @@ class WeightWatcher:
             applied_at=utc_now(),
         )
         await self.publisher.publish(self.run.out_record(WEIGHTS_APPLIED, applied))
+
+
+async def _to_its_end(loading: Coroutine[Any, Any, LoadReport]) -> LoadReport:
+    """Await it, and if this task is cancelled, cancel it only then: an engine whose update is cancelled is dead."""
+    task = asyncio.ensure_future(loading)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=_LOAD_ENDS_SECONDS)
+        task.cancel()
+        raise
 
 
 def _refuse_unknown_kind(record: WeightsPublished) -> None:

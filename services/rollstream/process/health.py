@@ -3,6 +3,8 @@
 Liveness shows hangs: every loop of the process leaves heartbeats, and `/livez` fails when the last one is too old. It
 never asks Kafka or Redis: a restart of this process would not repair them. Readiness is what each part of the process
 reports: `/readyz` fails while one is not ready. Both say in a line each what fails and why.
+
+A lane is a part that others outlive. What it reports decides neither; `?verbose` shows it, and metrics tell.
 """
 
 import json
@@ -44,6 +46,7 @@ class Health:
         self._lock = threading.Lock()
         self._beats: dict[str, tuple[float, float]] = {}
         self._checks: dict[str, Check] = {}
+        self._lanes: dict[str, Health] = {}
         self._server: ThreadingHTTPServer | None = None
 
     def heartbeat(self, name: str, max_age_seconds: float) -> None:
@@ -55,6 +58,18 @@ class Health:
         """Set whether the part `name` is ready; the process is ready when every part is."""
         with self._lock:
             self._checks[name] = Check(is_ok=is_ready, detail=SECRETS.masked(detail))
+
+    def lane(self, name: str) -> "Health":
+        """What the lane `name` reports to, which begins anew: nothing of a former one counts any more."""
+        lane = Health(self._clock)
+        with self._lock:
+            self._lanes[name] = lane
+        return lane
+
+    @property
+    def is_well(self) -> bool:
+        """Whether every part is ready and every loop goes on."""
+        return all(check.is_ok for check in (*self.readiness().values(), *self.liveness().values()))
 
     def draining(self) -> None:
         """Report not ready from now on, because the process ends."""
@@ -74,6 +89,12 @@ class Health:
         """Every part that has reported; before the first report, one check that is not ok."""
         with self._lock:
             return dict(self._checks) or {"starting": Check(is_ok=False, detail="no part is ready yet")}
+
+    def of_lanes(self, wanted: Callable[["Health"], dict[str, Check]]) -> dict[str, Check]:
+        """The checks of all lanes, each under `lane/name`."""
+        with self._lock:
+            lanes = dict(self._lanes)
+        return {f"{name}/{part}": check for name, lane in lanes.items() for part, check in wanted(lane).items()}
 
     def serve(self, host: str, port: int) -> int:
         """Answer /metrics, /livez and /readyz (with ?verbose as JSON); port 0 takes a free one. Returns the port.
@@ -121,16 +142,18 @@ class _Handler(BaseHTTPRequestHandler):
         if url.path == "/metrics":
             self._answer(HTTPStatus.OK, generate_latest(), CONTENT_TYPE_LATEST)
         elif url.path in ("/livez", "/readyz"):
-            checks = self.health.liveness() if url.path == "/livez" else self.health.readiness()
-            self._answer_checks(checks, is_verbose="verbose" in url.query)
+            wanted = Health.liveness if url.path == "/livez" else Health.readiness
+            self._answer_checks(wanted, is_verbose="verbose" in url.query)
         else:
             self._answer(HTTPStatus.NOT_FOUND, b"there are /metrics, /livez and /readyz\n", _TEXT)
 
-    def _answer_checks(self, checks: dict[str, Check], *, is_verbose: bool) -> None:
+    def _answer_checks(self, wanted: Callable[[Health], dict[str, Check]], *, is_verbose: bool) -> None:
+        checks = wanted(self.health)
         failing = [name for name, check in checks.items() if not check.is_ok]
         status = HTTPStatus.SERVICE_UNAVAILABLE if failing else HTTPStatus.OK
         if is_verbose:
-            body = json.dumps({name: asdict(check) for name, check in checks.items()}, indent=2).encode()
+            shown = checks | self.health.of_lanes(wanted)
+            body = json.dumps({name: asdict(check) for name, check in shown.items()}, indent=2).encode()
             self._answer(status, body, "application/json")
         else:
             lines = [f"failing: {name}: {checks[name].detail}" for name in failing] or ["ok"]

@@ -182,6 +182,11 @@ class VllmEngine:
             self._taken_back.discard(request_id)
             self.in_flight -= 1
 
+    def require_alive(self) -> None:
+        """Raise `EngineDeadError` if vLLM will never answer again."""
+        if self._running().errored:
+            raise EngineDeadError("vLLM's engine process is gone; start a new generator")
+
     async def keep_aborting(self, request_ids: Iterable[str]) -> None:
         """End these requests with what they have so far; until it is cancelled, or vLLM is dead."""
         # A dead engine ends the requests by itself.

@@ -20,11 +20,13 @@ from rollstream.generator.settings import GeneratorSettings
 class Application:
     """`app` stands in the guard of `rollstream.http`, with `asking.ROUTES` and `asking.STRIPPED_HEADERS`.
 
-    `settled` waits until no answer is in work any more, those included whose clients have left.
+    `settled` waits until no answer is in work any more, those included whose clients have left. `require_engine` raises
+    `EngineDeadError` if the engine will never answer again: its process must end, also if nothing is asked of it.
     """
 
     app: ASGI3Application
     settled: Callable[[], Awaitable[None]]
+    require_engine: Callable[[], None]
 
 
 async def build_app(engine: Engine, settings: GeneratorSettings, recorder: Recorder) -> Application:
@@ -41,11 +43,15 @@ async def build_app(engine: Engine, settings: GeneratorSettings, recorder: Recor
         serving = Serving(engine=engine, lane=lane, recorder=recorder, when_client_leaves=serve.when_client_leaves)
         recording = RecordingEngine(serving)
         routes = cast(ASGI3Application, await vllm_routes(recording, serve, settings.engine, name))
-        settled = recording.settled
+        settled, require_engine = recording.settled, engine.require_alive
     else:
         from rollstream.generator.serve.plain_route import PlainRoutes
 
         plain = PlainRoutes(engine, lane, recorder, name, when_client_leaves=serve.when_client_leaves)
         routes, settled = plain, plain.settled
+
+        def require_engine() -> None:
+            """Those that can die say so when a prompt is asked."""
+
     layer = CallLayer(routes, lane=lane, recorder=recorder, subject_secret=serve.subject_secret)
-    return Application(app=layer, settled=settled)
+    return Application(app=layer, settled=settled, require_engine=require_engine)

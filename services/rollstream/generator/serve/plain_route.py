@@ -26,7 +26,7 @@ from rollstream.generator.serve.metrics import TIME_TO_FIRST_TOKEN
 from rollstream.generator.serve.plain_chat import ChatAnswer, ChatCall
 from rollstream.generator.serve.said import CHAT
 from rollstream.http.middleware import json_of
-from rollstream.schemas.errors import EngineError, FailedSampleError
+from rollstream.schemas.errors import EngineError, FailedSampleError, SpoolFullError
 from rollstream.schemas.prompt import Sampling
 from rollstream.schemas.record import utc_now
 
@@ -84,6 +84,8 @@ class PlainRoutes:
             await refuse(scope, send, HTTPStatus.BAD_REQUEST, str(error))
         except EngineError:
             await refuse(scope, send, HTTPStatus.SERVICE_UNAVAILABLE, "the engine did not answer: try again")
+        except SpoolFullError as error:
+            await refuse(scope, send, HTTPStatus.SERVICE_UNAVAILABLE, str(error))
         else:
             if answer is not None:
                 await self._send(call, asked, answer, send)
