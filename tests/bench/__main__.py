@@ -14,6 +14,7 @@ _BENCHES = {
     "trainer-wait": "Share of the time that the trainer waits although its input is ready.",
     "start": "Start of each stage after ten times the optimizer steps.",
     "long-tail": "What lag drops of answers whose lengths vary widely, and whether long ones are trained less.",
+    "feedback": "Whether a policy learns from what callers say of its answers, and from nothing else.",
     "reload": "How long a weight update stops the tokens, under load.",
 }
 
