@@ -8,20 +8,22 @@ from rollstream.environments.protocol import Task
 
 @dataclass(slots=True)
 class Callers:
-    """Give a thumb up or down, +1 or -1, to `judged_ratio` of the answers; `wrong_ratio` of the thumbs are wrong."""
+    """Judge `judged_ratio` of the answers: a thumb up or down, +1 or -1, of which `wrong_ratio` are wrong."""
 
     random: random.Random
     judged_ratio: float = 0.3
     wrong_ratio: float = 0.1
 
-    def thumb(self, *, is_right: bool) -> float | None:
-        """What a caller says of an answer; None: nothing."""
-        if self.random.random() >= self.judged_ratio:
-            return None
-        says_right = is_right != (self.random.random() < self.wrong_ratio)
-        return 1.0 if says_right else -1.0
+    def judges(self) -> bool:
+        """Whether the next caller will judge the answer, whatever it is."""
+        return self.random.random() < self.judged_ratio
+
+    def thumb(self, task: Task, text: str) -> float:
+        """What a caller says of an answer. Nobody but the callers knows whether it is right."""
+        is_wrong = self.random.random() < self.wrong_ratio
+        return 1.0 if is_right(task, text) != is_wrong else -1.0
 
 
 def is_right(task: Task, text: str) -> bool:
-    """Whether the answer is the one of the demo's task. Nobody but the callers knows it."""
+    """Whether the answer is the one of the demo's task."""
     return text == task.reference_answer

@@ -27,7 +27,7 @@ _ARMS: Final[dict[str, dict[str, Any]]] = {
 @count_option("--seeds", 3, 1, "Runs of each kind, each with a model, prompts and callers of its own.")
 @count_option("--steps", 60, 1, "Optimizer steps of a run.")
 @count_option("--answers", 128, 8, "Judged answers of a step.")
-@click.option("--learning-rate", default=2e-4, show_default=True, help="Of all but the runs that must not learn.")
+@click.option("--learning-rate", default=1e-4, show_default=True, help="Of all but the runs that must not learn.")
 def command(seeds: int, steps: int, answers: int, learning_rate: float) -> None:
     """Right answers to held-out prompts after training on thumbs alone, less those before.
 

@@ -37,7 +37,7 @@ _steps = Late("rollstream.training.learning.train_step")
 
 NUM_HELD_OUT: Final = 512
 _MAX_TOKENS: Final = 12
-_ASKED_AT_ONCE: Final = 256
+_ASKED_AT_ONCE: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,16 +105,19 @@ class FeedbackSteps:
             self._intake.settle(self._lag)
 
     async def _ask(self) -> None:
-        """Have some prompts answered, and take in what callers judge."""
+        """Have some prompts answered, and take in what callers say.
+
+        Whether a caller will judge does not depend on the answer. Without a judgment it changes nothing, so it is not
+        even made.
+        """
         tasks = list(islice(self._tasks, _ASKED_AT_ONCE // self._arm.group_size))
-        asked = [task for task in tasks for _ in range(self._arm.group_size)]
+        asked = [task for task in tasks if self._callers.judges() for _ in range(self._arm.group_size)]
         answers = await answered(self._engine, asked, temperature=1.0, first_seed=self._num_asked)
         for place, (task, answer) in enumerate(zip(asked, answers, strict=True)):
-            thumb = self._callers.thumb(is_right=is_right(task, answer.text))
-            if thumb is not None:
-                scored = self._scored(task, answer, thumb, place % self._arm.group_size)
-                self._intake.assembler.add_sample(scored, LogPlace(("scored", 0), self._num_asked + place), 1)
-        self._num_asked += len(asked)
+            thumb = self._callers.thumb(task, answer.text)
+            scored = self._scored(task, answer, thumb, place % self._arm.group_size)
+            self._intake.assembler.add_sample(scored, LogPlace(("scored", 0), self._num_asked + place), 1)
+        self._num_asked += _ASKED_AT_ONCE
 
     def _scored(self, task: Task, answer: Generation, thumb: float, index: int) -> RolloutScored:
         prompt = a_prompt(
