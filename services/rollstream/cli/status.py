@@ -23,7 +23,8 @@ from rollstream.views.snapshot import Snapshot, StatusSource
 _REFRESH_SECONDS: Final = 2.0
 _METRICS: Final = (
     "reward_mean", "policy_lag_mean", "policy_lag_max", "loss", "grad_norm", "entropy", "zero_std_ratio",
-    "completion_tokens_mean", "generated_tokens_per_second", "trained_tokens_per_second",
+    "completion_tokens_mean", "generated_tokens_per_second", "trained_tokens_per_second", "served_ratio",
+    "served_policy_lag_max", "ones_reward_mean",
 )  # fmt: skip
 
 
