@@ -137,7 +137,7 @@ WRITES = {
 }
 READS = {
     "producer": {"prompts", "serve-prompts", "producers", "ledger", "ingest-prompts"},
-    "feedback": {"feedback", "serve-scored", "producers", "ledger", "weights"},
+    "feedback": {"feedback", "serve-scored", "producers", "ledger"},
     "ingest": set(),
     "generator": {"prompts", "eval-prompts", "serve-prompts", "weights"},
     "scorer": {"rollouts", "eval-rollouts", "serve-rollouts"},

@@ -35,41 +35,36 @@ What happens when …
 """
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
 
-from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS, Deliveries
+from rollstream.bus.deliveries import DELIVERY_TIMEOUT_SECONDS
 from rollstream.bus.message import KafkaMessage, OutRecord, Partition
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
 from rollstream.bus.run import Run
 from rollstream.bus.tracing import sending
-from rollstream.history.passing import skipped_by
 from rollstream.process.crash_points import crash_point
 from rollstream.process.health import Health
 from rollstream.process.stop import Stop
 from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.producers import metrics
-from rollstream.producers.claims import Claims
-from rollstream.producers.credit import Credit, CreditMark
+from rollstream.producers.credit import Credit
+from rollstream.producers.feedback.loop import run_feedback
 from rollstream.producers.flat_groups import FlatGroups
 from rollstream.producers.foreign import FoundPrompts, have_prompts_expired, not_on_prompts
 from rollstream.producers.numbering import group_of_row, prompt_of_row
-from rollstream.producers.plausible import LogEnds
 from rollstream.producers.posed_rows import PosedRows
 from rollstream.producers.settings import ProducerSettings, idle_engine_warning
 from rollstream.producers.shares import reported
 from rollstream.producers.sources.build import build_source, sampling_of
 from rollstream.producers.sources.protocol import Source
+from rollstream.producers.standing import Standing, published
 from rollstream.schemas.errors import ConfigurationError, EncodeError, InconsistentLedgerError
-from rollstream.schemas.ledger import EntryKind, LedgerEntry
-from rollstream.schemas.producer import ProducerProgress
+from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.prompt import PromptSubmitted, Sampling
-from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SERVE_PROMPTS, Topic
 
 _LOG = logging.getLogger(__name__)
@@ -89,18 +84,17 @@ class Producer:
     tracing: Tracing = OFF
 
     def __post_init__(self) -> None:
-        self._claims = Claims(self.settings.name, self.source.dataset)
-        self._credit = Credit(self.settings.share_groups)
         self._rows = PosedRows(self.settings, self.source)
         self._flat = FlatGroups(self.settings)
         # Groups that were found at the start, and must not be submitted.
         self._known: set[str] = set()
         self._prompts_offsets: dict[int, int] = {}
-        # Offsets of entries that do not count.
-        self._skipped: set[int] = set()
         self._topic = _prompts_topic(self.settings)
         self._run = Run(self.settings)
         self._run.make_codecs(self._topic, PRODUCERS, LEDGER)
+        self._standing = Standing(
+            self._run, self.settings.name, self.source.dataset, share=self.settings.share_groups, health=self.health
+        )
 
     def run(self, stop: Stop) -> None:
         """Claim the source, find out what happened before, then submit as the credit allows.
@@ -119,34 +113,22 @@ class Producer:
 
     def _claim(self, publisher: Publisher) -> Mapping[Partition, int]:
         """Returns the place on `producers` to read on from."""
-        with self._run.reader(PRODUCERS) as reader:
-            for message in reader.to_end():
-                self._take_in(message)
-            read_to = reader.positions()
-        self._claims.claim(utc_now(), self._log_ends())
-        self._report_refused()
-        own = self._claims.own
-        self._rows.go_on_from(own, self._claims.own_of_source)
-        if own is not None:
-            self._go_on_from(own)
+        read_to = self._standing.claim()
+        claims = self._standing.claims
+        self._rows.go_on_from(claims.own, claims.own_of_source)
+        if claims.own is not None:
+            offsets = claims.own.prompts_offsets.items()
+            self._prompts_offsets = {int(name): offset for name, offset in offsets if name.isdecimal()}
         self._save(publisher)
         return read_to
 
-    def _go_on_from(self, own: ProducerProgress) -> None:
-        """Read on from where the record says."""
-        mark = CreditMark(
-            ledger_offset=own.ledger_offset, open_groups=own.open_groups, recently_closed=own.recently_closed
-        )
-        self._credit = Credit(self.settings.share_groups, mark)
-        self._prompts_offsets = {int(name): offset for name, offset in own.prompts_offsets.items() if name.isdecimal()}
-
     def _forget_marks(self) -> None:
         """Read everything again, from the beginning. Prompts of groups that are open may be gone from the topic."""
-        self._credit = self._credit.anew()
+        self._standing.credit = self._credit.anew()
         self._prompts_offsets = {}
 
     def _go_on(self, claims_read_to: Mapping[Partition, int], publisher: Publisher, stop: Stop) -> None:
-        start = {**self._start_in(LEDGER, {0: self._credit.ledger_offset}), **claims_read_to}
+        start = {**self._standing.start_in(LEDGER, {0: self._credit.ledger_offset}), **claims_read_to}
         with self._run.reader(LEDGER, PRODUCERS, start=start, follows=True) as reader:
             self._read_up(reader)
             self._submit_all(reader, publisher, stop)
@@ -180,7 +162,7 @@ class Producer:
 
     def _read_prompts(self) -> None:
         found = FoundPrompts(self.settings.name, self._rows.place.sequence)
-        with self._run.reader(self._topic, start=self._start_in(self._topic, self._prompts_offsets)) as reader:
+        with self._run.reader(self._topic, start=self._standing.start_in(self._topic, self._prompts_offsets)) as reader:
             for message in reader.to_end():
                 prompt = self._run.decoded(self._topic, message)
                 if prompt is not None:
@@ -207,59 +189,20 @@ class Producer:
             len(found.foreign), self.settings.name, sequence, self._rows.place.sequence, extra={"group_id": group_id},
         )  # fmt: skip
 
-    def _log_ends(self) -> LogEnds:
-        # Another producer of the source may pose its rows on the other topic.
-        prompts: dict[int, int] = {}
-        for (_, number), end in [*self._run.ends(PROMPTS).items(), *self._run.ends(SERVE_PROMPTS).items()]:
-            prompts[number] = max(end, prompts.get(number, 0))
-        return LogEnds(prompts=prompts, ledger=sum(self._run.ends(LEDGER).values()))
-
-    def _report_refused(self) -> None:
-        if count := self._claims.num_refused:
-            self.health.check(
-                "producers", True, f"{count} records there can't be true and are passed over: see the log"
-            )
-
-    def _start_in(self, topic: Topic[Any], offsets: Mapping[int, int]) -> dict[Partition, int]:
-        """The wanted offsets, as far as the topic has them: records of `prompts` are deleted when they are old."""
-        bounds = self._run.bounds(topic).items()
-        return {partition: min(max(offsets.get(partition[1], 0), first), end) for partition, (first, end) in bounds}
-
     def _take_in(self, message: KafkaMessage) -> LedgerEntry | None:
-        """Note a record of `producers`, or fold an entry of the ledger into the credit and return it."""
-        if message.topic == self._run.topic(PRODUCERS):
-            record = self._run.decoded(PRODUCERS, message) if message.value is not None else None
-            if record is not None:
-                appended_at = datetime.fromtimestamp(message.timestamp_ms / 1000, UTC)
-                self._claims.note(record, appended_at, self._log_ends)
-                self._report_refused()
+        """Note a record of `producers`, or an entry of the ledger, which is returned if it counts."""
+        folded = self._standing.take_in(message)
+        if folded is None:
             return None
-        entry = None if message.offset in self._skipped else self._run.decoded(LEDGER, message)
-        return entry if entry is not None and self._is_folded_in(entry, message) else None
-
-    def _is_folded_in(self, entry: LedgerEntry, message: KafkaMessage) -> bool:
-        """Fold the entry into the credit, if it counts; raises `InconsistentLedgerError` if all must be read again."""
-        named = {place.offset for place in skipped_by(entry) if place.topic == LEDGER.name}
-        if not named <= self._skipped:
-            self._skipped |= named
-            self.health.check("ledger", True, "repaired")
-            raise InconsistentLedgerError(f"the ledger was repaired: its entries at {sorted(named)} do not count")
-        if entry.kind is EntryKind.SKIP:
-            return False
-        try:
-            closed = self._credit.fold_in(entry, message.offset)
-        except InconsistentLedgerError as error:
-            if not self._credit.is_whole:
-                raise
-            # Anybody may have written it, so it must not end this process. A trainer judges it at its next start.
-            self.health.check("ledger", False, f"see `rollstream ledger check`: {error}")
-            _LOG.error("passed over an entry of the ledger: %s", error, extra=message.place())
-            return False
-        own = set(closed)
-        for group in {group.group_id: group for group in entry.closed if group.group_id in own}.values():
+        own = set(folded.own)
+        for group in {group.group_id: group for group in folded.entry.closed if group.group_id in own}.values():
             self._rows.note(group)
             self._flat.note(group)
-        return True
+        return folded.entry
+
+    @property
+    def _credit(self) -> Credit:
+        return self._standing.credit
 
     def _submit_all(self, reader: TopicReader, publisher: Publisher, stop: Stop) -> None:
         prompts = self._new_prompts()
@@ -319,7 +262,7 @@ class Producer:
 
     def _publish(self, publisher: Publisher, batch: list[PromptSubmitted]) -> None:
         with sending(self.tracing, [self._record(prompt) for prompt in batch], operation="submit") as records:
-            ends = _ends(publisher, records)
+            ends = published(publisher, records)
         for (_, number), end in ends.items():
             self._prompts_offsets[number] = max(end, self._prompts_offsets.get(number, 0))
         metrics.SUBMITTED.inc(len(batch))
@@ -335,24 +278,13 @@ class Producer:
 
     def _save(self, publisher: Publisher) -> None:
         """Publish how far this producer is. Its prompts are confirmed before, so a later process repeats none."""
-        mark = self._credit.mark()
-        assert self._claims.incarnation is not None
-        assert self._claims.claimed_at is not None
-        progress = ProducerProgress(
-            producer=self.settings.name,
-            incarnation=self._claims.incarnation,
-            source=self.source.dataset,
-            claimed_at=self._claims.claimed_at,
+        progress = self._standing.progress(
             mark=self._rows.place.mark(self.settings.seed),
             next_sequence=self._rows.place.sequence,
-            open_groups=mark.open_groups,
-            recently_closed=mark.recently_closed,
-            ledger_offset=mark.ledger_offset,
             prompts_offsets={str(number): offset for number, offset in self._prompts_offsets.items()},
             curriculum=self._rows.state(),
-            written_at=utc_now(),
         )
-        _ends(publisher, [self._run.out_record(PRODUCERS, progress)])
+        published(publisher, [self._run.out_record(PRODUCERS, progress)])
 
     def _report(self) -> None:
         metrics.SHARE.set(self._credit.share)
@@ -368,15 +300,6 @@ def _prompts_topic(settings: ProducerSettings) -> Topic[PromptSubmitted]:
     return PROMPTS if settings.purpose == "train" else SERVE_PROMPTS
 
 
-def _ends(publisher: Publisher, records: Sequence[OutRecord]) -> dict[Partition, int]:
-    """Publish the records. Returns where they end, once the broker has confirmed them."""
-    deliveries = Deliveries()
-    for record in records:
-        publisher.send_blocking(record, deliveries)
-    deliveries.wait()
-    return deliveries.ends
-
-
 def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     """Build a producer and its health endpoint, run it, close both."""
     settings.log_resolved()
@@ -387,8 +310,11 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
     health.serve(settings.health_host, settings.health_port)
     try:
         Run(settings).require_topics(PROMPTS, SERVE_PROMPTS, PRODUCERS, LEDGER)
-        source, sampling = build_source(settings), sampling_of(settings)
         with tracing_of(settings.tracing, stage="producer", run=settings.run) as tracing, reported(settings):
+            if settings.source == "feedback":
+                run_feedback(settings, stop, health=health, tracing=tracing)
+                return
+            source, sampling = build_source(settings), sampling_of(settings)
             Producer(settings, source, sampling=sampling, health=health, tracing=tracing).run(stop)
     finally:
         health.close()

@@ -10,6 +10,7 @@ from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.settings import EngineSettings
 from rollstream.environments.protocol import Split
 from rollstream.process.settings.base import StageSettings
+from rollstream.producers.feedback.settings import FeedbackSettings
 from rollstream.schemas.bounds import MAX_GROUP_SIZE, MAX_REWARD
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
@@ -75,8 +76,9 @@ class ProducerSettings(StageSettings):
     name: str = Field(
         default="producer", min_length=1, description="Who submits; unique among the run's producers, kept for restarts"
     )
-    source: Literal["environment", "jsonl", "parquet"] = Field(
-        default="environment", description="Where prompts come from"
+    source: Literal["environment", "jsonl", "parquet", "feedback"] = Field(
+        default="environment",
+        description="Where prompts come from; feedback: answers to clients, with the reward that their feedback gives",
     )
     environment: str = Field(
         default="", description="Environment whose rubric scores the samples; with source=environment also its tasks"
@@ -116,6 +118,9 @@ class ProducerSettings(StageSettings):
     curriculum: CurriculumSettings | None = Field(
         default=None, description="Which tasks are posed more often; default: each as often as the others"
     )
+    feedback: FeedbackSettings = Field(
+        default_factory=FeedbackSettings, description="How feedback becomes reward, with source=feedback"
+    )
     most_flat_groups: int = Field(
         default=10_000,
         ge=1,
@@ -130,8 +135,10 @@ class ProducerSettings(StageSettings):
     def _fits_together(self) -> Self:
         if self.source == "environment" and not self.environment:
             raise ValueError("source=environment needs `environment`, e.g. environment = 'sort_digits'")
-        if self.source != "environment" and self.path is None:
+        if self.source not in ("environment", "feedback") and self.path is None:
             raise ValueError(f"source={self.source} needs `path`, the file to read")
+        if self.source == "feedback" and self.purpose != "train":
+            raise ValueError("source=feedback is there for training: leave `purpose` out")
         if self.purpose == "serve" and self.epochs is None and self.num_prompts is None:
             raise ValueError("purpose=serve has no credit to slow it down: set `epochs` or `num_prompts`")
         if self.purpose == "serve" and self.curriculum is not None:
@@ -147,7 +154,8 @@ class ProducerSettings(StageSettings):
     @property
     def share_groups(self) -> int:
         """The share as groups of this producer's size: steps take `ones_per_group` groups of one for one group."""
-        return min(MOST_OPEN_GROUPS, self.share * (self.ones_per_group if self.group_size == 1 else 1))
+        is_of_ones = self.group_size == 1 or self.source == "feedback"
+        return min(MOST_OPEN_GROUPS, self.share * (self.ones_per_group if is_of_ones else 1))
 
 
 def idle_engine_warning(settings: ProducerSettings) -> str | None:
@@ -157,7 +165,7 @@ def idle_engine_warning(settings: ProducerSettings) -> str | None:
     """
     engine = settings.table_of("generator").get("engine")
     num_samples = settings.share_groups * settings.group_size
-    if settings.purpose != "train" or not isinstance(engine, dict):
+    if settings.purpose != "train" or settings.source == "feedback" or not isinstance(engine, dict):
         return None
     name, table, fields = "max_num_seqs", engine, EngineSettings.model_fields
     if engine.get("kind") == "openai_http":

@@ -69,8 +69,8 @@ _WORK: Final[dict[str, _RoleWork]] = {
     ),
     "feedback": _RoleWork(
         writes=(SCORED, PRODUCERS, DEAD_LETTERS),
-        reads=(FEEDBACK, SERVE_SCORED, PRODUCERS, LEDGER, WEIGHTS),
-        asks_ends_of=(PROMPTS,),
+        reads=(FEEDBACK, SERVE_SCORED, PRODUCERS, LEDGER),
+        asks_ends_of=(PROMPTS, SERVE_PROMPTS),
         asks_retention_of=(PROMPTS, SCORED, SERVE_SCORED, FEEDBACK),
     ),
     "ingest": _RoleWork(writes=(INGEST_PROMPTS, SERVE_PROMPTS, FEEDBACK)),

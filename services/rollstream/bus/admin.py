@@ -169,10 +169,17 @@ class KafkaAdmin:
 
         A segment is deleted as a whole, when its newest record is old enough.
         """
+        found = self.configs(topics).values()
+        return longest_kept_seconds((int(one["retention.ms"]), int(one["segment.ms"])) for one in found)
+
+    def configs(self, topics: list[str]) -> dict[str, dict[str, str]]:
+        """The settings of these topics, defaults too, by their names, such as retention.ms."""
         asked = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in topics]
         futures = self._client.describe_configs(asked, request_timeout=_TIMEOUT_SECONDS)
-        found = [result_of(future, "asking how long topics keep records") for future in futures.values()]
-        return longest_kept_seconds((int(one["retention.ms"].value), int(one["segment.ms"].value)) for one in found)
+        found = {
+            one.name: result_of(future, f"asking for the settings of {one.name}") for one, future in futures.items()
+        }
+        return {topic: {name: str(entry.value) for name, entry in of.items()} for topic, of in found.items()}
 
     def committed_offsets(self, group: str, topic: str) -> dict[int, int]:
         """The offset that the group has committed for each partition, asked once."""
@@ -196,6 +203,14 @@ class KafkaAdmin:
         It covers all that was committed before, also where the leader changed meanwhile (KIP-207).
         """
         return self._offsets(topic, num_partitions, OffsetSpec.latest(), IsolationLevel.READ_COMMITTED)
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        """The first offset of each partition that was appended then or later; the end if there is none."""
+        count = self.shape(topic).num_partitions
+        # -1 stands for none. The end is asked first: a record that comes meanwhile must not be left out.
+        ends = self._offsets(topic, count, OffsetSpec.latest())
+        found = self._offsets(topic, count, OffsetSpec.for_timestamp(timestamp_ms))
+        return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
 
     def bounds(self, topic: str) -> dict[int, tuple[int, int]]:
         """First and next offset of each partition. A reader's own client would answer only between two fetches."""

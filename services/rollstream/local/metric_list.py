@@ -10,6 +10,7 @@ from prometheus_client import REGISTRY
 
 _EXPORTED_BY: Final = {
     "producer": "rollstream.producers.metrics",
+    "feedback": "rollstream.producers.feedback.metrics",
     "generator": "rollstream.generator.metrics",
     "scorer": "rollstream.scorer.metrics",
     "trainer": "rollstream.trainer.metrics",
@@ -27,6 +28,9 @@ _NAME: Final = re.compile("rollstream_([a-z]+)_[a-z0-9_]+")
 _UNITS: Final = {
     "timestamp_seconds": "seconds since 1970",
     "rewards_at_timeout": "rollouts",
+    **dict.fromkeys(("feedback_read", "feedback_matched", "feedback_unmatched", "feedback_ignored"), "records"),
+    "feedback_published": "groups",
+    "store_rebuilt": "stores",
     "per_second": "tokens per second",
     "ratio": "0 to 1",
     "fraction": "0 to 1",
@@ -43,6 +47,7 @@ _UNITS: Final = {
             "samples",
             "parts",
             "tasks",
+            "answers",
             "calls",
             "connections",
         )
@@ -95,7 +100,8 @@ def markdown(metrics: Sequence[Metric]) -> str:
         "",
         "Each stage serves these at `/metrics`. `bus`: each stage exports the part that it uses. `process` and",
         "`tracing`: each stage exports all of it. `collect`, `evaluate`: these commands with `--health-port`. `http`:",
-        "generators that serve clients, and ingest. `serve`: these generators.",
+        "generators that serve clients, and ingest. `serve`: these generators. `feedback`: the producer with",
+        '`source = "feedback"`.',
         "",
         "This file is made by `rollstream metrics --markdown`. With `vllm_metrics = true` in `[generator.engine]`,",
         "generators export vLLM's own metrics too, `vllm:…`: time to the first token and between tokens, queue, KV",

@@ -23,11 +23,13 @@ from rollstream.schemas.topics import (
     DEAD_LETTERS,
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
+    FEEDBACK,
     PROMPTS,
     ROLLOUTS,
     SCORED,
     SERVE_PROMPTS,
     SERVE_ROLLOUTS,
+    SERVE_SCORED,
     Topic,
 )
 from rollstream.stage.dead_letters import (
@@ -48,8 +50,9 @@ READ_BY: Final[Mapping[str, tuple[Topic[Any], ...]]] = {
     "generators": (PROMPTS, EVAL_PROMPTS, SERVE_PROMPTS),
     "scorers": (ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS),
     "trainer": (SCORED,),
+    "feedback": (FEEDBACK, SERVE_SCORED),
 }
-"""Whose messages each consumer group of a run puts into dead-letters."""
+"""Whose messages each consumer group of a run puts into dead-letters; producers have the name of one for that."""
 # Longer than the publisher's own bound, whose error says more.
 _PUBLISH_SECONDS: Final = DELIVERY_TIMEOUT_SECONDS + 10
 _MOST_FAILURES: Final = 3
