@@ -97,7 +97,7 @@ class Account:
     """Every readable record of `scored`, by (partition, offset)."""
     rollouts: Sequence[Fields]
     prompts: Mapping[str, Fields]
-    """The first record of each group on `prompts`."""
+    """The first record of each group on `prompts`; of an answer to a client the one that lies in it on `scored`."""
     may_be_lost: frozenset[str] = frozenset()
     """Groups whose samples may have lain in a topic `rollouts` that was deleted."""
 
@@ -145,6 +145,11 @@ class Account:
     def open_groups(self) -> set[str]:
         """Groups on `prompts` that no entry of the surviving branch closes."""
         return {group for group in self.prompts if group not in self.closed}
+
+    def num_waiting(self, ones_per_group: int) -> float:
+        """How many groups are open; so many of one sample count as one."""
+        sizes = [self.prompts[group]["group_size"] for group in self.open_groups]
+        return sum(1 / ones_per_group if size == 1 else 1 for size in sizes)
 
     @property
     def unfinished(self) -> set[str]:
@@ -276,6 +281,9 @@ class OutsideClient:
         prompts: dict[str, Fields] = {}
         for _, fields in self._records("prompts"):
             prompts.setdefault(fields["group_id"], fields)
+        for fields in scored.values():
+            if fields["rollout"]["served"] is not None:
+                prompts.setdefault(fields["rollout"]["group_id"], fields["rollout"]["prompt"])
         return Account(ledger=ledger, scored=scored, rollouts=(), prompts=prompts)
 
     def ledger(self) -> list[Fields]:

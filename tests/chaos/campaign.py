@@ -1,7 +1,7 @@
 """A campaign: faults upon a run that lives, then the accounting of everything that was ever submitted to it."""
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,6 +12,8 @@ from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, Roll
 from tests.chaos.accounting import Account
 from tests.chaos.faults import EVERY_KIND, Fault, faults, make_fault
 from tests.chaos.leftovers import Leftovers
+from tests.chaos.served_accounting import ServedAccount
+from tests.chaos.serving import CONSENTING, ONES_PER_GROUP
 from tests.chaos.world import Undo, World
 
 PROGRESS_SECONDS: Final = 90.0
@@ -39,6 +41,10 @@ class Report:
     trained: int
     dropped: Mapping[str, int]
     ends: Mapping[str, int]
+    calls: Mapping[str, int]
+    """Of callers, by what became of them."""
+    answers: Mapping[str, int]
+    """Choices that reached their caller whole, that were rated and may train, and that were trained on."""
     leftovers: Mapping[str, Any]
     problems: tuple[str, ...]
 
@@ -64,18 +70,22 @@ class Campaign:
         began = time.monotonic()
         made: Counter[str] = Counter()
         account = Account.of_ledger(())
-        with self.world.fleet.ended(self._problems):
+        served = self._served(account)
+        with self.world.callers.calling(), self.world.fleet.ended(self._problems):
             self._until(lambda: self._num_steps() > 0, _START_SECONDS, "the first step")
             self.say(f"the first step after {time.monotonic() - began:.0f} s")
             for fault in self._made(num_faults):
                 made[fault.kind] += 1
                 if made.total() % self.faults_per_round == 0 or made.total() == num_faults:
                     self._recover()
+            self._settle()
             account = self._drained()
+            served = self._served(account)
+            served.check()
             self.say(f"drained after {time.monotonic() - began:.0f} s")
             if made["made_anew"]:
                 self._refused(account)
-        return self._report(account, made, time.monotonic() - began)
+        return self._report(account, served, made, time.monotonic() - began)
 
     def _made(self, num_faults: int) -> Iterator[Fault]:
         """Make the first faults of the seed. One that there is nothing to do to waits for that: no kind is missed."""
@@ -117,6 +127,31 @@ class Campaign:
         self._recoveries.append(round(time.monotonic() - began, 1))
         self.say(f"goes on {self._recoveries[-1]} s after the last fault was undone")
 
+    def _settle(self) -> None:
+        """Have nobody call any more, and wait until every answer and every rating is where it belongs."""
+        self.world.callers.end()
+        outside = self.world.outside
+        self._until(
+            lambda: self._served(outside.account()).is_settled,
+            _DRAIN_SECONDS,
+            "answers and ratings to be on the topics",
+        )
+
+    def _served(self, account: Account) -> ServedAccount:
+        callers, outside = self.world.callers, self.world.outside
+        rated: defaultdict[tuple[str, int], set[float]] = defaultdict(set)
+        for rating in callers.confirmed:
+            if rating.key == CONSENTING:
+                rated[rating.response_id, rating.choice].add(rating.number)
+        texts = {(one.response_id, choice): text for one in callers.answers for choice, text in enumerate(one.texts)}
+        return ServedAccount(
+            answered=texts,
+            rated=rated,
+            recorded=outside.records("serve-rollouts"),
+            rewarded=outside.records("serve-scored"),
+            account=account,
+        )
+
     def _drained(self) -> Account:
         """Submit nothing more, and wait until only groups are open that wait for a full step; the account, checked."""
         self.world.fleet.stop("producer")
@@ -124,7 +159,7 @@ class Campaign:
 
         def is_drained() -> bool:
             accounts[:] = [self.world.outside.account()]
-            return not accounts[0].unfinished and len(accounts[0].open_groups) < self.groups_per_step
+            return not accounts[0].unfinished and accounts[0].num_waiting(ONES_PER_GROUP) < self.groups_per_step
 
         self._until(is_drained, _DRAIN_SECONDS, "every group to close, so that all credit is back")
         accounts[0].check()
@@ -184,7 +219,7 @@ class Campaign:
                 raise BrokenWorldError(f"waited {seconds:g} s for {what}; unexpected: {self.world.fleet.unexpected}")
             self._pass(_ASK_EVERY_SECONDS)
 
-    def _report(self, account: Account, made: Counter[str], seconds: float) -> Report:
+    def _report(self, account: Account, served: ServedAccount, made: Counter[str], seconds: float) -> Report:
         left = self.leftovers.found()
         return Report(
             seed=self.seed,
@@ -197,6 +232,8 @@ class Campaign:
             trained=account.num_trained,
             dropped=dict(account.dropped),
             ends=dict(self.world.fleet.ends),
+            calls=dict(self.world.callers.outcomes),
+            answers={"whole": len(served.answered), "rated": len(served.rated), "trained": len(served.trained)},
             leftovers=left.counts,
-            problems=(*self._problems, *self.world.fleet.unexpected, *left.problems),
+            problems=(*self._problems, *self.world.callers.problems, *self.world.fleet.unexpected, *left.problems),
         )

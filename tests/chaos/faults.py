@@ -17,7 +17,7 @@ from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
 from tests.chaos.world import Undo, World
 
 _VERSIONS_TRIED: Final = 10
-_REPLAYED: Final = ("prompts", "rollouts", "scored")
+_REPLAYED: Final = ("prompts", "rollouts", "scored", "serve-rollouts", "serve-scored", "feedback")
 # One, its standby, and one that is suspended. More only take the run from each other while they start.
 _MOST_TRAINERS: Final = 3
 _JOINERS: Final[tuple[Stage, ...]] = ("generator", "scorer")

@@ -82,7 +82,7 @@ def write_small_run(
         "redis_url": redis.url,
         "weight_store": str(directory / "weights"),
         **shared,
-        **{name: {**table, **tables.get(name, {})} for name, table in same.items()},
+        **{name: {**same.get(name, {}), **tables.get(name, {})} for name in (*same, *(tables.keys() - same))},
     }
     path = directory / RUN_FILE
     write_private(path, tomli_w.dumps(document))
@@ -113,6 +113,6 @@ def launch_with(
 def _identity(stage: Stage, name: str) -> dict[str, str]:
     """What tells one of several processes of a stage from the others."""
     if stage == "producer":
-        # Each has tasks of its own.
+        # Each has tasks of its own, if it has tasks.
         return {"ROLLSTREAM_NAME": name, "ROLLSTREAM_SEED": name.rpartition("-")[2]}
     return {f"ROLLSTREAM_{stage.upper()}_ID": name} if stage in ("generator", "scorer") else {}

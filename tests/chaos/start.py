@@ -12,11 +12,13 @@ from rollstream.local.redis import RedisServer
 from rollstream.process.settings.base import Stage, StageSettings
 from rollstream.process.terminal import Say
 from tests.chaos.accounting import OutsideClient
+from tests.chaos.callers import Callers
 from tests.chaos.campaign import PROGRESS_SECONDS, Campaign, Report
 from tests.chaos.faults import EVERY_KIND, WITH_SERVERS
 from tests.chaos.fleet import Fleet
 from tests.chaos.generators import EngineKind, Generators, generators_of, needs_vllm, settings_of
 from tests.chaos.leftovers import leftovers_of
+from tests.chaos.serving import FEEDBACK, ServingRun, serving_run
 from tests.chaos.small_run import Launching, Servers, as_people_do, launch_with, servers_of, write_small_run
 from tests.chaos.world import Pace, World
 
@@ -32,11 +34,16 @@ _DELIVERY_SECONDS: Final = 10.0
 # vLLM takes half a minute to start, and several times as long beside the other stages.
 _VLLM_PROGRESS_SECONDS: Final = 300.0
 _TWICE: Final[tuple[Stage, ...]] = ("scorer", "producer")
+# Of the groups that may be open the producer of feedback has so many.
+_FEEDBACK_SHARE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosOptions:
-    """One campaign. There are `num_each` scorers and producers from the start, and a generator for each engine."""
+    """One campaign. There are `num_each` scorers and producers from the start, and a generator for each engine.
+
+    `callers`: so many clients ask the generators at the same time. `has_feedback`: and rate what they are answered.
+    """
 
     run_dir: Path
     seed: int = 0
@@ -45,6 +52,8 @@ class ChaosOptions:
     num_each: int = 2
     generators: tuple[EngineKind, ...] = ("scripted", "scripted")
     pace: Pace = field(default_factory=Pace)
+    callers: int = 4
+    has_feedback: bool = False
 
 
 def run_chaos(options: ChaosOptions, say: Say) -> Report:
@@ -66,7 +75,9 @@ def run_campaign(
     **campaign: Any,
 ) -> Report:
     """A campaign on servers that run. `launching` starts a stage (default: as people do); see `Campaign`."""
-    config = _write_run_file(options, (cluster, redis))
+    names = [f"generator-{number}" for number in range(len(options.generators))]
+    serving = serving_run(names, options.run_dir, with_feedback=options.has_feedback)
+    config = _write_run_file(options, (cluster, redis), serving)
     settings = StageSettings.load(config)
     KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=4)
     with (
@@ -74,7 +85,10 @@ def run_campaign(
         leftovers_of(config.parent, _MOST_DIRECTORIES) as leftovers,
     ):
         launch = launch_with(
-            config, leftovers.environment, lambda _, name: generators.environments.get(name, {}), launching
+            config,
+            leftovers.environment,
+            lambda _, name: {**generators.environments.get(name, {}), **serving.environments.get(name, {})},
+            launching,
         )
         world = World(
             settings=settings,
@@ -83,6 +97,7 @@ def run_campaign(
             cluster=cluster,
             redis=redis,
             generators=generators,
+            callers=Callers(serving, num_callers=options.callers, seed=options.seed),
             pace=options.pace,
         )
         parts: dict[str, Any] = {
@@ -92,12 +107,12 @@ def run_campaign(
             "say": say,
         }
         made = Campaign(world=world, seed=options.seed, groups_per_step=GROUPS_PER_STEP, **{**parts, **campaign})
-        with _started(world.fleet, options, generators):
+        with _started(world.fleet, options, generators, serving):
             return made.run(options.num_faults)
 
 
 @contextmanager
-def _started(fleet: Fleet, options: ChaosOptions, generators: Generators) -> Iterator[None]:
+def _started(fleet: Fleet, options: ChaosOptions, generators: Generators, serving: ServingRun) -> Iterator[None]:
     """The stages that a campaign begins with; none of the fleet outlives the block."""
     try:
         fleet.start("trainer", "trainer")
@@ -106,23 +121,35 @@ def _started(fleet: Fleet, options: ChaosOptions, generators: Generators) -> Ite
         for stage in _TWICE:
             for number in range(options.num_each):
                 fleet.start(stage, f"{stage}-{number}")
+        for number in range(len(serving.ingest)):
+            fleet.start("ingest", f"ingest-{number}")
+        if serving.ingest:
+            fleet.start("producer", FEEDBACK)
         yield
     finally:
         fleet.kill_all()
 
 
-def _write_run_file(options: ChaosOptions, servers: Servers) -> Path:
-    own = settings_of(options.generators)
+def _write_run_file(options: ChaosOptions, servers: Servers, serving: ServingRun) -> Path:
+    own, served = settings_of(options.generators), serving.settings
+    of_producers = (_MAX_POLICY_LAG + 1) * GROUPS_PER_STEP - _FEEDBACK_SHARE
     return write_small_run(
         options.run_dir,
         servers,
         token_seconds=0.05,
-        shared={"groups_per_step": GROUPS_PER_STEP, "max_policy_lag": _MAX_POLICY_LAG, **own["shared"]},
+        shared={
+            "groups_per_step": GROUPS_PER_STEP,
+            "max_policy_lag": _MAX_POLICY_LAG,
+            **served["shared"],
+            **own["shared"],
+        },
         producer={
             "group_size": 4,
-            "share": (_MAX_POLICY_LAG + 1) * GROUPS_PER_STEP // options.num_each,
+            "share": of_producers // options.num_each,
             **own["producer"],
         },
+        generator={"serve": served["serve"]},
+        ingest=served["ingest"],
         trainer={
             "checkpoint_every": 4,
             # Groups whose rollouts were deleted hold their credit for so long.

@@ -13,6 +13,7 @@ from rollstream.local.redis import RedisServer
 from rollstream.process.settings.base import Stage, StageSettings
 from rollstream.schemas.errors import BrokenWorldError
 from tests.chaos.accounting import OutsideClient
+from tests.chaos.callers import Callers
 from tests.chaos.fleet import Fleet, Member
 from tests.chaos.generators import Generators
 
@@ -49,6 +50,7 @@ class World:
     cluster: KafkaCluster
     redis: RedisServer
     generators: Generators
+    callers: Callers
     pace: Pace
     away: set[str] = field(default_factory=set)
     """Servers that do not run."""
