@@ -15,7 +15,7 @@ PARTS: Final = ("schemas", "services", "producers", "trainer")
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 400,
+    "services/rollstream/agents": 450,  # which prompts of clients can be posed
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
     "services/rollstream/bus": 3_000,
     "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows

@@ -20,7 +20,7 @@ from rollstream.process.settings.base import KafkaSettings
 from rollstream.process.stop import Stop
 from rollstream.producers.loop import Producer
 from rollstream.producers.settings import ProducerSettings
-from rollstream.producers.sources.build import build_source, sampling_of
+from rollstream.producers.sources.build import opened_source, sampling_of
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import RollstreamError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
@@ -103,7 +103,7 @@ class RunningProducer:
 
     def __init__(self, settings: ProducerSettings) -> None:
         self._stop = Stop()
-        self._producer = Producer(settings, build_source(settings), sampling=sampling_of(settings), health=Health())
+        self._settings = settings
         self.error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -121,8 +121,10 @@ class RunningProducer:
         self.wait()
 
     def _run(self) -> None:
+        settings = self._settings
         try:
-            self._producer.run(self._stop)
+            with opened_source(settings) as source:
+                Producer(settings, source, sampling=sampling_of(settings), health=Health()).run(self._stop)
         except RollstreamError as error:
             self.error = error
 

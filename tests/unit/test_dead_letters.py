@@ -132,6 +132,7 @@ def test_each_stage_writes_letters_only_of_topics_that_its_group_may_replay() ->
         "scorers": {"rollouts", "eval-rollouts", "serve-rollouts"},
         "trainer": {"scored"},
         "feedback": {"feedback", "serve-scored"},
+        "ingest": {"ingest-prompts"},
     }
 
 

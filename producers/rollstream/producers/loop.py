@@ -29,6 +29,8 @@ What happens when …
     If a rollback goes back further than is remembered, the credit is made again from the whole of `prompts` and
     `ledger`.
   … nothing can be learned of its groups, since so many in a row have no spread: it ends with 78 and a report.
+  … its source is what clients gave to `rollstream ingest`: it poses them in the order in which they came, and waits for
+    more. A record that is no prompt to be posed becomes a dead letter (`sources/ingest.py`).
   … it has a curriculum: each pass over the source poses what `curriculum.py` chooses. What a pass chooses is noted
     before it begins, so that a later process goes on in it.
   … the broker takes no more records: the process ends, non-zero.
@@ -59,7 +61,7 @@ from rollstream.producers.numbering import group_of_row, prompt_of_row
 from rollstream.producers.posed_rows import PosedRows
 from rollstream.producers.settings import ProducerSettings, idle_engine_warning
 from rollstream.producers.shares import reported
-from rollstream.producers.sources.build import build_source, sampling_of
+from rollstream.producers.sources.build import opened_source, sampling_of
 from rollstream.producers.sources.protocol import Source
 from rollstream.producers.standing import Standing, published
 from rollstream.schemas.errors import ConfigurationError, EncodeError, InconsistentLedgerError
@@ -213,7 +215,9 @@ class Producer:
         while not stop.is_asked:
             self.health.heartbeat("loop", max_age_seconds=2 * DELIVERY_TIMEOUT_SECONDS + 60)
             batch = [] if is_exhausted else list(islice(prompts, self._room))
-            if not batch and self._room > 0 and not is_exhausted:
+            if not batch and self._room > 0 and self._grows:
+                prompts = self._new_prompts()
+            elif not batch and self._room > 0 and not is_exhausted:
                 is_exhausted = not self._rows.begin_next_pass()
                 if not is_exhausted:
                     # Before anything of a pass is submitted it is noted what it poses, so that a later process knows.
@@ -239,6 +243,11 @@ class Producer:
     @property
     def _needs_credit(self) -> bool:
         return self.settings.purpose == "train"
+
+    @property
+    def _grows(self) -> bool:
+        """Whether the source gets more rows while it is read."""
+        return self.settings.source == "ingest"
 
     @property
     def _room(self) -> int:
@@ -314,7 +323,7 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
             if settings.source == "feedback":
                 run_feedback(settings, stop, health=health, tracing=tracing)
                 return
-            source, sampling = build_source(settings), sampling_of(settings)
-            Producer(settings, source, sampling=sampling, health=health, tracing=tracing).run(stop)
+            with opened_source(settings) as source:
+                Producer(settings, source, sampling=sampling_of(settings), health=health, tracing=tracing).run(stop)
     finally:
         health.close()

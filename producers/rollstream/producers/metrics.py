@@ -18,6 +18,11 @@ GHOSTS = Counter(
     "rollstream_producer_ghost_groups_total",
     "Open groups in this producer's record that nobody submitted; they use no credit",
 )
+INGESTED = Counter(
+    "rollstream_producer_ingested_prompts_total",
+    "Records of ingest-prompts, by what became of them: posed, a repeat of another, or a dead letter",
+    ["outcome"],
+)
 FLAT = Gauge("rollstream_producer_flat_groups", "Own groups without spread since the last one that trained")
 POOL_TASKS = Gauge("rollstream_producer_pool_tasks", "Tasks in each pool of the curriculum", ["pool"])
 POOL_PROMPTS = Counter(

@@ -125,6 +125,8 @@ def numbered_rows(source: Source, first: RowPlace, *, stop_before: int | None) -
     place = first
     while True:
         for row in source.rows(epoch, start):
+            if source.num_rows is None:
+                place = replace(place, position=row.row)
             if stop_before is not None and place.position >= stop_before:
                 return
             yield NumberedRow(place=place, epoch=epoch, row=row)
@@ -163,6 +165,10 @@ def prompt_of_row(
     """
     row = numbered.row
     group = group_of_row(numbered, settings.run)
+    source = PromptSource(dataset=dataset, row=row.row, epoch=numbered.epoch)
+    if row.whole is not None:
+        posed = {"source": source, "producer": settings.name, "sequence": numbered.place.sequence}
+        return row.whole.model_copy(update={**posed, "submitted_at": utc_now()})
     prompt = PromptSubmitted(
         prompt_id=row.prompt_id,
         group_id=group,
@@ -175,7 +181,7 @@ def prompt_of_row(
         group_size=settings.group_size,
         agent=settings.agent,
         metadata=row.metadata,
-        source=PromptSource(dataset=dataset, row=row.row, epoch=numbered.epoch),
+        source=source,
         producer=settings.name,
         sequence=numbered.place.sequence,
         submitted_at=utc_now(),

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from rollstream.producers.numbering import read_mark
+from rollstream.producers.sources.identity import INGESTED
 from rollstream.schemas.producer import ProducerProgress
 
 CLOCKS_DIFFER: Final = timedelta(minutes=10)
@@ -20,11 +21,12 @@ _MOST_EMPTY_PASSES: Final = 1000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEnds:
     """The next offset of each partition of `ledger`, and of `prompts` or `serve-prompts`, whichever is further, after
-    the record was read.
+    the record was read. `ingested`: that of `ingest-prompts`; None where nobody poses what lies there.
     """
 
     prompts: Mapping[int, int]
     ledger: int
+    ingested: int | None = None
 
     @property
     def num_prompts(self) -> int:
@@ -60,8 +62,12 @@ def _untrue_place(record: ProducerProgress, ends: LogEnds) -> str | None:
     if record.next_sequence > ends.num_prompts:
         return f"next_sequence {record.next_sequence}: only {ends.num_prompts} prompts were ever submitted"
     position = record.mark.partition("/")[0]
-    if position.isdecimal() and (len(position) > 20 or int(position) > record.next_sequence):
-        return f"mark {record.mark[:40]!r} is beyond next_sequence {record.next_sequence}"
+    # A position there is an offset, and not every record is a prompt that was posed.
+    ingested = ends.ingested if record.source.startswith(INGESTED) else None
+    most = record.next_sequence if ingested is None else ingested
+    if position.isdecimal() and (len(position) > 20 or int(position) > most):
+        what = "next_sequence" if ingested is None else "the end of ingest-prompts"
+        return f"mark {record.mark[:40]!r} is beyond {what} {most}"
     mark = read_mark(record.mark)
     if mark is not None and mark.of_pass is not None:
         epoch, first = mark.of_pass

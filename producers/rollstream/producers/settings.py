@@ -76,9 +76,10 @@ class ProducerSettings(StageSettings):
     name: str = Field(
         default="producer", min_length=1, description="Who submits; unique among the run's producers, kept for restarts"
     )
-    source: Literal["environment", "jsonl", "parquet", "feedback"] = Field(
+    source: Literal["environment", "jsonl", "parquet", "ingest", "feedback"] = Field(
         default="environment",
-        description="Where prompts come from; feedback: answers to clients, with the reward that their feedback gives",
+        description="Where prompts come from; ingest: from clients of `rollstream ingest`, who say of each how it is "
+        "sampled and scored; feedback: answers to clients, with the reward that their feedback gives",
     )
     environment: str = Field(
         default="", description="Environment whose rubric scores the samples; with source=environment also its tasks"
@@ -135,7 +136,9 @@ class ProducerSettings(StageSettings):
     def _fits_together(self) -> Self:
         if self.source == "environment" and not self.environment:
             raise ValueError("source=environment needs `environment`, e.g. environment = 'sort_digits'")
-        if self.source not in ("environment", "feedback") and self.path is None:
+        if self.source == "ingest":
+            self._fits_ingest()
+        elif self.source not in ("environment", "feedback") and self.path is None:
             raise ValueError(f"source={self.source} needs `path`, the file to read")
         if self.source == "feedback" and self.purpose != "train":
             raise ValueError("source=feedback is there for training: leave `purpose` out")
@@ -156,6 +159,13 @@ class ProducerSettings(StageSettings):
         """The share as groups of this producer's size: steps take `ones_per_group` groups of one for one group."""
         is_of_ones = self.group_size == 1 or self.source == "feedback"
         return min(MOST_OPEN_GROUPS, self.share * (self.ones_per_group if is_of_ones else 1))
+
+    def _fits_ingest(self) -> None:
+        given = [name for name in ("epochs", "num_prompts", "curriculum") if getattr(self, name) is not None]
+        given += [name for name in ("purpose", "group_size") if getattr(self, name) in ("serve", 1)]
+        if given:
+            named = ", ".join(given)
+            raise ValueError(f"source=ingest poses what clients give to train on, for ever: leave out {named}")
 
 
 def idle_engine_warning(settings: ProducerSettings) -> str | None:

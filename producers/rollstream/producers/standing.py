@@ -18,11 +18,12 @@ from rollstream.process.health import Health
 from rollstream.producers.claims import Claims
 from rollstream.producers.credit import Credit, CreditMark
 from rollstream.producers.plausible import LogEnds
+from rollstream.producers.sources.identity import INGESTED
 from rollstream.schemas.errors import InconsistentLedgerError
 from rollstream.schemas.ledger import EntryKind, LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.topics import LEDGER, PRODUCERS, PROMPTS, SERVE_PROMPTS, Topic
+from rollstream.schemas.topics import INGEST_PROMPTS, LEDGER, PRODUCERS, PROMPTS, SERVE_PROMPTS, Topic
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,7 +112,8 @@ class Standing:
         prompts: dict[int, int] = {}
         for (_, number), end in [*self._run.ends(PROMPTS).items(), *self._run.ends(SERVE_PROMPTS).items()]:
             prompts[number] = max(end, prompts.get(number, 0))
-        return LogEnds(prompts=prompts, ledger=sum(self._run.ends(LEDGER).values()))
+        ingested = sum(self._run.ends(INGEST_PROMPTS).values()) if self._source.startswith(INGESTED) else None
+        return LogEnds(prompts=prompts, ledger=sum(self._run.ends(LEDGER).values()), ingested=ingested)
 
     def _report_refused(self) -> None:
         if count := self.claims.num_refused:

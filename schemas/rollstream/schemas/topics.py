@@ -32,6 +32,8 @@ MAX_ROLLOUT_BYTES: Final = MAX_RECORD_BYTES - 2**16
 """Largest encoded rollout: any that can be read fits, without its tokens, into the record of its scoring."""
 MAX_PROMPT_BYTES: Final = MAX_RECORD_BYTES - 2**20
 """Largest encoded prompt: any that can be read fits into the record of a failed sample."""
+MAX_INGESTED_BYTES: Final = MAX_PROMPT_BYTES - 2**14
+"""Largest encoded prompt of a client: the producer that poses it adds names of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,7 @@ SERVE_SCORED: Final = Topic(
 # One partition: its offsets are the rows of the producer that poses them, in an order that a restart finds again.
 INGEST_PROMPTS: Final = Topic(
     name="ingest-prompts", record=PromptSubmitted, key="group_id", retention="time_and_size", single_partition=True,
-    max_bytes=MAX_PROMPT_BYTES, written_by="ingest", read_by="the producer that poses them",
+    max_bytes=MAX_INGESTED_BYTES, written_by="ingest", read_by="the producer that poses them",
     key_of=lambda prompt: prompt.group_id,
 )  # fmt: skip
 FEEDBACK: Final = Topic(

@@ -74,7 +74,7 @@ class SampleRunner:
         late = f"not done within {self.bounds.deadline_seconds} s"
         ends_at = time.monotonic() + self.bounds.deadline_seconds
         try:
-            _refuse_truncated_distribution(prompt)
+            refuse_truncated_distribution(prompt)
             with requests_end_at(ends_at):
                 async with asyncio.timeout(self.bounds.deadline_seconds + self.bounds.grace_seconds):
                     turns = await self._turns_with_retries(prompt, index, attempt_id)
@@ -173,7 +173,7 @@ def wanted_version(prompt: PromptSubmitted) -> int | None:
     return prompt.weight_version if prompt.purpose is Purpose.EVALUATE else None
 
 
-def _refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
+def refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
     """Fail training samples of another distribution than the policy's at the prompt's temperature, e.g. of top_k."""
     sampling = prompt.sampling
     if prompt.purpose is not Purpose.TRAIN:

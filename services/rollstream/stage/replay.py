@@ -24,6 +24,7 @@ from rollstream.schemas.topics import (
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
     FEEDBACK,
+    INGEST_PROMPTS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
@@ -51,6 +52,7 @@ READ_BY: Final[Mapping[str, tuple[Topic[Any], ...]]] = {
     "scorers": (ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS),
     "trainer": (SCORED,),
     "feedback": (FEEDBACK, SERVE_SCORED),
+    "ingest": (INGEST_PROMPTS,),
 }
 """Whose messages each consumer group of a run puts into dead-letters; producers have the name of one for that."""
 # Longer than the publisher's own bound, whose error says more.

@@ -1,5 +1,8 @@
 """Makes the environment, the source and the sampling that the settings name."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from rollstream.agents.load import refuse_unknown_agent
 from rollstream.environments.load import load_environment, refuse_unknown_environment
 from rollstream.environments.protocol import Environment
@@ -26,8 +29,23 @@ def sampling_of(settings: ProducerSettings) -> Sampling:
     return environment_of(settings).sampling
 
 
+@contextmanager
+def opened_source(settings: ProducerSettings) -> Iterator[Source]:
+    """The source during the block. Raises `ConfigurationError` as `build_source` does, `BrokerError`."""
+    if settings.source != "ingest":
+        yield build_source(settings)
+        return
+    # Imports the client of Kafka, which only this source needs.
+    from rollstream.producers.sources.ingest import IngestSource
+
+    with IngestSource(settings) as source:
+        yield source
+
+
 def build_source(settings: ProducerSettings) -> Source:
-    """Open the source; raises `ConfigurationError` that says what is wrong with the file, the environment or the agent.
+    """Open a source of files or of an environment.
+
+    Raises `ConfigurationError` that says what is wrong with the file, the environment or the agent.
 
     Prompts that name an unknown environment or agent would all fail.
     """

@@ -14,6 +14,8 @@ from rollstream.process.files import sha256_of
 from rollstream.rows.row import shown_identity
 
 _DIGITS: Final = 12
+INGESTED: Final = "topic ingest-prompts/"
+"""Before the id of the topic, in the data set of prompts that clients gave. No file and no environment is called so."""
 
 
 def file_identity(path: Path) -> str:

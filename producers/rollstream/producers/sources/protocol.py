@@ -5,14 +5,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rollstream.schemas.prompt import Message
+from rollstream.schemas.prompt import Message, PromptSubmitted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptRow:
     """One task of a source. `prompt_id` is unique within the run: it begins with the source.
 
-    `own_id`: the task's own, which another source may have too; None if it has none.
+    `own_id`: the task's own, which another source may have too; None if it has none. `whole`: the prompt as a client
+    made it, with an environment, sampling, group_size and agent of its own; None: these are as the settings say.
     """
 
     prompt_id: str
@@ -22,6 +23,7 @@ class PromptRow:
     tools: tuple[str, ...] = ()
     metadata: dict[str, str] = field(default_factory=dict)
     own_id: str | None = None
+    whole: PromptSubmitted | None = None
 
     @property
     def task(self) -> str:
@@ -46,5 +48,8 @@ class Source(Protocol):
         ...
 
     def rows(self, epoch: int, start: int) -> Iterator[PromptRow]:
-        """The rows of the epoch in its order, from position `start`; raises `ConfigurationError` for a bad row."""
+        """The rows of the epoch in its order, from position `start`; raises `ConfigurationError` for a bad row.
+
+        The position of a row of an endless source is its number, and some numbers may have no row.
+        """
         ...
