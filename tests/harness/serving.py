@@ -95,6 +95,11 @@ async def close(engine: Engine) -> None:
     await _ENDPOINTS.pop().server.close()
 
 
+async def load(engine: Engine, weight_version: int, path: Path) -> None:
+    """Load a version while nothing runs."""
+    await engine.load_weights(weight_version, path)
+
+
 async def update_until(engine: Engine, versions: Sequence[tuple[int, Path]], every_seconds: float, num: int) -> int:
     """Load `num` versions, one after another, from these; returns the number of the last."""
     for count in range(num):

@@ -40,9 +40,10 @@ _TEXTS: Final = ("text", "thinking", "refusal")
 def refused(body: Body) -> str | None:
     """Why this server does not answer a call with this body; None if nothing speaks against it."""
     for name, instead in _REFUSED.items():
-        if body.get(name):
+        # 0 asks for logprobs too, but for no priority.
+        if body.get(name) or (name == "prompt_logprobs" and _asks_logprobs(body, name)):
             return f"{name} is not supported: {instead}"
-    if body.get("echo") and body.get("logprobs") not in (None, False):
+    if body.get("echo") and _asks_logprobs(body, "logprobs"):
         return "echo with logprobs is not supported: it needs logprobs of the prompt; leave out one of them"
     if (found := _kinds(body) - {""}) and (kind := next((one for one in found if _is_no_text(one)), None)):
         return f"content of the type {kind[:32]!r} is not supported: the model reads text alone"
@@ -77,6 +78,10 @@ def named(body: Body, *names: str) -> str:
         if isinstance(found, str) and found:
             return found
     return ""
+
+
+def _asks_logprobs(body: Body, name: str) -> bool:
+    return body.get(name) is not None and body.get(name) is not False
 
 
 def _kinds(body: Body) -> set[str]:
