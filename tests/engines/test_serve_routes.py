@@ -223,3 +223,37 @@ def test_an_answer_whose_client_leaves_is_recorded_as_far_as_it_came(served: Ser
     (choice,) = call.choices
     assert (call.response_id, choice.finish_reason) == (chunk.id, FinishReason.ABORT)
     assert 1 <= len(choice.token_ids) < 300
+
+
+@pytest.mark.parametrize("at", [(True, False), (False, True)])
+def test_a_full_spool_is_a_503_with_retry_after_on_vllms_routes_too(served: Served, at: tuple[bool, bool]) -> None:
+    served.host.run(serving.fill_spool, *at)
+    with pytest.raises(openai.InternalServerError) as refusal:
+        served.openai.chat.completions.create(model=serving.MODEL, messages=ASKED, max_tokens=5)
+    with pytest.raises(anthropic.APIStatusError) as other:
+        served.anthropic.messages.create(model=serving.MODEL, messages=ASKED, max_tokens=5)
+    served.host.run(serving.fill_spool, False, False)
+    assert [one.value.status_code for one in (refusal, other)] == [503, 503]
+    assert [one.value.response.headers["retry-after"] for one in (refusal, other)] == ["1", "1"]
+    assert served.records() == []
+
+
+def test_two_tenants_with_one_request_id_have_answers_and_records_of_their_own(served: Served) -> None:
+    """vLLM takes its ids from this header; so the one that leaves would end the other's answer."""
+    asked = {
+        "model": serving.MODEL,
+        "messages": ASKED,
+        "extra_headers": {"X-Request-Id": "mine"},
+        "extra_body": {"ignore_eos": True},
+        "stream": True,
+        "max_tokens": 200,
+    }
+    leaving = served.openai.chat.completions.create(**asked)
+    staying = served.openai.with_options(api_key=serving.OTHER_KEY).chat.completions.create(**asked)
+    next(leaving)
+    leaving.close()
+    chunks = list(staying)
+    calls = {call.caller.name: call for call in served.records()}
+    assert calls["other"].response_id == chunks[0].id != calls["web"].response_id
+    assert [choice.finish_reason for choice in calls["other"].choices] == [FinishReason.LENGTH]
+    assert len(calls["other"].choices[0].token_ids) == 200

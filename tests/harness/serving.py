@@ -1,8 +1,8 @@
 """A serving endpoint over the engine of an `EngineHost`, in the engine's process: what tests ask of it by scenarios."""
 
 import asyncio
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,15 @@ class ListRecorder:
 
     calls: list[ServedCall] = field(default_factory=list)
     is_full: bool = False
+    is_full_at_end: bool = False
 
     def refuse_if_full(self) -> None:
         if self.is_full:
             raise SpoolFullError("the spool of this test is full")
 
     async def keep(self, call: ServedCall) -> None:
+        if self.is_full_at_end:
+            raise SpoolFullError("the spool of this test has become full")
         self.calls.append(call)
 
 
@@ -85,9 +88,10 @@ async def recorded(engine: Engine) -> Sequence[ServedCall]:
     return calls
 
 
-async def fill_spool(engine: Engine, is_full: bool) -> None:
-    """Let the recorder take no answer, or take them again."""
-    _ENDPOINTS[-1].recorder.is_full = is_full
+async def fill_spool(engine: Engine, begin: bool, end: bool) -> None:
+    """Whether the recorder refuses when calls begin, and when they end."""
+    _ENDPOINTS[-1].recorder.is_full = begin
+    _ENDPOINTS[-1].recorder.is_full_at_end = end
 
 
 async def close(engine: Engine) -> None:
@@ -100,11 +104,12 @@ async def load(engine: Engine, weight_version: int, path: Path) -> None:
     await engine.load_weights(weight_version, path)
 
 
-async def update_until(engine: Engine, versions: Sequence[tuple[int, Path]], every_seconds: float, num: int) -> int:
-    """Load `num` versions, one after another, from these; returns the number of the last."""
-    for count in range(num):
-        number, path = versions[count % len(versions)]
-        await engine.load_weights(number + count, path)
-        with suppress(TimeoutError):
-            await asyncio.sleep(every_seconds)
-    return number + count
+async def update(engine: Engine, first: int, paths: Sequence[Path], every_seconds: float, seconds: float) -> int:
+    """Load a version each `every_seconds`, numbered from `first`, of these in turn; returns how many were loaded."""
+    ends_at = time.monotonic() + seconds
+    count = 0
+    while time.monotonic() < ends_at:
+        await engine.load_weights(first + count, paths[count % len(paths)])
+        count += 1
+        await asyncio.sleep(every_seconds)
+    return count

@@ -151,14 +151,15 @@ def test_there_are_no_routes_but_the_declared_ones(tmp_path: Path) -> None:
     run(scenario, tmp_path)
 
 
-def test_a_full_spool_answers_503_before_anything_is_sampled(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("begin", "end"), [(True, False), (False, True)])
+def test_a_full_spool_answers_503_when_a_call_begins_and_when_it_ends(tmp_path: Path, begin: bool, end: bool) -> None:
     async def scenario(endpoint: Plain) -> None:
-        await serving.fill_spool(endpoint.engine, True)
+        await serving.fill_spool(endpoint.engine, begin, end)
         with pytest.raises(openai.InternalServerError) as refusal:
             await endpoint.ask()
         assert (refusal.value.status_code, refusal.value.response.headers["retry-after"]) == (503, "1")
         assert await endpoint.records() == []
-        await serving.fill_spool(endpoint.engine, False)
+        await serving.fill_spool(endpoint.engine, False, False)
         await endpoint.ask()
         assert len(await endpoint.records()) == 1
 

@@ -25,6 +25,7 @@ from rollstream.generator.serve.call import CALLER, Caller, Recorder, ServedCall
 from rollstream.generator.serve.lane import ServingLane
 from rollstream.generator.serve.metrics import TAKEN_BACK, TIME_PER_TOKEN, TIME_TO_FIRST_TOKEN
 from rollstream.generator.serve.sampled import as_used, is_plain, made_plain, others
+from rollstream.schemas.errors import SpoolFullError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 
@@ -227,7 +228,7 @@ class _Call:
     def _tell(self, error: Exception) -> None:
         if self._has_left:
             _LOG.warning("an answer ended after its client had left: %s", type(error).__name__)
-        self.outputs.put_nowait(error)
+        self.outputs.put_nowait(_retryable(error) if isinstance(error, SpoolFullError) else error)
 
 
 class _Choice:
@@ -266,6 +267,14 @@ class _Choice:
         )
         if len(self.token_ids) > 1:
             TIME_PER_TOKEN.observe((time.monotonic() - self._first_at) / (len(self.token_ids) - 1))
+
+
+def _retryable(error: SpoolFullError) -> Exception:
+    """The same for vLLM's routes, which answer it with 503."""
+    from vllm.exceptions import RetryableRequestError
+
+    retryable: Exception = RetryableRequestError(f"the answer can't be recorded now, so it is not given: {error}")
+    return retryable
 
 
 def _params_of(params: Any, number: int) -> Any:
