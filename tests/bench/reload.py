@@ -13,7 +13,8 @@ import click
 import numpy as np
 
 from rollstream.engines.protocol import Engine, GenerationRequest
-from rollstream.engines.vllm.engine import VllmEngine, _sampling_params
+from rollstream.engines.vllm.answers import sampling_params
+from rollstream.engines.vllm.engine import VllmEngine
 from rollstream.schemas.prompt import Sampling
 from tests.bench.live_engine import SHAPES, DirectLoad, Shape, started_engine, take_engine_cores, write_model
 from tests.bench.pairs import count_option, scratch, tell
@@ -108,7 +109,7 @@ def _tokens(engine: VllmEngine, request: GenerationRequest) -> AsyncIterator[Any
     from vllm.inputs.engine import tokens_input
     from vllm.sampling_params import RequestOutputKind
 
-    params = _sampling_params(request)
+    params = sampling_params(request)
     params.output_kind = RequestOutputKind.DELTA
     prompt = tokens_input(request.prompt_token_ids.tolist(), cache_salt=str(engine._weight_version))
     outputs: AsyncIterator[Any] = engine._running().generate(prompt, params, request.request_id)

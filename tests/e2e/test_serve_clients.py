@@ -18,8 +18,6 @@ from tests.harness.running import Run, a_run
 from tests.harness.serving_runs import MODEL, ServingGenerator, until_recorded
 from tests.harness.teacher_forcing import forced_logprobs
 
-pytestmark = pytest.mark.usefixtures("forks")
-
 ASKED = [{"role": "user", "content": "52910="}]
 VERSION = 3
 _START_SECONDS = 180.0
@@ -36,7 +34,8 @@ def serving(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[ServingGe
         run.tables["generator.engine"] = {"model_path": model, "max_num_seqs": 16, "enforce_eager": True}
         run.tables["generator.serve"] = {"enabled": True, "port": port, "spool": run.directory / "spool"}
         generator = ServingGenerator(run=run, port=port, health_port=health_port)
-        generator.start()
+        # Not forked as other stages of tests: vLLM has processes of its own, which a daemon may not have.
+        generator.process = run.start_as_people_do("generator")
         generator.until_ready(_START_SECONDS)
         yield generator
 

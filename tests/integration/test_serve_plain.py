@@ -190,3 +190,16 @@ def test_a_client_that_leaves_ends_its_call_or_not_as_the_settings_say(
         assert len(await endpoint.records()) == num_records
 
     run(scenario, tmp_path, token_seconds=0.05, when_client_leaves=when_client_leaves)
+
+
+def test_a_call_that_takes_too_long_ends_as_cut_off_or_as_503_if_it_only_waited(tmp_path: Path) -> None:
+    async def scenario(endpoint: Plain) -> None:
+        long = "1" * 100 + "="
+        asked = {"messages": [{"role": "user", "content": long}], "max_tokens": 100}
+        answers = await asyncio.gather(*(endpoint.ask(**asked) for _ in range(4)), return_exceptions=True)
+        refused = [one for one in answers if isinstance(one, openai.InternalServerError)]
+        reasons = [one.choices[0].finish_reason for one in answers if not isinstance(one, BaseException)]
+        assert (reasons, [one.status_code for one in refused]) == (["length"] * 2, [503] * 2)
+        assert len(await endpoint.records()) == 2
+
+    run(scenario, tmp_path, token_seconds=0.05, answer_seconds=0.5)

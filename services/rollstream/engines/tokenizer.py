@@ -125,22 +125,20 @@ class ChatTokenizer:
         return text
 
 
-def refuse_control_tokens(messages: Sequence[Message], tools: Sequence[str]) -> None:
-    """Raise `ValueError` if they hold what begins or ends a turn for a server that tokenizes texts by itself.
+def control_token_in(messages: Sequence[Message], tools: Sequence[str]) -> str | None:
+    """What begins or ends a turn in them, for a server that tokenizes texts by itself; None if nothing does.
 
     Such a server reads it as a control token, whoever wrote it. It does not tell which tokens those are, so this is
-    about the common families: ChatML, Qwen, Llama 3, DeepSeek, Mistral, Gemma.
+    about the common families: ChatML, Qwen, Llama 3, DeepSeek, Mistral, Gemma. Raises `ValueError` if a tool is nested
+    too deep.
     """
     try:
         said = [[as_chat(message) for message in messages], [json.loads(tool) for tool in tools]]
         text = json.dumps(said, ensure_ascii=False)
     except RecursionError as error:
         raise ValueError("a tool is nested too deep") from error
-    if found := _SHAPES.search(text):
-        raise ValueError(
-            f"{found[0]!r} is a control token for many models, and a server that gets text would read it as one: "
-            "set http.tokenizer_path, with which prompts are sent as token ids, or take it out of the prompt"
-        )
+    found = _SHAPES.search(text)
+    return found[0] if found else None
 
 
 def as_chat(message: Message) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from rollstream.engines.http.settings import HttpSettings
 from rollstream.engines.protocol import GenerationRequest
-from rollstream.engines.tokenizer import as_chat, refuse_control_tokens
+from rollstream.engines.tokenizer import as_chat, control_token_in
 from rollstream.schemas.prompt import Message
 
 CHAT: Final = "/v1/chat/completions"
@@ -22,7 +22,11 @@ _NOTHING_ELSE: Final = {
 
 def refuse_unfit(messages: Sequence[Message], tools: Sequence[str], settings: HttpSettings) -> None:
     """Raise `ValueError` for messages and tools that the route can't take as they are."""
-    refuse_control_tokens(messages, tools)
+    if (found := control_token_in(messages, tools)) is not None:
+        raise ValueError(
+            f"{found!r} is a control token for many models, and a server that gets text would read it as one: set "
+            "http.tokenizer_path, with which prompts are sent as token ids, or take it out of the prompt"
+        )
     for tool in tools:
         if not isinstance(json.loads(tool), dict):
             raise ValueError("a tool is no JSON object")

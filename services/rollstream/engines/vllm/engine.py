@@ -18,7 +18,7 @@ Clients of the generator are answered by the same vLLM, through `stream`, which 
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.bounds import refuse_impossible
-from rollstream.engines.deadline import before_the_end, is_over, nothing_sampled
+from rollstream.engines.deadline import before_the_end
 from rollstream.engines.model_directory import (
     Shapes,
     longest_sequence,
@@ -41,17 +41,16 @@ from rollstream.engines.protocol import Generation, GenerationRequest, LoadRepor
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.engines.vllm import setup as vllm_setup
+from rollstream.engines.vllm.answers import StreamRequest, checked, cut_if_late, generation_of, sampling_params
 from rollstream.engines.vllm.temporary import VllmDirectory
 from rollstream.process.begun import listener
 from rollstream.process.heap import hide_loaded_objects
 from rollstream.process.parent import end_forks_with_this_process
 from rollstream.schemas.errors import EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
-from rollstream.schemas.rollout import FinishReason, WeightSpan
 
 _CLOSE_SECONDS = 5.0
 _ABORT_AGAIN_SECONDS = 0.1
-_FINISHED = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 class VllmEngine:
@@ -120,7 +119,9 @@ class VllmEngine:
             finally:
                 self._slots.release()
             token_ids = np.array(answer.token_ids, dtype=np.int32)
-            return _generation(answer, token_ids, answer.text if request.sampling.stop else self.detokenize(token_ids))
+            return generation_of(
+                answer, token_ids, answer.text if request.sampling.stop else self.detokenize(token_ids)
+            )
         finally:
             self._taken_back.discard(request.request_id)
             self.in_flight -= 1
@@ -136,50 +137,46 @@ class VllmEngine:
             listener()(self._weight_version)
             prompt = tokens_input(request.prompt_token_ids.tolist(), cache_salt=salt)
             with _as_engine_errors(), self._ended_in_time(request):
-                outputs = self._running().generate(prompt, _sampling_params(request), request.request_id)
+                outputs = self._running().generate(prompt, sampling_params(request), request.request_id)
                 answer = [output async for output in outputs][-1].outputs[0]
             if not self._is_overtaken(request.request_id, answer, salt):
-                return _checked(answer, request)
+                return checked(answer, request)
 
     @property
     def llm(self) -> Any:
         """vLLM's AsyncLLM, whose own `generate` must not be called: it passes no gate. Raises `EngineDeadError`."""
         return self._running()
 
-    async def stream(
-        self,
-        prompt: Mapping[str, Any],
-        params: Any,
-        request_id: str,
-        *,
-        tenant: str,
-        on_taken_back: Callable[[], None],
-        **reasoning: Any,
-    ) -> AsyncGenerator[Any, None]:
-        """vLLM's outputs of one sequence (`params.n` is 1) as they come. Its caller has a place for it already.
+    async def stream(self, request: StreamRequest) -> AsyncGenerator[Any, None]:
+        """vLLM's outputs of one sequence as they come. Its caller has a place for it already.
 
-        Like `_answered` it asks again if an update comes before the first token; nothing was given out then. No prompt
-        is read from what another tenant left in the cache, since that would tell by its time who asked what.
-        `reasoning`: what vLLM's routes know of the answer's parts. Raises vLLM's own errors, which its routes expect.
+        Like `_answered` it asks again if an update comes before the first token; nothing was given out then. Raises
+        vLLM's own errors, which its routes expect; `EngineLateError` if there is no token by the deadline.
         """
         self.in_flight += 1
         try:
             while True:
-                await self._is_open.wait()
-                version = str(self._weight_version)
-                salted = {**prompt, "cache_salt": f"{version}/{tenant}"}
-                is_first = True
-                async with aclosing(self._running().generate(salted, params, request_id, **reasoning)) as outputs:
-                    async for output in outputs:
-                        if is_first and self._is_overtaken(request_id, output.outputs[0], version):
-                            on_taken_back()
-                            break
-                        is_first = False
-                        yield output
-                    else:
-                        return
+                async with before_the_end(request.ends_at):
+                    await self._is_open.wait()
+                version, num_tokens, is_first = str(self._weight_version), 0, True
+                outputs = self._running().generate(
+                    request.prompt_of(version), request.params, request.request_id, **request.reasoning
+                )
+                with self._ended_in_time(request):
+                    async with aclosing(outputs):
+                        async for output in outputs:
+                            (sampled,) = output.outputs
+                            if is_first and self._is_overtaken(request.request_id, sampled, version):
+                                request.on_taken_back()
+                                break
+                            is_first = False
+                            num_tokens += len(sampled.token_ids)
+                            cut_if_late(sampled, request.ends_at, num_tokens)
+                            yield output
+                        else:
+                            return
         finally:
-            self._taken_back.discard(request_id)
+            self._taken_back.discard(request.request_id)
             self.in_flight -= 1
 
     def require_alive(self) -> None:
@@ -197,7 +194,7 @@ class VllmEngine:
                 await asyncio.sleep(_ABORT_AGAIN_SECONDS)
 
     @contextmanager
-    def _ended_in_time(self, request: GenerationRequest) -> Iterator[None]:
+    def _ended_in_time(self, request: GenerationRequest | StreamRequest) -> Iterator[None]:
         """Inside the block vLLM ends the request at its deadline, and gives what it has sampled."""
         if request.ends_at is None:
             yield
@@ -332,48 +329,3 @@ def _vllm_errors() -> tuple[type[Exception], type[Exception]]:
     from vllm.v1.engine.exceptions import EngineDeadError as VllmDeadError
 
     return VllmDeadError, VLLMError
-
-
-def _sampling_params(request: GenerationRequest) -> Any:
-    from vllm.sampling_params import RequestOutputKind, SamplingParams
-
-    return SamplingParams(
-        temperature=request.sampling.temperature,
-        top_p=request.sampling.top_p,
-        top_k=request.sampling.top_k,
-        stop=list(request.sampling.stop),
-        max_tokens=request.max_tokens,
-        seed=request.seed,
-        # 0: of the sampled token only, not of others beside it.
-        logprobs=0,
-        flat_logprobs=True,
-        # Only stop texts need it: detokenizing each token and each logprob's token takes a sixth of the thread's time.
-        detokenize=bool(request.sampling.stop),
-        output_kind=RequestOutputKind.FINAL_ONLY,
-        # vLLM then copies the object, but not what lies in it: nobody else has it, and a deep copy takes 50 us.
-        skip_clone=True,
-    )
-
-
-def _checked(answer: Any, request: GenerationRequest) -> Any:
-    is_late = answer.finish_reason == "abort" and is_over(request.ends_at)
-    if is_late and not answer.token_ids:
-        raise nothing_sampled()
-    if (answer.finish_reason not in _FINISHED and not is_late) or answer.weight_versions is None:
-        raise EngineError(f"vLLM ended the request with {answer.finish_reason!r}, spans {answer.weight_versions}")
-    return answer
-
-
-def _generation(answer: Any, token_ids: NDArray[np.int32], text: str) -> Generation:
-    logprobs = answer.logprobs
-    return Generation(
-        token_ids=token_ids,
-        behavior_logprobs=np.array([logprobs.logprobs[start] for start in logprobs.start_indices], dtype=np.float32),
-        weight_spans=tuple(
-            WeightSpan(weight_version=int(span.version), start=span.start, end=span.end)
-            for span in answer.weight_versions
-            if span.end > span.start
-        ),
-        finish_reason=_FINISHED.get(answer.finish_reason, FinishReason.LENGTH),
-        text=text,
-    )

@@ -40,18 +40,30 @@ async def build_app(engine: Engine, settings: GeneratorSettings, recorder: Recor
         from rollstream.generator.serve.vllm import vllm_routes
 
         assert isinstance(engine, VllmEngine)
-        serving = Serving(engine=engine, lane=lane, recorder=recorder, when_client_leaves=serve.when_client_leaves)
+        serving = Serving(
+            engine=engine,
+            lane=lane,
+            recorder=recorder,
+            when_client_leaves=serve.when_client_leaves,
+            answer_seconds=serve.answer_seconds,
+        )
         recording = RecordingEngine(serving)
         routes = cast(ASGI3Application, await vllm_routes(recording, serve, settings.engine, name))
         settled, require_engine = recording.settled, engine.require_alive
     else:
         from rollstream.generator.serve.plain_route import PlainRoutes
 
-        plain = PlainRoutes(engine, lane, recorder, name, when_client_leaves=serve.when_client_leaves)
+        plain = PlainRoutes(engine, lane, recorder, serve, name)
         routes, settled = plain, plain.settled
 
         def require_engine() -> None:
             """Those that can die say so when a prompt is asked."""
 
-    layer = CallLayer(routes, lane=lane, recorder=recorder, subject_secret=serve.subject_secret)
+    layer = CallLayer(
+        routes,
+        lane=lane,
+        recorder=recorder,
+        subject_secret=serve.subject_secret,
+        reads_control_tokens=settings.engine.kind == "vllm",
+    )
     return Application(app=layer, settled=settled, require_engine=require_engine)

@@ -7,6 +7,7 @@ the headers `x-session-id` and `x-subject`; the path, `/s/SESSION/v1/…`, for c
 
 import hmac
 import json
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
@@ -22,6 +23,7 @@ from uvicorn._types import (
     Scope,
 )
 
+from rollstream.engines.tokenizer import control_token_in
 from rollstream.generator.serve.call import CALLER, Caller, Recorder
 from rollstream.generator.serve.lane import ServingLane
 from rollstream.generator.serve.said import (
@@ -38,6 +40,7 @@ from rollstream.generator.serve.said import (
 from rollstream.http.middleware import client_of, json_of
 from rollstream.http.refusals import error_content
 from rollstream.schemas.errors import SpoolFullError
+from rollstream.schemas.prompt import Message
 
 MODELS: Final = "/v1/models"
 COUNT_TOKENS: Final = "/v1/messages/count_tokens"
@@ -55,9 +58,17 @@ class CallLayer:
     """An ASGI application: `routes` behind this layer. It stands in the guard of `rollstream.http`, which it needs."""
 
     def __init__(
-        self, routes: ASGI3Application, *, lane: ServingLane, recorder: Recorder, subject_secret: SecretStr | None
+        self,
+        routes: ASGI3Application,
+        *,
+        lane: ServingLane,
+        recorder: Recorder,
+        subject_secret: SecretStr | None,
+        reads_control_tokens: bool,
     ) -> None:
+        """`reads_control_tokens`: `routes` take a control token for one also where a message's text holds it."""
         self._routes = routes
+        self._reads_control_tokens = reads_control_tokens
         self._lane = lane
         self._recorder = recorder
         self._secret = subject_secret
@@ -114,14 +125,17 @@ class CallLayer:
         for what, found in (("session", session), ("subject", subject)):
             if len(found) > MAX_ID_CHARACTERS or not found.isprintable():
                 raise ValueError(f"the {what} has {len(found)} characters: at most {MAX_ID_CHARACTERS}, all printable")
+        messages, tools = messages_of(scope["path"], body), tools_of(body)
+        if self._reads_control_tokens and scope["path"] != COMPLETIONS:
+            _refuse_control_tokens(messages, tools)
         return Caller(
             name=name,
             key=key,
             route=scope["path"],
             session=session,
             subject=self._hidden(subject),
-            messages=messages_of(scope["path"], body),
-            tools=tools_of(body),
+            messages=messages,
+            tools=tools,
         )
 
     def _hidden(self, subject: str) -> str:
@@ -129,6 +143,15 @@ class CallLayer:
         if not subject or self._secret is None:
             return ""
         return hmac.digest(self._secret.get_secret_value().encode(), subject.encode(), "sha256").hex()
+
+
+def _refuse_control_tokens(messages: Sequence[Message], tools: Sequence[str]) -> None:
+    """Raise `ValueError` for a text that would end its turn, and forge another one."""
+    if (found := control_token_in(messages, tools)) is not None:
+        raise ValueError(
+            f"{found!r} is a control token for many models, which no text of a message may hold: take it out, or ask "
+            f"{COMPLETIONS}, where the whole prompt is yours"
+        )
 
 
 def _session_in(path: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rollstream.engines.deadline import before_the_end
 from rollstream.generator.serve.metrics import RUNNING, WAITING
 
 
@@ -24,11 +25,12 @@ class ServingLane:
         return self._places.locked() and self._num_waiting >= self._max_waiting
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Wait for a place, and hold it inside the block."""
+    async def place(self, ends_at: float) -> AsyncIterator[None]:
+        """Wait for a place, and hold it inside the block. Raises `EngineLateError` if none is free by then."""
         self._count_waiting(1)
         try:
-            await self._places.acquire()
+            async with before_the_end(ends_at):
+                await self._places.acquire()
         finally:
             self._count_waiting(-1)
         RUNNING.inc()

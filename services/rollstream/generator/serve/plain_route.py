@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -25,6 +25,7 @@ from rollstream.generator.serve.lane import ServingLane
 from rollstream.generator.serve.metrics import TIME_TO_FIRST_TOKEN
 from rollstream.generator.serve.plain_chat import ChatAnswer, ChatCall
 from rollstream.generator.serve.said import CHAT
+from rollstream.generator.serve.settings import ServeSettings
 from rollstream.http.middleware import json_of
 from rollstream.schemas.errors import EngineError, FailedSampleError, SpoolFullError
 from rollstream.schemas.prompt import Sampling
@@ -41,25 +42,21 @@ class _AskedChat:
     sampling: Sampling
     num_choices: int
     started_at: datetime
+    ends_at: float
 
 
 class PlainRoutes:
     """An ASGI application behind `CallLayer`."""
 
     def __init__(
-        self,
-        engine: Engine,
-        lane: ServingLane,
-        recorder: Recorder,
-        model: str,
-        *,
-        when_client_leaves: Literal["abort", "finish"],
+        self, engine: Engine, lane: ServingLane, recorder: Recorder, settings: ServeSettings, model: str
     ) -> None:
         self._engine = engine
         self._lane = lane
         self._recorder = recorder
         self._model = model
-        self._aborts = when_client_leaves == "abort"
+        self._aborts = settings.when_client_leaves == "abort"
+        self._answer_seconds = settings.answer_seconds
         self._answering: set[asyncio.Task[Any]] = set()
 
     async def settled(self) -> None:
@@ -109,6 +106,7 @@ class PlainRoutes:
             sampling=call.sampling(is_plain=_is_plain(caller), room=room),
             num_choices=call.n or 1,
             started_at=utc_now(),
+            ends_at=time.monotonic() + self._answer_seconds,
         )
 
     async def _unless_left(
@@ -140,7 +138,7 @@ class PlainRoutes:
 
     async def _choice(self, asked: _AskedChat, number: int) -> Generation:
         seed = asked.sampling.seed
-        async with self._lane.place():
+        async with self._lane.place(asked.ends_at):
             return await self._engine.generate(
                 GenerationRequest(
                     request_id=f"{asked.response_id}-{number}",
@@ -150,6 +148,7 @@ class PlainRoutes:
                     seed=None if seed is None else seed + number,
                     messages=asked.caller.messages,
                     tools=asked.caller.tools,
+                    ends_at=asked.ends_at,
                 )
             )
 

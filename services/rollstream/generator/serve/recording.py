@@ -20,12 +20,13 @@ from uuid import uuid4
 
 import numpy as np
 
+from rollstream.engines.vllm.answers import StreamRequest
 from rollstream.engines.vllm.engine import VllmEngine
 from rollstream.generator.serve.call import CALLER, Caller, Recorder, ServedCall, ServedChoice
 from rollstream.generator.serve.lane import ServingLane
 from rollstream.generator.serve.metrics import TAKEN_BACK, TIME_PER_TOKEN, TIME_TO_FIRST_TOKEN
 from rollstream.generator.serve.sampled import as_used, is_plain, made_plain, others
-from rollstream.schemas.errors import SpoolFullError
+from rollstream.schemas.errors import EngineLateError, SpoolFullError
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import FinishReason, WeightSpan
 
@@ -37,6 +38,7 @@ _FINISHED: Final = {
     "repetition": FinishReason.LENGTH,
     "abort": FinishReason.ABORT,
 }
+_RETRYABLE: Final = (SpoolFullError, EngineLateError)
 _COMPLETIONS: Final = "/v1/completions"
 _RESPONSES: Final = "/v1/responses"
 
@@ -49,6 +51,7 @@ class Serving:
     lane: ServingLane
     recorder: Recorder
     when_client_leaves: Literal["abort", "finish"]
+    answer_seconds: float
 
 
 class RecordingEngine:
@@ -181,17 +184,18 @@ class _Call:
             self._ending = asyncio.create_task(self._serving.engine.keep_aborting(asked))
 
     async def _read(self, choice: "_Choice") -> None:
-        async with self._serving.lane.place():
+        request = StreamRequest(
+            request_id=choice.request_id,
+            prompt=self._asked.prompt,
+            params=_params_of(self._asked.params, choice.number),
+            tenant=self._asked.caller.key.tenant,
+            ends_at=self._started + self._serving.answer_seconds,
+            on_taken_back=TAKEN_BACK.inc,
+            reasoning=self._reasoning,
+        )
+        async with self._serving.lane.place(request.ends_at):
             choice.is_asked = True
-            outputs = self._serving.engine.stream(
-                self._asked.prompt,
-                _params_of(self._asked.params, choice.number),
-                choice.request_id,
-                tenant=self._asked.caller.key.tenant,
-                on_taken_back=TAKEN_BACK.inc,
-                **self._reasoning,
-            )
-            async with aclosing(outputs):
+            async with aclosing(self._serving.engine.stream(request)) as outputs:
                 async for output in outputs:
                     self._note_first_token()
                     choice.add(output.outputs[0])
@@ -228,7 +232,7 @@ class _Call:
     def _tell(self, error: Exception) -> None:
         if self._has_left:
             _LOG.warning("an answer ended after its client had left: %s", type(error).__name__)
-        self.outputs.put_nowait(_retryable(error) if isinstance(error, SpoolFullError) else error)
+        self.outputs.put_nowait(_retryable(error) if isinstance(error, _RETRYABLE) else error)
 
 
 class _Choice:
@@ -269,11 +273,11 @@ class _Choice:
             TIME_PER_TOKEN.observe((time.monotonic() - self._first_at) / (len(self.token_ids) - 1))
 
 
-def _retryable(error: SpoolFullError) -> Exception:
+def _retryable(error: Exception) -> Exception:
     """The same for vLLM's routes, which answer it with 503."""
     from vllm.exceptions import RetryableRequestError
 
-    retryable: Exception = RetryableRequestError(f"the answer can't be recorded now, so it is not given: {error}")
+    retryable: Exception = RetryableRequestError(f"{error}: try again")
     return retryable
 
 

@@ -37,6 +37,13 @@ class ServeSettings(BaseModel):
         json_schema_extra={"unit": "calls"},
         description="Most calls that wait for the engine; above, the answer is 503 with Retry-After",
     )
+    answer_seconds: float = Field(
+        default=600.0,
+        gt=0,
+        le=86_400,
+        description="A call that is not answered by then ends, seconds, its wait included: with what it has so far as "
+        "cut off (`length`), or without any as 503",
+    )
     when_client_leaves: Literal["abort", "finish"] = Field(
         default="abort", description="What becomes of an answer whose client leaves; what it has so far is recorded"
     )
