@@ -20,7 +20,7 @@ ROOMS: Final = {
     "services/rollstream/bus": 3_000,
     "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
-    "services/rollstream/engines": 4_050,  # deadlines of requests, calls of clients
+    "services/rollstream/engines": 4_100,  # deadlines of requests, calls of clients
     "services/rollstream/environments": 3_300,
     "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,

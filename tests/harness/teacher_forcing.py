@@ -39,7 +39,7 @@ def replayed_logprobs(
 
 def _of_sampled(logits: Any, sampled: Tokens, temperature: float) -> Logprobs:
     logprobs = (logits.float() / temperature).log_softmax(dim=-1)
-    chosen: Logprobs = logprobs.gather(1, torch.from_numpy(sampled).long()[:, None])[:, 0].numpy()
+    chosen: Logprobs = logprobs.gather(1, torch.tensor(sampled).long()[:, None])[:, 0].numpy()
     return chosen
 
 

@@ -38,6 +38,8 @@ ADD = ToolCall(call_id="call-1", name="add", arguments='{"a": 1}')
         ({"prompt_embeds": "AAAA"}, "prompt_embeds"),
         ({"echo": True, "logprobs": 0}, "echo with logprobs"),
         ({"n": MAX_CHOICES + 1}, "choices"),
+        ({"n": 17.0}, "n must be"),
+        ({"n": "17"}, "n must be"),
         ({"n": 2, "prompt": ["1"] * MAX_CHOICES}, "choices"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url"),
         ({"messages": [{"role": "user", "content": [{"image_url": "http://a"}]}]}, "image_url"),
@@ -60,7 +62,7 @@ def test_what_no_call_may_ask_is_refused_by_its_name(body: dict[str, Any], named
         {"n": MAX_CHOICES, "messages": [{"role": "user", "content": "an image"}]},
         {"echo": True, "logprobs": None, "prompt": [1, 2, 3] * MAX_CHOICES},
         {"priority": 0, "previous_response_id": None, "use_beam_search": False, "n": None},
-        {"messages": "not a list", "input": 7, "n": "two"},
+        {"messages": "not a list", "input": 7},
     ],
 )
 def test_what_nothing_speaks_against_is_left_to_the_route(body: dict[str, Any]) -> None:

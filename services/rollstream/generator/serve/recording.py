@@ -194,6 +194,8 @@ class _Call:
             reasoning=self._reasoning,
         )
         async with self._serving.lane.place(request.ends_at):
+            if self._has_left:
+                return
             choice.is_asked = True
             async with aclosing(self._serving.engine.stream(request)) as outputs:
                 async for output in outputs:

@@ -106,6 +106,9 @@ def _is_no_text(kind: str) -> bool:
 
 def _too_many(body: Body) -> str | None:
     number, prompts = body.get("n"), body.get("prompt")
+    # Routes would read 20.0 and "20" as 20.
+    if not isinstance(number, int | None):
+        return "n must be a whole number"
     num_prompts = len(prompts) if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int) else 1
     num_choices = num_prompts * number if isinstance(number, int) else num_prompts
     if num_choices > MAX_CHOICES:
