@@ -14,15 +14,19 @@ from typing import Any
 from rollstream.bus.message import KafkaMessage, OutRecord
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.reader import TopicReader
+from rollstream.local.ports import free_ports
 from rollstream.process.database import Database
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.feedback import FeedbackGiven
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry
+from rollstream.schemas.record import utc_now
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import FEEDBACK, LEDGER, SCORED, SERVE_SCORED
-from tests.harness.builders import an_entry
+from tests.harness.builders import a_feedback, a_served_prompt, a_served_rollout, an_entry
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run
+from tests.harness.scraping import is_ready, scraped
+from tests.harness.waits import wait_until
 
 NAME = "feedback"
 
@@ -73,6 +77,10 @@ class HandTrainer:
         else:
             self._waiting[group] = scored
 
+    def go_back(self, version: int) -> None:
+        """Restart from an older version: the groups that were closed since are open again."""
+        self._write(EntryKind.RESTART, version)
+
     def _write(self, kind: EntryKind, parent: int | None, closed: Sequence[ClosedGroup] = ()) -> None:
         self._version += 1
         entry: LedgerEntry = an_entry(
@@ -91,6 +99,7 @@ class FeedbackRun:
     settings: dict[str, Any]
     publisher: Publisher
     process: StartedProcess | None = None
+    port: int = field(default_factory=lambda: free_ports(1)[0])
 
     @property
     def store(self) -> Path:
@@ -98,7 +107,8 @@ class FeedbackRun:
 
     def start(self, **env: str) -> StartedProcess:
         """Start the producer."""
-        table = {"source": "feedback", "name": NAME, "feedback": {"store": self.store, **self.settings}}
+        feedback = {"store": self.store, **self.settings}
+        table = {"source": "feedback", "name": NAME, "health_port": self.port, "feedback": feedback}
         self.run.tables["producer"] = table
         self.process = self.run.start("producer", **env)
         return self.process
@@ -118,6 +128,18 @@ class FeedbackRun:
         assert self.process.terminate() == 0, self.process.said()
         with Database(self.store, "") as database:
             return dict(database.read("SELECT coalesce(outcome, state), count(*) FROM answers GROUP BY 1"))
+
+    def stop_when_closed(self) -> dict[str, int]:
+        """The same, once it has read what the ledger says of every group: at its start it reads to the end."""
+        while "published" in (counts := self.stop()):
+            self.start()
+            wait_until(lambda: is_ready(self.port), "it to read up")
+        return counts
+
+    @property
+    def open_groups(self) -> float | None:
+        """Groups that it counts as open."""
+        return scraped(self.port, "rollstream_producer_outstanding_groups")
 
     def put(self, *records: RolloutScored | FeedbackGiven) -> None:
         """Put answers and feedback on their topics, in this order, and wait until they are there."""
@@ -164,16 +186,32 @@ class FeedbackRun:
 
 
 @contextmanager
-def a_feedback_run(kafka: str, name: str, directory: Path, **settings: Any) -> Iterator[FeedbackRun]:
-    """A run with its topics and the hand of a trainer; the producer is not started yet."""
+def a_feedback_run(
+    kafka: str, name: str, directory: Path, *, has_trainer: bool = False, **settings: Any
+) -> Iterator[FeedbackRun]:
+    """A run with its topics; the producer is not started yet. `has_trainer`: the test starts a real one."""
     stop = threading.Event()
     with a_run(kafka, name, directory) as run, closing(Publisher(run.kafka, client_id="outside")) as publisher:
         trainer = HandTrainer(run)
-        trainer.start()
         thread = threading.Thread(target=trainer.follow, args=(stop,))
-        thread.start()
+        if not has_trainer:
+            trainer.start()
+            thread.start()
         try:
             yield FeedbackRun(run=run, trainer=trainer, settings=settings, publisher=publisher)
         finally:
             stop.set()
-            thread.join(30)
+            if thread.is_alive():
+                thread.join(30)
+
+
+def an_answer(run: FeedbackRun, number: int, **fields: Any) -> RolloutScored:
+    response_id = f"chatcmpl-{number}"
+    values = {"prompt": a_served_prompt(response_id, run=run.run.name), "finished_at": utc_now(), **fields}
+    return a_served_rollout(response_id=response_id, **values)
+
+
+def a_rating(number: int, value: float, *, feedback_id: str = "", **fields: Any) -> FeedbackGiven:
+    return a_feedback(
+        value, **{"response_id": f"chatcmpl-{number}", "feedback_id": feedback_id or f"f-{number}", **fields}
+    )

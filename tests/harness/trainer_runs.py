@@ -97,13 +97,13 @@ def a_scored(
 ) -> RolloutScored:
     """One sample that begins with `token_id`; without a reward of its own, those of a group have spread."""
     turn = a_turn((token_id, 5, 6, 9, 13, 1), spans=[(version, 0, 6)])
-    generator = a_generator(tokenizer_sha256=_tokenizer_of_the_model(), chat_template_sha256="")
+    generator = a_generator(tokenizer_sha256=model_tokenizer(), chat_template_sha256="")
     value = float(index % 2) if reward is None else reward
     return a_rollout(value, index, prompt=prompt, turns=(turn,), generator=generator)
 
 
 @cache
-def _tokenizer_of_the_model() -> str:
+def model_tokenizer() -> str:
     """Hash of the tokenizer of every model that `write_model` writes: a trainer refuses samples of any other."""
     with TemporaryDirectory() as directory:
         write_tokenizer(Path(directory), max_length=512)

@@ -4,38 +4,22 @@ import logging
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rollstream.schemas.feedback import FeedbackGiven
-from rollstream.schemas.record import utc_now
 from rollstream.schemas.scored import RolloutScored
-from rollstream.schemas.topics import PRODUCERS
-from tests.harness.builders import a_feedback, a_served, a_served_prompt, a_served_rollout, a_turn
-from tests.harness.feedback_runs import FeedbackRun, a_feedback_run
+from tests.harness.builders import a_served, a_turn
+from tests.harness.feedback_runs import FeedbackRun, a_feedback_run, a_rating, an_answer
 from tests.harness.waits import wait_until
 
 SETTLE_SECONDS = 1.0
-DAY_SECONDS = 86_400
 
 
 @pytest.fixture
 def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[FeedbackRun]:
     with a_feedback_run(kafka, topic_prefix, tmp_path, settle_seconds=SETTLE_SECONDS) as made:
         yield made
-
-
-def an_answer(run: FeedbackRun, number: int, **fields: Any) -> RolloutScored:
-    response_id = f"chatcmpl-{number}"
-    values = {"prompt": a_served_prompt(response_id, run=run.run.name), "finished_at": utc_now(), **fields}
-    return a_served_rollout(response_id=response_id, **values)
-
-
-def a_rating(number: int, value: float, *, feedback_id: str = "", **fields: Any) -> FeedbackGiven:
-    return a_feedback(
-        value, **{"response_id": f"chatcmpl-{number}", "feedback_id": feedback_id or f"f-{number}", **fields}
-    )
 
 
 def told(run: FeedbackRun, num_answers: int, chance: random.Random) -> list[RolloutScored | FeedbackGiven]:
@@ -81,22 +65,12 @@ def campaign(run: FeedbackRun, num_answers: int, *, num_kills: int, num_losses: 
     assert set(run.trainer.rewards) == set(expected)
     wrong = {group: (got, expected[group]) for group, got in run.trainer.rewards.items() if got not in expected[group]}
     assert wrong == {}
-    counts = wait_until_noted(run, len(expected))
+    counts = run.stop_when_closed()
     assert sum(counts.values()) == num_answers
     assert counts["trained"] == len(expected)
     assert counts["no_consent"] == counts["not_plain"] == num_answers // 20
     assert counts["waiting"] == num_answers - sum(counts[name] for name in ("trained", "no_consent", "not_plain"))
     return counts
-
-
-def wait_until_noted(run: FeedbackRun, num_trained: int) -> dict[str, int]:
-    """End the producer once no group of it is open any more; what its store says then."""
-    wait_until(lambda: open_groups(run) == 0, "the ledger to be read", 60)
-    return run.stop()
-
-
-def open_groups(run: FeedbackRun) -> int:
-    return len(run.run.records(PRODUCERS)[-1].open_groups)
 
 
 def test_answers_train_once_with_what_was_said_in_time_however_often_the_producer_is_killed(run: FeedbackRun) -> None:

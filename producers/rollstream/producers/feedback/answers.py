@@ -55,7 +55,8 @@ CREATE TABLE IF NOT EXISTS answers (
     id INTEGER PRIMARY KEY, group_id TEXT NOT NULL UNIQUE, rollout_id TEXT NOT NULL UNIQUE, response_id TEXT NOT NULL,
     choice INTEGER NOT NULL, session TEXT NOT NULL, tenant TEXT NOT NULL, version INTEGER NOT NULL,
     appended_ms INTEGER NOT NULL, finished_ms INTEGER NOT NULL, ends_ms INTEGER NOT NULL, components TEXT NOT NULL,
-    state TEXT NOT NULL, due_ms INTEGER, outcome TEXT, reward REAL, settled_ms INTEGER, given TEXT
+    state TEXT NOT NULL, due_ms INTEGER, outcome TEXT, reward REAL, settled_ms INTEGER, given TEXT,
+    is_on_scored INTEGER NOT NULL DEFAULT 0
 );
 CREATE INDEX IF NOT EXISTS answers_by_response ON answers (response_id);
 CREATE INDEX IF NOT EXISTS answers_by_session ON answers (session, tenant, finished_ms);
@@ -132,7 +133,10 @@ CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
 
     def close_group(self, group_id: str, outcome: str) -> bool:
         """The same for the answer of a group, if there is one that has another outcome."""
-        return self._close("group_id = ?", group_id, outcome) > 0
+        if not self._close("group_id = ?", group_id, outcome):
+            return False
+        self._database.run("UPDATE answers SET is_on_scored = 1 WHERE group_id = ?", group_id)
+        return True
 
     def _close(self, which: str, value: int | str, outcome: str) -> int:
         found = self._database.one(f"SELECT id FROM answers WHERE {which} AND outcome IS NOT ?", value, outcome)
@@ -145,7 +149,7 @@ CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
     def published(self, ids: Sequence[int]) -> None:
         """Note that their groups are on `scored`, which has their bodies now."""
         for number in ids:
-            self._database.run("UPDATE answers SET state = 'published' WHERE id = ? AND state = 'settled'", number)
+            self._database.run("UPDATE answers SET state = 'published', is_on_scored = 1 WHERE id = ?", number)
             self._database.run("DELETE FROM bodies WHERE id = ?", number)
 
     def due(self, now_ms: int, limit: int) -> list[Answer]:
@@ -197,9 +201,10 @@ CREATE TABLE IF NOT EXISTS bodies (id INTEGER PRIMARY KEY, body BLOB NOT NULL);
             now_ms, limit,
         )  # fmt: skip
 
-    def published_groups(self) -> list[str]:
-        """Groups that are on `scored`, and not closed."""
-        return [group for (group,) in self._database.read("SELECT group_id FROM answers WHERE state = 'published'")]
+    def published_groups(self, *, closed_too: bool) -> list[str]:
+        """Groups that are on `scored`, and not closed as far as is known here; or all that were ever there."""
+        where = "is_on_scored" if closed_too else "state = 'published'"
+        return [group for (group,) in self._database.read(f"SELECT group_id FROM answers WHERE {where}")]
 
     def knows(self, group_id: str) -> bool:
         return self._database.one("SELECT 1 FROM answers WHERE group_id = ?", group_id) is not None

@@ -104,7 +104,8 @@ class FeedbackProducer:
                 self._beat()
                 self._take_in(reader.poll(timeout_seconds=_WAIT_SECONDS))
         start = {**self._joined_start(), **self._ledger_start(), **claims_read_to}
-        for group in self._store.answers.published_groups():
+        # Of the whole ledger each of them is closed again, unless that was cut.
+        for group in self._store.answers.published_groups(closed_too=self._standing.credit.is_whole):
             self._standing.credit.submitted(group)
         with self._run.reader(LEDGER, PRODUCERS, FEEDBACK, SERVE_SCORED, start=start, follows=True) as reader:
             self._look = Look(0, {**self._joined_ends(), **self._run.ends(LEDGER)})
@@ -225,11 +226,11 @@ class FeedbackProducer:
         self._health.heartbeat("loop", max_age_seconds=_HUNG_AFTER_SECONDS)
 
     def _report(self, reader: TopicReader) -> None:
+        of_producers.SHARE.set(self._standing.credit.share)
+        of_producers.OUTSTANDING.set(self._standing.credit.num_outstanding)
         if time.monotonic() - self._reported_at < _REPORT_EVERY_SECONDS:
             return
         self._reported_at = time.monotonic()
-        of_producers.SHARE.set(self._standing.credit.share)
-        of_producers.OUTSTANDING.set(self._standing.credit.num_outstanding)
         positions = reader.positions()
         metrics.BEHIND.set(sum(max(0, end - positions.get(one, 0)) for one, end in self._joined_ends().items()))
         counts = self._store.answers.counts()
