@@ -17,7 +17,7 @@ from rollstream.schemas.ledger import GroupOutcome
 from rollstream.schemas.topics import PRODUCERS, SCORED
 from tests.harness.builders import a_generator, a_progress, a_turn
 from tests.harness.feedback_runs import NAME, FeedbackRun, a_feedback_run, a_rating, an_answer
-from tests.harness.scraping import is_ready
+from tests.harness.scraping import is_ready, scraped
 from tests.harness.trainer_runs import model_tokenizer, start_trainer, survivors, write_model
 from tests.harness.waits import wait_until
 
@@ -54,6 +54,22 @@ def test_the_newest_answers_come_first_and_no_more_are_open_than_the_share(run: 
     run.trainer.is_away = False
     wait_until(lambda: len(run.trainer.rewards) == 10, "the others to train")
     assert run.stop_when_closed() == {"trained": 10}
+
+
+def test_what_the_share_leaves_no_room_for_within_the_window_is_left_out(run: FeedbackRun) -> None:
+    run.settings["window_days"] = 4 / DAY_SECONDS
+    run.run.shared |= {"groups_per_step": 1, "max_policy_lag": 0, "ones_per_group": 1}
+    run.trainer.is_away = True
+    put_rated(run, range(3))
+    run.start()
+    wait_until(lambda: run.trainer.num_open == 1, "the share to be used")
+    run.put(a_rating(9, 1.0, response_id="chatcmpl-of-nobody"))
+    wait_until(
+        lambda: scraped(run.port, "rollstream_feedback_answers_total", outcome="window") == 2, "its window's end"
+    )
+    run.trainer.is_away = False
+    wait_until(lambda: run.trainer.rewards, "the one to train")
+    assert run.stop_when_closed() == {"trained": 1, "window": 2}
 
 
 @pytest.mark.parametrize("place", ["feedback_published", "feedback_noted"])

@@ -212,7 +212,7 @@ class FeedbackProducer:
         credit = self._standing.credit
         if not self._is_caught_up or not credit.free:
             return False
-        groups = self._groups.publish(credit.free, self._versions.lag)
+        groups = self._groups.publish(credit.free, self._versions.lag, self._clock.safe_ms)
         for group in groups:
             credit.submitted(group)
         return bool(groups)

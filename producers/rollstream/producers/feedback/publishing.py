@@ -40,10 +40,13 @@ class GroupPublisher:
         self._publisher = publisher
         self._tracing = tracing
 
-    def publish(self, room: int, lag: Lag) -> list[str]:
-        """Publish at most `room` answers, and leave out what is too old or too large. Returns their groups."""
+    def publish(self, room: int, lag: Lag, now_ms: int) -> list[str]:
+        """Publish at most `room` answers, and leave out what is too old or too large. Returns their groups.
+
+        `now_ms`: the broker's time.
+        """
         settled = self._store.answers.newest_settled(min(room, _MOST_AT_ONCE))
-        chosen = list(_within_bytes([answer for answer in settled if not self._is_too_old(answer, lag)]))
+        chosen = list(_within_bytes([answer for answer in settled if not self._is_too_old(answer, lag, now_ms)]))
         records = [(answer, record) for answer in chosen if (record := self._record(answer)) is not None]
         if not records:
             return []
@@ -56,11 +59,15 @@ class GroupPublisher:
         metrics.PUBLISHED.inc(len(records))
         return [answer.group_id for answer, _ in records]
 
-    def _is_too_old(self, answer: SettledAnswer, lag: Lag) -> bool:
+    def _is_too_old(self, answer: SettledAnswer, lag: Lag, now_ms: int) -> bool:
+        """Leave it out if its window has ended, or its weights are too far behind; whether it is."""
         steps = lag(answer.version)
-        if steps is None or steps <= self._settings.max_served_lag:
+        if answer.ends_ms < now_ms:
+            self._leave_out(answer, LeftOut.WINDOW)
+        elif steps is not None and steps > self._settings.max_served_lag:
+            self._leave_out(answer, LeftOut.TOO_OLD)
+        else:
             return False
-        self._leave_out(answer, LeftOut.TOO_OLD)
         return True
 
     def _record(self, answer: SettledAnswer) -> OutRecord | None:
