@@ -36,7 +36,7 @@ class HandTrainer:
     """Closes each group that comes on `scored` as trained, once, and notes with which reward."""
 
     run: Run
-    rewards: dict[str, float] = field(default_factory=dict)
+    rewards: dict[str, float | None] = field(default_factory=dict)
     num_duplicates: int = 0
     num_open: int = 0
     is_away: bool = False
@@ -65,7 +65,7 @@ class HandTrainer:
             trained, self._waiting = self._waiting, {}
             closed = tuple(ClosedGroup(group_id=group, outcome=GroupOutcome.TRAINED) for group in trained)
             self._write(EntryKind.STEP, self._version, closed)
-            self.rewards |= {group: scored.scoring.reward or 0.0 for group, scored in trained.items()}
+            self.rewards |= {group: scored.scoring.reward for group, scored in trained.items()}
 
     def _note(self, scored: RolloutScored) -> None:
         group = scored.rollout.group_id
