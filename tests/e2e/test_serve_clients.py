@@ -54,13 +54,14 @@ def test_what_stock_clients_and_curl_are_answered_is_on_kafka_once_with_its_toke
 
 def _of_openai(url: str) -> dict[str, str]:
     """Response id → text, of each route that this client has."""
-    client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    chat = client.chat.completions.create(model=MODEL, messages=ASKED, max_tokens=20)
-    chunks = list(client.chat.completions.create(model=MODEL, messages=ASKED, max_tokens=20, stream=True))
-    completion = client.completions.create(model=MODEL, prompt="52910=", max_tokens=20)
-    response = client.responses.create(model=MODEL, input="52910=", max_output_tokens=20)
+    asked: Any = {"model": MODEL, "messages": ASKED, "max_tokens": 20}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as client:
+        chat = client.chat.completions.create(**asked)
+        chunks = list(client.chat.completions.create(**asked, stream=True))
+        completion = client.completions.create(model=MODEL, prompt="52910=", max_tokens=20)
+        response = client.responses.create(model=MODEL, input="52910=", max_output_tokens=20)
     return {
-        chat.id: chat.choices[0].message.content,
+        chat.id: chat.choices[0].message.content or "",
         chunks[0].id: "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices),
         completion.id: completion.choices[0].text,
         response.id: response.output_text,
@@ -68,11 +69,12 @@ def _of_openai(url: str) -> dict[str, str]:
 
 
 def _of_anthropic(url: str) -> dict[str, str]:
-    client: Any = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
-    answer = client.messages.create(model=MODEL, max_tokens=20, messages=ASKED)
-    with client.messages.stream(model=MODEL, max_tokens=20, messages=ASKED) as stream:
-        streamed = stream.get_final_message()
-    return {one.id: "".join(part.text for part in one.content) for one in (answer, streamed)}
+    asked: Any = {"model": MODEL, "messages": ASKED, "max_tokens": 20}
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+        answer = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            streamed = stream.get_final_message()
+    return {one.id: "".join(getattr(part, "text", "") for part in one.content) for one in (answer, streamed)}
 
 
 def _of_curl(url: str) -> dict[str, str]:

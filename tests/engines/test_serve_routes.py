@@ -54,12 +54,11 @@ def served(engine_hosts: EngineHosts) -> Iterator[Served]:
     host = engine_hosts.get("vllm-tied-keep")
     host.run(serving.load, START_VERSION, engine_hosts.versions("vllm-tied-keep").old)
     url = host.run(serving.serve, host.settings, {"tool_call_parser": "hermes", "subject_secret": "of-this-test"})
-    yield Served(
-        host=host,
-        hosts=engine_hosts,
-        openai=openai.OpenAI(base_url=f"{url}/v1", api_key=serving.KEY, max_retries=0),
-        anthropic=anthropic.Anthropic(base_url=url, api_key=serving.KEY, max_retries=0),
-    )
+    with (
+        openai.OpenAI(base_url=f"{url}/v1", api_key=serving.KEY, max_retries=0) as of_openai,
+        anthropic.Anthropic(base_url=url, api_key=serving.KEY, max_retries=0) as of_anthropic,
+    ):
+        yield Served(host=host, hosts=engine_hosts, openai=of_openai, anthropic=of_anthropic)
     host.run(serving.close)
 
 
@@ -271,10 +270,9 @@ def test_a_text_that_would_forge_a_turn_is_refused(served: Served) -> None:
 def test_an_answer_that_takes_too_long_ends_as_cut_off(engine_hosts: EngineHosts) -> None:
     host = engine_hosts.get("vllm-tied-keep")
     url = host.run(serving.serve, host.settings, {"answer_seconds": 0.3})
-    client: Any = openai.OpenAI(base_url=f"{url}/v1", api_key=serving.KEY, max_retries=0)
-    answer = client.chat.completions.create(
-        model=serving.MODEL, messages=ASKED, n=16, max_tokens=300, extra_body={"ignore_eos": True}
-    )
+    asked: Any = {"model": serving.MODEL, "messages": ASKED, "n": 16, "max_tokens": 300}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=serving.KEY, max_retries=0) as client:
+        answer = client.chat.completions.create(**asked, extra_body={"ignore_eos": True})
     (call,) = host.run(serving.recorded)
     host.run(serving.close)
     assert {choice.finish_reason for choice in answer.choices} == {"length"}
