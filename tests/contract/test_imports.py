@@ -50,6 +50,8 @@ LIGHT = (
     "rollstream.scorer.handler",
     "rollstream.producers.settings",
     "rollstream.producers.credit",
+    "rollstream.ingest.settings",
+    "rollstream.ingest.entries",
     "rollstream.trainer",
     "rollstream.trainer.settings",
     "rollstream.training",

@@ -33,7 +33,7 @@ ROOMS: Final = {
     "services/rollstream/stage": 1_100,
     "services/rollstream/views": 1_000,
     "schemas": 2_450,  # feedback, and whose answer a rollout is
-    "producers": 4_500,  # the curriculum, ingest, and feedback that becomes reward
+    "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward
     "trainer": 10_200,  # the training library, 6,400 of them without Kafka
     "tests/bench": 3_600,  # serving
     "tests/chaos": 2_600,  # callers and feedback

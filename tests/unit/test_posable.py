@@ -29,7 +29,7 @@ SETTINGS = StageSettings(run=RUN)
         ({"weight_version": 4}, "only prompts to train on"),
         ({"group_id": "0" * 32}, "not that of its prompt_id"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_a_prompt_that_nobody_could_train_on_is_refused(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(BadMessageError, match=why):

@@ -31,6 +31,7 @@
     │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
     ├── RewardError                       70  a reward is not a number: the sample is unresolved
     ├── SpoolFullError                    70  no more answers can be recorded now: the call is refused
+    ├── RefusedRequestError               70  what a client sent can't be taken: it is told why
     ├── FencedError                       75  another process took over: supervisors don't restart this one
     └── ConfigurationError                78  settings, files or cluster must be changed by a person
         ├── UnknownEnvironmentError       78  no environment has this name, or it does not take these options
@@ -181,6 +182,15 @@ class RewardError(RollstreamError):
 
 class SpoolFullError(RollstreamError):
     """The spool of answers that are not on Kafka yet has no room: a call is refused, and its client tries again."""
+
+
+class RefusedRequestError(RollstreamError):
+    """What a client sent can't be taken. `status` is that of the answer, `reason` is counted: one of few texts."""
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
 
 
 class FencedError(RollstreamError):

@@ -104,6 +104,11 @@ class Publisher:
             time.sleep(pause)
         deliveries.num_sent += 1
 
+    def require_alive(self) -> None:
+        """Raise `BrokerError` if it will never deliver anything again."""
+        if self._fatal:
+            raise self._fatal
+
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Wait for outstanding deliveries; raises `BrokerError` if some are still out after the timeout."""
         left = self._producer.flush(timeout_seconds)
@@ -124,8 +129,7 @@ class Publisher:
 
     def _is_taken(self, record: OutRecord, report: Report) -> bool:
         """Hand the record to the client; False while its queue is full, or it does not know the brokers yet."""
-        if self._fatal:
-            raise self._fatal
+        self.require_alive()
         if not self._knows_brokers.is_set():
             return False
         try:

@@ -34,6 +34,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "topics": "Create, describe or delete a run's topics.",
         "acls": "Print, apply or check what each stage may do on the cluster.",
         "producer": "Run the stage that submits prompts.",
+        "ingest": "Run the server that takes feedback and prompts of clients.",
         "generator": "Run the stage that turns prompts into rollouts.",
         "scorer": "Run the stage that gives rollouts their rewards.",
         "trainer": "Run the stage that trains and publishes weight versions.",

@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 _EXPORTED_BY: Final = {
     "producer": "rollstream.producers.metrics",
     "feedback": "rollstream.producers.feedback.metrics",
+    "ingest": "rollstream.ingest.metrics",
     "generator": "rollstream.generator.metrics",
     "scorer": "rollstream.scorer.metrics",
     "trainer": "rollstream.trainer.metrics",
@@ -30,6 +31,8 @@ _UNITS: Final = {
     "rewards_at_timeout": "rollouts",
     **dict.fromkeys(("feedback_read", "feedback_matched", "feedback_unmatched", "feedback_ignored"), "records"),
     "feedback_published": "groups",
+    "ingest_refused": "requests",
+    **dict.fromkeys(("ingest_accepted", "ingest_repeated"), "records"),
     "store_rebuilt": "stores",
     "per_second": "tokens per second",
     "ratio": "0 to 1",

@@ -12,33 +12,20 @@ lets each wait until it may run.
 """
 
 import asyncio
-import logging
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 
 from rollstream.bus.message import KafkaMessage
 from rollstream.schemas.errors import BadMessageError, EngineDeadError, RollstreamError
-
-if TYPE_CHECKING:
-    import redis.asyncio
-
-_LOG = logging.getLogger(__name__)
+from rollstream.stage.maybe_redis import MaybeRedis
 
 ALONE_AFTER: Final = 3
 GIVEN_UP_AFTER: Final = 5
-_ANSWERS: Final = "it answers"
-_GONE: Final = "it is gone: starts are not counted until it is back"
 # Keys of records that nobody handles any more, e.g. of a deleted run, must not stay for ever.
 _EXPIRE_SECONDS: Final = 24 * 3600
-_TIMEOUT_SECONDS: Final = 1.0
-_MAX_CONNECTIONS: Final = 8
-_WAIT_SECONDS: Final = 30.0
-# While Redis does not answer, each question costs a second of waiting: so it is not asked again for a while.
-_RETRY_AFTER_SECONDS: Final = 5.0
 _MOST_STARTS: Final = 1000
 """A larger count is none of ours: nothing starts a record so often within a day. Anyone may write into Redis."""
 # One command for all keys: a pipeline with one command for each key takes four times as long. While a partition moves,
@@ -65,14 +52,16 @@ class StartCounter:
 
     def __init__(self, redis_url: str | None, group_id: str) -> None:
         self._prefix = f"{{{group_id}}}:starts"  # the braces keep a group's keys on one node of a Redis cluster
-        self._ask_again_at = 0.0
-        self.redis_state = ""
+        self._redis = MaybeRedis(redis_url, without="starts are not counted")
+
+    @property
+    def redis_state(self) -> str:
         """How Redis was when it was last asked, for people."""
-        self._redis = _connection(redis_url) if redis_url else None
+        return self._redis.state
 
     async def previous(self, messages: Sequence[KafkaMessage]) -> list[int]:
         """How often each record was started without an end; 0 while Redis is gone."""
-        found = await self._ask("MGET", *self._keys(messages))
+        found = await self._redis.ask("MGET", *self._keys(messages))
         return [_count(count) for count in found] if found else [0] * len(messages)
 
     @asynccontextmanager
@@ -84,39 +73,20 @@ class StartCounter:
         After an exception for which `is_outside` holds, the starts are taken back. After any other they stay counted.
         """
         keys = self._keys(messages)
-        numbers = await self._ask("EVAL", _START, len(keys), *keys, _EXPIRE_SECONDS, _MOST_STARTS)
+        numbers = await self._redis.ask("EVAL", _START, len(keys), *keys, _EXPIRE_SECONDS, _MOST_STARTS)
         try:
             yield numbers or [0] * len(messages)
         except BaseException as error:
             if is_outside(error):
-                await self._ask("EVAL", _TAKE_BACK, len(keys), *keys)
+                await self._redis.ask("EVAL", _TAKE_BACK, len(keys), *keys)
             raise
-        await self._ask("DEL", *keys)
+        await self._redis.ask("DEL", *keys)
 
     async def close(self) -> None:
-        if self._redis is not None:
-            await self._redis.aclose()
+        await self._redis.close()
 
     def _keys(self, messages: Sequence[KafkaMessage]) -> list[str]:
         return [f"{self._prefix}:{message.topic}:{message.partition}:{message.offset}" for message in messages]
-
-    async def _ask(self, command: str, *arguments: str | int) -> Any:
-        """Redis' answer. None while it is gone; then it is not asked again for a few seconds."""
-        began = time.monotonic()
-        if self._redis is None or began < self._ask_again_at:
-            return None
-        from redis import RedisError
-
-        try:
-            answer = await self._redis.execute_command(command, *arguments)  # type: ignore[no-untyped-call]
-        except RedisError as error:
-            self.redis_state = _GONE
-            if began >= self._ask_again_at:  # of many that asked at the same time, only the first logs it
-                _LOG.warning("Redis is gone, starts are not counted until it is back: %s", error)
-            self._ask_again_at = time.monotonic() + _RETRY_AFTER_SECONDS
-            return None
-        self.redis_state = _ANSWERS
-        return answer
 
 
 def _count(value: bytes | None) -> int:
@@ -124,25 +94,6 @@ def _count(value: bytes | None) -> int:
     is_number = value is not None and value.isdigit() and len(value) <= len(str(_MOST_STARTS))
     number = int(value) if value is not None and is_number else 0
     return number if number <= _MOST_STARTS else 0
-
-
-def _connection(redis_url: str) -> "redis.asyncio.Redis":
-    # Only where Redis is used: beside vLLM, which installs OpenTelemetry, this import takes half a second and more.
-    import redis.asyncio
-    from redis.asyncio.retry import Retry
-    from redis.backoff import NoBackoff
-
-    # Hundreds of records start at the same time: they share a few connections and wait for a free one.
-    pool = redis.asyncio.BlockingConnectionPool.from_url(
-        redis_url,
-        max_connections=_MAX_CONNECTIONS,
-        timeout=_WAIT_SECONDS,
-        socket_timeout=_TIMEOUT_SECONDS,
-        socket_connect_timeout=_TIMEOUT_SECONDS,
-        # No retries: `_ask` gives up at once, so that records do not wait for a Redis that is gone.
-        retry=Retry(NoBackoff(), 0),
-    )
-    return redis.asyncio.Redis.from_pool(pool)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
