@@ -255,6 +255,13 @@ def test_turns_whose_parts_disagree_are_refused(changes: dict[str, Any], where: 
         AvroCodec(ROLLOUTS).decode(wire_of(ROLLOUTS, plain))
 
 
+@pytest.mark.parametrize("seed", [2**63, 10**400])
+def test_a_seed_beyond_64_bits_is_an_encode_error(seed: int) -> None:
+    with pytest.raises(EncodeError, match="64 bits") as refused:
+        AvroCodec(PROMPTS).encode(a_prompt(sampling=Sampling(seed=seed)))
+    assert len(str(refused.value)) < 500
+
+
 def test_a_whole_number_beyond_64_bits_is_an_encode_error() -> None:
     with pytest.raises(EncodeError, match="64 bits"):
         AvroCodec(PROMPTS).encode(a_prompt(group_size=2**70))

@@ -100,6 +100,7 @@ def test_a_request_with_one_bad_entry_writes_none(server: IngestServer) -> None:
     ("path", "body", "client", "status"),
     [
         ("/v1/prompts", TO_TRAIN, "app", 403),
+        ("/v1/prompts", {**TO_TRAIN, "sampling": {"seed": 10**400}}, "web", 422),
         ("/v1/nothing", THUMBS, "web", 404),
         ("/v1/feedback", b"{", "web", 400),
         ("/v1/feedback", b"", "web", 422),

@@ -16,7 +16,7 @@ from rollstream.ingest.memory import ConfirmedEntries, sum_of
 from rollstream.ingest.records import Sender, entry_id, feedback_of, prompt_of
 from rollstream.ingest.settings import IngestSettings
 from rollstream.process.tracing.spans import OFF, Tracing
-from rollstream.schemas.errors import BrokerError, EncodeError, RefusedRequestError
+from rollstream.schemas.errors import BrokerError, EncodeError, RecordTooLargeError, RefusedRequestError
 from rollstream.schemas.prompt import Purpose
 from rollstream.schemas.record import Record
 from rollstream.schemas.topics import FEEDBACK, INGEST_PROMPTS, SERVE_PROMPTS, Topic
@@ -101,8 +101,10 @@ class Inlet:
     def _encoded(self, topic: Topic[R], record: R) -> OutRecord:
         try:
             return self.run.out_record(topic, record)
-        except EncodeError as error:
+        except RecordTooLargeError as error:
             raise RefusedRequestError(413, "too_large", str(error)) from error
+        except EncodeError as error:
+            raise invalid(str(error)) from error
 
     async def _known(self, ready: Sequence[_Ready]) -> set[str]:
         """The ids of those that were confirmed before; raises if an id was another entry's."""

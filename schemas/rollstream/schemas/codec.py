@@ -59,6 +59,12 @@ class AvroCodec(Generic[R]):
             raise EncodeError(f"{type(record).__name__} holds a whole number beyond 64 bits: {error}") from error
         except UnicodeEncodeError as error:
             raise EncodeError(f"{type(record).__name__} holds a text that UTF-8 can't encode: {error}") from error
+        except ValueError as error:
+            # Where a field may be null, the writer says no more than that no type fits.
+            why = str(error)[:200]
+            raise EncodeError(
+                f"{type(record).__name__} holds a number beyond 64 bits, or of another type: {why}"
+            ) from error
         if buffer.tell() > self._max_bytes:
             raise RecordTooLargeError(
                 f"{type(record).__name__} is {buffer.tell()} bytes, the limit is {self._max_bytes}: "
