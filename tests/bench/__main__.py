@@ -15,6 +15,7 @@ _BENCHES = {
     "start": "Start of each stage after ten times the optimizer steps.",
     "long-tail": "What lag drops of answers whose lengths vary widely, and whether long ones are trained less.",
     "feedback": "Whether a policy learns from what callers say of its answers, and from nothing else.",
+    "feedback-loop": "The same by the real stages, from a client's call over HTTP to the weights.",
     "reload": "How long a weight update stops the tokens, under load.",
 }
 

@@ -8,7 +8,8 @@ so often, and callers judge every answer of it.
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -166,12 +167,29 @@ def run_arm(arm: Arm, model: Path, directory: Path) -> Found:
     """Run one arm from the model in `model`; its newest weights go to `directory`."""
 
     async def run() -> Found:
-        settings = EngineSettings(kind="transformers", model_path=model, max_model_len=32, max_num_seqs=_ASKED_AT_ONCE)
-        engine = TransformersEngine(settings)
-        await engine.start(0)
-        try:
+        async with _an_engine(model) as engine:
             return await FeedbackSteps(arm, engine, model, directory).run()
-        finally:
-            await engine.close()
 
     return asyncio.run(run())
+
+
+def right_ratio_of(model: Path, seed: int) -> float:
+    """Right ones among the greedy answers of the model in this directory to the held-out prompts of this seed."""
+
+    async def run() -> float:
+        async with _an_engine(model) as engine:
+            return await right_ratio(engine, "evaluate", seed)
+
+    return asyncio.run(run())
+
+
+@asynccontextmanager
+async def _an_engine(model: Path) -> AsyncIterator[TransformersEngine]:
+    engine = TransformersEngine(
+        EngineSettings(kind="transformers", model_path=model, max_model_len=32, max_num_seqs=_ASKED_AT_ONCE)
+    )
+    await engine.start(0)
+    try:
+        yield engine
+    finally:
+        await engine.close()
