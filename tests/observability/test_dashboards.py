@@ -175,7 +175,7 @@ def test_every_metric_of_the_stages_is_shown_or_named_here() -> None:
         name
         for name in left
         if name.startswith(("rollstream_http_", "rollstream_serve_", "rollstream_ingest_", "rollstream_feedback_"))
-        or name == "rollstream_generator_training_lane_ready"
+        or name in ("rollstream_generator_training_lane_ready", "rollstream_producer_ingested_prompts_total")
     }
     assert left - of_collections - of_serving == {"rollstream_producer_sequence"}
 
