@@ -26,8 +26,11 @@ from rollstream.bus.acl_rules import ROLES
 from rollstream.bus.clients import cluster_topics
 from rollstream.cli.main import cli
 from rollstream.local.tiny_model import write_tiny_model
+from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokerError, ConfigurationError
-from rollstream.schemas.topics import LEDGER, TOPICS
+from rollstream.schemas.record import utc_now
+from rollstream.schemas.topics import FEEDBACK, LEDGER, SCORED, SERVE_SCORED, TOPICS
+from tests.harness.builders import a_feedback, a_served_prompt, a_served_rollout
 from tests.harness.loops import STAGES, a_loop
 from tests.harness.running import Run, a_run
 from tests.harness.secure_kafka import ADMIN, SecureKafka, a_secure_cluster, password_of
@@ -72,6 +75,21 @@ def test_the_whole_loop_runs_with_each_stage_under_its_own_principal(
     said = "".join(process.said() for process in run.running)
     assert "authorization" not in said.lower()
     assert not [user for user in (ADMIN, *(f"rollstream-{stage}" for stage in STAGES)) if password_of(user) in said]
+
+
+def test_the_producer_of_feedback_works_under_its_own_principal(run: Run, secure: SecureKafka, tmp_path: Path) -> None:
+    prompt = a_served_prompt(run=run.name)
+    answer = a_served_rollout(prompt=prompt, finished_at=utc_now())
+    run.publish("serve-scored", [(prompt.group_id, AvroCodec(SERVE_SCORED).encode(answer))])
+    run.publish("feedback", [("k", b"garbage"), ("chatcmpl-5f0c", AvroCodec(FEEDBACK).encode(a_feedback(-1.0)))])
+    feedback = {"store": tmp_path / "store.sqlite", "settle_seconds": 0.1}
+    run.tables["producer"] = {"source": "feedback", "feedback": feedback}
+    producer = run.start("producer", **secure.variable("rollstream-feedback"))
+    wait_until(lambda: run.records(SCORED), producer.said)
+    assert [one.scoring.reward for one in run.records(SCORED)] == [-1.0]
+    assert len(run.messages("dead-letters")) == 1
+    assert producer.terminate() == 0
+    assert "authorization" not in producer.said().lower()
 
 
 def test_who_may_not_look_at_acls_is_told_so(run: Run, secure: SecureKafka, monkeypatch: pytest.MonkeyPatch) -> None:
