@@ -151,6 +151,11 @@ class DirectLoad:
     answers: list[EndedRequest] = field(default_factory=list)
     _tasks: list[asyncio.Task[None]] = field(default_factory=list)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all answers that have ended."""
+        return sum(answer.num_tokens for answer in self.answers)
+
     async def __aenter__(self) -> "DirectLoad":
         requests = self._requests()
         self._tasks = [asyncio.create_task(self._work(requests)) for _ in range(self.concurrency)]

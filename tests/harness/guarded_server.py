@@ -28,8 +28,10 @@ from tests.harness.scraping import scraped
 from tests.harness.waits import wait_until
 
 KEYS = {"alice": "alice-0123456789-0123456789", "bob": "bob-0123456789-0123456789-01"}
-ROUTES = ("/echo", "/hold", "/release", "/endless", "/fails", "/v1/messages")
+ROUTES = ("/echo", "/hold", "/release", "/slow", "/endless", "/fails", "/v1/messages")
 DRAIN_SECONDS = 30.0
+SLOW_SECONDS = 0.05
+"""What an answer at `/slow` takes: that of a small model, a few tokens long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +75,7 @@ def a_guarded_server(log: Path, **bounds: Any) -> Iterator[GuardedServer]:
 
 
 class _Application:
-    """Echoes, holds, streams without an end, or fails, as the path says."""
+    """Echoes, waits, holds, streams without an end, or fails, as the path says."""
 
     def __init__(self) -> None:
         self._released = asyncio.Event()
@@ -84,6 +86,8 @@ class _Application:
                 raise RuntimeError("this application fails")
             case "/hold":
                 await _first_of(self._released.wait(), _left(receive))
+            case "/slow":
+                await asyncio.sleep(SLOW_SECONDS)
             case "/release":
                 self._released.set()
             case "/endless":
