@@ -9,7 +9,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from functools import cached_property
 
-from tests.chaos.accounting import Account, Fields, check_turns
+from tests.chaos.accounting import Account, check_turns
+from tests.chaos.records import Fields
 
 ChoiceKey = tuple[str, int]
 """Response id, and the number of the choice."""

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.chaos.accounting import Account, Fields, Place
+from tests.chaos.accounting import Account, Place
+from tests.chaos.records import Fields
 
 NUM_TOKENS = 3
 

@@ -10,7 +10,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rollstream.local.metric_list import all_metrics
 from rollstream.local.ports import free_ports
-from tests.chaos.accounting import OutsideClient, encoded_prompt
+from tests.chaos.accounting import OutsideClient
+from tests.chaos.records import encoded_prompt
 from tests.harness.loops import GROUPS_PER_STEP, SHARE, STAGES, Loop, a_loop
 from tests.harness.running import Run
 from tests.harness.waits import wait_until

@@ -7,7 +7,7 @@ import uuid
 from pathlib import Path
 
 from rollstream.local.ports import free_ports
-from tests.chaos.accounting import encoded_prompt
+from tests.chaos.records import encoded_prompt
 from tests.harness.loops import STAGES, Loop, a_loop
 from tests.harness.otlp_receiver import OtlpReceiver, SeenSpan, a_receiver, stop
 from tests.harness.running import Run

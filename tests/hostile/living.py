@@ -27,7 +27,8 @@ from rollstream.schemas.topics import (
     SERVE_ROLLOUTS,
     SERVE_SCORED,
 )
-from tests.chaos.accounting import Sent, decoded, encoded_prompt
+from tests.chaos.accounting import Sent
+from tests.chaos.records import decoded, encoded_prompt
 from tests.harness.loops import Loop, a_loop
 from tests.harness.running import a_run
 from tests.hostile.hostile import Context, Hostile

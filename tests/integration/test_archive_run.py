@@ -21,7 +21,8 @@ from rollstream.cli.archive import command
 from rollstream.cli.replay import command as replay_command
 from rollstream.local.demo.facts import FactsReader
 from rollstream.local.demo.summary import Measured, RunSummary, summarize
-from tests.chaos.accounting import Account, Fields, OutsideClient, decoded, surviving_entries
+from tests.chaos.accounting import Account, OutsideClient, surviving_entries
+from tests.chaos.records import Fields, decoded
 from tests.harness.running import Run
 from tests.harness.small_s3 import SmallS3, a_small_s3
 from tests.harness.trainer_runs import (

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollstream.schemas.topics import WEIGHTS
-from tests.chaos.accounting import encoded_prompt
+from tests.chaos.records import encoded_prompt
 from tests.harness.image_environment import image_environment
 from tests.harness.loops import STAGES
 from tests.harness.processes import ROOT

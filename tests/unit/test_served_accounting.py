@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.chaos.accounting import Account, Fields
+from tests.chaos.accounting import Account
+from tests.chaos.records import Fields
 from tests.chaos.served_accounting import ChoiceKey, ServedAccount
 
 TRAINED, WAITING, UNRATED = ("call-1", 0), ("call-1", 1), ("call-2", 0)
