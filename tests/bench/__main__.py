@@ -15,7 +15,6 @@ _BENCHES = {
     "start": "Start of each stage after ten times the optimizer steps.",
     "long-tail": "What lag drops of answers whose lengths vary widely, and whether long ones are trained less.",
     "feedback": "Whether a policy learns from what callers say of its answers, and from nothing else.",
-    "feedback-loop": "The same by the real stages, from a client's call over HTTP to the weights.",
     "serve": "Answers to clients that are recorded against answers that are not.",
     "serve-reserve": "Clients of an engine that trains against clients that have it for themselves.",
     "reload": "How long a weight update stops the tokens, under load.",
