@@ -6,7 +6,7 @@ from typing import Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
-from helm.dashboards import generators, kafka, overview, pipeline, quality, trainer
+from helm.dashboards import generators, kafka, overview, pipeline, quality, serving, trainer
 
 FOLDER: Final = Path(__file__).parents[1] / "rollstream" / "files" / "dashboards"
 BOARDS: Final = {
@@ -16,6 +16,7 @@ BOARDS: Final = {
     "trainer": trainer.make,
     "quality": quality.make,
     "kafka": kafka.make,
+    "serving": serving.make,
 }
 
 

@@ -24,7 +24,7 @@ def test_a_dashboard_is_what_the_script_makes(name: str) -> None:
 
 def test_there_is_no_other_dashboard() -> None:
     assert {path.name for path in FOLDER.iterdir()} == {f"rollstream-{name}.json" for name in NAMES}
-    assert set(NAMES) == {"overview", "pipeline", "generators", "trainer", "quality", "kafka"}
+    assert set(NAMES) == {"overview", "pipeline", "generators", "trainer", "quality", "kafka", "serving"}
 
 
 @each_board
@@ -170,14 +170,7 @@ def test_every_metric_of_the_stages_is_shown_or_named_here() -> None:
     # Collections belong to no run, which the dashboards are of.
     of_collections = {name for name in left if name.startswith("rollstream_collect_")}
     # Its position in its source, which says nothing without the length of the source.
-    # Those of serving have a dashboard of their own to come.
-    of_serving = {
-        name
-        for name in left
-        if name.startswith(("rollstream_http_", "rollstream_serve_", "rollstream_ingest_", "rollstream_feedback_"))
-        or name in ("rollstream_generator_training_lane_ready", "rollstream_producer_ingested_prompts_total")
-    }
-    assert left - of_collections - of_serving == {"rollstream_producer_sequence"}
+    assert left - of_collections == {"rollstream_producer_sequence"}
 
 
 def test_what_is_asked_of_vllm_is_exported_by_the_vllm_that_is_installed() -> None:

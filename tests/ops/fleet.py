@@ -25,6 +25,9 @@ _STAGES: Final = ("producer", "generator", "scorer", "trainer")
 _OF_EACH: Final = {
     "rollstream_bus_": ("generator", "scorer", "trainer"),
     **{f"rollstream_{stage}_": (stage,) for stage in _STAGES},
+    "rollstream_serve_": ("generator",),
+    "rollstream_http_": ("generator",),
+    "rollstream_feedback_": ("producer",),
     "vllm:": ("generator",),
     "process_": _STAGES,
     "rollstream_": _STAGES,
@@ -65,6 +68,11 @@ _ENDS: Final = {
     "rollstream_generator_weight_loads_total": ({"outcome": "applied"}, {"outcome": "failed"}),
     "rollstream_bus_commits_total": ({"outcome": "committed"}, {"outcome": "failed"}),
     "rollstream_bus_dead_letters_total": ({"reason": "unreadable"}, {"reason": "poison"}),
+    "rollstream_serve_answers_total": ({"outcome": "recorded"}, {"outcome": "unrecorded"}),
+    "rollstream_http_requests_total": (
+        *({"server": "generator", "route": "/v1/chat/completions", "code": code} for code in ("200", "503")),
+        {"server": "ingest", "route": "/v1/feedback", "code": "503"},
+    ),
     "rollstream_tracing_dropped_spans_total": ({"reason": "full"}, {"reason": "refused"}),
 }  # fmt: skip
 _SAMPLE: Final = re.compile(r"(\{.*?\}) (\S+?)(?:, (?=\S*\{)|$)")
@@ -99,7 +107,7 @@ def _series(metric: str, labels: frozenset[str], run: str, number: int) -> dict[
 def _labeled(metric: str, labels: frozenset[str], run: str) -> Iterator[tuple[int, dict[str, str]]]:
     """Each combination of labels, and how much it counts."""
     ends = _ENDS.get(metric, ({},))
-    named = sorted(labels & _VALUES.keys())
+    named = sorted((labels & _VALUES.keys()) - set().union(*ends))
     for (place, end), values in product(enumerate(ends, 1), product(*(enumerate(_VALUES[one], 1) for one in named))):
         weight = place
         own = dict(end)

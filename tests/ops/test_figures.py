@@ -22,6 +22,7 @@ _HELD_BY_CASES: Final = {
     "rollstream:unsaved_since_timestamp_seconds": "[1h]",
     "RollstreamTwoTrainers": "[1h]",
     "RollstreamNotReady": "[15m]",
+    "RollstreamTrainingLaneDown": "[15m]",
     "RollstreamThresholdMissing": "count",
 }
 """What the run of fleet.py can't tell apart, and the cases of test_rules.py do: processes that come and go."""

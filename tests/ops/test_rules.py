@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.ops import cases_of_learning, cases_of_processes, cases_of_progress
+from tests.ops import cases_of_learning, cases_of_processes, cases_of_progress, cases_of_serving
 from tests.ops.rule_tests import RULE_FILES, RULES, AlertCase, one_test, rules_of, run_promtool, selector
 
-CASES = (*cases_of_processes.CASES, *cases_of_progress.CASES, *cases_of_learning.CASES)
+CASES = (*cases_of_processes.CASES, *cases_of_progress.CASES, *cases_of_learning.CASES, *cases_of_serving.CASES)
 ALERTS = {
     rule["alert"]: rule
     for group in yaml.safe_load((RULES / "alerts.yaml").read_text())["groups"]
