@@ -9,6 +9,7 @@ from typing import Final
 
 _EXPORTER: Final = "of Kafka's exporter, which is not part of the stack"
 _NO_CURRICULUM: Final = "no producer has a curriculum"
+_NO_CLIENTS: Final = "nobody is answered over HTTP, and no feedback is taken"
 _NO_FAULT: Final = "counted from the first fault of its kind on, which this run does not have"
 _TOPICS = (
     "[a-z0-9-]+[.](((eval|serve)-)?(prompts|rollouts|scored)|ingest-prompts|feedback|producers|weights|weights-applied|"
@@ -19,7 +20,47 @@ _REFUSED = (
     "unsupported_sampling|untrainable"
 )
 
+_OF_SERVING: Final = (
+    "rollstream_feedback_answers_total",
+    "rollstream_feedback_ignored_total",
+    "rollstream_feedback_unmatched_total",
+    "rollstream_http_bodies_bytes",
+    "rollstream_http_calls_in_work",
+    "rollstream_http_connections",
+    "rollstream_http_refused_total",
+    "rollstream_ingest_accepted_total",
+    "rollstream_ingest_refused_total",
+    "rollstream_ingest_repeated_total",
+    "rollstream_producer_ingested_prompts_total",
+    "rollstream_serve_answers_total",
+    "rollstream_serve_hook_failures_total",
+    "rollstream_serve_may_train_total",
+    "rollstream_serve_published_total",
+    "rollstream_serve_ready",
+    "rollstream_serve_running_calls",
+    "rollstream_serve_spool_bytes",
+    "rollstream_serve_spool_damaged_total",
+    "rollstream_serve_spool_limit_bytes",
+    "rollstream_serve_spool_oldest_timestamp_seconds",
+    "rollstream_serve_spool_records",
+    "rollstream_serve_taken_back_total",
+    "rollstream_serve_training_lane_restarts_total",
+    "rollstream_serve_waiting_calls",
+)
+
 SELECTORS: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            *_OF_SERVING,
+            'rollstream_http_requests_total{server="generator"}',
+            'rollstream_http_requests_total{server="generator", code=~"5.."}',
+            'rollstream_serve_answers_total{outcome="recorded"}',
+            'rollstream_serve_answers_total{outcome="unrecorded"}',
+            "rollstream_serve_time_per_token_seconds_bucket",
+            "rollstream_serve_time_to_first_token_seconds_bucket",
+        ),
+        _NO_CLIENTS,
+    ),
     **dict.fromkeys(
         (
             "kafka_brokers",
@@ -59,13 +100,47 @@ SELECTORS: Final[dict[str, str]] = {
 MAY_HAVE_DATA: Final = ('rollstream_trainer_groups_total{reason="too_old"}', "trainer / Missing samples")
 """Of these selectors and expressions, those that have data where the machine has other work."""
 
-EXPRESSIONS: Final[dict[str, str]] = {"trainer / Missing samples": _NO_FAULT}
+EXPRESSIONS: Final[dict[str, str]] = {
+    "trainer / Missing samples": _NO_FAULT,
+    "serving / Delay of feedback / 95th percentile": _NO_CLIENTS,
+    "serving / Delay of feedback / median": _NO_CLIENTS,
+    "serving / Store, share of its bound": _NO_CLIENTS,
+}
 
 _NOTHING_WRONG: Final = "counted from a fault on that this run does not have"
 _NO_SETTING: Final = "of settings that no stage of this run has"
 _NO_COLLECTOR: Final = "no collector of traces is configured"
 _BY_CHANCE: Final = "0 wherever the stages keep up with each other and the policy hardly changes"
 AT_REST: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            *_OF_SERVING,
+            *(
+                f"{histogram}_{part}"
+                for histogram in (
+                    "rollstream_feedback_delay_seconds",
+                    "rollstream_serve_time_per_token_seconds",
+                    "rollstream_serve_time_to_first_token_seconds",
+                )
+                for part in ("bucket", "count", "sum")
+            ),
+            "rollstream_trainer_ones_reward_mean",
+            "rollstream_trainer_served_policy_lag_max",
+            "rollstream_trainer_served_policy_lag_mean",
+            "rollstream_trainer_served_ratio",
+            "rollstream_feedback_behind_records",
+            "rollstream_feedback_matched_total",
+            "rollstream_feedback_published_total",
+            "rollstream_feedback_read_total",
+            "rollstream_feedback_settled_answers",
+            "rollstream_feedback_store_bytes",
+            "rollstream_feedback_store_limit_bytes",
+            "rollstream_feedback_store_rebuilt_total",
+            "rollstream_feedback_waiting_answers",
+            "rollstream_http_requests_total",
+        ),
+        _NO_CLIENTS,
+    ),
     **dict.fromkeys(("rollstream_producer_pool_prompts_total", "rollstream_producer_pool_tasks"), _NO_CURRICULUM),
     **dict.fromkeys(
         (
