@@ -15,7 +15,7 @@ import yaml
 ROOT = Path(__file__).parents[2]
 COMPOSE_FILE = ROOT / "docker-compose.yml"
 ENV_EXAMPLE = ROOT / ".env.example"
-STAGES = ("producer", "generator", "scorer", "trainer")
+STAGES = ("producer", "ingest", "generator", "scorer", "trainer")
 OUR_IMAGE = "rollstream:"
 # ${NAME}, ${NAME:-value}, ${NAME:?message}; $$ is a plain dollar.
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>\w+)(?::(?P<how>[-?])(?P<rest>[^}]*))?\}|(?P<bad>.?))")

@@ -36,7 +36,7 @@ def test_every_stage_is_scraped_by_its_name_whichever_kind_runs() -> None:
     assert sorted(names["names"]) == sorted(STAGES)
     assert names["type"] == "A"
     for kind in ("cpu", "gpu"):
-        known = names_in_the_network(example_project(COMPOSE_PROFILES=kind))
+        known = names_in_the_network(example_project(COMPOSE_PROFILES=f"{kind},serve"))
         assert {name: known[name] for name in names["names"]} == {stage: stage for stage in STAGES}
 
 

@@ -13,6 +13,7 @@ from tests.compose.compose_file import OUR_IMAGE, STAGES, Project, example_proje
 ONE_SHOT = {"topics", "model", "schemas", "bucket"}
 ALWAYS = {"kafka", "valkey", "topics", "model", "producer", "scorer"}
 OPTIONAL = {
+    "serve": {"ingest", "feedback"},
     "observability": {"prometheus", "kafka-exporter", "grafana"},
     "registry": {"registry", "schemas"},
     "object-store": {"bucket", "object-store"},
@@ -90,7 +91,7 @@ def test_a_one_shot_ends_for_good_and_every_other_service_has_a_check_and_is_sta
 def test_a_stage_starts_after_kafka_its_topics_its_schemas_and_its_model(stage: str) -> None:
     for name in (stage, f"{stage}-gpu"):
         if name not in project("cpu").all_services:
-            assert stage in ("producer", "scorer")
+            assert stage in ("producer", "ingest", "scorer")
             continue
         service = project("cpu").all_services[name]
         needed = service["depends_on"]
@@ -113,7 +114,7 @@ def test_the_commands_of_our_containers_are_commands_of_rollstream() -> None:
         for service in project("cpu").all_services.values()
         if service["image"].startswith(OUR_IMAGE) and "entrypoint" not in service
     ]
-    assert len(commands) == 8
+    assert len(commands) == 10
     for words in commands:
         result = CliRunner().invoke(cli, [*words, "--help"])
         assert result.exit_code == 0, result.output

@@ -33,17 +33,22 @@ SETTINGS_FILE = ROOT / "services" / "compose" / "rollstream.toml"
 PREFIX = "ROLLSTREAM_"
 # Who sets these reads them: Compose itself.
 OF_COMPOSE = {"COMPOSE_PROFILES"}
-SERVICES = [*STAGES, "generator-gpu", "trainer-gpu"]
+SERVICES = [*STAGES, "feedback", "generator-gpu", "trainer-gpu"]
 SECRET = "a secret that no default has"
 
 
 def filled(**changed: str) -> Project:
     """The example with everything in it that is shown as a comment, and a secret key."""
-    secret = {"ROLLSTREAM_STORAGE__OPTIONS__SECRET_ACCESS_KEY": SECRET}
+    secret = {
+        "ROLLSTREAM_STORAGE__OPTIONS__SECRET_ACCESS_KEY": SECRET,
+        **dict.fromkeys(("ROLLSTREAM_SERVE__KEYS__CLIENT__KEY", "ROLLSTREAM_KEYS__CLIENT__KEY"), SECRET),
+    }
     return example_project(with_optional=True, **{**secret, **changed})
 
 
 def stage_of(service: str) -> Stage:
+    if service == "feedback":
+        return "producer"
     (stage,) = [stage for stage in STAGES if service.removesuffix("-gpu") == stage]
     return stage  # type: ignore[return-value]
 
@@ -156,7 +161,7 @@ def test_secrets_are_in_environments_alone() -> None:
               for service in project.all_services.values()]  # fmt: skip
     assert SECRET not in repr(others)
     holding = {name for name in project.all_services if SECRET in project.environment(name).values()}
-    assert holding == {"generator", "generator-gpu", "trainer", "trainer-gpu", "object-store"}
+    assert holding == {"generator", "generator-gpu", "ingest", "trainer", "trainer-gpu", "object-store"}
 
 
 def test_the_bucket_of_the_locations_is_made_in_the_servers_volume() -> None:
