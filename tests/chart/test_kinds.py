@@ -34,10 +34,10 @@ def test_the_values_of_the_chart_alone_pass_helm_lint_but_for_the_run_that_must_
     assert [one for one in report["messages"] if one["severity"] > 1 and "run: name the run" not in one["error"]] == []
 
 
-def test_each_of_the_nine_situations_has_an_example() -> None:
+def test_each_of_the_ten_situations_has_an_example() -> None:
     assert set(EXAMPLES) == {
         "minimal-cpu.yaml", "one-gpu-node.yaml", "strimzi.yaml", "msk-scram.yaml", "confluent-cloud.yaml", "keda.yaml",
-        "s3.yaml", "multi-gpu.yaml", "leader-worker-set.yaml",
+        "s3.yaml", "multi-gpu.yaml", "leader-worker-set.yaml", "serving.yaml",
     }  # fmt: skip
 
 
