@@ -35,11 +35,11 @@ from rollstream.cli.options import FiniteRange, made_directory
 @click.option(
     "--callers", type=click.IntRange(0, 100), default=4, show_default=True, help="Clients that ask at the same time."
 )
-@click.option("--feedback", "has_feedback", is_flag=True, help="Have clients rate their answers, which then train.")
 def command(run_dir: Path | None, brokers: str, pause_seconds: float, **options: Any) -> None:
     """Kill, suspend, replace and deceive the stages of a run, then check that nothing was lost or trained twice.
 
-    Meanwhile clients ask the generators over HTTP. Each answer that reaches them whole must be recorded.
+    Meanwhile clients ask the generators over HTTP and rate the answers, which then train. Each answer that reaches them
+    whole must be recorded.
 
     Starts its own brokers, Redis and stages, with scripted engines unless --generator says otherwise. A thousand faults
     take some 40 minutes. Prints one JSON object; exits with 1 if anything does not hold.

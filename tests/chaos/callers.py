@@ -92,7 +92,7 @@ class Callers:
             answer = self._ask(draw) if len(waiting) < _MOST_WAITING else None
             if answer is None:
                 self._stop.wait(_WAIT_SECONDS)
-            elif self._run.ingest:
+            else:
                 waiting += _ratings(answer, draw)
             waiting = self._posted(waiting, draw)
         tries = int(_ENDS_SECONDS / _WAIT_SECONDS)

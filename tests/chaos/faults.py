@@ -14,6 +14,7 @@ from rollstream.history.rollback import roll_back
 from rollstream.process.settings.base import STAGES, Stage
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError, CorruptWeightsError, RollstreamError
 from rollstream.schemas.topics import LEDGER, TOPICS, WEIGHTS
+from tests.chaos.serving import FEEDBACK
 from tests.chaos.world import Undo, World
 
 _VERSIONS_TRIED: Final = 10
@@ -105,6 +106,17 @@ def kill(world: World, draw: random.Random) -> MadeFault | None:
     world.fleet.kill(member)
     world.num_killed[member.stage] += 1
     return MadeFault(what=f"kill -9 {member.name}")
+
+
+@_fault(times=1)
+def lost_store(world: World, draw: random.Random) -> MadeFault | None:
+    """kill -9 of the producer of feedback, whose store of answers is deleted: it is made again from the topics."""
+    if not (found := [member for member in world.free("producer") if member.name == FEEDBACK]):
+        return None
+    world.fleet.kill(found[0])
+    for path in world.store.parent.glob(f"{world.store.name}*"):
+        path.unlink(missing_ok=True)
+    return MadeFault(what=f"kill -9 {FEEDBACK}, and its store is deleted")
 
 
 @_fault(times=5)

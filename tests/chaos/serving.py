@@ -28,7 +28,7 @@ _NUM_INGEST: Final = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingRun:
-    """Where clients find the run; without `ingest` they give no feedback.
+    """Where clients find the run.
 
     `keys`: by the name of the key; `environments`: of processes, by their names.
     """
@@ -60,9 +60,9 @@ class ServingRun:
         }
 
 
-def serving_run(generators: Sequence[str], run_dir: Path, *, with_feedback: bool) -> ServingRun:
-    """Ports and keys for these generators and, with feedback, for two ingest servers and the producer of it."""
-    ingest = [f"ingest-{number}" for number in range(_NUM_INGEST if with_feedback else 0)]
+def serving_run(generators: Sequence[str], run_dir: Path) -> ServingRun:
+    """Ports and keys for these generators, for two ingest servers and the producer of feedback."""
+    ingest = [f"ingest-{number}" for number in range(_NUM_INGEST)]
     ports = dict(zip([*generators, *ingest], free_ports(len(generators) + len(ingest)), strict=True))
     store = run_dir.resolve() / "feedback.sqlite"
     feedback = {"weights": {METRIC: 1.0}, "settle_seconds": _SETTLE_SECONDS, "store": str(store)}

@@ -42,7 +42,7 @@ _FEEDBACK_SHARE: Final = 4
 class ChaosOptions:
     """One campaign. There are `num_each` scorers and producers from the start, and a generator for each engine.
 
-    `callers`: so many clients ask the generators at the same time. `has_feedback`: and rate what they are answered.
+    `callers`: so many clients ask the generators at the same time, and rate the answers.
     """
 
     run_dir: Path
@@ -53,7 +53,6 @@ class ChaosOptions:
     generators: tuple[EngineKind, ...] = ("scripted", "scripted")
     pace: Pace = field(default_factory=Pace)
     callers: int = 4
-    has_feedback: bool = False
 
 
 def run_chaos(options: ChaosOptions, say: Say) -> Report:
@@ -76,7 +75,7 @@ def run_campaign(
 ) -> Report:
     """A campaign on servers that run. `launching` starts a stage (default: as people do); see `Campaign`."""
     names = [f"generator-{number}" for number in range(len(options.generators))]
-    serving = serving_run(names, options.run_dir, with_feedback=options.has_feedback)
+    serving = serving_run(names, options.run_dir)
     config = _write_run_file(options, (cluster, redis), serving)
     settings = StageSettings.load(config)
     KafkaAdmin(settings.kafka).create_topics(settings.run, partitions=4)
@@ -98,6 +97,7 @@ def run_campaign(
             redis=redis,
             generators=generators,
             callers=Callers(serving, num_callers=options.callers, seed=options.seed),
+            store=serving.store,
             pace=options.pace,
         )
         parts: dict[str, Any] = {
@@ -123,8 +123,7 @@ def _started(fleet: Fleet, options: ChaosOptions, generators: Generators, servin
                 fleet.start(stage, f"{stage}-{number}")
         for number in range(len(serving.ingest)):
             fleet.start("ingest", f"ingest-{number}")
-        if serving.ingest:
-            fleet.start("producer", FEEDBACK)
+        fleet.start("producer", FEEDBACK)
         yield
     finally:
         fleet.kill_all()

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from rollstream.bus.admin import KafkaAdmin
@@ -51,6 +52,8 @@ class World:
     redis: RedisServer
     generators: Generators
     callers: Callers
+    store: Path
+    """Where the producer of feedback keeps answers."""
     pace: Pace
     away: set[str] = field(default_factory=set)
     """Servers that do not run."""
