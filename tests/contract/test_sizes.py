@@ -34,11 +34,11 @@ ROOMS: Final = {
     "services/rollstream/views": 1_000,
     "schemas": 2_450,  # feedback, and whose answer a rollout is
     "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward
-    "trainer": 10_200,  # the training library, 6,400 of them without Kafka
+    "trainer": 9_850,  # the training library, 6,400 of them without Kafka
     "tests/bench": 4_000,  # serving
-    "tests/chaos": 2_600,  # callers and feedback
+    "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
-    "tests": 64_000,  # those of the training library, the gradients of TRL, and of what is served
+    "tests": 60_300,  # those of the training library, the gradients of TRL, and of what is served
 }
 """Lines of Python that each folder may have."""
 
