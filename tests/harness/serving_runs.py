@@ -2,10 +2,9 @@
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -51,18 +50,27 @@ class ServingGenerator:
 
         wait_until(look, "the endpoint to be ready", seconds)
 
+    def kill_and_start(self) -> None:
+        """kill -9, and a new process that is ready."""
+        assert self.process is not None
+        self.process.kill()
+        self.start()
+        self.until_ready(120)
+
     def ask(self, content: str = "52910=", **fields: Any) -> httpx.Response:
         """One chat completion."""
         body = {"model": MODEL, "messages": [{"role": "user", "content": content}], **fields}
         return httpx.post(f"{self.url}/v1/chat/completions", json=body, timeout=_CALL_SECONDS)
 
 
-def a_serving_generator(run: Run, *, token_seconds: float = 0.0, **serve: object) -> ServingGenerator:
-    """A generator with the scripted engine, not started; `serve` are settings of `[generator.serve]`."""
+def a_serving_generator(
+    run: Run, *, token_seconds: float = 0.0, engine: Mapping[str, object] | None = None, **serve: object
+) -> ServingGenerator:
+    """A generator, not started, with the scripted engine or another; `serve` are settings of `[generator.serve]`."""
     port, health_port = free_ports(2)
     run.tables["generator"] = {"health_port": health_port}
-    engine = {"kind": "scripted", "model_path": run.directory, "scripted": {"token_seconds": token_seconds}}
-    run.tables["generator.engine"] = engine
+    scripted = {"kind": "scripted", "model_path": run.directory, "scripted": {"token_seconds": token_seconds}}
+    run.tables["generator.engine"] = engine or scripted
     run.tables["generator.serve"] = {"enabled": True, "port": port, "spool": run.directory / "spool", **serve}
     return ServingGenerator(run=run, port=port, health_port=health_port)
 
@@ -108,6 +116,10 @@ class Callers:
         """Wait until so many more answers have reached callers."""
         before = len(self.whole)
         wait_until(lambda: len(self.whole) >= before + num, lambda: f"{num} answers; {self.outcomes}")
+
+    def call_for(self, seconds: float) -> None:
+        """Let them call for so long."""
+        self.stopping.wait(seconds)
 
 
 def _response_id(answer: httpx.Response, *, is_stream: bool) -> str:
@@ -165,7 +177,3 @@ def each_is_recorded_once(callers: Callers, seconds: float = 60.0) -> None:
     for response_id in callers.whole:
         (rollout,) = found[response_id]
         assert len(rollout.turns[0].token_ids) > 0
-
-
-def spool_directory(run: Run) -> Path:
-    return run.directory / "spool"

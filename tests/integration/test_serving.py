@@ -91,10 +91,7 @@ def test_every_answer_that_reached_its_client_is_recorded_once_although_the_gene
     with calling(generator) as callers:
         for _ in range(3):
             callers.until_more(30)
-            assert generator.process
-            generator.process.kill()
-            generator.start()
-            generator.until_ready()
+            generator.kill_and_start()
         callers.until_more(30)
     each_is_recorded_once(callers)
 
