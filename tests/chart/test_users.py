@@ -1,5 +1,6 @@
 """Who each pod is on a cluster with an authorizer."""
 
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,23 @@ from click.testing import CliRunner
 
 from rollstream.bus.acl_rules import ROLES
 from rollstream.cli.main import cli
-from tests.chart.rendering import STAGES, Document, Release, at, container_of, example, merged, render
+from rollstream.producers.settings import ProducerSettings
+from tests.chart.rendering import (
+    STAGES,
+    Document,
+    Release,
+    at,
+    container_of,
+    example,
+    merged,
+    render,
+    render_exactly,
+)
 from tests.chart.stage_settings import found_at, secret_of, settings_of
 
 SHARED = at("kafka.security", {"protocol": "SASL_SSL", "mechanism": "SCRAM-SHA-512", "existingSecret": "shared"})
-# Everyone of the chart: who calls `prompt` and `evaluate` has no pod in it. The producer of feedback has one where
-# there is one, and is tested with it.
+# Everyone of the chart: who calls `prompt` and `evaluate` has no pod in it. The producer of feedback is a further
+# producer, and is tested by itself.
 USERS = sorted({*ROLES} - {"client", "feedback"})
 OF_ALL = at("kafka.security.users", {role: {"existingSecret": f"{role}-user"} for role in USERS})
 INGEST = merged(
@@ -42,6 +54,25 @@ def test_each_stage_and_each_job_has_the_user_of_its_own_role() -> None:
     pods = {stage: release.pod(stage) for stage in PODS} | pods_of_jobs(release)
     assert {role: secrets_of(pod) for role, pod in pods.items()} == {role: {f"{role}-user"} for role in USERS}
     assert "shared" not in "".join(release.texts)
+
+
+def test_the_producer_of_feedback_has_a_user_of_its_own_and_settings_that_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = at("kafka.security.users.feedback.existingSecret", "feedback-user")
+    release = render_exactly(merged(example("serving.yaml"), SHARED, own))
+    pod = release.pod("producer-feedback")
+    assert secrets_of(pod) == {"feedback-user"}
+    assert secrets_of(release.pod("generator")) == {"shared"}
+    for name in [name for name in os.environ if name.startswith("ROLLSTREAM_")]:
+        monkeypatch.delenv(name)
+    file = tmp_path / "feedback.toml"
+    file.write_text(release.one("ConfigMap", "-producer-feedback")["data"]["rollstream.toml"])
+    settings = ProducerSettings.load(file)
+    assert (settings.source, settings.name, settings.feedback.weights) == ("feedback", "feedback", {"thumbs": 1.0})
+    (container,) = pod["spec"]["containers"]
+    mounted = {Path(one["mountPath"]) for one in container["volumeMounts"]}
+    assert settings.feedback.store.parent in mounted
 
 
 def test_who_has_no_user_of_its_own_has_the_one_of_all() -> None:
