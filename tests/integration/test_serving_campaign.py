@@ -26,7 +26,7 @@ from tests.harness.waits import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
 
 AWAY_SECONDS = 120.0
-"""As long as a delivery is tried: the training lane begins anew in it."""
+"""As long as a delivery is tried."""
 
 
 @contextmanager
