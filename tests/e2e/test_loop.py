@@ -108,8 +108,9 @@ def test_every_prompt_ends_in_the_ledger_and_bad_ones_disturb_nobody(run: Run, m
 
 def check_metrics(loop: Loop, ports: Mapping[str, int]) -> None:
     """What the stages export is on the list of all metrics, with its type and labels; and the list promises no more."""
-    # These two are no stages of the loop.
-    listed = {metric.name: metric for metric in all_metrics() if metric.stage not in ("collect", "evaluate")}
+    # These are no stages of the loop, or serve clients, whom it has none of.
+    others = ("collect", "evaluate", "http", "ingest", "serve")
+    listed = {metric.name: metric for metric in all_metrics() if metric.stage not in others}
     loop.until(lambda: "rollstream_trainer_topic_records{" in scraped(ports["trainer"]), "sizes of topics")
     texts = {stage: scraped(port) for stage, port in ports.items()}
     families = [family for text in texts.values() for family in text_string_to_metric_families(text)]

@@ -35,7 +35,7 @@ def a_reading_scorer(
         with a_run(cluster.bootstrap_servers, topic_prefix, directory) as run:
             [port] = free_ports(1)
             scorer = run.start("scorer", ROLLSTREAM_HEALTH_PORT=str(port))
-            wait_until(lambda: "4 partitions" in str(readiness(port).get("fetching")), "all to be read", 60)
+            wait_until(lambda: "6 partitions" in str(readiness(port).get("fetching")), "all to be read", 60)
             yield run, scorer, port
     finally:
         cluster.stop()

@@ -86,4 +86,4 @@ def test_a_client_submits_in_the_trace_of_whoever_started_it(run: Run, monkeypat
     monkeypatch.setenv("TRACEPARENT", PARENT)
     monkeypatch.setenv("TRACESTATE", "vendor=x")
     submit(run.on_bus, a_prompt(2), Patience(seconds=10))
-    assert sorted(headers_on(run, "prompts")) == [(), CONTEXT]
+    assert sorted(headers_on(run, "serve-prompts")) == [(), CONTEXT]

@@ -27,7 +27,7 @@ CHART, CONTRACT, LOOP, SCORER, STAGE, TRAINER, LOSSES = TESTS
         ("services/rollstream/scorer/loop.py", [CONTRACT, LOOP, SCORER]),
         ("services/rollstream/stage/loop.py", [CONTRACT, LOOP, STAGE]),
         ("tests/unit/test_losses.py", [CONTRACT, LOSSES]),
-        ("schemas/rollstream/schemas/avro/manifest.json", [CONTRACT, LOOP, SCORER, STAGE, TRAINER]),
+        ("schemas/rollstream/schemas/avro/manifest.json", [CHART, CONTRACT, LOOP, SCORER, STAGE, TRAINER]),
         ("uv.lock", TESTS),
         ("helm/rollstream/values.yaml", [CHART, CONTRACT]),
         ("README.md", []),
