@@ -45,5 +45,6 @@ def settings_of(run: str, ports: Mapping[str, int]) -> dict[str, Any]:
     job["static_configs"] = [
         {"targets": [f"127.0.0.1:{ports[name]}"], "labels": {"__meta_dns_name": name}}
         for name in found_by_name["names"]
+        if name in ports
     ]
     return settings
