@@ -1,6 +1,6 @@
 """Requests and answers of vLLM, and what they are for us."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -78,16 +78,27 @@ def checked(answer: Any, request: GenerationRequest) -> Any:
     return answer
 
 
+def spans_of(answer: Any) -> tuple[WeightSpan, ...]:
+    """Which version sampled which tokens; only the last output of a sequence says it."""
+    return tuple(
+        WeightSpan(weight_version=int(span.version), start=span.start, end=span.end)
+        for span in answer.weight_versions or ()
+        if span.end > span.start
+    )
+
+
+def logprobs_of(logprobs: Any, token_ids: Sequence[int]) -> list[float]:
+    """The logprob of each sampled token, from either form that vLLM has."""
+    if hasattr(logprobs, "start_indices"):
+        return [logprobs.logprobs[start] for start in logprobs.start_indices]
+    return [position[token].logprob for position, token in zip(logprobs or (), token_ids, strict=True)]
+
+
 def generation_of(answer: Any, token_ids: NDArray[np.int32], text: str) -> Generation:
-    logprobs = answer.logprobs
     return Generation(
         token_ids=token_ids,
-        behavior_logprobs=np.array([logprobs.logprobs[start] for start in logprobs.start_indices], dtype=np.float32),
-        weight_spans=tuple(
-            WeightSpan(weight_version=int(span.version), start=span.start, end=span.end)
-            for span in answer.weight_versions
-            if span.end > span.start
-        ),
+        behavior_logprobs=np.array(logprobs_of(answer.logprobs, answer.token_ids), dtype=np.float32),
+        weight_spans=spans_of(answer),
         finish_reason=_FINISHED.get(answer.finish_reason, FinishReason.LENGTH),
         text=text,
     )

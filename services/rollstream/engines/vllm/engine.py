@@ -50,6 +50,7 @@ from rollstream.schemas.errors import EngineDeadError, EngineError
 from rollstream.schemas.prompt import Message
 
 _CLOSE_SECONDS = 5.0
+_GONE = "vLLM's engine process is gone; start a new generator"
 _ABORT_AGAIN_SECONDS = 0.1
 
 
@@ -182,7 +183,7 @@ class VllmEngine:
     def require_alive(self) -> None:
         """Raise `EngineDeadError` if vLLM will never answer again."""
         if self._running().errored:
-            raise EngineDeadError("vLLM's engine process is gone; start a new generator")
+            raise EngineDeadError(_GONE)
 
     async def keep_aborting(self, request_ids: Iterable[str]) -> None:
         """End these requests with what they have so far; until it is cancelled, or vLLM is dead."""
@@ -318,7 +319,7 @@ def _as_engine_errors() -> Iterator[None]:
     try:
         yield
     except dead as error:
-        raise EngineDeadError("vLLM's engine process is gone; start a new generator") from error
+        raise EngineDeadError(_GONE) from error
     except (refused, ValueError) as error:
         raise EngineError(f"vLLM refused the request: {error}") from error
 

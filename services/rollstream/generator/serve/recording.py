@@ -20,11 +20,12 @@ from uuid import uuid4
 
 import numpy as np
 
-from rollstream.engines.vllm.answers import StreamRequest
+from rollstream.engines.vllm.answers import StreamRequest, logprobs_of, spans_of
 from rollstream.engines.vllm.engine import VllmEngine
 from rollstream.generator.serve.call import CALLER, Caller, Recorder, ServedCall, ServedChoice
 from rollstream.generator.serve.lane import ServingLane
 from rollstream.generator.serve.metrics import TAKEN_BACK, TIME_PER_TOKEN, TIME_TO_FIRST_TOKEN
+from rollstream.generator.serve.said import COMPLETIONS, RESPONSES
 from rollstream.generator.serve.sampled import as_used, is_plain, made_plain, others
 from rollstream.schemas.errors import EngineLateError, SpoolFullError
 from rollstream.schemas.record import utc_now
@@ -39,8 +40,6 @@ _FINISHED: Final = {
     "abort": FinishReason.ABORT,
 }
 _RETRYABLE: Final = (SpoolFullError, EngineLateError)
-_COMPLETIONS: Final = "/v1/completions"
-_RESPONSES: Final = "/v1/responses"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,9 +119,9 @@ class _AskedPrompt:
     def of(cls, caller: Caller, prompt: Mapping[str, Any], params: Any, request_id: str) -> "_AskedPrompt":
         """vLLM names a request of a response for the response: `cmpl-1` asks `cmpl-1-0`, `resp_1` asks `resp_1_0`."""
         response_id, number = request_id, 0
-        if caller.route == _RESPONSES:
+        if caller.route == RESPONSES:
             response_id = request_id.rpartition("_")[0]
-        elif caller.route == _COMPLETIONS:
+        elif caller.route == COMPLETIONS:
             response_id, _, place = request_id.rpartition("-")
             number = int(place)
             caller = replace(caller, messages=caller.messages[number : number + 1])
@@ -261,16 +260,12 @@ class _Choice:
         if not self.token_ids:
             self._first_at = time.monotonic()
         self.token_ids += output.token_ids
-        self.logprobs += _of_sampled(output.logprobs, output.token_ids)
+        self.logprobs += logprobs_of(output.logprobs, output.token_ids)
         self._texts.append(output.text)
         if output.finish_reason is None:
             return
         self.finish_reason = _FINISHED.get(output.finish_reason)
-        self.spans = tuple(
-            WeightSpan(weight_version=int(span.version), start=span.start, end=span.end)
-            for span in output.weight_versions or ()
-            if span.end > span.start
-        )
+        self.spans = spans_of(output)
         if len(self.token_ids) > 1:
             TIME_PER_TOKEN.observe((time.monotonic() - self._first_at) / (len(self.token_ids) - 1))
 
@@ -290,13 +285,6 @@ def _params_of(params: Any, number: int) -> Any:
     if params.seed is not None:
         own.seed = params.seed + number
     return own
-
-
-def _of_sampled(logprobs: Any, token_ids: Sequence[int]) -> list[float]:
-    """The logprob of each sampled token, from either form that vLLM has."""
-    if hasattr(logprobs, "start_indices"):
-        return [logprobs.logprobs[start] for start in logprobs.start_indices]
-    return [position[token].logprob for position, token in zip(logprobs or (), token_ids, strict=True)]
 
 
 def _served(asked: _AskedPrompt, answered: Sequence[_Choice], started_at: datetime) -> ServedCall:
