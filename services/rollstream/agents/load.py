@@ -1,12 +1,11 @@
 """The agents that prompts may name: the built-in ones, and those that the run's settings declare."""
 
-import pkgutil
 from collections.abc import Callable, Mapping
 from typing import Final
 
 from rollstream.agents.protocol import Agent
 from rollstream.agents.single_turn import SingleTurn
-from rollstream.process.settings.declared import Declaration, why_refused
+from rollstream.process.settings.declared import Declaration, imported, why_refused
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice
@@ -32,7 +31,9 @@ class Agents:
         self._declared = declared or {}
         for name in self._declared:
             refuse_unknown_agent(name, self._declared)
-        own = {name: _imported(name, one.path) for name, one in self._declared.items() if one.path}
+        own: dict[str, Callable[..., Agent]] = {
+            name: imported(f"[agents.{name}] path", one.path) for name, one in self._declared.items() if one.path
+        }
         self._makers = {**_BUILT_IN, **own}
 
     def make(self, choice: AgentChoice) -> Agent:
@@ -74,18 +75,6 @@ class Agents:
 
 def _why_refused(name: str, declared: Mapping[str, Declaration]) -> str | None:
     return why_refused(name, "agents", built_in=_BUILT_IN, declared=declared)
-
-
-def _imported(name: str, path: str) -> Callable[..., Agent]:
-    try:
-        found: Callable[..., Agent] = pkgutil.resolve_name(path)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        raise ConfigurationError(
-            f"[agents.{name}] path = {path!r} cannot be imported: {type(error).__name__}: {error}"
-        ) from error
-    return found
 
 
 def _not_made(choice: AgentChoice, error: BaseException, told: str) -> FailedSampleError:

@@ -4,13 +4,15 @@ Anybody who can write a record may name an environment or agent in it. So a reco
 alone say what is imported under that name.
 """
 
+import pkgutil
 import re
 from collections.abc import Collection, Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 
 from rollstream.process.masking import without_values
+from rollstream.schemas.errors import ConfigurationError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,60}")
 # A name comes from a record and may be as long as one.
@@ -53,6 +55,17 @@ def _checked_name(name: str) -> str:
 
 Declarations = dict[Annotated[str, AfterValidator(_checked_name)], Declaration]
 """By the names that records carry."""
+
+
+def imported(setting: str, path: str) -> Any:
+    """What lies at `package.module.name`, which the setting names. Raises `ConfigurationError`."""
+    try:
+        return pkgutil.resolve_name(path)
+    except KeyboardInterrupt:
+        raise
+    # BaseException: code of a user may also call sys.exit.
+    except BaseException as error:
+        raise ConfigurationError(f"{setting} = {path!r} cannot be imported: {type(error).__name__}: {error}") from error
 
 
 def why_refused(name: str, table: str, *, built_in: Collection[str], declared: Mapping[str, Declaration]) -> str | None:
