@@ -11,14 +11,13 @@ from uvicorn._types import ASGI3Application
 from rollstream.http.middleware import client_of, json_of
 from rollstream.http.refusals import error_content
 from rollstream.ingest import metrics
-from rollstream.ingest.entries import invalid
+from rollstream.ingest.entries import MOST_KEY_CHARACTERS, invalid
 from rollstream.ingest.inlet import Inlet, Kind
 from rollstream.ingest.records import Sender
 from rollstream.schemas.errors import RefusedRequestError
 from rollstream.schemas.record import utc_now
 
 ROUTES: Final = ("/v1/feedback", "/v1/prompts")
-_MOST_KEY_CHARACTERS: Final = 255
 _RETRY_AFTER: Final = {"Retry-After": "1"}
 
 
@@ -60,8 +59,8 @@ def _idempotency_key(request: Request) -> str | None:
     found = request.headers.getlist("idempotency-key")
     if not found:
         return None
-    if len(found) > 1 or not 0 < len(found[0]) <= _MOST_KEY_CHARACTERS or not found[0].isprintable():
-        raise invalid(f"Idempotency-Key has 1 to {_MOST_KEY_CHARACTERS} printable characters, and is sent once")
+    if len(found) > 1 or not 0 < len(found[0]) <= MOST_KEY_CHARACTERS or not found[0].isprintable():
+        raise invalid(f"Idempotency-Key has 1 to {MOST_KEY_CHARACTERS} printable characters, and is sent once")
     return found[0]
 
 

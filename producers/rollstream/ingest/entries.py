@@ -18,10 +18,12 @@ MOST_ENTRIES: Final = 1000
 """Of one request: it is answered as a whole."""
 MOST_TEXT_CHARACTERS: Final = 2**16
 MOST_TAGS: Final = 64
+MOST_KEY_CHARACTERS: Final = 255
+"""Of an idempotency key, in an entry or in the header."""
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 NonEmptyName = Annotated[Name, Field(min_length=1)]
-IdempotencyKey = Annotated[NonEmptyName, Field(max_length=255)]
+IdempotencyKey = Annotated[NonEmptyName, Field(max_length=MOST_KEY_CHARACTERS)]
 
 
 class Entry(BaseModel):
