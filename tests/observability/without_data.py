@@ -22,8 +22,17 @@ _REFUSED = (
 
 _OF_SERVING: Final = (
     "rollstream_feedback_answers_total",
+    "rollstream_feedback_behind_records",
     "rollstream_feedback_ignored_total",
+    "rollstream_feedback_matched_total",
+    "rollstream_feedback_published_total",
+    "rollstream_feedback_read_total",
+    "rollstream_feedback_settled_answers",
+    "rollstream_feedback_store_bytes",
+    "rollstream_feedback_store_limit_bytes",
+    "rollstream_feedback_store_rebuilt_total",
     "rollstream_feedback_unmatched_total",
+    "rollstream_feedback_waiting_answers",
     "rollstream_http_bodies_bytes",
     "rollstream_http_calls_in_work",
     "rollstream_http_connections",
@@ -56,6 +65,7 @@ SELECTORS: Final[dict[str, str]] = {
             'rollstream_http_requests_total{server="generator", code=~"5.."}',
             'rollstream_serve_answers_total{outcome="recorded"}',
             'rollstream_serve_answers_total{outcome="unrecorded"}',
+            "rollstream_feedback_delay_seconds_bucket",
             "rollstream_serve_time_per_token_seconds_bucket",
             "rollstream_serve_time_to_first_token_seconds_bucket",
         ),
@@ -100,12 +110,7 @@ SELECTORS: Final[dict[str, str]] = {
 MAY_HAVE_DATA: Final = ('rollstream_trainer_groups_total{reason="too_old"}', "trainer / Missing samples")
 """Of these selectors and expressions, those that have data where the machine has other work."""
 
-EXPRESSIONS: Final[dict[str, str]] = {
-    "trainer / Missing samples": _NO_FAULT,
-    "serving / Delay of feedback / 95th percentile": _NO_CLIENTS,
-    "serving / Delay of feedback / median": _NO_CLIENTS,
-    "serving / Store, share of its bound": _NO_CLIENTS,
-}
+EXPRESSIONS: Final[dict[str, str]] = {"trainer / Missing samples": _NO_FAULT}
 
 _NOTHING_WRONG: Final = "counted from a fault on that this run does not have"
 _NO_SETTING: Final = "of settings that no stage of this run has"
@@ -128,15 +133,6 @@ AT_REST: Final[dict[str, str]] = {
             "rollstream_trainer_served_policy_lag_max",
             "rollstream_trainer_served_policy_lag_mean",
             "rollstream_trainer_served_ratio",
-            "rollstream_feedback_behind_records",
-            "rollstream_feedback_matched_total",
-            "rollstream_feedback_published_total",
-            "rollstream_feedback_read_total",
-            "rollstream_feedback_settled_answers",
-            "rollstream_feedback_store_bytes",
-            "rollstream_feedback_store_limit_bytes",
-            "rollstream_feedback_store_rebuilt_total",
-            "rollstream_feedback_waiting_answers",
             "rollstream_http_requests_total",
         ),
         _NO_CLIENTS,

@@ -54,7 +54,6 @@ from rollstream.process.tracing.begin import require_tracing, tracing_of
 from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.producers import metrics
 from rollstream.producers.credit import Credit
-from rollstream.producers.feedback.loop import run_feedback
 from rollstream.producers.flat_groups import FlatGroups
 from rollstream.producers.foreign import FoundPrompts, have_prompts_expired, not_on_prompts
 from rollstream.producers.numbering import group_of_row, prompt_of_row
@@ -321,6 +320,9 @@ def run_producer(settings: ProducerSettings, stop: Stop) -> None:
         Run(settings).require_topics(PROMPTS, SERVE_PROMPTS, PRODUCERS, LEDGER)
         with tracing_of(settings.tracing, stage="producer", run=settings.run) as tracing, reported(settings):
             if settings.source == "feedback":
+                # Imported here: other producers export none of its metrics, by which alerts know that there is one.
+                from rollstream.producers.feedback.loop import run_feedback
+
                 run_feedback(settings, stop, health=health, tracing=tracing)
                 return
             with opened_source(settings) as source:
