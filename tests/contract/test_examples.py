@@ -5,13 +5,13 @@ import inspect
 import textwrap
 from typing import Any
 
-from rollstream.schemas import failure, feedback, ids, ledger, producer, prompt, rollout, scored, weights
+from rollstream.schemas import failure, feedback, ids, ledger, producer, progress, prompt, rollout, scored, weights
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.record import Record, utc_now
 from rollstream.schemas.topics import TOPICS
 from rollstream.trainer.intake import groups
 
-MODULES = (prompt, producer, failure, rollout, scored, weights, ledger, feedback)
+MODULES = (prompt, producer, failure, rollout, progress, scored, weights, ledger, feedback)
 
 
 def test_every_record_has_an_example_that_makes_it_and_can_be_written() -> None:

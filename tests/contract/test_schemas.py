@@ -16,14 +16,19 @@ from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.compatibility import check_packaged, incompatibilities, updated_manifest
 from rollstream.schemas.derive import avro_schema
 from rollstream.schemas.errors import IncompatibleSchemaError
+from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, SkippedRecord
+from rollstream.schemas.progress import ProgressKind
+from rollstream.schemas.prompt import Message
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import ManifestEntry, Schema, current_schema, manifest
 from rollstream.schemas.rollout import FinishReason, Status
+from rollstream.schemas.scored import TurnScore
 from rollstream.schemas.topics import (
     FEEDBACK,
     LEDGER,
     PRODUCERS,
+    PROGRESS,
     PROMPTS,
     RECORDS,
     ROLLOUTS,
@@ -35,15 +40,19 @@ from rollstream.schemas.topics import (
     Topic,
 )
 from tests.harness.builders import (
+    a_failure,
     a_feedback,
     a_generated,
     a_generator,
     a_progress,
     a_prompt,
     a_rollout,
+    a_scoring,
     a_served_answer,
     a_text_turn,
+    a_tool_turn,
     a_turn,
+    a_turn_progress,
     an_entry,
     applied,
     published,
@@ -60,6 +69,16 @@ EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "progress": (PRODUCERS, a_progress()),
     "generated": (ROLLOUTS, a_generated(turns=(a_turn(spans=((3, 0, 2), (4, 2, 6))),))),
     "generated_text": (ROLLOUTS, a_generated(turns=(a_text_turn(),), generator=a_generator(tokenizer_sha256=""))),
+    "generated_tools": (
+        ROLLOUTS,
+        a_generated(
+            turns=(
+                a_tool_turn(reasoning="Add them.", num_cached_tokens=4),
+                a_text_turn(model="summarizer", turn_type="summarization", turn_number=1, trains=False),
+            ),
+            observations={"session": '{"reward": 0.5}'},
+        ),
+    ),
     "generated_unresolved": (ROLLOUTS, a_generated(status=Status.UNRESOLVED)),
     "generated_served": (
         SERVE_ROLLOUTS,
@@ -71,7 +90,27 @@ EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "feedback": (FEEDBACK, a_feedback()),
     "feedback_text": (FEEDBACK, a_feedback(rollout_id="a" * 32 + "-1", response_id=None, number=None, text="too long")),
     "scored": (SCORED, a_rollout(0.5)),
+    "scored_turns": (
+        SCORED,
+        a_rollout(
+            scoring=a_scoring(
+                turn_scores=(
+                    TurnScore(turn=0, reward=0.5, components={"right": 0.5}),
+                    TurnScore(turn=2, failure=a_failure("late", FailureCode.TIMEOUT)),
+                )
+            )
+        ),
+    ),
     "scored_failed": (SCORED, a_rollout(status=Status.FAILED)),
+    "turn_progress": (PROGRESS, a_turn_progress()),
+    "session_progress": (
+        PROGRESS,
+        a_turn_progress(kind=ProgressKind.SESSION, turn=None, tools="counter", session_id="5f0c", session_attempt=2),
+    ),
+    "prompt_named": (
+        PROMPTS,
+        a_prompt(messages=(Message(role="assistant", content="7", name="adder", reasoning="5 + 2"),)),
+    ),
     "published": (WEIGHTS, published()),
     "applied": (WEIGHTS_APPLIED, applied()),
     "entry": (LEDGER, an_entry()),
@@ -224,6 +263,7 @@ def test_a_client_with_nothing_but_the_schema_file_reads_the_bytes(name: str) ->
         (WEIGHTS_APPLIED, ("error",)),
         (LEDGER, ("metrics",)),
         (FEEDBACK, ("tags",)),
+        (PROGRESS, ("tools",)),
     ],
     ids=lambda value: getattr(value, "name", ".".join(value) if isinstance(value, tuple) else None),
 )

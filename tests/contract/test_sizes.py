@@ -32,13 +32,13 @@ ROOMS: Final = {
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
     "services/rollstream/views": 1_000,
-    "schemas": 2_450,  # feedback, and whose answer a rollout is
+    "schemas": 2_600,  # feedback, whose answer a rollout is, and progress of turns
     "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward
     "trainer": 9_850,  # the training library, 6,400 of them without Kafka
     "tests/bench": 4_000,  # serving
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
-    "tests": 60_400,  # those of the training library, the gradients of TRL, and of what is served
+    "tests": 62_500,  # those of the training library, the gradients of TRL, and of what is served
 }
 """Lines of Python that each folder may have."""
 

@@ -14,13 +14,15 @@ from rollstream.schemas.feedback import FeedbackGiven
 from rollstream.schemas.ids import group_id, rollout_id
 from rollstream.schemas.ledger import EntryKind, LedgerEntry, TrainedRollout
 from rollstream.schemas.producer import ProducerProgress
-from rollstream.schemas.prompt import Message, PromptSource, PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.progress import ProgressKind, TurnProgress
+from rollstream.schemas.prompt import Message, PromptSource, PromptSubmitted, Purpose, Sampling, ToolCall
 from rollstream.schemas.rollout import (
     FinishReason,
     GeneratorIdentity,
     RolloutGenerated,
     Served,
     Status,
+    ToolAnswer,
     Turn,
     WeightSpan,
 )
@@ -71,6 +73,18 @@ def a_turn(
         "latency_seconds": 0.25,
     }
     return Turn(**{**values, **fields})
+
+
+def a_tool_turn(**fields: Any) -> Turn:
+    """A turn that calls a tool, which answered."""
+    values: dict[str, Any] = {
+        "finish_reason": FinishReason.TOOL_CALLS,
+        "tool_calls": (ToolCall(call_id="call-1", name="add", arguments='{"a": 5, "b": 2}'),),
+        "tool_answers": (ToolAnswer(call_id="call-1", content="7", latency_seconds=0.125),),
+        "temperature": 1.0,
+        "max_tokens": 12,
+    }
+    return a_turn(**{**values, **fields})
 
 
 def a_text_turn(**fields: Any) -> Turn:
@@ -235,6 +249,20 @@ def a_feedback(number: float | None = 1.0, **fields: Any) -> FeedbackGiven:
         "submitted_at": NOON + timedelta(seconds=61),
     }
     return FeedbackGiven(**{**values, **fields})
+
+
+def a_turn_progress(number: int = 0, **fields: Any) -> TurnProgress:
+    """That turn `number` of the first sample of `a_prompt()` is done."""
+    values: dict[str, Any] = {
+        "rollout_id": rollout_id(group_id(RUN, "sort_digits/17", 0), 0),
+        "attempt_id": "a" * 32,
+        "generator_id": "generator-1",
+        "kind": ProgressKind.TURN,
+        "number": number,
+        "turn": a_tool_turn(),
+        "noted_at": NOON,
+    }
+    return TurnProgress(**{**values, **fields})
 
 
 def a_scoring(reward: float | None = 1.0, **fields: Any) -> Scoring:

@@ -55,6 +55,8 @@ class Message(Record):
     content: str = Field(description="Text of the message")
     tool_calls: ShortSequence[ToolCall] = Field(default=(), description="Tool calls of an assistant message")
     tool_call_id: str | None = Field(default=None, description="The call that a tool message answers")
+    name: str | None = Field(default=None, description="Name of the speaker or tool, for templates that show it")
+    reasoning: str | None = Field(default=None, description="What an assistant message thought before its content")
 
 
 def more_than_a_record_holds(**parts: Collection[Any]) -> str | None:
@@ -145,7 +147,11 @@ class PromptSubmitted(Record):
 
     def content_hash(self) -> str:
         """Hash of what is asked, without who asked and when. All samples of a group must have the same."""
-        asked = self.model_dump_json(exclude={"submitted_at", "producer", "sequence", "metadata", "subject"})
+        exclude: dict[str, Any] = dict.fromkeys(("submitted_at", "producer", "sequence", "metadata", "subject"), True)
+        # Generators of before these fields hash messages without them, and may answer samples of the same group.
+        if all(message.name is None and message.reasoning is None for message in self.messages):
+            exclude["messages"] = {"__all__": {"name", "reasoning"}}
+        asked = self.model_dump_json(exclude=exclude)
         return hashlib.sha256(asked.encode()).hexdigest()
 
 

@@ -13,6 +13,7 @@ from rollstream.schemas.record import (
     Count,
     Id,
     Logprobs,
+    Map,
     Name,
     Record,
     Seconds,
@@ -75,6 +76,7 @@ class ToolAnswer(Record):
     call_id: Text = Field(description="The call that this answers")
     content: Text = Field(description="What the model was given")
     error: Text | None = Field(default=None, description="Why the tool failed, if it did")
+    latency_seconds: Seconds = Field(default=0.0, description="Duration of the call")
 
 
 class Turn(Record):
@@ -110,7 +112,7 @@ class Turn(Record):
     finish_reason: Symbol[FinishReason] = Field(description="Why the call ended")
     text: Text = Field(default="", description="Sampled tokens as text, for people and rubrics; never tokenized again")
     turn_type: Text = Field(default="answer", description="Kind of turn, set by the agent")
-    turn_number: Count = Field(default=0, description="Order within the sample, from 0")
+    turn_number: Count = Field(default=0, description="Which turn of its type, as the agent counts")
     cycle_step: Count = Field(default=0, description="Step within the agent's cycle")
     tool_calls: ShortSequence[ToolCall] = Field(default=(), description="Tools that the policy called")
     tool_answers: ShortSequence[ToolAnswer] = Field(default=(), description="What the tools answered")
@@ -130,6 +132,20 @@ class Turn(Record):
     sampling: Text = Field(
         default="", description="JSON of what shaped the sampling beside the prompt's sampling, e.g. penalties"
     )
+    model: Name = Field(
+        default="", description="Who answered; empty: the policy. A turn of another model has no logprobs, and no spans"
+    )
+    temperature: float | None = Field(
+        default=None, ge=0, allow_inf_nan=False, description="As used; null: the prompt's"
+    )
+    max_tokens: Count | None = Field(default=None, description="As used; null: the prompt's, lowered to what fits")
+    trains: bool = Field(
+        default=True, description="Whether the agent lets it train; only plain turns of the policy ever do"
+    )
+    num_cached_tokens: Count | None = Field(
+        default=None, description="Prompt tokens that the engine had cached; null: it did not say"
+    )
+    reasoning: Text = Field(default="", description="What was thought before the answer, as text; part of the tokens")
 
     @model_validator(mode="after")
     def _lengths_agree(self) -> "Turn":
@@ -223,9 +239,12 @@ class RolloutGenerated(Record):
     sample_index: Count = Field(description="From 0 to group_size - 1")
     group_size: int = Field(ge=1, description="Samples in the group")
     prompt: PromptSubmitted = Field(description="As submitted")
-    turns: ShortSequence[Turn] = Field(default=(), description="Model calls in order; empty unless completed")
+    turns: ShortSequence[Turn] = Field(default=(), description="Model calls in order, also those before a failure")
     status: Symbol[Status] = Field(description="completed, failed or unresolved")
     failure: Failure | None = Field(default=None, description="Why it is not completed; null if it is")
+    observations: Map[Text] = Field(
+        default_factory=dict, description="What the agent saw that scorers need, e.g. a session's own verdict"
+    )
     generator: GeneratorIdentity = Field(description="Who generated it")
     served: Served | None = Field(default=None, description="Whose HTTP call it answered; null: nobody's")
     started_at: Timestamp = Field(description="UTC")

@@ -3,8 +3,27 @@
 from pydantic import Field, model_validator
 
 from rollstream.schemas.failure import Failure
-from rollstream.schemas.record import Name, Record, Reward, Symbol, Timestamp
+from rollstream.schemas.record import Count, Map, Name, Record, Reward, ShortSequence, Symbol, Timestamp
 from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
+
+
+class TurnScore(Record):
+    """What the scorer found in one turn. A turn whose scoring failed has no reward; it never gets a reward of 0.
+
+    Example:
+        TurnScore(turn=2, reward=1.0, components={"exact_match": 1.0})
+    """
+
+    turn: Count = Field(description="Which turn of the rollout, from 0")
+    reward: Reward | None = Field(default=None, description="Weighted sum of the components")
+    components: Map[Reward] = Field(default_factory=dict, description="Unweighted value of each reward function")
+    failure: Failure | None = Field(default=None, description="Why there is no reward; null if there is")
+
+    @model_validator(mode="after")
+    def _reward_or_failure(self) -> "TurnScore":
+        if (self.reward is None) != (self.failure is not None):
+            raise ValueError(f"turn {self.turn} has reward {self.reward!r} and failure {self.failure!s}: one of both")
+        return self
 
 
 class Scoring(Record):
@@ -31,6 +50,9 @@ class Scoring(Record):
     components: dict[str, Reward] = Field(default_factory=dict, description="Unweighted value of each reward function")
     status: Symbol[Status] = Field(description="completed, failed or unresolved")
     failure: Failure | None = Field(default=None, description="Why there is no reward; null if there is")
+    turn_scores: ShortSequence[TurnScore] = Field(
+        default=(), description="Scores of single turns, of the types that the rubric scores"
+    )
     scored_at: Timestamp = Field(description="UTC")
 
     @model_validator(mode="after")

@@ -14,6 +14,7 @@ from rollstream.schemas.feedback import FeedbackGiven
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.ledger import LedgerEntry
 from rollstream.schemas.producer import ProducerProgress
+from rollstream.schemas.progress import TurnProgress
 from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.record import Record
 from rollstream.schemas.rollout import RolloutGenerated
@@ -22,7 +23,7 @@ from rollstream.schemas.weights import WeightsApplied, WeightsPublished
 
 R = TypeVar("R", bound=Record)
 
-Retention = Literal["time_and_size", "time", "everything", "compacted", "long"]
+Retention = Literal["time_and_size", "time", "everything", "compacted", "compacted_for_a_day", "long"]
 
 TOPIC_BYTES: Final = 7 * 2**20
 """What the topics take at once. dead-letters takes 1 MiB more, so that any record fits there with its headers."""
@@ -136,6 +137,17 @@ FEEDBACK: Final = Topic(
     written_by="ingest", read_by="the feedback producer",
     key_of=lambda feedback: feedback.target[1] if feedback.target else feedback.feedback_id,
 )  # fmt: skip
+# A record lies on the partition of its prompt: whoever gets that partition reads how far its samples have come.
+PROGRESS: Final = Topic(
+    name="progress", record=TurnProgress, key="rollout_id/turn", retention="compacted_for_a_day",
+    max_bytes=MAX_ROLLOUT_BYTES, written_by="generators", read_by="the generator that gets the partition next",
+    key_of=lambda progress: progress.key,
+)  # fmt: skip
+EVAL_PROGRESS: Final = Topic(
+    name="eval-progress", record=TurnProgress, key="rollout_id/turn", retention="compacted_for_a_day",
+    max_bytes=MAX_ROLLOUT_BYTES, written_by="generators", read_by="the generator that gets the partition next",
+    key_of=lambda progress: progress.key,
+)  # fmt: skip
 DEAD_LETTERS: Final[Topic[Record]] = Topic(
     name="dead-letters", record=None, key="as the original", retention="long",
     written_by="generators, scorers, trainer, producers of ingested prompts and of feedback", read_by="`dead-letters`",
@@ -143,7 +155,7 @@ DEAD_LETTERS: Final[Topic[Record]] = Topic(
 
 TOPICS: Final[tuple[Topic[Any], ...]] = (
     PROMPTS, PRODUCERS, ROLLOUTS, SCORED, WEIGHTS, WEIGHTS_APPLIED, LEDGER, EVAL_PROMPTS, EVAL_ROLLOUTS, EVAL_SCORED,
-    SERVE_PROMPTS, SERVE_ROLLOUTS, SERVE_SCORED, INGEST_PROMPTS, FEEDBACK, DEAD_LETTERS,
+    SERVE_PROMPTS, SERVE_ROLLOUTS, SERVE_SCORED, INGEST_PROMPTS, FEEDBACK, PROGRESS, EVAL_PROGRESS, DEAD_LETTERS,
 )  # fmt: skip
 RECORDS: Final[tuple[type[Record], ...]] = tuple(
     dict.fromkeys(topic.record for topic in TOPICS if topic.record is not None)

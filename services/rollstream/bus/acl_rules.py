@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from rollstream.schemas.ids import checked_run
 from rollstream.schemas.topics import (
     DEAD_LETTERS,
+    EVAL_PROGRESS,
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
     EVAL_SCORED,
@@ -18,6 +19,7 @@ from rollstream.schemas.topics import (
     INGEST_PROMPTS,
     LEDGER,
     PRODUCERS,
+    PROGRESS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
@@ -75,8 +77,8 @@ _WORK: Final[dict[str, _RoleWork]] = {
     ),
     "ingest": _RoleWork(writes=(INGEST_PROMPTS, SERVE_PROMPTS, FEEDBACK)),
     "generator": _RoleWork(
-        writes=(ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS, WEIGHTS_APPLIED, DEAD_LETTERS),
-        reads=(PROMPTS, EVAL_PROMPTS, SERVE_PROMPTS, WEIGHTS),
+        writes=(ROLLOUTS, EVAL_ROLLOUTS, SERVE_ROLLOUTS, PROGRESS, EVAL_PROGRESS, WEIGHTS_APPLIED, DEAD_LETTERS),
+        reads=(PROMPTS, EVAL_PROMPTS, SERVE_PROMPTS, PROGRESS, EVAL_PROGRESS, WEIGHTS),
         joins=("generators",),
     ),
     "scorer": _RoleWork(

@@ -37,6 +37,14 @@ _RETENTION: Final[dict[Retention, dict[str, str]]] = {
         "segment.bytes": str(2 * TOPIC_BYTES),
         "min.cleanable.dirty.ratio": "0.1",
     },
+    # Progress of samples: tombstones end it, and what nobody ended is worth nothing after a day.
+    "compacted_for_a_day": {
+        "cleanup.policy": "compact,delete",
+        "segment.bytes": str(2 * TOPIC_BYTES),
+        "min.cleanable.dirty.ratio": "0.1",
+        "retention.ms": str(_DAY_MS),
+        "retention.bytes": "-1",
+    },
     "long": {"cleanup.policy": "delete", "retention.ms": str(90 * _DAY_MS), "retention.bytes": "-1"},
 }
 _NO_LEADER: Final = (

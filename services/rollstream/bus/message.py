@@ -48,6 +48,8 @@ class OutRecord:
     value: bytes | None
     key: bytes | None = None
     headers: Headers = ()
+    partition: int | None = None
+    """None: the one that the key has."""
 
 
 class Delivery(NamedTuple):

@@ -137,6 +137,7 @@ class Publisher:
                 record.topic,
                 value=record.value,
                 key=record.key,
+                partition=-1 if record.partition is None else record.partition,
                 headers=list(record.headers) or None,
                 on_delivery=report,
             )
