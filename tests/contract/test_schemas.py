@@ -151,6 +151,7 @@ def test_the_newest_version_in_the_manifest_is_the_committed_schema(record: type
 
 
 PROMPT = current_schema(type(a_prompt()))
+PLAIN_HASH = "5f604b831c530921b1dfbdb21ffc178c9067af73967eb253b1827c0170077885"
 TENANT = {"name": "tenant", "type": "string"}
 CHANGES: dict[str, tuple[Callable[[], Schema], str]] = {
     "a field without default removed": (lambda: _without(PROMPT, "prompt_id"), "version 1.*prompt_id"),
@@ -361,3 +362,10 @@ def _undocumented(schema: Any, where: str = "") -> list[str]:
         here = f"{where}.{field['name']}"
         found += ([] if field.get("doc") else [here]) + _undocumented(field["type"], here)
     return found + _undocumented(schema.get("items"), where) + _undocumented(schema.get("values"), where)
+
+
+def test_a_hash_of_a_prompt_is_what_it_was_before_messages_had_names() -> None:
+    """Generators of two versions answer samples of one group, whose hashes must agree."""
+    assert a_prompt().content_hash() == PLAIN_HASH
+    named = a_prompt(messages=(Message(role="user", content="52910=", name="asker"),))
+    assert named.content_hash() != PLAIN_HASH

@@ -21,7 +21,7 @@ ROOMS: Final = {
     "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_100,  # deadlines of requests, calls of clients
-    "services/rollstream/environments": 3_300,
+    "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
@@ -34,7 +34,7 @@ ROOMS: Final = {
     "services/rollstream/views": 1_000,
     "schemas": 2_600,  # feedback, whose answer a rollout is, and progress of turns
     "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward
-    "trainer": 9_850,  # the training library, 6,400 of them without Kafka
+    "trainer": 9_950,  # credit by turns; the training library, 6,400 of them without Kafka
     "tests/bench": 4_000,  # serving
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,

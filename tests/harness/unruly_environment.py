@@ -103,6 +103,13 @@ class Unruly(WithoutTasks):
     rubric = Rubric(WeightedReward("obeyed", obey))
 
 
+class TurnByTurn(WithoutTasks):
+    """Each turn of type `answer` is worth the number that is its text."""
+
+    name = "turn_by_turn"
+    rubric = Rubric(WeightedReward("number", lambda sample: float(sample.completion)), scored_turn_types=("answer",))
+
+
 class TasksUnreadable(Unruly):
     """Its tasks can't be read."""
 
@@ -149,7 +156,7 @@ def declared(**options: dict[str, str]) -> dict[str, Declaration]:
         NAME: PATH,
         **{
             name: f"{__name__}.{name}"
-            for name in ("Generous", "Muddled", "hanging_to_load", "raising_to_load", "forking")
+            for name in ("Generous", "Muddled", "TurnByTurn", "hanging_to_load", "raising_to_load", "forking")
         },
     }
     return {name: Declaration(path=path, options=options.get(name, {})) for name, path in paths.items()}

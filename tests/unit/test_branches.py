@@ -17,7 +17,7 @@ from rollstream.schemas.prompt import Message, Sampling
 from rollstream.schemas.rollout import FinishReason
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
 from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
-from tests.harness.builders import a_rollout, a_turn
+from tests.harness.builders import a_rollout, a_text_turn, a_turn
 
 
 def a_turn_after(prefix_turn, prefix_tokens, given, sampled, **fields):
@@ -155,11 +155,53 @@ def test_a_turn_must_fit_the_model_with_its_prefix_and_several_samples_need_not_
         refuse_out_of_bounds(a_rollout(turns=(FIRST, a_turn_after(0, 4, [5, 6], [7, 8]))), bounds)
 
 
-def test_the_last_turn_says_for_all_samples_whether_the_rollout_is_truncated():
+def num_trained(*turns, **fields):
+    return [sample.num_trained_tokens for sample in taken(*turns, **fields)]
+
+
+def test_the_last_turn_of_a_sample_says_whether_it_is_truncated():
     cut = a_turn_after(0, 3, [5], [6], finish_reason=FinishReason.LENGTH)
-    assert [sample.num_trained_tokens for sample in taken(FIRST, cut)] == [0, 0]
-    assert [sample.num_trained_tokens for sample in taken(FIRST, cut, trained=TrainedTokens(truncated=True))] == [2, 1]
-    assert [sample.num_trained_tokens for sample in taken(FIRST, cut, FIRST)] == [2, 1, 2]
+    assert num_trained(FIRST, cut) == [2, 0]
+    assert num_trained(FIRST, cut, trained=TrainedTokens(truncated=True)) == [2, 1]
+    assert num_trained(FIRST, cut, FIRST) == [2, 0, 2]
+    cut_first = FIRST.model_copy(update={"finish_reason": FinishReason.LENGTH})
+    assert num_trained(cut_first, a_turn_after(0, 4, [5], [6])) == [3]
+    assert num_trained(cut_first, cut) == [0, 0]
+
+
+@pytest.mark.parametrize("fields", [{"trains": False}, {"is_plain": False}])
+def test_a_turn_that_may_not_train_is_given_to_the_next_one_and_trains_no_token(fields):
+    (sample,) = taken(FIRST, a_turn_after(0, 4, [5], [6], **fields), a_turn_after(1, 6, [7], [8]))
+    assert laid_out(sample) == ([1, 2], [3, 4, 5, 6, 7, 8], [1, 1, 0, 0, 0, 1])
+
+
+def test_turns_of_another_model_are_in_no_sample():
+    other = a_text_turn(model="summarizer")
+    assert [laid_out(sample) for sample in taken(FIRST, other, a_turn_after(0, 4, [5], [6]))] == [
+        ([1, 2], [3, 4, 5, 6], [1, 1, 0, 1])
+    ]
+
+
+def test_a_turn_that_trains_at_another_temperature_begins_a_sample_of_that_temperature():
+    first, cold = FIRST.model_copy(update={"temperature": 1.0}), a_turn_after(0, 4, [5], [6], temperature=0.5)
+    samples = taken(first, cold, a_turn_after(1, 6, [7], [8], temperature=0.5))
+    assert [(laid_out(sample), sample.temperature) for sample in samples] == [
+        (([1, 2], [3, 4], [1, 1]), 1.0),
+        (([1, 2, 3, 4, 5], [6, 7, 8], [1, 0, 1]), 0.5),
+    ]
+    # The prompt's own temperature is 1, which a turn may say or leave out; a greedy turn that never trains splits none.
+    greedy = a_turn_after(0, 4, [5], [6], temperature=0.0, is_plain=False)
+    assert [sample.temperature for sample in taken(FIRST, greedy, a_turn_after(1, 6, [7], [8], temperature=1.0))] == [1]
+
+
+def test_where_turns_have_advantages_of_their_own_the_others_do_not_train():
+    turns = (FIRST, a_turn_after(0, 4, [5], [6], turn_type="summary"), a_turn_after(1, 6, [7], [8, 9]))
+    (sample,) = taken(
+        *turns, advantage=0.25, of_turns={0: -1.0, 2: 0.5}, trained=TrainedTokens(turn_weights={"answer": 2.0})
+    )
+    assert sample.loss_mask.tolist() == [True, True, False, False, False, True, True]
+    assert sample.token_advantages.tolist() == [-2.0, -2.0, 1.0, 1.0]
+    assert sample.has_gradient
 
 
 def test_a_turns_weight_is_that_of_its_type_and_number_or_else_of_its_type():

@@ -17,9 +17,10 @@ from rollstream.process.masking import SECRETS
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError
 from rollstream.schemas.rollout import Status
+from rollstream.schemas.scored import TurnScore
 from rollstream.schemas.topics import SCORED
 from rollstream.scorer.handler import ScorerIdentity, annotated
-from tests.harness.builders import NOON, a_generated
+from tests.harness.builders import NOON, a_generated, a_prompt, a_turn
 from tests.harness.processes import start_process
 from tests.harness.unruly_environment import NAME, declared
 from tests.harness.waits import DEADLINE_SECONDS, wait_until
@@ -216,10 +217,31 @@ def test_what_is_no_answer_is_not_read_as_one(body: bytes) -> None:
     assert read_answer(body) is None
 
 
+def test_turns_of_the_types_that_the_rubric_scores_get_their_own_scores_and_one_that_fails_has_none() -> None:
+    turns = (
+        a_turn(text="0.25"),
+        a_turn(text="none", turn_type="summary"),
+        a_turn(text="a word"),
+        a_turn(text="1"),
+    )
+    sample = ScoringSample.of(a_generated(turns=turns, prompt=a_prompt(environment="TurnByTurn")))
+    [verdict] = scored([sample])
+    assert (verdict.reward, verdict.components) == (1.0, {"number": 1.0})
+    first, second, last = verdict.turn_scores
+    assert (first, last) == (
+        TurnScore(turn=0, reward=0.25, components={"number": 0.25}),
+        TurnScore(turn=3, reward=1.0, components={"number": 1.0}),
+    )
+    assert (second.turn, second.reward) == (2, None)
+    assert "could not convert string to float" in str(second.failure)
+    written = annotated(a_generated(turns=turns), verdict, ScorerIdentity(scorer_id="s", version="1"), NOON)
+    assert written.scoring.turn_scores == verdict.turn_scores
+
+
 def test_components_beyond_the_bound_of_an_answer_leave_the_sample_unresolved_and_say_so() -> None:
     [verdict] = scored(ordered("many components", environment="Muddled"))
     assert str(verdict.failure) == (
-        "bad_reward: the rubric's components take 2014093 bytes as JSON, the bound is 1048576: give fewer"
+        "bad_reward: the rubric's components take 2014110 bytes as JSON, the bound is 1048576: give fewer"
     )
 
 

@@ -286,7 +286,7 @@ def test_settings_that_do_not_fit_together_are_refused(fields: dict[str, Any], m
 
 
 def test_an_unknown_environment_is_a_setting_to_change() -> None:
-    with pytest.raises(ConfigurationError, match="sort_digits, structured_output, word_count"):
+    with pytest.raises(ConfigurationError, match="session, sort_digits, structured_output, word_count"):
         build_source(ProducerSettings(run="demo", environment="sort_letters"))
 
 

@@ -58,6 +58,15 @@ class Message(Record):
     name: str | None = Field(default=None, description="Name of the speaker or tool, for templates that show it")
     reasoning: str | None = Field(default=None, description="What an assistant message thought before its content")
 
+    @property
+    def left_out_of_hashes(self) -> set[str]:
+        """Fields that were added later, where they are not set: what was hashed before them stays the same."""
+        return {field for field in ("name", "reasoning") if getattr(self, field) is None}
+
+    def hashed_json(self) -> str:
+        """The message as JSON, for a hash."""
+        return self.model_dump_json(exclude=self.left_out_of_hashes)
+
 
 def more_than_a_record_holds(**parts: Collection[Any]) -> str | None:
     """Which part of a prompt has too many entries for a record, e.g. `metadata=`; None if none has."""
@@ -148,9 +157,8 @@ class PromptSubmitted(Record):
     def content_hash(self) -> str:
         """Hash of what is asked, without who asked and when. All samples of a group must have the same."""
         exclude: dict[str, Any] = dict.fromkeys(("submitted_at", "producer", "sequence", "metadata", "subject"), True)
-        # Generators of before these fields hash messages without them, and may answer samples of the same group.
-        if all(message.name is None and message.reasoning is None for message in self.messages):
-            exclude["messages"] = {"__all__": {"name", "reasoning"}}
+        # Generators of an older version may answer samples of the same group.
+        exclude["messages"] = {number: message.left_out_of_hashes for number, message in enumerate(self.messages)}
         asked = self.model_dump_json(exclude=exclude)
         return hashlib.sha256(asked.encode()).hexdigest()
 

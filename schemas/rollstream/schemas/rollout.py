@@ -162,6 +162,16 @@ class Turn(Record):
         return self
 
     @property
+    def may_train(self) -> bool:
+        """Whether it may: the policy sampled it plainly, and its agent lets it."""
+        return self.trains and self.is_plain and not self.model
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether it ended at the token limit or the sample's deadline (`length`), or its client left."""
+        return self.finish_reason in (FinishReason.LENGTH, FinishReason.ABORT)
+
+    @property
     def num_completion_tokens(self) -> int:
         """Number of sampled tokens: those that are here, or as many as a server reported of a turn without tokens."""
         return len(self.token_ids) or self.reported_completion_tokens or 0
@@ -268,8 +278,8 @@ class RolloutGenerated(Record):
 
     @property
     def is_truncated(self) -> bool:
-        """Whether the last turn ended at the token limit or the sample's deadline (`length`), or its client left."""
-        return bool(self.turns) and self.turns[-1].finish_reason in (FinishReason.LENGTH, FinishReason.ABORT)
+        """Whether its last turn is."""
+        return bool(self.turns) and self.turns[-1].is_truncated
 
     @property
     def weight_versions(self) -> tuple[int, ...]:

@@ -144,6 +144,8 @@ def _answer(rollout: Archived) -> RewardInput:
         messages=rollout.messages,
         reference_answer=rollout.reference_answer,
         metadata=rollout.metadata,
+        turns=rollout.turns,
+        observations=rollout.observations,
     )
 
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 from rollstream.archive.archive import Archive
 from rollstream.archive.reading import OPEN, groups_of, steps_of
 from rollstream.archive.tables import ROLLOUTS
+from rollstream.environments.rubric import RewardTurn
 from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.prompt import Message, ToolCall
-from rollstream.schemas.rollout import Status
+from rollstream.schemas.rollout import FinishReason, Status, ToolAnswer
 
 GroupOutcome = tuple[str, int | None]
 """How a group closed, and the step that trained on it."""
@@ -30,7 +31,7 @@ _OF_GROUP: Final = ("ledger_offset", "group_id", "outcome", "trained_step")
 class Archived:
     """One record of `scored`, as far as it is replayed. `reward` is None unless it was scored.
 
-    `texts`: the text of each turn. `messages`: as submitted. `tools`: of the prompt, each a JSON text. `tool_calls`: of
+    `messages`: as submitted. `tools`: of the prompt, each a JSON text. `tool_calls`: of
     the last turn, unless its text holds them. `was_completed`: the model answered, though its answer may have no
     reward, since the scoring failed. `finish_reason`: of the last turn.
     """
@@ -45,7 +46,8 @@ class Archived:
     tool_calls: tuple[ToolCall, ...]
     reference_answer: str | None
     metadata: dict[str, str]
-    texts: tuple[str, ...]
+    turns: tuple[RewardTurn, ...]
+    observations: dict[str, str]
     was_completed: bool
     finish_reason: str | None
     status: str
@@ -53,6 +55,11 @@ class Archived:
     reward: float | None
     outcome: str
     trained_step: int | None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """The text of each turn."""
+        return tuple(turn.text for turn in self.turns)
 
 
 def read_rollouts(archive: Archive) -> Iterator[Archived]:
@@ -77,15 +84,17 @@ def _outcomes(archive: Archive) -> dict[str, GroupOutcome]:
 
 
 def _archived(row: dict[str, Any], outcomes: Mapping[str, GroupOutcome]) -> Archived:
-    code, turns = row["failure_code"], json.loads(row["turns"])
+    code, turns, details = row["failure_code"], json.loads(row["turns"]), json.loads(row["details"])
     outcome, trained_step = outcomes.get(row["group_id"], (OPEN, None))
     return Archived(
         place=(row["partition"], row["offset"]),
         messages=tuple(map(Message.model_validate, json.loads(row["messages"]))),
-        tools=tuple(json.loads(row["details"])["prompt"].get("tools", ())),
+        tools=tuple(details["prompt"].get("tools", ())),
         tool_calls=_tool_calls(turns[-1]) if turns else (),
         metadata=json.loads(row["metadata"]),
-        texts=tuple(turn["text"] for turn in turns),
+        turns=tuple(map(_turn, turns)),
+        # Rows of before agents have none.
+        observations=details["rollout"].get("observations", {}),
         was_completed=row["rollout_status"] == Status.COMPLETED.value,
         outcome=outcome,
         trained_step=trained_step,
@@ -93,6 +102,18 @@ def _archived(row: dict[str, Any], outcomes: Mapping[str, GroupOutcome]) -> Arch
         **{name: row[name] for name in ("rollout_id", "group_id", "prompt_id", "environment", REFERENCE,
                                         "finish_reason", "status", "reward")},
     )  # fmt: skip
+
+
+def _turn(turn: dict[str, Any]) -> RewardTurn:
+    return RewardTurn(
+        text=turn["text"],
+        turn_type=turn["turn_type"],
+        turn_number=turn["turn_number"],
+        reasoning=turn.get("reasoning", ""),
+        finish_reason=FinishReason(turn["finish_reason"]),
+        tool_calls=tuple(map(ToolCall.model_validate, turn["tool_calls"])),
+        tool_answers=tuple(map(ToolAnswer.model_validate, turn["tool_answers"])),
+    )
 
 
 def _tool_calls(turn: dict[str, Any]) -> tuple[ToolCall, ...]:

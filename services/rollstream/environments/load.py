@@ -8,6 +8,7 @@ from rollstream.environments.ifeval.ifeval import IfEval
 from rollstream.environments.protocol import Environment
 from rollstream.environments.reasoning_gym import ReasoningGym
 from rollstream.environments.scoring_only import BySource, Math, MultipleChoice, StructuredOutput
+from rollstream.environments.session import SessionVerdict
 from rollstream.environments.sort_digits import SortDigits
 from rollstream.environments.word_count import WordCount
 from rollstream.process.settings.declared import Declaration, why_refused
@@ -20,6 +21,7 @@ _BUILT_IN: Final[Mapping[str, Callable[..., Environment]]] = {
     "math": Math,
     "multiple_choice": MultipleChoice,
     "reasoning_gym": ReasoningGym,
+    "session": SessionVerdict,
     "sort_digits": SortDigits,
     "structured_output": StructuredOutput,
     "word_count": WordCount,

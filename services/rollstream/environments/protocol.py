@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Literal, Protocol
 
-from rollstream.environments.rubric import Rubric
+from rollstream.environments.rubric import Scores
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message, Sampling
 
@@ -59,8 +59,8 @@ class Environment(Protocol):
         ...
 
     @property
-    def rubric(self) -> Rubric:
-        """How answers are scored."""
+    def rubric(self) -> Scores:
+        """How answers are scored: a `Rubric`, or what else has its `score`."""
         ...
 
     @property

@@ -2,13 +2,32 @@
 
 import math
 import reprlib
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import SupportsFloat
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, fields, replace
+from typing import Protocol, Self, SupportsFloat
 
 from rollstream.schemas.bounds import MAX_REWARD
 from rollstream.schemas.errors import RewardError
-from rollstream.schemas.prompt import Message
+from rollstream.schemas.prompt import Message, ToolCall
+from rollstream.schemas.rollout import FinishReason, ToolAnswer, Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardTurn:
+    """One turn of the answer, without its tokens."""
+
+    text: str
+    turn_type: str = "answer"
+    turn_number: int = 0
+    """Which turn of its type."""
+    reasoning: str = ""
+    finish_reason: FinishReason = FinishReason.STOP
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_answers: tuple[ToolAnswer, ...] = ()
+
+    @classmethod
+    def of(cls, turn: Turn) -> Self:
+        return cls(**{one.name: getattr(turn, one.name) for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +40,15 @@ class RewardInput:
     messages: tuple[Message, ...] = ()
     reference_answer: str | None = None
     metadata: dict[str, str] = field(default_factory=dict)
+    turns: tuple[RewardTurn, ...] = ()
+    """Empty where only the texts are known, e.g. those of a file."""
+    observations: dict[str, str] = field(default_factory=dict)
+    """What the agent saw, e.g. the verdict of its tools' session."""
+
+    def of_turn(self, number: int) -> "RewardInput":
+        """The same task, as if turn `number` were the whole answer."""
+        turn = self.turns[number]
+        return replace(self, completion=turn.text, assistant_messages=(turn.text,), turns=(turn,))
 
 
 RewardFn = Callable[[RewardInput], float]
@@ -35,14 +63,26 @@ class WeightedReward:
     weight: float = 1.0
 
 
-class Rubric:
-    """Scores a sample with each of its reward functions, in their order."""
+class Scores(Protocol):
+    """What scores a sample. If it has `scored_turn_types`, turns of these types are scored by themselves too."""
 
-    def __init__(self, *rewards: WeightedReward) -> None:
+    def score(self, sample: RewardInput) -> tuple[float, dict[str, float]]:
+        """The reward and its components; `RewardError` if there is none."""
+        ...
+
+
+class Rubric:
+    """Scores a sample with each of its reward functions, in their order.
+
+    Turns of `scored_turn_types` are scored by themselves too, each as if it were the whole answer.
+    """
+
+    def __init__(self, *rewards: WeightedReward, scored_turn_types: Collection[str] = ()) -> None:
         names = [reward.name for reward in rewards]
         if not names or len(set(names)) != len(names):
             raise ValueError(f"a rubric needs rewards with different names, got {names}")
         self.rewards = rewards
+        self.scored_turn_types = frozenset(scored_turn_types)
 
     def score(self, sample: RewardInput) -> tuple[float, dict[str, float]]:
         """The weighted sum, and the value of each function without its weight.

@@ -44,6 +44,7 @@ def annotated(
         components=verdict.components,
         status=verdict.status,
         failure=verdict.failure,
+        turn_scores=verdict.turn_scores,
         scored_at=scored_at,
     )
     return RolloutScored(rollout=rollout, scoring=scoring)
@@ -54,6 +55,6 @@ def without_tokens(scored: RolloutScored, error: RecordTooLargeError) -> Rollout
     why = Failure(code=FailureCode.TOO_LARGE, message=str(error))
     rollout = scored.rollout.model_copy(update={"turns": (), "status": Status.FAILED, "failure": why})
     scoring = scored.scoring.model_copy(
-        update={"reward": None, "components": {}, "status": Status.FAILED, "failure": why}
+        update={"reward": None, "components": {}, "turn_scores": (), "status": Status.FAILED, "failure": why}
     )
     return RolloutScored(rollout=rollout, scoring=scoring)

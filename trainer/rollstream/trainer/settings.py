@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.settings.storage import Location
 from rollstream.schemas.ids import checked_run
-from rollstream.trainer.intake.admission import LagScope
+from rollstream.trainer.intake.admission import Credit, LagScope
 from rollstream.training.learning.objective_settings import PolicyLossName
 from rollstream.training.learning.settings import LearningSettings
 
@@ -37,6 +37,11 @@ class TrainerSettings(StageSettings):
         default=False,
         description="Train on the tokens of samples that ended at their token limit too; else their reward counts in "
         "the baseline alone",
+    )
+    credit: Credit = Field(
+        default="rollout",
+        description="rollout: a rollout's advantage is that of all its turns; turn: each turn has its own, its score "
+        "minus the mean of the group's turns of the same type and number; turns without a score do not train",
     )
     wait_for_late_seconds: float = Field(
         default=30.0,
@@ -100,6 +105,16 @@ class TrainerSettings(StageSettings):
             raise ValueError(
                 "learning.dtype 'float64' is for comparing gradients, engines load no such weights: set float32 or "
                 "bfloat16"
+            )
+        learning = self.learning
+        if self.credit == "turn" and (learning.advantages != "group_mean" or learning.scale_advantages != "none"):
+            raise ValueError(
+                f"credit 'turn' with advantages {learning.advantages!r} and scale_advantages "
+                f"{learning.scale_advantages!r}: turns are compared by advantages 'group_mean' alone"
+            )
+        if self.credit == "turn" and learning.kl_reward_coefficient:
+            raise ValueError(
+                "credit 'turn' with kl_in 'reward', which changes rewards of rollouts: set kl_in to 'loss'"
             )
         if self.source_run is not None and checked_run(self.source_run) == self.run:
             raise ValueError(f"source_run {self.source_run!r} is this run itself: leave it out")

@@ -318,6 +318,7 @@ def _rules(settings: TrainerSettings, learner: "Learner") -> AdmissionRules:
         lag_scope=settings.lag_scope,
         train_without_spread=settings.train_without_spread,
         train_truncated=settings.train_truncated,
+        credit=settings.credit,
         turn_weights=settings.learning.turn_weights,
         advantages=settings.learning,
         kl_in_reward=settings.learning.kl_reward_coefficient > 0,

@@ -37,7 +37,8 @@ def samples_of(rollout: RolloutGenerated, reward: float | None = None, prompt: P
     of the sampling, which `prepare_grpo_batch` reads. Raises `BadMessageError` for a rollout that is not completed, or
     whose server gave text without tokens.
     """
-    if rollout.status is not Status.COMPLETED or not all(len(turn.token_ids) for turn in rollout.turns):
+    own = [turn for turn in rollout.turns if not turn.model]
+    if rollout.status is not Status.COMPLETED or not all(len(turn.token_ids) for turn in own):
         raise BadMessageError(
             f"rollout {rollout.rollout_id} is {rollout.status.value}, or has turns without tokens: only what an engine "
             "sampled as tokens trains; for a server set http.tokenizer_path"

@@ -27,7 +27,7 @@ def tasks_identity(name: str, tasks: Iterable[Task]) -> str:
     """`name` and the start of a SHA-256 of what the tasks ask."""
     digest = hashlib.sha256()
     for task in tasks:
-        asked = (task.task_id, *(message.model_dump_json() for message in task.messages), task.reference_answer or "")
+        asked = (task.task_id, *(message.hashed_json() for message in task.messages), task.reference_answer or "")
         for text in asked:
             # With its length: else a text that moves from one field to the next would change nothing.
             digest.update(f"{len(text)} {text}".encode(errors="surrogatepass"))

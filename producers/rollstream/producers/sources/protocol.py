@@ -30,7 +30,7 @@ class PromptRow:
         """Names the task in whatever row and file it lies: its own id, else all that it asks."""
         if self.own_id is not None:
             return f"id {self.own_id}"
-        asked = (*(message.model_dump_json() for message in self.messages), *self.tools, self.reference_answer or "")
+        asked = (*(message.hashed_json() for message in self.messages), *self.tools, self.reference_answer or "")
         return f"asks {json.dumps(asked)}"
 
 

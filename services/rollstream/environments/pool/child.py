@@ -9,6 +9,7 @@ import pickle
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from rollstream.environments.load import load_environment
@@ -29,6 +30,7 @@ from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import BrokenEnvironmentError, RewardError, UnknownEnvironmentError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.rollout import Status
+from rollstream.schemas.scored import TurnScore
 
 
 def main() -> None:
@@ -99,21 +101,47 @@ def _loaded(name: str, setup: Setup, environments: dict[str, Environment]) -> En
 
 
 def _verdict(environment: Environment, answer: RewardInput, declaration: Declaration) -> Verdict:
+    scored = _scored(environment, answer, declaration)
+    if isinstance(scored, Failure):
+        return unresolved(scored.code, scored.message)
+    reward, components = scored
+    return Verdict(
+        status=Status.COMPLETED,
+        reward=reward,
+        components=components,
+        turn_scores=tuple(_turn_scores(environment, answer, declaration)),
+    )
+
+
+def _turn_scores(environment: Environment, answer: RewardInput, declaration: Declaration) -> Iterator[TurnScore]:
+    # A user's own rubric need not know of turns.
+    types = getattr(environment.rubric, "scored_turn_types", ())
+    for number, turn in enumerate(answer.turns):
+        if turn.turn_type not in types:
+            continue
+        scored = _scored(environment, answer.of_turn(number), declaration)
+        if isinstance(scored, Failure):
+            yield TurnScore(turn=number, failure=scored)
+        else:
+            yield TurnScore(turn=number, reward=scored[0], components=scored[1])
+
+
+def _scored(
+    environment: Environment, answer: RewardInput, declaration: Declaration
+) -> tuple[float, dict[str, float]] | Failure:
+    """The reward and its components; or, if the rubric raises or gives no numbers, why there are none."""
     try:
         reward, components = environment.rubric.score(answer)
         # A rubric may be a user's own class and return anything: only plain numbers may leave this process.
-        return Verdict(
-            status=Status.COMPLETED,
-            reward=finite(reward, "the rubric's reward"),
-            components={_writable(name): finite(value, f"component {name!r}") for name, value in components.items()},
-        )
+        named = {_writable(name): finite(value, f"component {name!r}") for name, value in components.items()}
+        return finite(reward, "the rubric's reward"), named
     except RewardError as error:
-        return unresolved(FailureCode.BAD_REWARD, declaration.told(error))
+        return Failure(code=FailureCode.BAD_REWARD, message=declaration.told(error))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 (a user's rubric may raise anything)
         told = declaration.told(error)
-        return unresolved(FailureCode.BAD_REWARD, f"the rubric raised {type(error).__name__}: {told}")
+        return Failure(code=FailureCode.BAD_REWARD, message=f"the rubric raised {type(error).__name__}: {told}")
 
 
 def _writable(name: str) -> str:

@@ -12,11 +12,12 @@ from typing import Final, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from rollstream.environments.rubric import RewardInput
+from rollstream.environments.rubric import RewardInput, RewardTurn
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.failure import Failure, FailureCode
-from rollstream.schemas.record import Count, Map, Record, Reward, Symbol
+from rollstream.schemas.record import Count, Map, Record, Reward, ShortSequence, Symbol
 from rollstream.schemas.rollout import RolloutGenerated, Status, check_failure
+from rollstream.schemas.scored import TurnScore
 
 LENGTH: Final = struct.Struct(">I")
 """A frame is the length of a message, and the message."""
@@ -40,6 +41,8 @@ class ScoringSample:
             messages=prompt.messages,
             reference_answer=prompt.reference_answer,
             metadata=prompt.metadata,
+            turns=tuple(map(RewardTurn.of, rollout.turns)),
+            observations=rollout.observations,
         )
         return cls(environment=prompt.environment, answer=answer)
 
@@ -55,6 +58,7 @@ class Verdict(Record):
     reward: Reward | None = None
     components: Map[Reward] = Field(default_factory=dict)
     failure: Failure | None = None
+    turn_scores: ShortSequence[TurnScore] = ()
 
     @model_validator(mode="after")
     def _reward_or_failure(self) -> Self:

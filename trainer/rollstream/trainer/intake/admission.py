@@ -26,8 +26,10 @@ from rollstream.training.learning.advantages import group_advantages
 from rollstream.training.learning.bounds import ANY_MODEL, ModelBounds, refuse_out_of_bounds
 from rollstream.training.learning.samples import TrainedTokens, TrainingSample, training_samples
 from rollstream.training.learning.settings import AdvantageSettings
+from rollstream.training.learning.turn_credit import turn_advantages
 
 LagScope = Literal["group", "token"]
+Credit = Literal["rollout", "turn"]
 _LOG = logging.getLogger(__name__)
 
 
@@ -45,6 +47,8 @@ class AdmissionRules:
     lag_scope: LagScope = "group"
     train_without_spread: bool = False
     train_truncated: bool = False
+    credit: Credit = "rollout"
+    """Whose scores are compared: rollouts' rewards, or `turn_scores`. Groups of one are compared by their rewards."""
     turn_weights: Mapping[str, float] = field(default_factory=dict)
     advantages: AdvantageSettings = field(default_factory=AdvantageSettings)
     kl_in_reward: bool = False
@@ -103,8 +107,6 @@ def admit(group: Group, rules: AdmissionRules, lag: Callable[[int], int | None])
         return DropReason.UNKNOWN_VERSION
     if rules.lag_scope == "group" and max(known.values(), default=0) > rules.lag_bound(group):
         return DropReason.TOO_OLD
-    if not rules.train_truncated and all(sample.scored.rollout.is_truncated for sample in completed):
-        return DropReason.ALL_TRUNCATED
     return _admitted(group, completed, rules, known)
 
 
@@ -119,10 +121,13 @@ def _admitted(
         truncated=rules.train_truncated,
         turn_weights=rules.turn_weights,
     )
+    of_turns = _turn_advantages(group, completed, rules)
+    if not any(one is None or one for one in of_turns):
+        return DropReason.NO_SPREAD
     try:
         training = tuple(
             one
-            for sample, advantage in zip(completed, advantages, strict=True)
+            for sample, advantage, own in zip(completed, advantages, of_turns, strict=True)
             for one in training_samples(
                 sample.scored.rollout,
                 sample.scored.scoring.reward,
@@ -130,17 +135,34 @@ def _admitted(
                 lag=max((lags[version] for version in sample.scored.rollout.weight_versions), default=0),
                 bounds=rules.bounds,
                 trained=trained,
+                of_turns=own,
             )
         )
     except BadMessageError as error:
         _LOG.debug("group dropped: %s", error)
         return DropReason.UNTRAINABLE
     if not any(sample.num_trained_tokens for sample in training):
-        return DropReason.TOO_OLD if len(recent) < len(lags) else DropReason.UNTRAINABLE
+        return _why_nothing_trains(completed, rules, is_late=len(recent) < len(lags))
     admitted = Admitted(group=group, scored=completed, training=training)
     is_compared_later = group.is_one and rules.compares_ones
     teaches = admitted.has_spread or rules.trains_flat or is_compared_later
     return admitted if teaches else DropReason.NO_SPREAD
+
+
+def _why_nothing_trains(completed: Sequence[PlacedSample], rules: AdmissionRules, *, is_late: bool) -> DropReason:
+    if is_late:
+        return DropReason.TOO_OLD
+    is_cut = not rules.train_truncated and any(sample.scored.rollout.is_truncated for sample in completed)
+    return DropReason.ALL_TRUNCATED if is_cut else DropReason.UNTRAINABLE
+
+
+def _turn_advantages(
+    group: Group, completed: Sequence[PlacedSample], rules: AdmissionRules
+) -> Sequence[dict[int, float] | None]:
+    """The advantages of each rollout's turns; None: its own counts for all of them."""
+    if rules.credit == "rollout" or group.is_one:
+        return [None] * len(completed)
+    return turn_advantages([sample.scored for sample in completed], keeps_flat=rules.trains_flat)
 
 
 def _refused_by_status(group: Group, completed: Sequence[PlacedSample]) -> DropReason | None:
@@ -161,12 +183,12 @@ def _refused_by_consent(completed: Sequence[PlacedSample]) -> DropReason | None:
 def _refused_by_tokens(completed: Sequence[PlacedSample]) -> DropReason | None:
     """A turn of a server that speaks only text has no tokens. A turn that the policy sampled has one at least.
 
-    Turns that are not plain never train, so at least one must be plain.
+    Turns of other models have none either, and never train. At least one turn must train.
     """
     turns = [turn for sample in completed for turn in sample.scored.rollout.turns]
-    if not all(len(turn.token_ids) for turn in turns):
+    if not all(len(turn.token_ids) for turn in turns if not turn.model):
         return DropReason.NO_TOKENS
-    return DropReason.NOT_PLAIN if turns and not any(turn.is_plain for turn in turns) else None
+    return DropReason.NOT_PLAIN if turns and not any(turn.may_train for turn in turns) else None
 
 
 def _refused_by_tokenizer(completed: Sequence[PlacedSample], rules: AdmissionRules) -> DropReason | None:

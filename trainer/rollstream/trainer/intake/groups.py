@@ -68,7 +68,7 @@ class DropReason(StrEnum):
     NO_CONSENT = "no_consent"
     """It was served to a client whose answers may not train."""
     NOT_PLAIN = "not_plain"
-    """None of its turns was sampled from the policy's own distribution (`Turn.is_plain`)."""
+    """None of its turns may train (`Turn.may_train`): e.g. all were sampled with penalties."""
     TOKENIZER_MISMATCH = "tokenizer_mismatch"
     """A generator's tokenizer or chat template is not the trainer's, or the generator does not know its tokenizer."""
     UNKNOWN_VERSION = "unknown_version"

@@ -31,8 +31,10 @@ ANY_MODEL: Final = ModelBounds()
 def refuse_out_of_bounds(scored: RolloutScored, bounds: ModelBounds) -> None:
     """Raise `BadMessageError` for token ids, a length or a temperature that a step can't compute with."""
     _refuse_tokens(scored.rollout, bounds)
-    temperature = scored.rollout.prompt.sampling.temperature
-    if not MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+    own = [turn.temperature for turn in scored.rollout.turns if turn.may_train and turn.temperature is not None]
+    for temperature in (scored.rollout.prompt.sampling.temperature, *own):
+        if MIN_TEMPERATURE <= temperature <= MAX_TEMPERATURE:
+            continue
         raise BadMessageError(
             f"rollout {scored.rollout.rollout_id} was sampled at temperature {temperature}, it must be "
             f"{MIN_TEMPERATURE} to {MAX_TEMPERATURE}: submit training prompts with such a temperature"

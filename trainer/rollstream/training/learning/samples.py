@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated, Turn
 from rollstream.training.learning.bounds import ModelBounds
-from rollstream.training.learning.turns import chains
+from rollstream.training.learning.turns import chains, temperature_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class TrainingSample:
     compared_in: str | None = None
     """Of a group of one: its environment, among whose groups of one the step compares it. None: its group has more."""
     turn_weights: npt.NDArray[np.float32] | None = None
-    """[T] factor of the advantage of each token; None: 1."""
+    """[T] factor of the advantage of each token; None: 1. Where turns have advantages of their own it holds those."""
     weight_versions: npt.NDArray[np.int64] | None = None
     """[T] which weights sampled each token, -1 where it was not sampled; None: not known."""
     proximal_logprobs: npt.NDArray[np.floating[Any]] | None = None
@@ -69,7 +69,8 @@ class TrainingSample:
     @property
     def has_gradient(self) -> bool:
         """Whether anything is learned from it: it has tokens that train, and an advantage that is not 0."""
-        return self.advantage != 0 and bool(self.loss_mask.any())
+        trained = self.loss_mask if self.turn_weights is None else self.turn_weights[self.loss_mask]
+        return self.advantage != 0 and bool(trained.any())
 
     @property
     def num_tokens(self) -> int:
@@ -113,7 +114,7 @@ class TrainedTokens:
     versions: frozenset[int] | None = None
     """Only those that these weights sampled; None: any."""
     truncated: bool = False
-    """Also those of truncated rollouts."""
+    """Also those of samples whose last turn was cut off."""
     turn_weights: Mapping[str, float] = field(default_factory=dict)
     """`TYPE/NUMBER` or `TYPE` of a turn → factor of the advantage of its tokens, 1 if neither is named. Tokens of
     weight 0 do not train, and no normalization counts them."""
@@ -135,15 +136,17 @@ def training_samples(
     lag: int,
     bounds: ModelBounds,
     trained: TrainedTokens = ALL_TOKENS,
+    of_turns: Mapping[int, float] | None = None,
 ) -> tuple[TrainingSample, ...]:
     """The training samples of a completed rollout with a reward, within `bounds`: one for each chain of turns.
 
     Turns of which each extends all tokens of the one before are one sample; their prompt tokens lie between them, with
     mask False. A branch begins another sample of the same rollout. What it extends is its prompt, so each sampled
     token trains once. The ids are the engine's.
-    Whether a rollout is truncated its last turn says, for all its samples. Of a truncated one no token trains, and its
-    reward is in the baseline alone, unless `trained` says otherwise. An earlier turn that was cut off trains.
-    Turns that are not plain never train: their logprobs are not the policy's, so nothing could be weighed by them.
+    Whether a sample is truncated its last turn says. Of a truncated one no token trains, and its rollout's reward is in
+    the baseline alone, unless `trained` says otherwise. An earlier turn of it that was cut off trains.
+    `of_turns`: number of a turn → its own advantage (`turn_credit.py`), for `advantage`; the other turns do not train.
+    Only turns that may train do (`Turn.may_train`): of others the logprobs are not the policy's.
     Raises `BadMessageError` if there is nothing to learn from: no reward, no turns, an empty prompt, a prefix that does
     not exist.
     """
@@ -153,8 +156,7 @@ def training_samples(
         "rollout_id": rollout.rollout_id,
         "group_id": rollout.group_id,
         "reward": reward,
-        "advantage": advantage,
-        "temperature": rollout.prompt.sampling.temperature,
+        "advantage": advantage if of_turns is None else 1.0,
         "max_tokens": min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
         "policy_lag": lag,
         "compared_in": rollout.prompt.environment if rollout.group_size == 1 else None,
@@ -162,9 +164,9 @@ def training_samples(
     samples: list[TrainingSample] = []
     of_turn: dict[int | None, TrainingSample] = {}
     for chain in chains(rollout, bounds.max_rollout_tokens):
-        turns = [rollout.turns[number] for number in chain]
         # What it extends is an earlier turn, whose tokens are the first ones of a sample that is there by now.
-        samples.append(_sample(rollout, turns, _prompt(turns[0], of_turn), trained, common))
+        prompt = _prompt(rollout.turns[chain[0]], of_turn)
+        samples.append(_sample(rollout, chain, prompt, trained, of_turns, common))
         of_turn.update(dict.fromkeys(chain, samples[-1]))
     return tuple(samples)
 
@@ -181,28 +183,35 @@ def _prompt(turn: Turn, of_turn: Mapping[int | None, TrainingSample]) -> npt.NDA
 
 def _sample(
     rollout: RolloutGenerated,
-    turns: Sequence[Turn],
+    chain: Sequence[int],
     prompt: npt.NDArray[np.int32],
     trained: TrainedTokens,
+    of_turns: Mapping[int, float] | None,
     common: Mapping[str, Any],
 ) -> TrainingSample:
+    turns = [rollout.turns[number] for number in chain]
     if not len(prompt):
         raise BadMessageError(f"rollout {rollout.rollout_id} has an empty prompt: nothing predicts its first token")
     versions = _laid_out(turns, _versions, -1)
-    weights = None
     mask = versions >= 0 if trained.versions is None else np.isin(versions, list(trained.versions))
-    if trained.turn_weights:
-        weights = _laid_out(turns, lambda turn: np.full(len(turn.token_ids), trained.weight(turn), np.float32), 0.0)
-        mask = mask & (weights > 0)
-    if not all(turn.is_plain for turn in turns):
-        mask = mask & (_laid_out(turns, lambda turn: np.full(len(turn.token_ids), turn.is_plain, np.float32), 0.0) > 0)
+    trains = [
+        turn.may_train and trained.weight(turn) > 0 and (of_turns is None or number in of_turns)
+        for number, turn in zip(chain, turns, strict=True)
+    ]
+    if not all(trains):
+        mask = mask & (_per_turn(turns, trains) > 0)
+    weights = None
+    if trained.turn_weights or of_turns is not None:
+        own = [1.0 if of_turns is None else of_turns.get(number, 0.0) for number in chain]
+        weights = _per_turn(turns, [trained.weight(turn) * one for turn, one in zip(turns, own, strict=True)])
     return TrainingSample(
         prompt_token_ids=prompt,
         token_ids=_laid_out(turns, lambda turn: turn.token_ids),
         behavior_logprobs=_laid_out(turns, lambda turn: turn.behavior_logprobs, 0.0),
-        loss_mask=mask & (trained.truncated or not rollout.is_truncated),
+        loss_mask=mask & (trained.truncated or not turns[-1].is_truncated),
         turn_weights=weights,
         weight_versions=versions,
+        temperature=temperature_of(rollout, chain),
         **common,
     )
 
@@ -218,6 +227,12 @@ def _laid_out(
         pieces += [between, sampled]
     # Without a copy where there is one turn: most rollouts are, and there are hundreds in a step.
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+def _per_turn(turns: Sequence[Turn], values: Sequence[float]) -> npt.NDArray[np.float32]:
+    """[T] the value of its turn for each sampled token, 0 between them."""
+    of_turn = dict(zip(map(id, turns), values, strict=True))
+    return _laid_out(turns, lambda turn: np.full(len(turn.token_ids), of_turn[id(turn)], np.float32), 0.0)
 
 
 def _versions(turn: Turn) -> npt.NDArray[np.int64]:

@@ -4,6 +4,8 @@ What a turn extends is a stranger's word (`prefix_turn`, `prefix_tokens`), so it
 are all that the model saw when it ended: its prefix, its own prompt tokens and what it sampled.
 """
 
+from collections.abc import Sequence
+
 from rollstream.schemas.bounds import MAX_SAMPLE_TOKENS
 from rollstream.schemas.errors import BadMessageError
 from rollstream.schemas.rollout import RolloutGenerated, Turn
@@ -18,16 +20,21 @@ def chains(rollout: RolloutGenerated, max_tokens: int = MAX_SAMPLE_TOKENS) -> li
     """The numbers of the turns of each sample, in order of their first ones.
 
     A turn that extends all tokens of the last turn of a sample goes on with that sample. Any other is a branch and
-    begins a sample: it extends a part of a turn, or a turn that another one has extended, or nothing.
+    begins a sample: it extends a part of a turn, or a turn that another one has extended, or nothing. So does one that
+    trains at another temperature than the sample. Turns of another model have no tokens, and are in no sample.
     Raises `BadMessageError` for a prefix that does not exist, and for samples of more than `max_tokens` together.
     """
     found: list[list[int]] = []
     by_last_turn: dict[int, list[int]] = {}
     for number, turn in enumerate(rollout.turns):
         _refuse_unknown_prefix(rollout, number)
+        if turn.model:
+            continue
         before = turn.prefix_turn
         extends_all = before is not None and turn.prefix_tokens == num_seen(rollout.turns[before])
         chain = by_last_turn.pop(before, None) if before is not None and extends_all else None
+        if chain is not None and turn.may_train and temperature_of(rollout, [*chain, number]) != _of(rollout, turn):
+            chain = None
         if chain is None:
             chain = []
             found.append(chain)
@@ -41,6 +48,16 @@ def chains(rollout: RolloutGenerated, max_tokens: int = MAX_SAMPLE_TOKENS) -> li
             f"{max_tokens}: let its turns branch less, or raise learning.max_rollout_tokens"
         )
     return found
+
+
+def temperature_of(rollout: RolloutGenerated, chain: Sequence[int]) -> float:
+    """At which temperature the tokens of a sample that train were sampled; the prompt's if none trains."""
+    trained = (turn for turn in (rollout.turns[number] for number in chain) if turn.may_train)
+    return next((_of(rollout, turn) for turn in trained), rollout.prompt.sampling.temperature)
+
+
+def _of(rollout: RolloutGenerated, turn: Turn) -> float:
+    return rollout.prompt.sampling.temperature if turn.temperature is None else turn.temperature
 
 
 def _refuse_unknown_prefix(rollout: RolloutGenerated, number: int) -> None:
