@@ -17,11 +17,11 @@ _OF_THE_CHART: Final = {
     "trainer.checkpoints",
 }  # fmt: skip
 # A trainer that ends is refused by the chart, and so are headers and keys, which are
-# secret. Corrections are not for `old = "behavior"`, a scale not for `advantages = "constant"`, a curriculum not for
-# `purpose = "serve"`, which other values are.
+# secret. Corrections are not for `old = "behavior"`, a scale and credit by turns not for `advantages = "constant"`, a
+# curriculum not for `purpose = "serve"`, which other values are.
 _LEFT_OUT: Final = {
     "generator.serve.subject_secret",
-    "trainer.num_steps", "trainer.learning.correction", "trainer.learning.importance_cap",
+    "trainer.num_steps", "trainer.credit", "trainer.learning.correction", "trainer.learning.importance_cap",
     "trainer.learning.importance_floor", "trainer.learning.scale_advantages", "tracing.headers",
     "generator.engine.http.api_key", "producer.curriculum",
 }  # fmt: skip

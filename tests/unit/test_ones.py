@@ -214,13 +214,38 @@ NOT_PLAIN = a_turn(spans=[(9, 0, 6)], is_plain=False)
     [
         ("no_consent", {"served": a_served(may_train=False)}),
         ("not_plain", {"turns": (NOT_PLAIN,)}),
-        ("all_truncated", {"turns": (a_turn(spans=[(9, 0, 6)], finish_reason=FinishReason.ABORT),)}),
     ],
 )
 def test_what_must_not_train_never_does(reason: str, fields: dict[str, Any]) -> None:
     taking = Taking()
     taking.give(an_answer(0, **fields), an_answer(1, -1.0))
     assert (taking.drops(), taking.names(1)) == ([reason], [])
+
+
+CUT = {"turns": (a_turn(spans=[(9, 0, 6)], finish_reason=FinishReason.LENGTH),)}
+
+
+def test_a_truncated_answer_counts_in_what_the_others_are_compared_with_and_trains_no_token() -> None:
+    taking = Taking(ones_per_group=3)
+    taking.give(*answers(1.0, 0.0), an_answer(2, -1.0, **CUT))
+    batch = taking.step(1) or ()
+    # 1 - (0 - 1) / 2, 0 - (1 - 1) / 2 and -1 - (1 + 0) / 2.
+    assert {_name(one): one.training[0].advantage for one in batch} == {"o0": 1.5, "o1": 0.0, "o2": -1.5}
+    assert {_name(one): one.training[0].num_trained_tokens for one in batch} == {"o0": 6, "o1": 6, "o2": 0}
+
+
+def test_truncated_answers_alone_make_no_step() -> None:
+    taking = Taking()
+    taking.give(an_answer(0, 1.0, **CUT), an_answer(1, -1.0, **CUT))
+    assert (taking.names(1), taking.drops()) == ([], ["no_spread", "no_spread"])
+    taking.give(an_answer(2, 1.0), an_answer(3, 1.0, **CUT))
+    assert (taking.names(1), taking.drops()) == ([], ["no_spread", "no_spread"])
+
+
+def test_with_a_constant_baseline_a_truncated_answer_counts_nowhere() -> None:
+    taking = Taking(CONSTANT)
+    taking.give(an_answer(0, 1.0, **CUT), an_answer(1, -1.0))
+    assert taking.drops() == ["all_truncated"]
 
 
 def test_an_answer_whose_client_left_trains_if_those_at_their_token_limit_do() -> None:

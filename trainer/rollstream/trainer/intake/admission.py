@@ -1,7 +1,8 @@
 """Whether a complete group is trained on: status, tokenizer, bounds, lag, spread. Pure; every refusal has a reason.
 
 A group is trained on its completed samples if they are at least half of it. The truncated ones among them count in
-the baseline alone, unless the rules say otherwise.
+the baseline alone, unless the rules say otherwise. So does a group of one that is truncated: if it counted nowhere, a
+policy could evade a bad reward by running to its limit.
 
 A group has spread if what trains of it has an advantage that is not 0. That is asked of the chosen advantages: with a
 constant baseline a group of equal rewards teaches something. What the step's batch adds later changes no 0. A group of
@@ -141,10 +142,12 @@ def _admitted(
     except BadMessageError as error:
         _LOG.debug("group dropped: %s", error)
         return DropReason.UNTRAINABLE
-    if not any(sample.num_trained_tokens for sample in training):
-        return _why_nothing_trains(completed, rules, is_late=len(recent) < len(lags))
-    admitted = Admitted(group=group, scored=completed, training=training)
     is_compared_later = group.is_one and rules.compares_ones
+    if not any(sample.num_trained_tokens for sample in training):
+        why = _why_nothing_trains(completed, rules, is_late=len(recent) < len(lags))
+        if why is not DropReason.ALL_TRUNCATED or not is_compared_later:
+            return why
+    admitted = Admitted(group=group, scored=completed, training=training)
     teaches = admitted.has_spread or rules.trains_flat or is_compared_later
     return admitted if teaches else DropReason.NO_SPREAD
 

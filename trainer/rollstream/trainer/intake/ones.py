@@ -1,8 +1,9 @@
 """What the groups of one of a step are compared with: the others of their environment. Pure.
 
 A group of one is admitted without an advantage, since it has nobody to be compared with. In a step its advantage is its
-reward - the mean of the step's other groups of one of its environment (`advantages_of_ones`). Where all of these have
-the same reward nothing is learned from them, as from a group without spread.
+reward - the mean of the step's other groups of one of its environment (`advantages_of_ones`). Truncated ones count in
+that mean, and train no token. Where all rewards are the same, or all that differ are truncated, nothing is learned from
+them, as from a group without spread.
 """
 
 from collections.abc import Sequence
