@@ -13,6 +13,7 @@ from rollstream.agents.samples import identity_of
 from rollstream.bus.run import Run
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.vllm.engine import VllmEngine
+from rollstream.engines.vllm.places import Reserve
 from rollstream.generator.serve.app import build_app
 from rollstream.generator.serve.publishing import publish_spooled
 from rollstream.generator.serve.recorder import SpoolRecorder
@@ -112,7 +113,7 @@ def _told(found: dict[str, dict[str, float]]) -> str:
 
 
 async def _started(directory: Path, stack: AsyncExitStack) -> VllmEngine:
-    engine = VllmEngine(_engine_settings(directory), reserved=_MAX_NUM_SEQS // 8)
+    engine = VllmEngine(_engine_settings(directory), Reserve(num_places=_MAX_NUM_SEQS // 8))
     await engine.start(weight_version=0)
     stack.push_async_callback(engine.close)
     return engine

@@ -151,9 +151,9 @@ async def _serving(directory: Path, stack: AsyncExitStack) -> tuple[VllmEngine, 
         kafka=KafkaSettings(),
         weight_store=str(directory / "weights"),
         engine=_engine_settings(directory),
-        serve=ServeSettings(enabled=True, reserve=_RESERVED, model_name="bench"),
+        serve=ServeSettings(enabled=True, reserve=_RESERVED, lend_after_seconds=1.0, model_name="bench"),
     )
-    engine = await _started(VllmEngine(settings.engine, reserved=settings.num_reserved), stack)
+    engine = await _started(VllmEngine(settings.engine, settings.reserve), stack)
     application = await build_app(engine, settings, Unspooled())
     return engine, await stack.enter_async_context(an_endpoint(application.app, "bench"))
 

@@ -5,12 +5,13 @@ from typing import assert_never
 from rollstream.engines.model_directory import read_config
 from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
+from rollstream.engines.vllm.places import NO_RESERVE, Reserve
 
 
-def build_engine(settings: EngineSettings, *, reserved: int = 0) -> Engine:
+def build_engine(settings: EngineSettings, reserve: Reserve = NO_RESERVE) -> Engine:
     """The engine that `settings.kind` names, not started.
 
-    `reserved`: of the requests that vLLM runs side by side, how many `generate` leaves to others.
+    `reserve`: of the requests that vLLM runs side by side, those that `generate` leaves to clients.
 
     Raises `ConfigurationError` if `settings.model_path` holds no model.
     """
@@ -20,7 +21,7 @@ def build_engine(settings: EngineSettings, *, reserved: int = 0) -> Engine:
         case "vllm":
             from rollstream.engines.vllm.engine import VllmEngine
 
-            return VllmEngine(settings, reserved=reserved)
+            return VllmEngine(settings, reserve)
         case "transformers":
             from rollstream.engines.transformers_engine import TransformersEngine
 

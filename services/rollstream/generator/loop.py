@@ -108,7 +108,7 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
         _LOG.warning("%s; the engine starts all the same, and its first version waits for a broker", error)
     health = Health()
     health.serve(settings.health_host, settings.health_port)
-    engine = build_engine(settings.engine, reserved=settings.num_reserved)
+    engine = build_engine(settings.engine, settings.reserve)
     with ending_within(stop, _START_ENDS_SECONDS):
         # A placeholder: the newest published version is loaded before the first prompt.
         await engine.start(weight_version=0)

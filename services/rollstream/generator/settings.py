@@ -5,6 +5,7 @@ from typing import ClassVar, Self
 from pydantic import Field, model_validator
 
 from rollstream.engines.settings import EngineSettings
+from rollstream.engines.vllm.places import NO_RESERVE, Reserve
 from rollstream.generator.serve.settings import ServeSettings
 from rollstream.process.settings.base import StageSettings
 from rollstream.schemas.addresses import is_bucket
@@ -40,17 +41,19 @@ class GeneratorSettings(StageSettings):
     )
 
     @property
-    def num_reserved(self) -> int:
-        """Of the requests that run side by side, how many training leaves to clients."""
+    def reserve(self) -> Reserve:
+        """Of the requests that run side by side, those that training leaves to clients."""
         if not self.serve.enabled:
-            return 0
-        return max(1, self.engine.max_num_seqs // 8) if self.serve.reserve is None else self.serve.reserve
+            return NO_RESERVE
+        usual = max(1, self.engine.max_num_seqs // 8)
+        num_places = usual if self.serve.reserve is None else self.serve.reserve
+        return Reserve(num_places=num_places, lend_after_seconds=self.serve.lend_after_seconds)
 
     @model_validator(mode="after")
     def _leave_training_a_place(self) -> Self:
-        if self.num_reserved and self.num_reserved >= self.engine.max_num_seqs:
+        if self.reserve.num_places >= self.engine.max_num_seqs:
             raise ValueError(
-                f"serve.reserve {self.num_reserved} leaves training none of engine.max_num_seqs "
+                f"serve.reserve {self.reserve.num_places} leaves training none of engine.max_num_seqs "
                 f"{self.engine.max_num_seqs}: lower it, or raise max_num_seqs"
             )
         return self

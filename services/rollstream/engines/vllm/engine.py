@@ -42,6 +42,7 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.engines.vllm import setup as vllm_setup
 from rollstream.engines.vllm.answers import StreamRequest, checked, cut_if_late, generation_of, sampling_params
+from rollstream.engines.vllm.places import NO_RESERVE, Reserve, TrainingPlaces
 from rollstream.engines.vllm.temporary import VllmDirectory
 from rollstream.process.begun import listener
 from rollstream.process.heap import hide_loaded_objects
@@ -59,8 +60,8 @@ class VllmEngine:
 
     name = "vllm"
 
-    def __init__(self, settings: EngineSettings, *, reserved: int = 0) -> None:
-        """`reserved`: of the requests that run side by side, how many `generate` leaves to `stream`."""
+    def __init__(self, settings: EngineSettings, reserve: Reserve = NO_RESERVE) -> None:
+        """`reserve`: of the requests that run side by side, those that `generate` leaves to `stream`."""
         refuse_undivided(settings.model_path, settings.tensor_parallel_size)
         vllm_setup.prepare(settings)
         self._settings = settings
@@ -70,10 +71,7 @@ class VllmEngine:
         self._weight_version = 0
         self._is_open = asyncio.Event()
         self._updating = asyncio.Lock()
-        # Some more than vLLM runs: if none waited inside, then each answer would leave its place empty for a step. Not
-        # where places are reserved: those that wait inside would take them.
-        spare = -reserved or settings.max_num_seqs // 8
-        self._slots = asyncio.Semaphore(settings.max_num_seqs + spare)
+        self._places = TrainingPlaces(settings.max_num_seqs, reserve)
         self._taken_back: set[str] = set()
         self._shapes: Shapes = {}
         self._is_tied = False
@@ -114,11 +112,11 @@ class VllmEngine:
         self.in_flight += 1
         try:
             async with before_the_end(request.ends_at):
-                await self._slots.acquire()
+                await self._places.take()
             try:
                 answer = await self._answered(request)
             finally:
-                self._slots.release()
+                self._places.give()
             token_ids = np.array(answer.token_ids, dtype=np.int32)
             return generation_of(
                 answer, token_ids, answer.text if request.sampling.stop else self.detokenize(token_ids)
@@ -156,6 +154,9 @@ class VllmEngine:
         """
         self.in_flight += 1
         try:
+            if await self._places.call_begins():
+                # They are asked again, behind this call.
+                await self._take_back_unstarted()
             while True:
                 async with before_the_end(request.ends_at):
                     await self._is_open.wait()
@@ -177,6 +178,7 @@ class VllmEngine:
                         else:
                             return
         finally:
+            self._places.call_ends()
             self._taken_back.discard(request.request_id)
             self.in_flight -= 1
 

@@ -1,6 +1,6 @@
 """The places in the engine for clients' calls: how many are answered side by side, and how many wait.
 
-Training has a bound of its own (`num_reserved` in the generator's settings), so that a place is mostly free here.
+Training has a bound of its own (`engines/vllm/places.py`), so that a place is mostly free here.
 """
 
 import asyncio

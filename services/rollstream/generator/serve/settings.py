@@ -30,6 +30,12 @@ class ServeSettings(BaseModel):
         json_schema_extra={"unit": "requests"},
         description="Of engine.max_num_seqs, how many training leaves to clients; default: an eighth, at least 1",
     )
+    lend_after_seconds: float = Field(
+        default=60.0,
+        ge=0,
+        le=86_400,
+        description="After so long without a call training has the reserved places too, until the next call, seconds",
+    )
     max_waiting: int = Field(
         default=256,
         ge=0,
