@@ -17,10 +17,10 @@ INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 ROOMS: Final = {
     "services/rollstream/agents": 450,  # which prompts of clients can be posed
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
-    "services/rollstream/bus": 3_000,
+    "services/rollstream/bus": 3_050,  # notes of commits that others wrote
     "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
-    "services/rollstream/engines": 4_100,  # deadlines of requests, calls of clients
+    "services/rollstream/engines": 4_200,  # deadlines of requests, calls of clients, lent places
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,

@@ -17,6 +17,7 @@ from rollstream.schemas.prompt import PromptSource, Purpose
 from rollstream.schemas.record import Record
 from rollstream.schemas.registry import manifest
 from rollstream.schemas.topics import (
+    EVAL_PROGRESS,
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
     EVAL_SCORED,
@@ -24,6 +25,7 @@ from rollstream.schemas.topics import (
     INGEST_PROMPTS,
     LEDGER,
     PRODUCERS,
+    PROGRESS,
     PROMPTS,
     ROLLOUTS,
     SCORED,
@@ -42,6 +44,7 @@ from tests.harness.builders import (
     a_prompt,
     a_rollout,
     a_turn,
+    a_turn_progress,
     an_entry,
     applied,
     published,
@@ -111,7 +114,9 @@ def _record(context: Context, topic: Topic[Any], about: str) -> Record:
 
 
 def _of_a_prompt(context: Context, topic: Topic[Any], about: str) -> Record:
-    """A prompt of the topic's lane, or its sample."""
+    """A prompt of the topic's lane, its sample, or how far that has come."""
+    if topic in (PROGRESS, EVAL_PROGRESS):
+        return a_turn_progress(rollout_id=f"hostile-{about}-0")
     purpose = _PURPOSES.get(topic.name, Purpose.TRAIN)
     prompt = a_prompt(
         run=context.run,

@@ -11,16 +11,16 @@ import pytest
 
 from rollstream.history.passing import RecordPlace
 from rollstream.history.repair import check
-from rollstream.schemas.topics import FEEDBACK, INGEST_PROMPTS, LEDGER, TOPICS, WEIGHTS
+from rollstream.schemas.topics import EVAL_PROGRESS, FEEDBACK, INGEST_PROMPTS, LEDGER, PROGRESS, TOPICS, WEIGHTS
 from tests.hostile.corpus import ALL_TOPICS, FAMILIES, kinds, of_family
 from tests.hostile.hostile import Context, Hostile
 from tests.hostile.living import Fed, Living, a_living_loop
 
 EVERY_RECORD_COUNTS = (LEDGER.name, WEIGHTS.name)
-OTHER_LANES = [topic for topic in ALL_TOPICS if topic.startswith(("eval-", "serve-"))]
 # None of the four stages reads these.
-OF_SERVERS = (INGEST_PROMPTS.name, FEEDBACK.name)
-OTHERS = [topic for topic in ALL_TOPICS if topic not in (*EVERY_RECORD_COUNTS, *OTHER_LANES, *OF_SERVERS)]
+UNREAD = (INGEST_PROMPTS.name, FEEDBACK.name, PROGRESS.name, EVAL_PROGRESS.name)
+OTHER_LANES = [topic for topic in ALL_TOPICS if topic.startswith(("eval-", "serve-")) and topic not in UNREAD]
+OTHERS = [topic for topic in ALL_TOPICS if topic not in (*EVERY_RECORD_COUNTS, *OTHER_LANES, *UNREAD)]
 OF_LEDGER_OR_WEIGHTS = ("foreign_files", "false_entries")
 SMALL = [name for name in FAMILIES if name not in (*OF_LEDGER_OR_WEIGHTS, "large")]
 # The same stages read the other lanes by the same code: by default these show that they do.

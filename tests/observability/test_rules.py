@@ -114,6 +114,8 @@ def test_codes_of_rewards_that_fail_are_codes_of_the_scorer() -> None:
         FailureCode.DEADLINE,
         FailureCode.ENGINE,
         FailureCode.GIVEN_UP,
+        FailureCode.TOOL,
+        FailureCode.DIVERGED,
     }
     found = _values_of("rollstream:reward_failures:zero_filled", "code")
     assert found == {*FailureCode} - of_generators - {FailureCode.UNKNOWN}

@@ -34,7 +34,7 @@ MISTAKES = {
         "samples:_sample", "_laid_out(turns, _versions, -1)", "_laid_out(turns, _versions, 0)", "dapo"
     ),
     "truncated samples train": Mistake(
-        "samples:_sample", " & (trained.truncated or not rollout.is_truncated)", "", "dapo"
+        "samples:_sample", " & (trained.truncated or not turns[-1].is_truncated)", "", "dapo"
     ),
     "a sample without tokens does not count as a sample": Mistake(
         "normalization:token_weights", "(len(firsts) * np.max", "(np.count_nonzero(num_tokens) * np.max", "grpo"

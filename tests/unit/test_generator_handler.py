@@ -14,6 +14,7 @@ from prometheus_client import REGISTRY
 from rollstream.agents.samples import SampleBounds, sample_seed
 from rollstream.bus.commit_notes import (
     MAX_NOTE_BYTES,
+    ended,
     ids_in,
     ids_note,
     is_of_topic,
@@ -299,6 +300,7 @@ def test_metadata_names_the_topic_and_then_the_offsets_of_each_mark() -> None:
     for note in ("", "17:1024"):
         metadata = metadata_of("kYb3wUkdRqy5zEJ-rbkQ_w", note)
         assert (topic_id_in(metadata), note_in(metadata)) == ("kYb3wUkdRqy5zEJ-rbkQ_w", note)
+        assert (topic_id_in(ended(metadata)), note_in(ended(metadata))) == ("kYb3wUkdRqy5zEJ-rbkQ_w", note)
     assert [(topic_id_in(metadata), note_in(metadata)) for metadata in (None, "")] == [("", ""), ("", "")]
 
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from rollstream.bus.clients import cluster_topics, know_brokers, made, quiet_config
-from rollstream.bus.commit_notes import ids_in, is_of_topic, note_in
+from rollstream.bus.commit_notes import ids_in, is_of_topic, metadata_in, note_in
 from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings.base import KafkaSettings
@@ -306,12 +306,12 @@ class CommittedOffsets:
 
     def commits(self, topic: str, shape: TopicShape) -> dict[int, Commit]:
         """The same with the notes, which may be anybody's; see `commit_notes.marks_in`."""
-        found = [part for part in self._found(topic, shape) if is_of_topic(part.metadata, shape.topic_id)]
-        return {part.partition: Commit(part.offset, note_in(part.metadata)) for part in found}
+        found = [part for part in self._found(topic, shape) if is_of_topic(metadata_in(part), shape.topic_id)]
+        return {part.partition: Commit(part.offset, note_in(metadata_in(part))) for part in found}
 
     def topic_ids(self, topic: str, shape: TopicShape) -> set[tuple[str, str]]:
         """The topics and ids that are noted beside what is committed of `topic`, or of one of its name before."""
-        return {pair for part in self._found(topic, shape) for pair in ids_in(note_in(part.metadata)).items()}
+        return {pair for part in self._found(topic, shape) for pair in ids_in(note_in(metadata_in(part))).items()}
 
     def _found(self, topic: str, shape: TopicShape) -> list[TopicPartition]:
         self._client.poll(0)  # takes what the client reports about its connections: it would pile up

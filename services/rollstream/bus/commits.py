@@ -12,7 +12,7 @@ import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
 from rollstream.bus.admin import committed_of, what_it_says
-from rollstream.bus.commit_notes import is_of_topic, metadata_of, note_in
+from rollstream.bus.commit_notes import is_of_topic, metadata_in, metadata_of, note_in
 from rollstream.bus.message import Partition
 from rollstream.bus.offsets import Commit
 from rollstream.bus.topic_watch import TopicWatch
@@ -32,7 +32,7 @@ def as_commits(commits: Mapping[Partition, Commit], watch: TopicWatch) -> list[T
 def confirmed(parts: Sequence[TopicPartition], error: KafkaError | None) -> dict[Partition, Commit]:
     """What the broker has taken of the commits that `as_commits` made; `error`: of all of them."""
     return {
-        (part.topic, part.partition): Commit(part.offset, note_in(part.metadata))
+        (part.topic, part.partition): Commit(part.offset, note_in(metadata_in(part)))
         for part in parts
         if (error or part.error) is None
     }
@@ -50,7 +50,9 @@ def beginnings(
     except confluent_kafka.KafkaException as error:
         raise BrokerError(f"asking where to begin: {what_it_says(error)}") from error
     strange = {
-        (part.topic, part.partition) for part in committed if not is_of_topic(part.metadata, watch.topic_id(part.topic))
+        (part.topic, part.partition)
+        for part in committed
+        if not is_of_topic(metadata_in(part), watch.topic_id(part.topic))
     }
     for partition in strange:
         warn_of_foreign_commit(partition)

@@ -51,7 +51,7 @@ class GeneratorSettings(StageSettings):
 
     @model_validator(mode="after")
     def _leave_training_a_place(self) -> Self:
-        if self.reserve.num_places >= self.engine.max_num_seqs:
+        if self.reserve.num_places and self.reserve.num_places >= self.engine.max_num_seqs:
             raise ValueError(
                 f"serve.reserve {self.reserve.num_places} leaves training none of engine.max_num_seqs "
                 f"{self.engine.max_num_seqs}: lower it, or raise max_num_seqs"

@@ -37,7 +37,7 @@ from faust.transport.drivers.aiokafka import AIOKafkaConsumerThread
 from faust.transport.drivers.aiokafka import Consumer as AiokafkaConsumer
 from mode.utils.queues import ThrowableQueue
 
-from rollstream.bus.commit_notes import is_of_topic, metadata_of
+from rollstream.bus.commit_notes import ended, is_of_topic, metadata_of
 from rollstream.bus.commits import warn_of_foreign_commit
 from rollstream.bus.message import KafkaMessage, Partition
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
@@ -231,7 +231,7 @@ def leave_at_once() -> NoReturn:
 def _noted(commits: Mapping[Any, Any], watch: TopicWatch) -> dict[Any, Any]:
     """Commits with the ids of their topics, as those of the generators have them (`bus/commits.py`)."""
     return {
-        partition: commit._replace(metadata=metadata_of(watch.topic_id(partition.topic), ""))
+        partition: commit._replace(metadata=ended(metadata_of(watch.topic_id(partition.topic), "")))
         for partition, commit in commits.items()
     }
 
