@@ -31,7 +31,10 @@ MISTAKES = {
         "packing:_microbatch", "(sample.loss_mask) for", "(np.roll(sample.loss_mask, 1)) for", "dapo"
     ),
     "the result of a tool trains": Mistake(
-        "samples:_sample", "_laid_out(turns, _versions, -1)", "_laid_out(turns, _versions, 0)", "dapo"
+        "samples:_sample",
+        "_laid_out(turns, list(map(_versions, turns)), -1)",
+        "_laid_out(turns, list(map(_versions, turns)), 0)",
+        "dapo",
     ),
     "truncated samples train": Mistake(
         "samples:_sample", " & (trained.truncated or not turns[-1].is_truncated)", "", "dapo"

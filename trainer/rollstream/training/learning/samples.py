@@ -4,7 +4,7 @@ A rollout is one sample, or several if its turns branch (`turns.py`). Shapes: `P
 turn, `T` tokens after them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -192,7 +192,7 @@ def _sample(
     turns = [rollout.turns[number] for number in chain]
     if not len(prompt):
         raise BadMessageError(f"rollout {rollout.rollout_id} has an empty prompt: nothing predicts its first token")
-    versions = _laid_out(turns, _versions, -1)
+    versions = _laid_out(turns, list(map(_versions, turns)), -1)
     mask = versions >= 0 if trained.versions is None else np.isin(versions, list(trained.versions))
     trains = [
         turn.may_train and trained.weight(turn) > 0 and (of_turns is None or number in of_turns)
@@ -206,8 +206,8 @@ def _sample(
         weights = _per_turn(turns, [trained.weight(turn) * one for turn, one in zip(turns, own, strict=True)])
     return TrainingSample(
         prompt_token_ids=prompt,
-        token_ids=_laid_out(turns, lambda turn: turn.token_ids),
-        behavior_logprobs=_laid_out(turns, lambda turn: turn.behavior_logprobs, 0.0),
+        token_ids=_laid_out(turns, [turn.token_ids for turn in turns]),
+        behavior_logprobs=_laid_out(turns, [turn.behavior_logprobs for turn in turns], 0.0),
         loss_mask=mask & (trained.truncated or not turns[-1].is_truncated),
         turn_weights=weights,
         weight_versions=versions,
@@ -217,12 +217,12 @@ def _sample(
 
 
 def _laid_out(
-    turns: Sequence[Turn], of_sampled: Callable[[Turn], npt.NDArray[Any]], of_given: float | None = None
+    turns: Sequence[Turn], of_sampled: Sequence[npt.NDArray[Any]], of_given: float | None = None
 ) -> npt.NDArray[Any]:
-    """[T] values of the sampled tokens of `turns`, with `of_given` between them; None: the ids that were given."""
-    pieces = [of_sampled(turns[0])]
-    for turn in turns[1:]:
-        sampled, given = of_sampled(turn), turn.prompt_token_ids
+    """[T] `of_sampled`, an array for each turn, with `of_given` between them; None: the ids that were given."""
+    pieces = [of_sampled[0]]
+    for turn, sampled in zip(turns[1:], of_sampled[1:], strict=True):
+        given = turn.prompt_token_ids
         between = given if of_given is None else np.full(len(given), of_given, dtype=sampled.dtype)
         pieces += [between, sampled]
     # Without a copy where there is one turn: most rollouts are, and there are hundreds in a step.
@@ -231,8 +231,8 @@ def _laid_out(
 
 def _per_turn(turns: Sequence[Turn], values: Sequence[float]) -> npt.NDArray[np.float32]:
     """[T] the value of its turn for each sampled token, 0 between them."""
-    of_turn = dict(zip(map(id, turns), values, strict=True))
-    return _laid_out(turns, lambda turn: np.full(len(turn.token_ids), of_turn[id(turn)], np.float32), 0.0)
+    sampled = [np.full(len(turn.token_ids), value, np.float32) for turn, value in zip(turns, values, strict=True)]
+    return _laid_out(turns, sampled, 0.0)
 
 
 def _versions(turn: Turn) -> npt.NDArray[np.int64]:
