@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from rollstream.bus.clients import cluster_topics, know_brokers, made, quiet_config
-from rollstream.bus.commit_notes import ids_in, is_of_topic, metadata_in, note_in
+from rollstream.bus.commit_notes import ids_in, is_of_topic, note_in
 from rollstream.bus.offsets import Commit
 from rollstream.bus.publisher import MAX_MESSAGE_BYTES
 from rollstream.process.settings.base import KafkaSettings
@@ -343,6 +343,15 @@ def committed_of(client: confluent_kafka.Consumer, partitions: list[TopicPartiti
     """What the client's group has committed; waits while the group's coordinator moves."""
     found: list[TopicPartition] = client.committed(partitions, timeout=_TIMEOUT_SECONDS)
     return found
+
+
+def metadata_in(part: TopicPartition) -> str | None:
+    """What is noted beside a commit; None if somebody wrote what can't be read."""
+    try:
+        metadata: str | None = part.metadata
+    except UnicodeDecodeError:
+        return None
+    return metadata
 
 
 def result_of(future: "Future[Any]", doing: str) -> Any:

@@ -11,8 +11,6 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from confluent_kafka import TopicPartition
-
 MAX_NOTE_BYTES: Final = 1000
 _NUMBER: Final = "[0-9]{1,18}"
 _MARK: Final = f"{_NUMBER}:{_NUMBER}(?:,{_NUMBER})*"
@@ -50,15 +48,6 @@ def ended(metadata: str) -> str:
     confluent-kafka reads up to a NUL, which it writes itself, and without one reads on in memory that is not its own.
     """
     return metadata + "\0"
-
-
-def metadata_in(part: TopicPartition) -> str | None:
-    """What is noted beside a commit; None if somebody wrote what can't be read."""
-    try:
-        metadata: str | None = part.metadata
-    except UnicodeDecodeError:
-        return None
-    return metadata
 
 
 def topic_id_in(metadata: str | None) -> str:

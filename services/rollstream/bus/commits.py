@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import confluent_kafka
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicPartition
 
-from rollstream.bus.admin import committed_of, what_it_says
-from rollstream.bus.commit_notes import is_of_topic, metadata_in, metadata_of, note_in
+from rollstream.bus.admin import committed_of, metadata_in, what_it_says
+from rollstream.bus.commit_notes import is_of_topic, metadata_of, note_in
 from rollstream.bus.message import Partition
 from rollstream.bus.offsets import Commit
 from rollstream.bus.topic_watch import TopicWatch
