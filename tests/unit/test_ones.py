@@ -242,8 +242,11 @@ def test_truncated_answers_alone_make_no_step() -> None:
     assert (taking.names(1), taking.drops()) == ([], ["no_spread", "no_spread"])
 
 
-def test_with_a_constant_baseline_a_truncated_answer_counts_nowhere() -> None:
-    taking = Taking(CONSTANT)
+@pytest.mark.parametrize("rules", [CONSTANT, replace(RULES, train_without_spread=True)])
+def test_with_a_constant_baseline_or_where_flat_groups_train_a_truncated_answer_counts_nowhere(
+    rules: AdmissionRules,
+) -> None:
+    taking = Taking(rules)
     taking.give(an_answer(0, 1.0, **CUT), an_answer(1, -1.0))
     assert taking.drops() == ["all_truncated"]
 

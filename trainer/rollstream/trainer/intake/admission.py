@@ -145,7 +145,8 @@ def _admitted(
     is_compared_later = group.is_one and rules.compares_ones
     if not any(sample.num_trained_tokens for sample in training):
         why = _why_nothing_trains(completed, rules, is_late=len(recent) < len(lags))
-        if why is not DropReason.ALL_TRUNCATED or not is_compared_later:
+        # Where flat groups train too, nothing would keep a step of truncated ones alone from being made.
+        if why is not DropReason.ALL_TRUNCATED or not is_compared_later or rules.trains_flat:
             return why
     admitted = Admitted(group=group, scored=completed, training=training)
     teaches = admitted.has_spread or rules.trains_flat or is_compared_later
