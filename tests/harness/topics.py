@@ -3,14 +3,18 @@
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions, NewTopic
 
+from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.clients import admin_client
 from rollstream.process.settings.base import KafkaSettings
+from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.topics import TOPICS
 from tests.harness.waits import wait_until
 
 
 def make_anew(kafka: KafkaSettings, topic: str, partitions: int = 1) -> None:
     """Delete a topic and make it again, with another id and nothing in it."""
+    admin = KafkaAdmin(kafka)
+    before = admin.shape(topic).topic_id
     with admin_client(kafka) as client:
         client.delete_topics([topic])[topic].result(20)
 
@@ -22,8 +26,15 @@ def make_anew(kafka: KafkaSettings, topic: str, partitions: int = 1) -> None:
             return True
 
         wait_until(is_made, f"{topic} to be made anew")
-        # The controller made it; who asks the broker at once may hear that there is none.
-        wait_until(lambda: topic in client.list_topics(timeout=20).topics, f"{topic} to be listed")
+
+    def is_described() -> bool:
+        try:
+            return admin.shape(topic).topic_id != before
+        except ConfigurationError:
+            return False
+
+    # The controller made it; who asks the broker at once may hear of the old one, or that there is none.
+    wait_until(is_described, f"{topic} to be described with its new id")
 
 
 def add_partitions(kafka: KafkaSettings, topic: str, count: int) -> None:

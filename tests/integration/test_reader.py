@@ -111,7 +111,7 @@ def test_an_offset_that_is_refused_since_the_topic_was_made_anew_says_so(kafka: 
     KafkaAdmin(settings).create_topics(topic_prefix, partitions=1)
     with TopicReader(settings, [topic], start={(topic, 0): 5}) as reader:
         make_anew(settings, topic)
-        with pytest.raises(TopicChangedError, match=r"was (made anew|deleted) while it was read"):
+        with pytest.raises(TopicChangedError, match="was made anew while it was read"):
             wait_until(lambda: reader.poll(timeout_seconds=0.1), "the refusal")
 
 
