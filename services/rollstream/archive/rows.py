@@ -31,9 +31,9 @@ _OF_GROUP: Final = ("ledger_offset", "group_id", "outcome", "trained_step")
 class Archived:
     """One record of `scored`, as far as it is replayed. `reward` is None unless it was scored.
 
-    `messages`: as submitted. `tools`: of the prompt, each a JSON text. `tool_calls`: of
-    the last turn, unless its text holds them. `was_completed`: the model answered, though its answer may have no
-    reward, since the scoring failed. `finish_reason`: of the last turn.
+    `messages`: as submitted. `tools`: of the prompt, each a JSON text. `tool_calls`: of the last turn, unless its text
+    holds them. `was_completed`: the model answered, though its answer may have no reward, since the scoring failed.
+    `finish_reason`: of the last turn.
     """
 
     place: tuple[int, int]
@@ -86,13 +86,15 @@ def _outcomes(archive: Archive) -> dict[str, GroupOutcome]:
 def _archived(row: dict[str, Any], outcomes: Mapping[str, GroupOutcome]) -> Archived:
     code, turns, details = row["failure_code"], json.loads(row["turns"]), json.loads(row["details"])
     outcome, trained_step = outcomes.get(row["group_id"], (OPEN, None))
+    read = tuple(map(_turn, turns))
     return Archived(
         place=(row["partition"], row["offset"]),
         messages=tuple(map(Message.model_validate, json.loads(row["messages"]))),
         tools=tuple(details["prompt"].get("tools", ())),
-        tool_calls=_tool_calls(turns[-1]) if turns else (),
+        # Calls that a server told apart from its text. A text of sampled tokens holds them as the model wrote them.
+        tool_calls=read[-1].tool_calls if turns and not turns[-1]["num_tokens"] else (),
         metadata=json.loads(row["metadata"]),
-        turns=tuple(map(_turn, turns)),
+        turns=read,
         # Rows of before agents have none.
         observations=details["rollout"].get("observations", {}),
         was_completed=row["rollout_status"] == Status.COMPLETED.value,
@@ -114,8 +116,3 @@ def _turn(turn: dict[str, Any]) -> RewardTurn:
         tool_calls=tuple(map(ToolCall.model_validate, turn["tool_calls"])),
         tool_answers=tuple(map(ToolAnswer.model_validate, turn["tool_answers"])),
     )
-
-
-def _tool_calls(turn: dict[str, Any]) -> tuple[ToolCall, ...]:
-    """Calls that a server told apart from its text. A text of sampled tokens holds them as the model wrote them."""
-    return () if turn["num_tokens"] else tuple(map(ToolCall.model_validate, turn["tool_calls"]))
