@@ -16,7 +16,7 @@ from tests.harness.builders import a_failure, a_rollout, a_scoring, a_turn
 from tests.unit.test_admission import LAGS, a_complete_group
 
 RULES = AdmissionRules(max_policy_lag=2, credit="turn")
-WORSE_THAN_ONE = a_failure("late", FailureCode.TIMEOUT)
+TOO_LATE = a_failure("late", FailureCode.TIMEOUT)
 
 
 def a_turn_of(number: int, turn_type: str = "reasoning") -> Turn:
@@ -27,7 +27,7 @@ def scored(index: int, *rewards: float | None, reward: float = 1.0) -> RolloutSc
     """A sample of reasoning turns 1, 2, … with these scores, and a summary after each; None: its scoring failed."""
     turns = [turn for number, _ in enumerate(rewards, 1) for turn in (a_turn_of(number), a_turn_of(number, "summary"))]
     scores = tuple(
-        TurnScore(turn=2 * place, reward=one, failure=WORSE_THAN_ONE if one is None else None)
+        TurnScore(turn=2 * place, reward=one, failure=TOO_LATE if one is None else None)
         for place, one in enumerate(rewards)
     )
     return a_rollout(reward, index, turns=tuple(turns), scoring=a_scoring(reward, turn_scores=scores))

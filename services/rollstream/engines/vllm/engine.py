@@ -155,7 +155,7 @@ class VllmEngine:
         self.in_flight += 1
         try:
             if await self._places.call_begins():
-                # They are asked again, behind this call.
+                # They would be started before this call. They are asked again; those on their way may still come first.
                 await self._take_back_unstarted()
             while True:
                 async with before_the_end(request.ends_at):

@@ -61,7 +61,7 @@ class TrainingPlaces:
         if not was_lent:
             return False
         self._num_owed = self._num_lendable
-        while self._num_owed and not self._free.locked():
+        while self._num_owed and not self.is_full:
             await self._free.acquire()
             self._num_owed -= 1
         return self._num_owed > 0

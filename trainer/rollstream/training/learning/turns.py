@@ -33,8 +33,9 @@ def chains(rollout: RolloutGenerated, max_tokens: int = MAX_SAMPLE_TOKENS) -> li
         before = turn.prefix_turn
         extends_all = before is not None and turn.prefix_tokens == num_seen(rollout.turns[before])
         chain = by_last_turn.pop(before, None) if before is not None and extends_all else None
-        if chain is not None and turn.may_train and temperature_of(rollout, [*chain, number]) != _of(rollout, turn):
-            chain = None
+        if chain is not None and turn.may_train:
+            trained = _trained_temperature(rollout, chain)
+            chain = chain if trained in (None, _temperature(rollout, turn)) else None
         if chain is None:
             chain = []
             found.append(chain)
@@ -52,11 +53,17 @@ def chains(rollout: RolloutGenerated, max_tokens: int = MAX_SAMPLE_TOKENS) -> li
 
 def temperature_of(rollout: RolloutGenerated, chain: Sequence[int]) -> float:
     """At which temperature the tokens of a sample that train were sampled; the prompt's if none trains."""
+    trained = _trained_temperature(rollout, chain)
+    return rollout.prompt.sampling.temperature if trained is None else trained
+
+
+def _trained_temperature(rollout: RolloutGenerated, chain: Sequence[int]) -> float | None:
+    """That of the first turn that may train; None: none may."""
     trained = (turn for turn in (rollout.turns[number] for number in chain) if turn.may_train)
-    return next((_of(rollout, turn) for turn in trained), rollout.prompt.sampling.temperature)
+    return next((_temperature(rollout, turn) for turn in trained), None)
 
 
-def _of(rollout: RolloutGenerated, turn: Turn) -> float:
+def _temperature(rollout: RolloutGenerated, turn: Turn) -> float:
     return rollout.prompt.sampling.temperature if turn.temperature is None else turn.temperature
 
 
