@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -41,10 +41,10 @@ from tests.bench.live_engine import (
     write_model,
 )
 from tests.bench.pairs import compared, count_option, in_turn, medians, say, scratch, tell
+from tests.bench.window import Window, a_window
 
 _CONCURRENCIES: Final = (64, 128, 256)
 _WARM_UP_SECONDS: Final = 10.0
-_COOL_DOWN_SECONDS: Final = 900.0
 _PUBLISHED_SECONDS: Final = 2.0
 """The stage publishes a sample after its last request has ended."""
 _START_SECONDS: Final = 240.0
@@ -62,28 +62,6 @@ class Best(NamedTuple):
     concurrency: int
     tokens_per_second: float
     cool_down: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """The time that is measured, in Unix seconds, and the CPU time used within it."""
-
-    began: float
-    ended: float
-    cpu_seconds: float
-
-    def tokens_of(self, answers: Iterable[EndedRequest]) -> float:
-        """The tokens that were sampled within the window: of each answer, in proportion to its time in the window.
-
-        A sample may take as long as the window, and the samples of a group end together. If all tokens of a sample
-        counted at its end, the figure would depend on where exactly the window begins and ends.
-        """
-        return sum(
-            answer.num_tokens
-            * max(0.0, min(answer.ended, self.ended) - max(answer.began, self.began))
-            / (answer.ended - answer.began)
-            for answer in answers
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,19 +218,8 @@ async def _staged(bench: Bench, name: str, best: Best) -> Figures:
 
 
 async def _window(bench: Bench) -> Window:
-    """The window that is measured, once every sample has ended that began in it: its tokens count in proportion."""
     await asyncio.sleep(_WARM_UP_SECONDS)
-    began, cpu = time.time(), bench.cpu_seconds()
-    await asyncio.sleep(bench.seconds)
-    window = Window(began=began, ended=time.time(), cpu_seconds=bench.cpu_seconds() - cpu)
-    while bench.watched.runs_since_before(window.ended):
-        if time.time() - window.ended > _COOL_DOWN_SECONDS:
-            raise BrokenWorldError(
-                f"samples of the window have not ended {_COOL_DOWN_SECONDS:.0f} s later: the machine is too slow or "
-                "too busy; end other work on it"
-            )
-        await asyncio.sleep(0.1)
-    return window
+    return await a_window(bench.watched, bench.seconds, bench.cpu_seconds)
 
 
 def _figures(window: Window, answers: Sequence[EndedRequest]) -> Figures:

@@ -19,13 +19,16 @@ from rollstream.generator.serve.publishing import publish_spooled
 from rollstream.generator.serve.recorder import SpoolRecorder
 from rollstream.generator.serve.recording import RecordingEngine
 from rollstream.generator.serve.settings import ServeSettings
-from rollstream.generator.serve.vllm import vllm_routes
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.local.stack import LocalStack
 from rollstream.process.settings.base import KafkaSettings
 from tests.bench.endpoints import UnrecordedEngine, an_endpoint, streamed
 from tests.bench.live_engine import SHAPES, take_engine_cores, write_model
 from tests.bench.pairs import compared, count_option, in_turn, medians, scratch, tell
+from tests.harness.late import Late
+
+# It imports torch, and torch asks for its number of threads once: not before `take_engine_cores` has said it.
+_vllm = Late("rollstream.generator.serve.vllm")
 
 _SHAPE: Final = replace(SHAPES["demo"], max_model_len=256)
 _MAX_NUM_SEQS: Final = 64
@@ -132,7 +135,7 @@ async def _endpoints(engine: VllmEngine, directory: Path, brokers: str, stack: A
     apps: dict[str, Any] = {"recorded": (await build_app(engine, settings, recorder)).app}
     for side, logprobs in (("logprobs", True), ("bare", False)):
         unrecorded = cast(RecordingEngine, UnrecordedEngine(engine, logprobs=logprobs))
-        apps[side] = await vllm_routes(unrecorded, settings.serve, settings.engine, "bench")
+        apps[side] = await _vllm.vllm_routes(unrecorded, settings.serve, settings.engine, "bench")
     return {side: await stack.enter_async_context(an_endpoint(app, side)) for side, app in apps.items()}
 
 

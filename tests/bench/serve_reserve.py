@@ -1,15 +1,15 @@
 """`python -m tests.bench serve-reserve`: what training costs clients of one engine, and what they cost training."""
 
 import asyncio
-import time
 from collections.abc import Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
+from rollstream.engines.protocol import Engine
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.vllm.engine import VllmEngine
 from rollstream.generator.serve.app import build_app
@@ -18,8 +18,9 @@ from rollstream.generator.serve.settings import ServeSettings
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.settings.base import KafkaSettings
 from tests.bench.endpoints import an_endpoint, streamed
-from tests.bench.live_engine import SHAPES, DirectLoad, take_engine_cores, write_model
+from tests.bench.live_engine import SHAPES, DirectLoad, Watched, take_engine_cores, write_model
 from tests.bench.pairs import compared, count_option, in_turn, medians, scratch, tell
+from tests.bench.window import a_window
 
 MAX_NUM_SEQS: Final = 64
 _RESERVED: Final = MAX_NUM_SEQS // 8
@@ -70,14 +71,14 @@ class Sides:
 
     async def trained(self, engine: VllmEngine) -> dict[str, float]:
         """Tokens a second of training alone."""
-        async with self._load(engine) as load:
+        watched = Watched(engine)
+        async with self._load(watched) as load:
             await asyncio.sleep(_SETTLE_SECONDS)
-            began, before = time.monotonic(), load.num_tokens
-            await asyncio.sleep(self.seconds)
-            return {"tokens_per_second": (load.num_tokens - before) / (time.monotonic() - began)}
+            window = await a_window(watched, self.seconds)
+            return {"tokens_per_second": window.tokens_of(load.answers) / (window.ended - window.began)}
 
-    def _load(self, engine: VllmEngine) -> DirectLoad:
-        return DirectLoad(engine=engine, shape=_TRAINING, concurrency=self.num_offered)
+    def _load(self, engine: VllmEngine | Watched) -> DirectLoad:
+        return DirectLoad(engine=cast(Engine, engine), shape=_TRAINING, concurrency=self.num_offered)
 
 
 @click.command("serve-reserve")
