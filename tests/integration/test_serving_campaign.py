@@ -1,7 +1,4 @@
-"""What `test_serving.py` shows once, at length: many kills, and broker and Redis away for two minutes each.
-
-No trainer runs in any of these: its versions were published before, and nothing of serving asks for it.
-"""
+"""What `test_serving.py` shows once, at length: many kills, and broker, Redis and trainer away for two minutes each."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +17,7 @@ from tests.harness.builders import a_prompt
 from tests.harness.running import Run, a_run
 from tests.harness.scraping import scraped
 from tests.harness.serving_runs import ServingGenerator, a_serving_generator, calling, each_is_recorded_once
-from tests.harness.trainer_runs import write_model
+from tests.harness.trainer_runs import a_trainer_run, scored_groups, survivors, trainers, write_model
 from tests.harness.waits import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forks")]
@@ -133,3 +130,27 @@ def test_a_redis_that_is_away_for_two_minutes_fails_no_call(kafka: str, topic_pr
         print(f"{dict(callers.outcomes)}")  # noqa: T201
         assert set(callers.outcomes) == {"whole"}
     redis.stop()
+
+
+def test_a_trainer_that_is_away_for_two_minutes_fails_no_call(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model")
+    with a_trainer_run(kafka, topic_prefix, tmp_path / "run", model) as run, trainers(run) as start:
+        trainer = start()
+        scored_groups(run, 4)
+        wait_until(lambda: survivors(run).step == 2, "two steps")
+        generator = a_serving_generator(run, token_seconds=0.02)
+        generator.start()
+        generator.until_ready()
+        with calling(generator, 4) as callers:
+            callers.until_more(20)
+            trainer.kill()
+            callers.call_for(AWAY_SECONDS)
+            start()
+            scored_groups(run, 4, first=4)
+            wait_until(lambda: survivors(run).step == 4, "two steps more")
+            newest = survivors(run).current_version
+            wait_until(lambda: scraped(generator.health_port, "rollstream_generator_weight_version") == newest, "it")
+            callers.until_more(20)
+        each_is_recorded_once(callers)
+        print(f"{dict(callers.outcomes)}")  # noqa: T201
+        assert set(callers.outcomes) == {"whole"}
