@@ -11,11 +11,10 @@ import numpy as np
 import openai
 import pytest
 
-from rollstream.local.ports import free_ports
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.rollout import RolloutGenerated
 from tests.harness.running import Run, a_run
-from tests.harness.serving_runs import MODEL, ServingGenerator, until_recorded
+from tests.harness.serving_runs import MODEL, ServingGenerator, a_serving_generator, until_recorded
 from tests.harness.teacher_forcing import forced_logprobs
 
 ASKED = [{"role": "user", "content": "52910="}]
@@ -26,16 +25,13 @@ _START_SECONDS = 180.0
 @pytest.fixture
 def serving(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[ServingGenerator]:
     """A generator with a tiny model that answers, and whose version was published."""
-    model, (port, health_port) = tmp_path / "model", free_ports(2)
+    model = tmp_path / "model"
     write_tiny_model(model, seed=1)
     with a_run(kafka, topic_prefix, tmp_path) as run:
         run.publish_weights(VERSION, (model / "model.safetensors").read_bytes())
-        run.tables["generator"] = {"health_port": health_port}
-        run.tables["generator.engine"] = {"model_path": model, "max_num_seqs": 16, "enforce_eager": True}
-        run.tables["generator.serve"] = {"enabled": True, "port": port, "spool": run.directory / "spool"}
-        generator = ServingGenerator(run=run, port=port, health_port=health_port)
-        # Not forked as other stages of tests: vLLM has processes of its own, which a daemon may not have.
-        generator.process = run.start_as_people_do("generator")
+        engine = {"model_path": model, "max_num_seqs": 16, "enforce_eager": True}
+        generator = a_serving_generator(run, engine=engine)
+        generator.start()
         generator.until_ready(_START_SECONDS)
         yield generator
 

@@ -29,6 +29,8 @@ class ServingGenerator:
     run: Run
     port: int
     health_port: int
+    is_forked: bool = True
+    """Not where vLLM runs in it: no process that was forked here can start vLLM's own."""
     process: StartedProcess | None = None
 
     @property
@@ -36,7 +38,7 @@ class ServingGenerator:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> StartedProcess:
-        self.process = self.run.start("generator")
+        self.process = self.run.start("generator") if self.is_forked else self.run.start_as_people_do("generator")
         return self.process
 
     def until_ready(self, seconds: float = 60.0) -> None:
@@ -72,7 +74,7 @@ def a_serving_generator(
     scripted = {"kind": "scripted", "model_path": run.directory, "scripted": {"token_seconds": token_seconds}}
     run.tables["generator.engine"] = engine or scripted
     run.tables["generator.serve"] = {"enabled": True, "port": port, "spool": run.directory / "spool", **serve}
-    return ServingGenerator(run=run, port=port, health_port=health_port)
+    return ServingGenerator(run=run, port=port, health_port=health_port, is_forked=engine is None)
 
 
 @dataclass(kw_only=True)
