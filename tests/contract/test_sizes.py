@@ -15,12 +15,12 @@ PARTS: Final = ("schemas", "services", "producers", "trainer")
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 450,  # which prompts of clients can be posed
+    "services/rollstream/agents": 650,  # the session of a sample: turns, retries of one call
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
     "services/rollstream/bus": 3_050,  # notes of commits that others wrote
     "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
-    "services/rollstream/engines": 4_200,  # deadlines of requests, calls of clients, lent places
+    "services/rollstream/engines": 4_300,  # lent places; conversations that go on from sampled tokens
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,

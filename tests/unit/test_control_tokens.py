@@ -1,7 +1,9 @@
 """Text from outside never becomes a control token, and all other text gets the tokens that transformers gives it."""
 
+import copy
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +44,13 @@ class Both:
         self.controls = {self.plain.convert_tokens_to_ids(text) for text in CONTROL} - {self.plain.unk_token_id}
 
     def of_transformers(self, messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[int] | None:
-        """None if the template takes no such messages."""
+        """None if the template takes no such messages. Arguments of calls are objects, as templates want them."""
         try:
             ids: list[int] = self.plain.apply_chat_template(
-                list(messages), tools=list(tools) or None, add_generation_prompt=True, return_dict=False
+                [with_objects(message) for message in messages],
+                tools=list(tools) or None,
+                add_generation_prompt=True,
+                return_dict=False,
             )
         except TemplateError:
             return None
@@ -60,6 +65,14 @@ def both(request: pytest.FixtureRequest, tmp_path: Path) -> Both:
     kind, name = request.param
     write_chat_tokenizer(tmp_path, TEMPLATES[name], TOKENIZERS[kind]())
     return Both(tmp_path)
+
+
+def with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    calls = copy.deepcopy(message.get("tool_calls", []))
+    for call in calls:
+        with suppress(ValueError):  # what is no JSON stays a text
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return {**message, "tool_calls": calls} if calls else message
 
 
 def as_messages(messages: Sequence[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> Chat:

@@ -11,7 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 
-from rollstream.agents.samples import SampleBounds, sample_seed
+from rollstream.agents.load import Agents
+from rollstream.agents.model_calls import sample_seed
+from rollstream.agents.samples import SampleBounds
+from rollstream.agents.single_turn import SingleTurn
 from rollstream.bus.commit_notes import (
     MAX_NOTE_BYTES,
     ended,
@@ -30,8 +33,9 @@ from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, InHand, without_tokens
 from rollstream.generator.settings import GeneratorSettings
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import EngineDeadError, EngineError, RecordTooLargeError
-from rollstream.schemas.prompt import Message, PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status
 from tests.harness.builders import a_generated, a_generator, a_prompt
 
@@ -235,6 +239,7 @@ def test_each_sample_has_a_seed_of_its_own_and_the_same_one_again() -> None:
     assert seeds == [sample_seed(Sampling(seed=7), index) for index in range(8)]
     assert all(seed is not None and 0 <= seed < 2**63 for seed in seeds)
     assert sample_seed(Sampling(), 0) is None
+    assert sample_seed(Sampling(seed=7), 0, turn=1) not in seeds
 
 
 SERVERS = {"urls": ("http://one:8000",), "model": "policy", "weight_updates": "vllm", "max_connections": 128}
@@ -246,11 +251,19 @@ def in_hand(max_tokens_in_flight: int | None = None, **engine: Any) -> InHand:
         engine=EngineSettings(**{"model_path": Path("model"), **engine}),
         max_tokens_in_flight=max_tokens_in_flight,
     )
-    return InHand(settings, max_model_len=8192)
+    return InHand(settings, max_model_len=8192, agents=Agents({"talker": Declaration(path=f"{__name__}.Talker")}))
 
 
-def asked(group_size: int, max_tokens: int) -> PromptSubmitted:
-    return a_prompt(group_size=group_size, sampling=Sampling(max_tokens=max_tokens))
+class Talker(SingleTurn):
+    """An agent that says how many turns it may have."""
+
+    def __init__(self, turns: str = "4") -> None:
+        self.max_turns = int(turns)
+
+
+def asked(group_size: int, max_tokens: int, agent: str = "single_turn", **options: str) -> PromptSubmitted:
+    choice = AgentChoice(name=agent, options=options)
+    return a_prompt(group_size=group_size, sampling=Sampling(max_tokens=max_tokens), agent=choice)
 
 
 @pytest.mark.parametrize(
@@ -284,6 +297,8 @@ def test_where_tokens_are_bounded_a_prompt_weighs_the_most_that_it_can_have() ->
     assert tokens.weight(asked(8, 8192)) == 65536
     # No more than the model takes.
     assert tokens.weight(asked(4, 2**62)) == 4 * 8192
+    assert tokens.weight(asked(4, 12, "talker")) == 4 * 4 * 12
+    assert tokens.weight(asked(4, 12, "talker", turns="many")) == 4 * 12, "its samples fail"
 
 
 def test_as_many_prompts_of_one_sample_are_taken_as_the_engine_has_room_for() -> None:

@@ -38,3 +38,10 @@ MIN_TEMPERATURE: Final = 0.01
 """Temperatures above 0: below, vLLM samples at 0.01, and logits divided by less overflow."""
 MAX_TEMPERATURE: Final = 100.0
 """Temperatures: above, every token is as likely as any other."""
+
+MAX_TURNS: Final = 64
+"""Turns of a sample. An agent that asks for more is cut off."""
+MAX_OBSERVATIONS: Final = 64
+"""What an agent keeps for scorers, by name."""
+MAX_OBSERVATION_BYTES: Final = 2**16
+"""Of one of them."""

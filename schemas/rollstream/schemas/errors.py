@@ -29,6 +29,7 @@
     │   ├── EngineLateError               70  there was no answer within the deadline of the call
     │   └── EngineDeadError               70  it will never answer again: the process exits
     │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
+    ├── NoRoomError                       70  a sample has no room for another turn: it ends as completed, cut off
     ├── RewardError                       70  a reward is not a number: the sample is unresolved
     ├── SpoolFullError                    70  no more answers can be recorded now: the call is refused
     ├── RefusedRequestError               70  what a client sent can't be taken: it is told why
@@ -174,6 +175,10 @@ class RefusedKeyError(EngineDeadError):
 
     exit_code = 78
     is_explained = True
+
+
+class NoRoomError(RollstreamError):
+    """The model's length, or the bound of turns, leaves no room for another turn: the sample ends as completed."""
 
 
 class RewardError(RollstreamError):

@@ -90,6 +90,11 @@ class Sampling(Record):
     stop: ShortSequence[str] = Field(default=(), description="Texts that end a generation")
     seed: int | None = Field(default=None, description="Seed of the prompt; each sample derives its own from it")
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it samples from softmax(logits / temperature) and nothing else: the policy's own distribution."""
+        return MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE and self.top_p == 1 and self.top_k == 0
+
 
 class AgentChoice(Record):
     """Which agent turns the prompt into turns.

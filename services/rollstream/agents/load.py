@@ -6,6 +6,7 @@ from typing import Final
 from rollstream.agents.protocol import Agent
 from rollstream.agents.single_turn import SingleTurn
 from rollstream.process.settings.declared import Declaration, imported, why_refused
+from rollstream.schemas.bounds import MAX_TURNS
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice
@@ -60,6 +61,13 @@ class Agents:
                 "rollstream.agents.protocol says what an agent has",
             )
         return agent
+
+    def most_turns(self, choice: AgentChoice) -> int:
+        """Most turns of a sample of the chosen agent, as it says; 1 if it can't be made."""
+        try:
+            return max(1, min(MAX_TURNS, int(getattr(self.make(choice), "max_turns", 1))))
+        except (FailedSampleError, TypeError, ValueError):
+            return 1
 
     def _options(self, choice: AgentChoice) -> dict[str, str]:
         """Both options together. What the settings say is not for a record to change."""

@@ -2,22 +2,24 @@
 
 from typing import Protocol
 
-from rollstream.engines.protocol import Engine
-from rollstream.schemas.prompt import PromptSubmitted
-from rollstream.schemas.rollout import Turn
+from rollstream.agents.session import Session
 
 
 class Agent(Protocol):
-    """Answers a prompt with one or more model calls; each call is a turn."""
+    """Answers a prompt with one or more model calls; each call is a turn.
 
-    async def run(
-        self, prompt: PromptSubmitted, engine: Engine, *, request_id: str, seed: int | None
-    ) -> tuple[Turn, ...]:
-        """The turns, in their order.
+    It may also have
 
-        At the sample's deadline the engine answers with the tokens so far, finish reason `length`. After such a turn
-        there is no other: an engine that is asked once more raises `EngineLateError`, and the turns are lost.
-        Raises `FailedSampleError` if the task can't be asked (the sample is failed), and `EngineError` if the engine
-        does not answer (the sample is tried again, then unresolved).
+    - `max_turns: int`, at most so many turns, 1 by default. A generator counts the tokens in flight with it.
+    - `chooses_sampling: bool`, whether it samples turns otherwise than the prompt says. Not by default: then a prompt
+      to train on whose sampling changes the distribution is refused before anything is asked.
+    """
+
+    async def run(self, session: Session) -> None:
+        """Ask the model through the session, which keeps the turns.
+
+        At the sample's deadline the engine answers with the tokens so far, finish reason `length`; a call after that
+        raises `EngineLateError`. Raises `FailedSampleError` if the task can't be asked (the sample is failed). Errors
+        of the session are for its caller: they end the sample, and its turns are kept.
         """
         ...

@@ -5,23 +5,24 @@ itself, and a dead engine. The generator asks prompts of a topic this way, and `
 """
 
 import asyncio
-import hashlib
 import socket
 import time
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
 
 from rollstream.agents.load import Agents
-from rollstream.engines.deadline import is_over, requests_end_at, task_ends_at
+from rollstream.agents.model_calls import ModelCalls
+from rollstream.agents.session import Session
+from rollstream.engines.deadline import is_over, requests_end_at
 from rollstream.engines.protocol import Engine
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MIN_TEMPERATURE
-from rollstream.schemas.errors import EngineDeadError, EngineError, EngineLateError, FailedSampleError
+from rollstream.schemas.errors import EngineDeadError, EngineError, EngineLateError, FailedSampleError, NoRoomError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
-from rollstream.schemas.prompt import PromptSubmitted, Purpose, Sampling
+from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status, Turn
 
@@ -58,74 +59,66 @@ class SampleRunner:
     async def run(self, prompt: PromptSubmitted, index: int, refused: Failure | None = None) -> RolloutGenerated:
         """Sample `index` of the prompt; with `refused` it fails at once, and says so."""
         started, attempt_id = utc_now(), new_attempt_id()
-        status, failure, turns = (
-            (Status.FAILED, refused, ()) if refused is not None else await self._outcome(prompt, index, attempt_id)
-        )
-        return self._record(prompt, index, attempt_id, started, status=status, failure=failure, turns=turns)
+        session = self._session(prompt, index, attempt_id)
+        status, failure = (Status.FAILED, refused) if refused is not None else await self._outcome(session)
+        return self._record(session, attempt_id, started, status=status, failure=failure)
 
     def given_up(self, prompt: PromptSubmitted, index: int, error: Exception) -> RolloutGenerated:
         """The sample as unresolved, without a try."""
-        failure = failure_of(FailureCode.GIVEN_UP, error)
-        return self._record(prompt, index, new_attempt_id(), utc_now(), status=Status.UNRESOLVED, failure=failure)
+        attempt_id, failure = new_attempt_id(), failure_of(FailureCode.GIVEN_UP, error)
+        session = self._session(prompt, index, attempt_id)
+        return self._record(session, attempt_id, utc_now(), status=Status.UNRESOLVED, failure=failure)
 
-    async def _outcome(
-        self, prompt: PromptSubmitted, index: int, attempt_id: str
-    ) -> tuple[Status, Failure | None, tuple[Turn, ...]]:
+    def _session(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> Session:
+        calls = ModelCalls(
+            self.engine,
+            name=f"{rollout_id(prompt.group_id, index)}-{attempt_id}",
+            sample_index=index,
+            max_tries=self.bounds.max_tries,
+            retried=self.retried,
+        )
+        return Session(prompt, calls)
+
+    async def _outcome(self, session: Session) -> tuple[Status, Failure | None]:
         late = f"not done within {self.bounds.deadline_seconds} s"
         ends_at = time.monotonic() + self.bounds.deadline_seconds
         try:
-            refuse_truncated_distribution(prompt)
             with requests_end_at(ends_at):
                 async with asyncio.timeout(self.bounds.deadline_seconds + self.bounds.grace_seconds):
-                    turns = await self._turns_with_retries(prompt, index, attempt_id)
+                    await self._run_agent(session)
         except FailedSampleError as error:
-            return Status.FAILED, failure_of(FailureCode(error.code), error), ()
+            return Status.FAILED, failure_of(FailureCode(error.code), error)
         except TimeoutError:
-            return Status.UNRESOLVED, Failure(code=FailureCode.DEADLINE, message=late), ()
+            return Status.UNRESOLVED, Failure(code=FailureCode.DEADLINE, message=late)
         # A dead engine answers no other sample either: its error must not end as an unresolved sample.
         except EngineDeadError:
             raise
         except EngineLateError as error:
             said = EngineLateError(f"{late}: {error}") if is_over(ends_at) else error
-            return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, said), ()
+            return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, said)
         except EngineError as error:
-            return Status.UNRESOLVED, failure_of(FailureCode.ENGINE, error), ()
-        return Status.COMPLETED, None, turns
+            return Status.UNRESOLVED, failure_of(FailureCode.ENGINE, error)
+        return Status.COMPLETED, None
 
-    async def _turns_with_retries(self, prompt: PromptSubmitted, index: int, attempt_id: str) -> tuple[Turn, ...]:
+    async def _run_agent(self, session: Session) -> None:
+        prompt = session.prompt
         agent = self.agents.make(prompt.agent)
-        for number in range(self.bounds.max_tries):
-            request_id = f"{rollout_id(prompt.group_id, index)}-{attempt_id}-{number}"
-            try:
-                async with AsyncExitStack() as stack:
-                    wanted = wanted_version(prompt)
-                    if wanted is not None and self.on_version is not None:
-                        await stack.enter_async_context(self.on_version(wanted))
-                    seed = sample_seed(prompt.sampling, index)
-                    turns = await agent.run(prompt, self.engine, request_id=request_id, seed=seed)
-                _refuse_other_version(prompt, turns)
-                return turns
-            except EngineDeadError:
-                raise
-            except EngineError:
-                if is_over(task_ends_at()):  # most likely no fault of the engine's
-                    raise
-                self.retried()
-                if number + 1 == self.bounds.max_tries:
-                    raise
-        raise AssertionError("max_tries is at least 1")
+        if not getattr(agent, "chooses_sampling", False):
+            refuse_truncated_distribution(prompt)
+        async with AsyncExitStack() as stack:
+            wanted = wanted_version(prompt)
+            if wanted is not None and self.on_version is not None:
+                await stack.enter_async_context(self.on_version(wanted))
+            # Cut off: what there is, is the sample.
+            with suppress(NoRoomError):
+                await agent.run(session)
+        _refuse_other_version(prompt, session.turns)
+        _refuse_untrainable(prompt, session.turns)
 
-    def _record(  # the parts of one record
-        self,
-        prompt: PromptSubmitted,
-        index: int,
-        attempt_id: str,
-        started: datetime,
-        *,
-        status: Status,
-        failure: Failure | None,
-        turns: tuple[Turn, ...] = (),
+    def _record(
+        self, session: Session, attempt_id: str, started: datetime, *, status: Status, failure: Failure | None
     ) -> RolloutGenerated:
+        prompt, index = session.prompt, session.calls.sample_index
         return RolloutGenerated(
             rollout_id=rollout_id(prompt.group_id, index),
             attempt_id=attempt_id,
@@ -133,7 +126,8 @@ class SampleRunner:
             sample_index=index,
             group_size=prompt.group_size,
             prompt=prompt,
-            turns=turns,
+            turns=tuple(session.turns),
+            observations=session.observations,
             status=status,
             failure=failure,
             generator=self.identity,
@@ -159,15 +153,6 @@ def failure_of(code: FailureCode, error: Exception) -> Failure:
     return Failure(code=code, message=SECRETS.masked(str(error)))
 
 
-def sample_seed(sampling: Sampling, sample_index: int) -> int | None:
-    """The sample's own seed: 63 bits of sha256(seed, sample_index). None: the engine chooses one."""
-    if sampling.seed is None:
-        return None
-    digest = hashlib.sha256(f"{sampling.seed}/{sample_index}".encode()).digest()
-    # 63 bits, because engines take the seed as a signed integer of 64 bits.
-    return int.from_bytes(digest[:8], "little") >> 1
-
-
 def wanted_version(prompt: PromptSubmitted) -> int | None:
     """The weight version that must answer an evaluation prompt; None if any may."""
     return prompt.weight_version if prompt.purpose is Purpose.EVALUATE else None
@@ -178,7 +163,7 @@ def refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
     sampling = prompt.sampling
     if prompt.purpose is not Purpose.TRAIN:
         return
-    if sampling.temperature < MIN_TEMPERATURE or sampling.top_p != 1 or sampling.top_k != 0:
+    if not sampling.is_plain:
         raise FailedSampleError(
             FailureCode.UNSUPPORTED_SAMPLING,
             f"training needs temperature >= {MIN_TEMPERATURE}, top_p 1 and top_k 0, got "
@@ -186,10 +171,19 @@ def refuse_truncated_distribution(prompt: PromptSubmitted) -> None:
         )
 
 
-def _refuse_other_version(prompt: PromptSubmitted, turns: tuple[Turn, ...]) -> None:
+def _refuse_other_version(prompt: PromptSubmitted, turns: Sequence[Turn]) -> None:
     wanted = wanted_version(prompt)
     if wanted is None:
         return
     seen = {span.weight_version for turn in turns for span in turn.weight_spans}
     if seen - {wanted}:
         raise FailedSampleError(FailureCode.VERSION_GONE, f"version {wanted} was asked for, {sorted(seen)} answered")
+
+
+def _refuse_untrainable(prompt: PromptSubmitted, turns: Sequence[Turn]) -> None:
+    if prompt.purpose is Purpose.TRAIN and turns and not any(turn.may_train for turn in turns):
+        raise FailedSampleError(
+            FailureCode.UNSUPPORTED_SAMPLING,
+            f"none of its {len(turns)} turns may train: the agent samples each otherwise than the policy does, or lets "
+            "none train",
+        )

@@ -49,6 +49,10 @@ class OutsideEncoder:
             raise ValueError(f"{found} control tokens where the chat template wrote {num_controls}")
         return ids
 
+    def is_control(self, token_id: int) -> bool:
+        """Whether this is a control token."""
+        return bool(self._is_control[token_id])
+
     def _name(self, found: re.Match[str]) -> str:
         return self._names[found[0]]
 

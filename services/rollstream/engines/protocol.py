@@ -104,6 +104,16 @@ class Engine(Protocol):
         """
         ...
 
+    def extend(
+        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+    ) -> NDArray[np.int32] | None:
+        """The tokens that follow `seen` [N], the prompt and what was sampled, when `messages` come next.
+
+        `before`: the conversation so far; its last message is the answer that was sampled. Nothing of `seen` is
+        tokenized again. None: the conversation can't go on from exactly these tokens, so a new prompt begins.
+        """
+        ...
+
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         """The text of sampled tokens, without special tokens. Raises `EngineError` if there is no tokenizer."""
         ...

@@ -54,6 +54,11 @@ class ScriptedEngine:
         """The tokens of all contents, joined without a template; tools are ignored."""
         return np.array(self._vocabulary.encode("".join(message.content for message in messages)), dtype=np.int32)
 
+    def extend(
+        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+    ) -> NDArray[np.int32] | None:
+        return self.tokenize(messages, tools)
+
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         return self._vocabulary.decode(token_ids)
 

@@ -7,6 +7,7 @@ writes does.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
+from rollstream.engines.marked_text import Marked
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 
@@ -26,6 +28,9 @@ _PROBES: Final[Sequence[Sequence[Mapping[str, str]]]] = (
     ({"role": "system", "content": "Be brief."}, _ASKED, _ANSWERED, _ASKED),
 )
 _TOOL: Final = {"type": "function", "function": {"name": "add", "description": "a + b", "parameters": {}}}
+
+_ANSWER: Final = "d41d8cd98f00b204e980"
+"""Stands for an answer. It is looked for at its place alone, so messages may hold it too."""
 
 # \uff5c is DeepSeek's wide bar.
 _SHAPES: Final = re.compile(r"<[|\uff5c][^<>|\uff5c\s\\]{1,64}[|\uff5c]>|\[/?INST\]|<(?:start|end)_of_turn>")
@@ -68,6 +73,36 @@ class ChatTokenizer:
             self._last = (messages, tools, self._tokenized(messages, tools))
         return self._last[2]
 
+    def extend(
+        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+    ) -> NDArray[np.int32] | None:
+        """The tokens that follow `seen` [N] when `messages` come after `before`, which ends with what was sampled.
+
+        Only the text that the template writes after that answer is encoded, so `seen` stays what was sampled. None if
+        the template now writes the conversation in another way, without the answer's thoughts for example, or does not
+        go on at the stop token that was sampled.
+        """
+        told = [json.loads(tool) for tool in tools]
+        asked, answer, rest = [as_template(one) for one in before[:-1]], before[-1], map(as_template, messages)
+        try:
+            head = self._rendered(asked, told)
+            marked = self._rendered([*asked, {"role": "assistant", "content": _ANSWER}, *rest], told)
+            written = self._rendered([as_template(one) for one in (*before, *messages)], told)
+            follows = marked[len(head) :].lstrip().removeprefix(_ANSWER)
+            # A template may write white space before an answer, which the model then samples by itself.
+            is_same = marked.startswith(head) and marked[len(head) :].lstrip().startswith(_ANSWER)
+            return self._continued(seen, follows) if is_same and _keeps(written, head, answer, follows) else None
+        # Whatever it is: the conversation is rendered as a whole then, and that says what is wrong.
+        except Exception:  # noqa: BLE001
+            return None
+
+    def _continued(self, seen: NDArray[np.int32], text: Marked) -> NDArray[np.int32] | None:
+        added = self._encoder.encode(text)
+        if not self._tokenizer.chat_template or not self._encoder.is_control(seen[-1]):
+            return added
+        # The model has chosen the stop token that the template writes.
+        return added[1:] if len(added) and added[0] == seen[-1] else None
+
     def tokenize_text(self, text: str) -> NDArray[np.int32]:
         """The tokens [N] of text alone, without template: none of them is a control token."""
         return self._encoder.encode(text)
@@ -80,7 +115,7 @@ class ChatTokenizer:
 
     def _tokenized(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         try:
-            found = self._encoded([as_chat(message) for message in messages], [json.loads(tool) for tool in tools])
+            found = self._encoded([as_template(message) for message in messages], [json.loads(tool) for tool in tools])
         except Exception as error:
             # Whatever it is (of jinja2, a TypeError, too deep a nesting), these messages and tools cause it.
             raise ValueError(f"the chat template does not take these messages: {error}") from error
@@ -89,9 +124,12 @@ class ChatTokenizer:
         return found
 
     def _encoded(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> NDArray[np.int32]:
+        return self._encoder.encode(self._rendered(chat, tools))
+
+    def _rendered(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Marked:
         from rollstream.engines.rendering import rendered
 
-        return self._encoder.encode(rendered(self._template(tools), chat, tools, self._tokenizer.special_tokens_map))
+        return rendered(self._template(tools), chat, tools, self._tokenizer.special_tokens_map)
 
     def _template(self, tools: Sequence[Any]) -> str:
         if not self._tokenizer.chat_template:
@@ -125,6 +163,15 @@ class ChatTokenizer:
         return text
 
 
+def _keeps(written: str, head: str, answer: Message, follows: str) -> bool:
+    """Whether the conversation, as the template writes it with this answer, has all of the answer's text."""
+    if not (written.startswith(head) and written.endswith(follows)):
+        return False
+    said = written[len(head) : len(written) - len(follows)]
+    # Calls of tools are part of what was sampled, and a template writes them in its own way.
+    return bool(answer.tool_calls) or said.strip() == answer.content.strip()
+
+
 def control_token_in(messages: Sequence[Message], tools: Sequence[str]) -> str | None:
     """What begins or ends a turn in them, for a server that tokenizes texts by itself; None if nothing does.
 
@@ -141,8 +188,18 @@ def control_token_in(messages: Sequence[Message], tools: Sequence[str]) -> str |
     return found[0] if found else None
 
 
+def as_template(message: Message) -> dict[str, Any]:
+    """A message as chat templates take it: arguments of tools are objects, which they write as JSON themselves."""
+    chat = as_chat(message)
+    for call in chat.get("tool_calls", ()):
+        # A model may have written no JSON: then the template gets its text.
+        with suppress(ValueError):
+            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return chat
+
+
 def as_chat(message: Message) -> dict[str, Any]:
-    """A message as chat templates and OpenAI's chat route take it."""
+    """A message as OpenAI's chat route takes it."""
     chat: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         chat["tool_calls"] = [
@@ -151,4 +208,8 @@ def as_chat(message: Message) -> dict[str, Any]:
         ]
     if message.tool_call_id is not None:
         chat["tool_call_id"] = message.tool_call_id
+    if message.name is not None:
+        chat["name"] = message.name
+    if message.reasoning is not None:
+        chat["reasoning_content"] = message.reasoning
     return chat

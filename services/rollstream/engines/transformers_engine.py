@@ -59,6 +59,11 @@ class TransformersEngine:
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         return self._tokenizer.tokenize(messages, tools)
 
+    def extend(
+        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+    ) -> NDArray[np.int32] | None:
+        return self._tokenizer.extend(seen, before, messages, tools)
+
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         return self._tokenizer.detokenize(token_ids)
 

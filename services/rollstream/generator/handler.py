@@ -93,7 +93,8 @@ class InHand:
     others of its prompt run: of eight samples whose lengths vary, the longest takes several times as long as the mean.
     """
 
-    def __init__(self, settings: GeneratorSettings, max_model_len: int) -> None:
+    def __init__(self, settings: GeneratorSettings, max_model_len: int, agents: Agents) -> None:
+        self._agents = agents
         tokens = settings.max_tokens_in_flight
         samples = math.ceil(AHEAD * settings.engine.samples_at_once)
         self._longest = None if tokens is None else max_model_len
@@ -111,7 +112,10 @@ class InHand:
         return self._of_sample(sample.prompt)
 
     def _of_sample(self, prompt: PromptSubmitted) -> int:
-        return 1 if self._longest is None else min(prompt.sampling.max_tokens, self._longest)
+        if self._longest is None:
+            return 1
+        # The turns of a sample extend each other: together they have at most what the model takes.
+        return min(prompt.sampling.max_tokens * self._agents.most_turns(prompt.agent), self._longest)
 
 
 def samples_of(prompt: PromptSubmitted) -> range:

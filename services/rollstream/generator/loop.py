@@ -175,10 +175,10 @@ async def _run_with(
     watcher: WeightWatcher, parts: GeneratorParts, publisher: Publisher, health: Health, stop: Stop
 ) -> None:
     settings, engine = parts.settings, parts.engine
-    in_hand = InHand(settings, engine.max_model_len)
+    agents = Agents(settings.agents)
+    in_hand = InHand(settings, engine.max_model_len, agents)
     consumer = _consumer(settings, parts.run, health, in_hand)
     bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
-    agents = Agents(settings.agents)
     handler = GeneratorHandler(engine, identity=parts.identity, bounds=bounds, current=parts.current, agents=agents)
     stage = Stage(
         run=parts.run,

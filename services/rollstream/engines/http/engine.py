@@ -67,6 +67,11 @@ class OpenAiHttpEngine:
         refuse_unfit(messages, tools, self._settings)
         return None
 
+    def extend(
+        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+    ) -> NDArray[np.int32] | None:
+        return None if self._tokenizer is None else self._tokenizer.extend(seen, before, messages, tools)
+
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         """The text of token ids."""
         if self._tokenizer is None:

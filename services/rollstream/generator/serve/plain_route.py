@@ -188,7 +188,7 @@ def _served(asked: _AskedChat, answers: Sequence[Generation]) -> ServedCall:
         prompt_token_ids=asked.prompt_token_ids,
         sampling=sampling,
         # A text without tokens never trains.
-        is_plain=has_tokens and sampling.temperature > 0 and sampling.top_p == 1,
+        is_plain=has_tokens and sampling.is_plain,
         other_sampling="",
         choices=tuple(
             ServedChoice(

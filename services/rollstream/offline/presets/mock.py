@@ -34,6 +34,11 @@ class MockWordCounter:
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32] | None:
         return None
 
+    def extend(
+        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+    ) -> NDArray[np.int32] | None:
+        return None
+
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         raise EngineError("the mock engine has no tokenizer")
 
