@@ -131,6 +131,23 @@ def test_labels_and_annotations_of_the_release_are_on_everything_that_the_chart_
             assert document["metadata"]["annotations"]["example.com/owner"] == "rl"
 
 
+def test_where_clients_call_a_pod_waits_before_its_end_unless_it_is_told_otherwise() -> None:
+    def ends(*others: dict[str, Any]) -> dict[str, Any]:
+        served = [
+            at("generator.serve.enabled", True),
+            at("ingest.enabled", True),
+            at("clients.names.app.tenant", "app"),
+            at("clients.existingSecret", "keys"),
+        ]
+        release = render(*served, *others)
+        pods = {stage: release.workload(stage)["spec"]["template"]["spec"] for stage in (*STAGES, "ingest")}
+        return {stage: pod["containers"][0].get("lifecycle") for stage, pod in pods.items()}
+
+    waits, own = {"preStop": {"exec": {"command": ["sleep", "5"]}}}, {"preStop": {"exec": {"command": ["sleep", "9"]}}}
+    assert ends() == {**dict.fromkeys(STAGES), "generator": waits, "ingest": waits}
+    assert ends(at("ingest.lifecycle", own))["ingest"] == own
+
+
 @pytest.mark.parametrize(
     ("values", "image"),
     [

@@ -54,7 +54,7 @@ containers:
       httpGet: {path: {{ $probe.path }}, port: metrics}
       {{- toYaml (omit $probe "path") | nindent 6 }}
     {{- end }}
-    {{- with $s.lifecycle }}
+    {{- with $s.lifecycle | default (include "rollstream.lifecycle" . | fromYaml) }}
     lifecycle:
       {{- toYaml . | nindent 6 }}
     {{- end }}
@@ -87,6 +87,11 @@ securityContext:
 {{- end }}
 volumeMounts:
   {{- include "rollstream.mounts" . | trim | nindent 2 }}
+{{- end }}
+
+{{/* Where clients call: they are routed to the pod for some seconds after it was told to end. context: root, stage */}}
+{{- define "rollstream.lifecycle" -}}
+{{- if include "rollstream.httpPort" . }}preStop: {exec: {command: [sleep, "5"]}}{{ end -}}
 {{- end }}
 
 {{/* The stage's resources, with its GPUs. */}}
