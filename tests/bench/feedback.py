@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from rollstream.local.demo.options import DemoOptions
+from rollstream.local.demo.options import LEARNING_RATE, DemoOptions
 from rollstream.local.demo.prepare import warm_up
 from rollstream.training.learning.settings import LearningSettings
 from tests.bench.pairs import count_option, say, scratch, tell
@@ -29,9 +29,9 @@ _ARMS: Final[dict[str, dict[str, Any]]] = {
 @click.command("feedback")
 @count_option("--seeds", 3, 1, "Runs of each kind, each with a model, prompts and callers of its own.")
 @count_option("--first-seed", 0, 0, "Of these runs the first.")
-@count_option("--steps", 60, 1, "Optimizer steps of a run.")
-@count_option("--answers", 128, 8, "Judged answers of a step.")
-@click.option("--learning-rate", default=5e-5, show_default=True, help="Of all but the runs that must not learn.")
+@count_option("--steps", 200, 1, "Optimizer steps of a run: as many as the demo takes.")
+@count_option("--answers", 256, 8, "Judged answers of a step: half of the demo's.")
+@click.option("--learning-rate", default=LEARNING_RATE, show_default=True, help="The demo's; some runs have 0.")
 def command(seeds: int, first_seed: int, steps: int, answers: int, learning_rate: float) -> None:
     """Right answers to held-out prompts after training on thumbs alone, less those before.
 

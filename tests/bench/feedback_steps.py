@@ -47,8 +47,8 @@ class Arm:
 
     learning: LearningSettings
     group_size: int = 1
-    num_steps: int = 60
-    num_answers: int = 128
+    num_steps: int = 200
+    num_answers: int = 256
     seed: int = 0
 
 

@@ -5,6 +5,7 @@ Many callers ask on all routes, with one choice or two. Some leave. Versions wit
 
 import asyncio
 import random
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -111,7 +112,9 @@ def test_answers_are_whole_and_recorded_exactly_over_many_updates(
         await callers.close()
         return num_versions
 
+    began = time.monotonic()
     num_versions = asyncio.run(under_updates())
+    print(f"{num_versions / (time.monotonic() - began):.2f} versions a second")  # noqa: T201 (the figure of a campaign)
     calls: Sequence[ServedCall] = host.run(serving.recorded)
     host.run(serving.close)
     assert num_versions >= 2
