@@ -12,6 +12,7 @@ from typing import Any
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings
+from rollstream.offline.askers import EngineAsker
 from rollstream.offline.collection import CollectReport, collect
 from rollstream.offline.job import Job
 from rollstream.offline.options import CollectOptions
@@ -70,10 +71,11 @@ def collected(
     source: Path, settings: CollectSettings, engine: Engine | None = None, stop: Stop | None = None
 ) -> CollectReport:
     """One run of a collection."""
+    tasks = FileTasks(open_rows(source), prompt_key="prompt")
     return collect(
         settings,
-        FileTasks(open_rows(source), prompt_key="prompt"),
-        engine or a_scripted_engine(),
+        tasks,
+        EngineAsker(engine or a_scripted_engine(), settings, tasks),
         stop or Stop(),
         scored_columns,
     )

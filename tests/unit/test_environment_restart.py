@@ -12,6 +12,7 @@ from rollstream.environments import sort_digits
 from rollstream.environments.load import load_environment
 from rollstream.environments.protocol import Split, tasks_from
 from rollstream.environments.reasoning_gym import ReasoningGym
+from rollstream.offline.askers import EngineAsker
 from rollstream.offline.collection import collect
 from rollstream.offline.continuous.run import run_continuous
 from rollstream.offline.output import scored_columns
@@ -117,7 +118,8 @@ def test_an_environment_that_can_only_make_its_tasks_in_order_is_named(caplog: p
 def test_a_collection_that_goes_on_makes_no_task_again_whose_samples_are_done(tmp_path: Path) -> None:
     def run(engine: CountingEngine) -> None:
         tasks = EnvironmentTasks(Counted(), split="train", seed=0, num_rows=300)
-        collect(settings_for(tmp_path / "out.jsonl", num_samples=1), tasks, engine, Stop(), scored_columns)
+        settings = settings_for(tmp_path / "out.jsonl", num_samples=1)
+        collect(settings, tasks, EngineAsker(engine, settings, tasks), Stop(), scored_columns)
 
     with pytest.raises(EngineDeadError):
         run(CountingEngine(lambda prompt: EngineDeadError("GPU is gone") if prompt == "200=" else None))

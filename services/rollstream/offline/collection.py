@@ -1,6 +1,6 @@
 """Collects rollouts: tasks of a file or an environment → agent on an engine → rewards, if wanted → file.
 
-  tasks ──▶ missing samples ──▶ SampleRunner(engine) ──▶ scoring (optional) ──▶ progress ──▶ output, failures, picture
+  tasks ──▶ missing samples ──▶ SampleAsker ──▶ scoring (optional) ──▶ progress ──▶ output, failures, picture
                   ▲                                                                │
                   └──────────────── what an earlier process noted ─────────────────┘
 
@@ -22,9 +22,9 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from rollstream.agents.load import refuse_unknown_agent
-from rollstream.engines.protocol import Engine
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import ScoringPool
+from rollstream.offline.askers import SampleAsker
 from rollstream.offline.asking import Asking
 from rollstream.offline.ended import EndedSample
 from rollstream.offline.live import LiveCounts, show_while_it_runs
@@ -61,7 +61,7 @@ class CollectReport:
     @property
     def paths(self) -> OutputPaths:
         """Its files."""
-        return OutputPaths(self.settings.output)
+        return self.settings.paths
 
     @property
     def exit_code(self) -> int:
@@ -103,7 +103,7 @@ class CollectReport:
 def collect(
     settings: CollectSettings,
     tasks: TaskSource,
-    engine: Engine,
+    asker: SampleAsker,
     stop: Stop,
     to_columns: ToColumns = rollout_columns,
     progress: Progress | None = None,
@@ -118,22 +118,22 @@ def collect(
         load_environment(settings.environment, settings.environments)
     refuse_unknown_agent(settings.agent.name, settings.agents)
     if progress is not None:
-        return _Collection(settings, tasks, to_columns, progress).run(engine, stop)
-    paths = OutputPaths(settings.output)
+        return _Collection(settings, tasks, to_columns, progress).run(asker, stop)
+    paths = settings.paths
     with paths.locked(), progress_at(paths.progress, JOB, replaces_damaged=settings.overwrite) as own:
-        return _Collection(settings, tasks, to_columns, own).run(engine, stop)
+        return _Collection(settings, tasks, to_columns, own).run(asker, stop)
 
 
 class _Collection:
     def __init__(self, settings: CollectSettings, tasks: TaskSource, to_columns: ToColumns, progress: Progress) -> None:
         self._settings = settings
         self._tasks = tasks
-        self._paths = OutputPaths(settings.output)
+        self._paths = settings.paths
         self._to_columns = to_columns
         self._progress = progress
         self._counts = LiveCounts()
 
-    def run(self, engine: Engine, stop: Stop) -> CollectReport:
+    def run(self, asker: SampleAsker, stop: Stop) -> CollectReport:
         """Collect what `collect` was asked for; the caller holds the lock."""
         progress = self._progress
         begun_with = {**self._settings.compared(), INPUT: self._tasks.identity()}
@@ -145,10 +145,10 @@ class _Collection:
                 return CollectReport(settings=self._settings, counts=self._counts, was_complete=True)
         else:
             self._refuse_to_replace()
-        asyncio.run(self._ask(engine, stop, partial(self._begin, begun_with, goes_on=goes_on)))
+        asyncio.run(self._ask(asker, stop, partial(self._begin, begun_with, goes_on=goes_on)))
         if stop.is_asked:
             return CollectReport(settings=self._settings, counts=self._counts)
-        summary = self._finish({"rollstream": version("rollstream"), engine.name: engine.version})
+        summary = self._finish({"rollstream": version("rollstream"), asker.name: asker.version})
         return CollectReport(settings=self._settings, counts=self._counts, summary=summary)
 
     def _is_void(self) -> bool:
@@ -167,20 +167,20 @@ class _Collection:
                 f"replace it with {_START_ANEW}"
             )
 
-    async def _ask(self, engine: Engine, stop: Stop, begin: Callable[[], None]) -> None:
-        """Ask what is missing, once the engine has started; what ended is committed, whatever ends it."""
+    async def _ask(self, asker: SampleAsker, stop: Stop, begin: Callable[[], None]) -> None:
+        """Ask what is missing, once the asker is ready; what ended is committed, whatever ends it."""
         try:
             # A server may be waited for a long time.
-            await first_to_end(stop.asked(), engine.start(weight_version=0))
+            await first_to_end(stop.asked(), asker.start())
             if stop.is_asked:
                 return
             begin()
             try:
-                await first_to_end(stop.asked(), self._ask_and_show(engine))
+                await first_to_end(stop.asked(), self._ask_and_show(asker))
             finally:
                 self._progress.commit()
         finally:
-            await engine.close()
+            await asker.close()
 
     def _begin(self, begun_with: Mapping[str, Any], *, goes_on: bool) -> None:
         """Note what is collected here. With --overwrite an earlier output stays until this one takes its place."""
@@ -196,7 +196,7 @@ class _Collection:
         if self._tasks.num_rows is not None:
             counts.num_samples = self._tasks.num_rows * settings.num_samples
 
-    async def _ask_and_show(self, engine: Engine) -> None:
+    async def _ask_and_show(self, asker: SampleAsker) -> None:
         settings, counts, progress = self._settings, self._counts, self._progress
 
         def note(ended: EndedSample) -> None:
@@ -208,7 +208,7 @@ class _Collection:
             counts.see(ended)
             note(ended)
 
-        asking = Asking(settings, engine, counts=counts, note=note)
+        asking = Asking(settings, asker, counts=counts, note=note)
         async with _scoring_of(settings, scored) as scoring:
 
             def look() -> None:

@@ -28,6 +28,8 @@ class EndedSample:
     components: dict[str, float] = field(default_factory=dict)
     scoring_failure: str | None = None
     scoring_message: str | None = None
+    answer: dict[str, Any] = field(default_factory=dict)
+    """All that an agent's server said, as JSON values; empty for an engine in this process."""
 
     @property
     def is_completed(self) -> bool:

@@ -12,6 +12,7 @@ from rollstream.engines.settings import EngineSettings
 from rollstream.environments.load import load_environment
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.environments.protocol import Environment
+from rollstream.offline.askers import EngineAsker
 from rollstream.offline.collection import JOB, CollectReport, collect
 from rollstream.offline.options import CollectOptions, SamplesOptions
 from rollstream.offline.output import ToColumns, scored_columns
@@ -65,7 +66,7 @@ class Job:
     ) -> CollectReport:
         """Collect these tasks; `progress`: see `collect`."""
         engine = build_engine(self.engine) if isinstance(self.engine, EngineSettings) else self.engine
-        return collect(settings, tasks, engine, stop, self.to_columns, progress)
+        return collect(settings, tasks, EngineAsker(engine, settings, tasks), stop, self.to_columns, progress)
 
     def tasks(self) -> tuple[TaskSource, str]:
         """The tasks of the source, and the environment that scores them; "" for none."""

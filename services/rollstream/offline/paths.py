@@ -11,9 +11,13 @@ from rollstream.rows.write import restore_replaced
 
 @dataclass(frozen=True, slots=True)
 class OutputPaths:
-    """`output` is the file or directory with the rollouts."""
+    """`output` is the file or directory with the rollouts.
+
+    `beside`: how the names of the others begin; "": with the whole name of the output.
+    """
 
     output: Path
+    beside: str = ""
 
     @property
     def progress(self) -> Path:
@@ -42,4 +46,4 @@ class OutputPaths:
             yield
 
     def _named(self, ending: str) -> Path:
-        return self.output.with_name(self.output.name + ending)
+        return self.output.with_name((self.beside or self.output.name) + ending)

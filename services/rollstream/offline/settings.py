@@ -9,6 +9,7 @@ from pydantic import Field
 from rollstream.agents.samples import SampleBounds
 from rollstream.environments.pool.pool import PoolBounds
 from rollstream.offline.options import SamplesOptions
+from rollstream.offline.paths import OutputPaths
 from rollstream.process.settings.declared import Declaration
 from rollstream.rows.write import Kind
 from rollstream.schemas.prompt import AgentChoice, Sampling
@@ -18,6 +19,7 @@ class CollectSettings(SamplesOptions):
     """`described`: what else must be the same for a resume, e.g. the engine's model; JSON values without secrets.
 
     environment: its rubric scores the samples; "" for none. jsonl_copy: the rows of the output once more, as JSONL.
+    beside: how the names of the files beside the output begin; "": as the output's.
     """
 
     output: Path
@@ -31,6 +33,12 @@ class CollectSettings(SamplesOptions):
     bounds: SampleBounds = Field(default_factory=lambda: SampleBounds(deadline_seconds=600.0, max_tries=3))
     pool: PoolBounds = Field(default_factory=PoolBounds)
     jsonl_copy: Path | None = None
+    beside: str = ""
+
+    @property
+    def paths(self) -> OutputPaths:
+        """Its files."""
+        return OutputPaths(self.output, self.beside)
 
     def compared(self) -> dict[str, Any]:
         """What a resume must have in common with the beginning."""
