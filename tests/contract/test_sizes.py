@@ -15,7 +15,7 @@ PARTS: Final = ("schemas", "services", "producers", "trainer")
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 650,  # the session of a sample: turns, retries of one call
+    "services/rollstream/agents": 800,  # the session of a sample: turns, retries of one call, tools
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
     "services/rollstream/bus": 3_050,  # notes of commits that others wrote
     "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
@@ -31,6 +31,7 @@ ROOMS: Final = {
     "services/rollstream/rows": 1_600,
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
+    "services/rollstream/tools": 100,  # the interface
     "services/rollstream/views": 1_000,
     "schemas": 2_600,  # feedback, whose answer a rollout is, and progress of turns
     "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward

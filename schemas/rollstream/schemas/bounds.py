@@ -45,3 +45,7 @@ MAX_OBSERVATIONS: Final = 64
 """What an agent keeps for scorers, by name."""
 MAX_OBSERVATION_BYTES: Final = 2**16
 """Of one of them."""
+MAX_TOOL_CALLS: Final = 16
+"""Calls of one turn. Later ones are not made, and the model is told."""
+MAX_TOOL_ANSWER_BYTES: Final = 2**16
+"""What the model sees of one answer of a tool."""

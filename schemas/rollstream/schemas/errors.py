@@ -29,6 +29,7 @@
     │   ├── EngineLateError               70  there was no answer within the deadline of the call
     │   └── EngineDeadError               70  it will never answer again: the process exits
     │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
+    ├── ToolError                         70  nothing says what became of a tool's call: the sample is unresolved
     ├── NoRoomError                       70  a sample has no room for another turn: it ends as completed, cut off
     ├── RewardError                       70  a reward is not a number: the sample is unresolved
     ├── SpoolFullError                    70  no more answers can be recorded now: the call is refused
@@ -175,6 +176,10 @@ class RefusedKeyError(EngineDeadError):
 
     exit_code = 78
     is_explained = True
+
+
+class ToolError(RollstreamError):
+    """A tool's server did not answer, or what became of a call is not known. The sample is unresolved."""
 
 
 class NoRoomError(RollstreamError):

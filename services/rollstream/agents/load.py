@@ -5,13 +5,14 @@ from typing import Final
 
 from rollstream.agents.protocol import Agent
 from rollstream.agents.single_turn import SingleTurn
+from rollstream.agents.tools import ToolAgent
 from rollstream.process.settings.declared import Declaration, imported, why_refused
 from rollstream.schemas.bounds import MAX_TURNS
 from rollstream.schemas.errors import ConfigurationError, FailedSampleError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.prompt import AgentChoice
 
-_BUILT_IN: Final[Mapping[str, Callable[..., Agent]]] = {"single_turn": SingleTurn}
+_BUILT_IN: Final[Mapping[str, Callable[..., Agent]]] = {"single_turn": SingleTurn, "tools": ToolAgent}
 
 
 def refuse_unknown_agent(name: str, declared: Mapping[str, Declaration]) -> None:

@@ -11,12 +11,13 @@ class Agent(Protocol):
     It may also have
 
     - `max_turns: int`, at most so many turns, 1 by default. A generator counts the tokens in flight with it.
+    - `tool_set: str`, the tools that it calls: the name of a `[tools.NAME]` of the settings. None by default.
     - `chooses_sampling: bool`, whether it samples turns otherwise than the prompt says. Not by default: then a prompt
       to train on whose sampling changes the distribution is refused before anything is asked.
     """
 
     async def run(self, session: Session) -> None:
-        """Ask the model through the session, which keeps the turns.
+        """Ask the model, and tools, through the session, which keeps the turns.
 
         At the sample's deadline the engine answers with the tokens so far, finish reason `length`; a call after that
         raises `EngineLateError`. Raises `FailedSampleError` if the task can't be asked (the sample is failed). Errors

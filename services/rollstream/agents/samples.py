@@ -7,7 +7,7 @@ itself, and a dead engine. The generator asks prompts of a topic this way, and `
 import asyncio
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
@@ -15,16 +15,25 @@ from datetime import datetime
 from rollstream.agents.load import Agents
 from rollstream.agents.model_calls import ModelCalls
 from rollstream.agents.session import Session
+from rollstream.agents.tool_sessions import keep_verdict, opened_tools
 from rollstream.engines.deadline import is_over, requests_end_at
 from rollstream.engines.protocol import Engine
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MIN_TEMPERATURE
-from rollstream.schemas.errors import EngineDeadError, EngineError, EngineLateError, FailedSampleError, NoRoomError
+from rollstream.schemas.errors import (
+    EngineDeadError,
+    EngineError,
+    EngineLateError,
+    FailedSampleError,
+    NoRoomError,
+    ToolError,
+)
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.prompt import PromptSubmitted, Purpose
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status, Turn
+from rollstream.tools.protocol import ToolSet
 
 OnVersion = Callable[[int], AbstractAsyncContextManager[None]]
 """Keeps a weight version loaded as long as the block runs; `FailedSampleError` if it can't be had."""
@@ -53,6 +62,7 @@ class SampleRunner:
     identity: GeneratorIdentity
     bounds: SampleBounds
     agents: Agents = field(default_factory=Agents)
+    tools: Mapping[str, ToolSet] = field(default_factory=dict)
     on_version: OnVersion | None = None
     retried: Callable[[], None] = lambda: None
 
@@ -98,6 +108,8 @@ class SampleRunner:
             return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, said)
         except EngineError as error:
             return Status.UNRESOLVED, failure_of(FailureCode.ENGINE, error)
+        except ToolError as error:
+            return Status.UNRESOLVED, failure_of(FailureCode.TOOL, error)
         return Status.COMPLETED, None
 
     async def _run_agent(self, session: Session) -> None:
@@ -109,9 +121,12 @@ class SampleRunner:
             wanted = wanted_version(prompt)
             if wanted is not None and self.on_version is not None:
                 await stack.enter_async_context(self.on_version(wanted))
+            if tool_set := getattr(agent, "tool_set", ""):
+                session.tool_session = await stack.enter_async_context(opened_tools(self.tools, tool_set, session))
             # Cut off: what there is, is the sample.
             with suppress(NoRoomError):
                 await agent.run(session)
+            await keep_verdict(session)
         _refuse_other_version(prompt, session.turns)
         _refuse_untrainable(prompt, session.turns)
 

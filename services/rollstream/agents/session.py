@@ -4,25 +4,34 @@ A turn extends an earlier one where the engine can add to its very tokens (`Engi
 begins anew with the whole conversation, as a training sample of its own: nothing trains on tokens that nobody sampled.
 """
 
+import asyncio
 import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.agents.model_calls import ModelCalls
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest
-from rollstream.schemas.bounds import MAX_OBSERVATION_BYTES, MAX_OBSERVATIONS, MAX_TURNS
+from rollstream.schemas.bounds import (
+    MAX_OBSERVATION_BYTES,
+    MAX_OBSERVATIONS,
+    MAX_TOOL_ANSWER_BYTES,
+    MAX_TOOL_CALLS,
+    MAX_TURNS,
+)
 from rollstream.schemas.errors import FailedSampleError, NoRoomError
 from rollstream.schemas.failure import FailureCode
-from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
-from rollstream.schemas.rollout import FinishReason, Turn
+from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling, ToolCall
+from rollstream.schemas.rollout import FinishReason, ToolAnswer, Turn
+from rollstream.tools.protocol import ToolSession
 
 LAST: Final = -1
 """Extend the last turn; of the first turn: begin."""
+_CUT_MARK: Final = "\n[cut: the answer was longer]"
 _NOTHING: Final[NDArray[np.int32]] = np.zeros(0, dtype=np.int32)
 
 
@@ -50,6 +59,7 @@ class Session:
 
     prompt: PromptSubmitted
     calls: ModelCalls
+    tool_session: ToolSession | None = None
     turns: list[Turn] = field(default_factory=list)
     observations: dict[str, str] = field(default_factory=dict)
     _asked: list[_Asked] = field(default_factory=list)
@@ -58,6 +68,11 @@ class Session:
     def engine(self) -> Engine:
         """For what it says of itself; it is asked through `generate` alone."""
         return self.calls.engine
+
+    @property
+    def tools(self) -> Sequence[str]:
+        """What the model may call, each a JSON function schema."""
+        return self.prompt.tools if self.tool_session is None else self.tool_session.schemas
 
     async def generate(
         self,
@@ -102,6 +117,29 @@ class Session:
         self._asked.append(asked)
         return turn
 
+    async def call(self, tool_calls: Sequence[ToolCall], *, in_parallel: bool = False) -> tuple[Message, ...]:
+        """Have the tools answer calls of the last turn. The messages are the answers, in the order of the calls.
+
+        Of more than `MAX_TOOL_CALLS` the later ones are not made, which the model is told. Raises `ToolError` if
+        nothing says what became of a call.
+        """
+        made, refused = tool_calls[:MAX_TOOL_CALLS], tool_calls[MAX_TOOL_CALLS:]
+        answers = self.turns[-1].tool_answers
+        for some in [made] if in_parallel else [[call] for call in made]:
+            answers += tuple(await asyncio.gather(*map(self._answered, some)))
+            # At once: a sample that ends in the middle keeps what it was told.
+            self._told(answers)
+        self._told(answers + tuple(map(_not_made, refused)))
+        return tuple(
+            Message(role="tool", content=answer.content, tool_call_id=answer.call_id, name=call.name)
+            for call, answer in zip(tool_calls, self.turns[-1].tool_answers[-len(tool_calls) :], strict=True)
+        )
+
+    def cut_off(self, why: str) -> NoReturn:
+        """End the sample as completed, although its agent would have gone on."""
+        self.turns[-1] = self.turns[-1].model_copy(update={"finish_reason": FinishReason.LENGTH})
+        raise NoRoomError(why)
+
     def note(self, key: str, value: str) -> None:
         """Keep what the agent saw that scorers need; raises `ValueError` beyond the bounds."""
         num_keys = len(self.observations.keys() | {key})
@@ -128,7 +166,7 @@ class Session:
             return _Asked(messages, None, _NOTHING, self._tokenized(messages))
         before = self.conversation(follows)
         seen = np.concatenate([self._asked[follows].tokens, self.turns[follows].token_ids])
-        added = self.engine.extend(seen, before, messages, self.prompt.tools)
+        added = self.engine.extend(seen, before, messages, self.tools)
         if added is not None:
             return _Asked(messages, follows, seen, added)
         return _Asked((*before, *messages), None, _NOTHING, self._tokenized((*before, *messages)))
@@ -136,7 +174,7 @@ class Session:
     def _tokenized(self, messages: Sequence[Message]) -> NDArray[np.int32]:
         """The conversation's tokens; none if the engine reads the messages, since its server knows their length."""
         try:
-            found = self.engine.tokenize(messages, self.prompt.tools)
+            found = self.engine.tokenize(messages, self.tools)
         except ValueError as error:
             raise FailedSampleError(FailureCode.BAD_PROMPT, f"the chat template does not take it: {error}") from error
         return _NOTHING if found is None else found
@@ -151,9 +189,7 @@ class Session:
             return room
         if not self.turns:
             raise FailedSampleError(FailureCode.PROMPT_TOO_LONG, why)
-        # It did not end where its agent would have ended it.
-        self.turns[-1] = self.turns[-1].model_copy(update={"finish_reason": FinishReason.LENGTH})
-        raise NoRoomError(why)
+        return self.cut_off(why)
 
     def _request(self, asked: _Asked, sampling: Sampling, max_tokens: int) -> GenerationRequest:
         before = () if asked.follows is None else self.conversation(asked.follows)
@@ -164,8 +200,19 @@ class Session:
             max_tokens=max_tokens,
             seed=None,
             messages=(*before, *asked.messages) if before else asked.messages,
-            tools=self.prompt.tools,
+            tools=self.tools,
         )
+
+    async def _answered(self, call: ToolCall) -> ToolAnswer:
+        if self.tool_session is None:
+            raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, "the agent calls tools, and has no `tool_set`")
+        started = time.monotonic()
+        answer = await self.tool_session.call(call)
+        seconds = time.monotonic() - started
+        return answer.model_copy(update={"content": _cut(answer.content), "latency_seconds": seconds})
+
+    def _told(self, answers: tuple[ToolAnswer, ...]) -> None:
+        self.turns[-1] = self.turns[-1].model_copy(update={"tool_answers": answers})
 
     def _number_of(self, turn_type: str) -> int:
         return sum(turn.turn_type == turn_type for turn in self.turns)
@@ -197,3 +244,16 @@ def _shape_of(sampling: Sampling) -> str:
 
 def _answer_of(turn: Turn) -> Message:
     return Message(role="assistant", content=turn.text, tool_calls=turn.tool_calls, reasoning=turn.reasoning or None)
+
+
+def _not_made(call: ToolCall) -> ToolAnswer:
+    why = f"not made: a turn may have {MAX_TOOL_CALLS} calls"
+    return ToolAnswer(call_id=call.call_id, content=json.dumps({"error": why}), error=why)
+
+
+def _cut(text: str) -> str:
+    """At most `MAX_TOOL_ANSWER_BYTES` of it, marked where it was cut."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= MAX_TOOL_ANSWER_BYTES:
+        return text
+    return encoded[: MAX_TOOL_ANSWER_BYTES - len(_CUT_MARK)].decode("utf-8", "ignore") + _CUT_MARK

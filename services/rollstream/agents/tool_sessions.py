@@ -1,0 +1,59 @@
+"""The tools of one attempt at a sample: opened before its agent runs, asked for a verdict, and closed at its end."""
+
+import json
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from rollstream.agents.session import Session
+from rollstream.environments.session import VERIFY
+from rollstream.process.masking import SECRETS
+from rollstream.schemas.errors import FailedSampleError, ToolError
+from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.ids import rollout_id
+from rollstream.tools.protocol import ToolSession, ToolSet
+
+_LOG = logging.getLogger(__name__)
+
+
+@asynccontextmanager
+async def opened_tools(tools: Mapping[str, ToolSet], name: str, session: Session) -> AsyncIterator[ToolSession]:
+    """The tools called `name`, for this sample; closed whatever happens. Raises what `ToolSet.open` raises."""
+    if name not in tools:
+        raise FailedSampleError(
+            FailureCode.BAD_AGENT_OPTIONS,
+            f"tools {name[:100]!r} are none of this run: {', '.join(sorted(tools)) or 'there are none'}; declare them "
+            "under [tools.NAME] in the run's settings",
+        )
+    session_id = rollout_id(session.prompt.group_id, session.calls.sample_index)
+    opened = await tools[name].open(session_id, 0, _task_of(session))
+    try:
+        yield opened
+    finally:
+        # The sample is what it is, also if its server may hold the session still.
+        try:
+            await opened.close()
+        except ToolError as error:
+            _LOG.warning("tools %s: session %s was not closed: %s", name, session_id, SECRETS.masked(str(error)))
+
+
+async def keep_verdict(session: Session) -> None:
+    """Note what the tools say of the whole sample, which the environment `session` passes on. Raises `ToolError`."""
+    if session.tool_session is None or not session.turns:
+        return
+    last = session.turns[-1]
+    conversation = [one.model_dump(mode="json") for one in session.conversation(len(session.turns) - 1)]
+    said = {"text": last.text, "messages": conversation, "observations": session.observations}
+    verdict = await session.tool_session.verify(said)
+    if verdict is None:
+        return
+    try:
+        session.note(VERIFY, json.dumps(verdict, ensure_ascii=False))
+    except ValueError as error:
+        raise ToolError(f"the verdict of the sample can't be kept: {error}") from error
+
+
+def _task_of(session: Session) -> dict[str, Any]:
+    """What the tools are told of the task. The model sees none of it but what they answer."""
+    return session.prompt.model_dump(mode="json", include={"messages", "tools", "reference_answer", "metadata"})
