@@ -12,6 +12,7 @@ from rollstream.local.kafka import KafkaCluster
 from rollstream.local.kafka_properties import plan_cluster
 from rollstream.local.ports import free_ports
 from rollstream.local.redis import RedisServer
+from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.topics import ROLLOUTS
 from tests.harness.builders import a_prompt
 from tests.harness.running import Run, a_run
@@ -65,7 +66,8 @@ def test_twenty_kills_lose_no_answer_that_reached_its_client(kafka: str, topic_p
 
 
 def test_kills_of_vllm_lose_no_answer_that_reached_its_client(kafka: str, topic_prefix: str, tmp_path: Path) -> None:
-    model = write_model(tmp_path / "model")
+    model = tmp_path / "model"
+    write_tiny_model(model, seed=1)
     engine = {
         "kind": "vllm",
         "model_path": model,
