@@ -73,7 +73,9 @@ class FeedbackSteps:
         self._tasks = SortDigits().tasks("train", arm.seed)
         self._intake = Intake(
             Assembler(closed=(), offsets={}, incomplete_bytes=2**30), Aging(60.0),
-            AdmissionRules(max_policy_lag=1, advantages=arm.learning), expired_before={}, ones_per_group=8,
+            # Answers that were cut off train too: else nothing keeps the policy from answers without an end.
+            AdmissionRules(max_policy_lag=1, advantages=arm.learning, train_truncated=True),
+            expired_before={}, ones_per_group=8,
         )  # fmt: skip
         self._version = self._num_asked = 0
         self._closed: Counter[str] = Counter()
