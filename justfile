@@ -38,7 +38,7 @@ ops:
 
 # The long campaigns.
 slow:
-    uv run --no-sync pytest -m slow
+    uv run --no-sync pytest -m slow tests
 
 # Planted mistakes and the long campaigns: hours.
 night *seed:
