@@ -20,7 +20,7 @@ ROOMS: Final = {
     "services/rollstream/bus": 3_050,  # notes of commits that others wrote
     "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
-    "services/rollstream/engines": 4_300,  # lent places; conversations that go on from sampled tokens
+    "services/rollstream/engines": 4_550,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
     "services/rollstream/history": 2_450,

@@ -36,10 +36,11 @@ class Conversing:
         """What was seen when the model had answered, and what follows; nothing if the conversation begins anew."""
         asked = Message(role="user", content=question)
         sampled = [*self.tokenizer.tokenize_text(answer).tolist(), *([self.stop] if stops else [])]
-        seen = np.array([*self.tokenizer.tokenize((asked,), ()), *sampled], dtype=np.int32)
+        prompt = self.tokenizer.tokenize((asked,), ())
         before = (asked, Message(role="assistant", content=answer))
-        added = self.tokenizer.extend(seen, before, (Message(role="user", content=then),), ())
-        return seen.tolist(), [] if added is None else added.tolist()
+        next_ones = (Message(role="user", content=then),)
+        added = self.tokenizer.extend(prompt, np.array(sampled, dtype=np.int32), before, next_ones, ())
+        return [*prompt.tolist(), *sampled], [] if added is None else added.tolist()
 
 
 @pytest.fixture(scope="module", params=PAIRS, ids=str)
@@ -73,10 +74,10 @@ def test_tokens_that_no_text_gives_again_are_kept(conversing: Conversing) -> Non
     """Single characters, where the tokenizer has longer pieces."""
     asked = (Message(role="user", content="2?"),)
     pieces = [token for letter in "It is 4." for token in conversing.tokenizer.tokenize_text(letter).tolist()]
-    seen = np.array([*conversing.tokenizer.tokenize(asked, ()), *pieces, conversing.stop], dtype=np.int32)
+    prompt, sampled = conversing.tokenizer.tokenize(asked, ()), np.array([*pieces, conversing.stop], dtype=np.int32)
     text = conversing.tokenizer.detokenize(np.array(pieces, dtype=np.int32))
     before = (*asked, Message(role="assistant", content=text))
-    assert conversing.tokenizer.extend(seen, before, asked, ()) is not None
+    assert conversing.tokenizer.extend(prompt, sampled, before, asked, ()) is not None
 
 
 @pytest.fixture(scope="module")
@@ -91,9 +92,9 @@ def test_an_answer_whose_thoughts_the_template_drops_begins_anew(qwen: Conversin
 
 def test_another_control_token_than_the_templates_stop_begins_anew(qwen: Conversing) -> None:
     asked = (Message(role="user", content="2?"),)
-    seen = np.array([*qwen.tokenizer.tokenize(asked, ()), qwen.id_of("</s>")], dtype=np.int32)
+    prompt, sampled = qwen.tokenizer.tokenize(asked, ()), np.array([qwen.id_of("</s>")], dtype=np.int32)
     before = (*asked, Message(role="assistant", content=""))
-    assert qwen.tokenizer.extend(seen, before, asked, ()) is None
+    assert qwen.tokenizer.extend(prompt, sampled, before, asked, ()) is None
 
 
 def test_without_a_template_contents_follow_each_other(tmp_path: Path) -> None:
@@ -101,8 +102,8 @@ def test_without_a_template_contents_follow_each_other(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").unlink()
     tokenizer = ChatTokenizer(tmp_path)
     asked, then = Message(role="user", content="2?"), Message(role="user", content="3?")
-    seen = tokenizer.tokenize((asked,), ())
-    added = tokenizer.extend(seen, (asked, Message(role="assistant", content="")), (then,), ())
+    prompt, sampled = tokenizer.tokenize((asked,), ()), np.array([], dtype=np.int32)
+    added = tokenizer.extend(prompt, sampled, (asked, Message(role="assistant", content="")), (then,), ())
     assert added is not None
     assert added.tolist() == tokenizer.tokenize_text("3?").tolist()
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollstream.agents.model_calls import ModelCalls
-from rollstream.engines.protocol import Engine, Generation, GenerationRequest
+from rollstream.engines.protocol import Engine, Generation, GenerationRequest, Parsed
 from rollstream.schemas.bounds import (
     MAX_OBSERVATION_BYTES,
     MAX_OBSERVATIONS,
@@ -103,6 +103,7 @@ class Session:
         turn = _turn(
             asked,
             found,
+            self.engine.parse(asked.tokens, found.token_ids, self.tools),
             turn_type=turn_type,
             turn_number=self._number_of(turn_type) if turn_number is None else turn_number,
             cycle_step=cycle_step,
@@ -165,10 +166,10 @@ class Session:
         if follows is None or follows < 0:
             return _Asked(messages, None, _NOTHING, self._tokenized(messages))
         before = self.conversation(follows)
-        seen = np.concatenate([self._asked[follows].tokens, self.turns[follows].token_ids])
-        added = self.engine.extend(seen, before, messages, self.tools)
+        prompt, sampled = self._asked[follows].tokens, self.turns[follows].token_ids
+        added = self.engine.extend(prompt, sampled, before, messages, self.tools)
         if added is not None:
-            return _Asked(messages, follows, seen, added)
+            return _Asked(messages, follows, np.concatenate([prompt, sampled]), added)
         return _Asked((*before, *messages), None, _NOTHING, self._tokenized((*before, *messages)))
 
     def _tokenized(self, messages: Sequence[Message]) -> NDArray[np.int32]:
@@ -218,7 +219,8 @@ class Session:
         return sum(turn.turn_type == turn_type for turn in self.turns)
 
 
-def _turn(asked: _Asked, found: Generation, **fields: object) -> Turn:
+def _turn(asked: _Asked, found: Generation, parsed: Parsed | None, **fields: object) -> Turn:
+    parsed = parsed or Parsed(text=found.text, tool_calls=found.tool_calls)
     return Turn.model_validate(
         {
             **fields,
@@ -229,8 +231,9 @@ def _turn(asked: _Asked, found: Generation, **fields: object) -> Turn:
             "behavior_logprobs": found.behavior_logprobs,
             "weight_spans": found.weight_spans,
             "finish_reason": found.finish_reason,
-            "text": found.text,
-            "tool_calls": found.tool_calls,
+            "text": parsed.text,
+            "reasoning": parsed.reasoning,
+            "tool_calls": parsed.tool_calls,
             "reported_prompt_tokens": found.reported_prompt_tokens,
             "reported_completion_tokens": found.reported_completion_tokens,
         }

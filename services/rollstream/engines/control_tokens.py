@@ -49,6 +49,11 @@ class OutsideEncoder:
             raise ValueError(f"{found} control tokens where the chat template wrote {num_controls}")
         return ids
 
+    @property
+    def controls(self) -> tuple[str, ...]:
+        """The texts of all control tokens."""
+        return tuple(self._names)
+
     def is_control(self, token_id: int) -> bool:
         """Whether this is a control token."""
         return bool(self._is_control[token_id])

@@ -56,6 +56,19 @@ class Generation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parsed:
+    """The parts of an answer. `text`: without them.
+
+    A call that can't be read is among `tool_calls` too, so that its answer can say so: it has no name, or its arguments
+    are no JSON object.
+    """
+
+    text: str
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LoadReport:
     """What an update cost. `stall_seconds`: without generation; `load_seconds`: in all, with reading the files."""
 
@@ -105,13 +118,22 @@ class Engine(Protocol):
         ...
 
     def extend(
-        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+        self,
+        prompt: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        before: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[str],
     ) -> NDArray[np.int32] | None:
-        """The tokens that follow `seen` [N], the prompt and what was sampled, when `messages` come next.
+        """The tokens that follow `prompt` [P], all that the model saw, and the `sampled` [T] when `messages` come next.
 
-        `before`: the conversation so far; its last message is the answer that was sampled. Nothing of `seen` is
-        tokenized again. None: the conversation can't go on from exactly these tokens, so a new prompt begins.
+        `before`: the conversation so far; its last message is the answer that was sampled. Nothing of it is tokenized
+        again. None: the conversation can't go on from exactly these tokens, so a new prompt begins.
         """
+        ...
+
+    def parse(self, prompt: NDArray[np.int32], sampled: NDArray[np.int32], tools: Sequence[str]) -> Parsed | None:
+        """What the `sampled` [T] tokens after `prompt` [P] say; None: without `renderer` an engine knows no parts."""
         ...
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.deadline import before_the_end, nothing_sampled
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
-from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport, Parsed
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.engines.spans import SpanRecorder
 from rollstream.process.begun import listener
@@ -55,9 +55,17 @@ class ScriptedEngine:
         return np.array(self._vocabulary.encode("".join(message.content for message in messages)), dtype=np.int32)
 
     def extend(
-        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+        self,
+        prompt: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        before: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[str],
     ) -> NDArray[np.int32] | None:
         return self.tokenize(messages, tools)
+
+    def parse(self, prompt: NDArray[np.int32], sampled: NDArray[np.int32], tools: Sequence[str]) -> Parsed | None:
+        return None
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         return self._vocabulary.decode(token_ids)

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from rollstream.engines.http.settings import HttpSettings
 
@@ -65,6 +65,13 @@ class NodesSettings(BaseModel):
         return self
 
 
+RendererName = Literal["", "glm-4.5", "hy3", "kimi-k2", "llama-3", "minimax-m2", "qwen3", "qwen3.5"]
+"""Families of models that the package `renderers` knows, and of which the tests show that no text writes their tokens.
+
+`gpt-oss` is none of them: it fetches a vocabulary from the network when it is made.
+"""
+
+
 class EngineSettings(BaseModel):
     """Which engine, and how it runs."""
 
@@ -80,6 +87,11 @@ class EngineSettings(BaseModel):
         default="auto", description="Element type of the weights; auto is what the model's config says"
     )
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", description="auto takes a GPU where there is one")
+    renderer: RendererName = Field(
+        default="",
+        description="Family of the model, whose own rules render its conversations, extend them by a turn and read its "
+        "answers' thoughts and calls of tools, instead of its chat template; empty: the template. It is never guessed",
+    )
     kv_after_update: Literal["keep", "recompute"] = Field(
         default="keep",
         description="After an update running requests keep their KV cache, or it is computed again by the new weights",
@@ -148,6 +160,16 @@ class EngineSettings(BaseModel):
     def _servers_have_their_model(cls, values: Any) -> Any:
         is_elsewhere = isinstance(values, dict) and values.get("kind") == "openai_http"
         return {"model_path": Path(), **values} if is_elsewhere else values
+
+    @field_validator("renderer", mode="before")
+    @classmethod
+    def _fetches_nothing(cls, value: Any) -> Any:
+        if value == "gpt-oss":
+            raise ValueError(
+                "renderer 'gpt-oss' fetches a vocabulary from the network when it is made, which an engine must not: "
+                "leave it out, then the model's chat template is used"
+            )
+        return value
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from rollstream.engines.identity import chat_template_sha256, tokenizer_sha256
 from rollstream.engines.marked_text import Marked
+from rollstream.engines.named_renderer import NamedRenderer
+from rollstream.engines.protocol import Parsed
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Message
 
@@ -40,7 +42,8 @@ _SHAPES: Final = re.compile(r"<[|\uff5c][^<>|\uff5c\s\\]{1,64}[|\uff5c]>|\[/?INS
 class ChatTokenizer:
     """Messages to token ids, and token ids to text. Without a chat template the messages' contents are joined."""
 
-    def __init__(self, model_path: Path) -> None:
+    def __init__(self, model_path: Path, renderer: str = "") -> None:
+        """`renderer`: which of the package `renderers` is used instead of the chat template; "" is none."""
         from transformers import AutoTokenizer
 
         from rollstream.engines.control_tokens import OutsideEncoder
@@ -61,7 +64,9 @@ class ChatTokenizer:
         self._last: tuple[Sequence[Message], Sequence[str], NDArray[np.int32]] | None = None
         self.sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
-        self._refuse_other_ids(model_path)
+        self._renderer = NamedRenderer(renderer, self._tokenizer, self._encoder) if renderer else None
+        if not renderer:
+            self._refuse_other_ids(model_path)
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         """The prompt's tokens [P]; raises `ValueError` for messages or tools that the chat template does not take.
@@ -74,34 +79,55 @@ class ChatTokenizer:
         return self._last[2]
 
     def extend(
-        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+        self,
+        prompt: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        before: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[str],
     ) -> NDArray[np.int32] | None:
-        """The tokens that follow `seen` [N] when `messages` come after `before`, which ends with what was sampled.
+        """The tokens that follow `prompt` [P] and `sampled` [T], `before`'s last answer, when `messages` come next.
 
-        Only the text that the template writes after that answer is encoded, so `seen` stays what was sampled. None if
-        the template now writes the conversation in another way, without the answer's thoughts for example, or does not
-        go on at the stop token that was sampled.
+        What was seen stays what it was: only what follows the answer is encoded. None if that can't be: the template
+        now writes the conversation in another way, without the answer's thoughts for example, or it does not go on at
+        the stop token that was sampled.
         """
-        told = [json.loads(tool) for tool in tools]
-        asked, answer, rest = [as_template(one) for one in before[:-1]], before[-1], map(as_template, messages)
         try:
-            head = self._rendered(asked, told)
-            marked = self._rendered([*asked, {"role": "assistant", "content": _ANSWER}, *rest], told)
-            written = self._rendered([as_template(one) for one in (*before, *messages)], told)
-            follows = marked[len(head) :].lstrip().removeprefix(_ANSWER)
-            # A template may write white space before an answer, which the model then samples by itself.
-            is_same = marked.startswith(head) and marked[len(head) :].lstrip().startswith(_ANSWER)
-            return self._continued(seen, follows) if is_same and _keeps(written, head, answer, follows) else None
+            told, next_ones = [json.loads(tool) for tool in tools], [as_template(one) for one in messages]
+            if self._renderer is not None:
+                return self._renderer.extend(prompt, sampled, next_ones, told)
+            follows = self._text_after(before, next_ones, told)
+            return None if follows is None else self._continued(sampled, follows)
         # Whatever it is: the conversation is rendered as a whole then, and that says what is wrong.
         except Exception:  # noqa: BLE001
             return None
 
-    def _continued(self, seen: NDArray[np.int32], text: Marked) -> NDArray[np.int32] | None:
-        added = self._encoder.encode(text)
-        if not self._tokenizer.chat_template or not self._encoder.is_control(seen[-1]):
+    def parse(self, prompt: NDArray[np.int32], sampled: NDArray[np.int32], tools: Sequence[str]) -> Parsed | None:
+        """What the `sampled` [T] tokens after `prompt` [P] say, as the named renderer reads them; None without one."""
+        if self._renderer is None:
+            return None
+        return self._renderer.parse(prompt, sampled, [json.loads(tool) for tool in tools])
+
+    def _text_after(
+        self, before: Sequence[Message], messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+    ) -> Marked | None:
+        """What the template writes after the last answer of `before`; None if it would not write that answer so."""
+        asked, answer = [as_template(one) for one in before[:-1]], before[-1]
+        head = self._rendered(asked, tools)
+        marked = self._rendered([*asked, {"role": "assistant", "content": _ANSWER}, *messages], tools)
+        written = self._rendered([*asked, as_template(answer), *messages], tools)
+        # A template may write white space before an answer, which the model then samples by itself.
+        if not (marked.startswith(head) and marked[len(head) :].lstrip().startswith(_ANSWER)):
+            return None
+        follows = marked[len(head) :].lstrip().removeprefix(_ANSWER)
+        return follows if _keeps(written, head, answer, follows) else None
+
+    def _continued(self, sampled: NDArray[np.int32], text: Marked) -> NDArray[np.int32] | None:
+        added, last = self._encoder.encode(text), sampled[-1:]
+        if not self._tokenizer.chat_template or not len(last) or not self._encoder.is_control(last[0]):
             return added
         # The model has chosen the stop token that the template writes.
-        return added[1:] if len(added) and added[0] == seen[-1] else None
+        return added[1:] if len(added) and added[0] == last[0] else None
 
     def tokenize_text(self, text: str) -> NDArray[np.int32]:
         """The tokens [N] of text alone, without template: none of them is a control token."""
@@ -124,6 +150,8 @@ class ChatTokenizer:
         return found
 
     def _encoded(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> NDArray[np.int32]:
+        if self._renderer is not None:
+            return self._renderer.render(chat, tools)
         return self._encoder.encode(self._rendered(chat, tools))
 
     def _rendered(self, chat: Sequence[Mapping[str, Any]], tools: Sequence[Any]) -> Marked:

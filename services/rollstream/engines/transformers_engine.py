@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from rollstream.engines.bounds import refuse_impossible
 from rollstream.engines.deadline import is_over, nothing_sampled
 from rollstream.engines.model_directory import longest_sequence, refuse_misfit, stored_dtype, tensor_shapes
-from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport, Parsed
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.process.begun import listener
@@ -39,7 +39,7 @@ class TransformersEngine:
 
     def __init__(self, settings: EngineSettings) -> None:
         self._settings = settings
-        self._tokenizer = ChatTokenizer(settings.model_path)
+        self._tokenizer = ChatTokenizer(settings.model_path, settings.renderer)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-engine")
         self._between_steps = asyncio.Lock()
         self._has_work = asyncio.Event()
@@ -60,9 +60,17 @@ class TransformersEngine:
         return self._tokenizer.tokenize(messages, tools)
 
     def extend(
-        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+        self,
+        prompt: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        before: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[str],
     ) -> NDArray[np.int32] | None:
-        return self._tokenizer.extend(seen, before, messages, tools)
+        return self._tokenizer.extend(prompt, sampled, before, messages, tools)
+
+    def parse(self, prompt: NDArray[np.int32], sampled: NDArray[np.int32], tools: Sequence[str]) -> Parsed | None:
+        return self._tokenizer.parse(prompt, sampled, tools)
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         return self._tokenizer.detokenize(token_ids)

@@ -27,7 +27,7 @@ from rollstream.engines.http.ready import wait_until_ready
 from rollstream.engines.http.requests import refuse_unfit, text_request, token_request
 from rollstream.engines.http.weights import ServerWeights
 from rollstream.engines.model_directory import Shapes, refuse_misfit, tensor_shapes
-from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport, Parsed
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.process.begun import listener
@@ -46,7 +46,7 @@ class OpenAiHttpEngine:
     def __init__(self, settings: EngineSettings) -> None:
         http = settings.http
         self._settings = http
-        self._tokenizer = None if http.tokenizer_path is None else ChatTokenizer(http.tokenizer_path)
+        self._tokenizer = None if http.tokenizer_path is None else ChatTokenizer(http.tokenizer_path, settings.renderer)
         self._client = HttpClient(http)
         self._weights: ServerWeights | None = None
         self._shapes: Shapes = {}
@@ -68,9 +68,19 @@ class OpenAiHttpEngine:
         return None
 
     def extend(
-        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+        self,
+        prompt: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        before: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[str],
     ) -> NDArray[np.int32] | None:
-        return None if self._tokenizer is None else self._tokenizer.extend(seen, before, messages, tools)
+        if self._tokenizer is None:
+            return None
+        return self._tokenizer.extend(prompt, sampled, before, messages, tools)
+
+    def parse(self, prompt: NDArray[np.int32], sampled: NDArray[np.int32], tools: Sequence[str]) -> Parsed | None:
+        return None if self._tokenizer is None else self._tokenizer.parse(prompt, sampled, tools)
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         """The text of token ids."""

@@ -37,7 +37,7 @@ from rollstream.engines.model_directory import (
     refuse_undivided,
     tensor_shapes,
 )
-from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport, Parsed
 from rollstream.engines.settings import EngineSettings
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.engines.vllm import setup as vllm_setup
@@ -65,7 +65,7 @@ class VllmEngine:
         refuse_undivided(settings.model_path, settings.tensor_parallel_size)
         vllm_setup.prepare(settings)
         self._settings = settings
-        self._tokenizer = ChatTokenizer(settings.model_path)
+        self._tokenizer = ChatTokenizer(settings.model_path, settings.renderer)
         self._llm: Any = None
         self._sockets: VllmDirectory | None = None
         self._weight_version = 0
@@ -85,9 +85,17 @@ class VllmEngine:
         return self._tokenizer.tokenize(messages, tools)
 
     def extend(
-        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+        self,
+        prompt: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        before: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[str],
     ) -> NDArray[np.int32] | None:
-        return self._tokenizer.extend(seen, before, messages, tools)
+        return self._tokenizer.extend(prompt, sampled, before, messages, tools)
+
+    def parse(self, prompt: NDArray[np.int32], sampled: NDArray[np.int32], tools: Sequence[str]) -> Parsed | None:
+        return self._tokenizer.parse(prompt, sampled, tools)
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
         return self._tokenizer.detokenize(token_ids)

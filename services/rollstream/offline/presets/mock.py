@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport
+from rollstream.engines.protocol import Generation, GenerationRequest, LoadReport, Parsed
 from rollstream.schemas.errors import EngineError
 from rollstream.schemas.prompt import Message
 from rollstream.schemas.rollout import FinishReason
@@ -35,8 +35,16 @@ class MockWordCounter:
         return None
 
     def extend(
-        self, seen: NDArray[np.int32], before: Sequence[Message], messages: Sequence[Message], tools: Sequence[str]
+        self,
+        prompt: NDArray[np.int32],
+        sampled: NDArray[np.int32],
+        before: Sequence[Message],
+        messages: Sequence[Message],
+        tools: Sequence[str],
     ) -> NDArray[np.int32] | None:
+        return None
+
+    def parse(self, prompt: NDArray[np.int32], sampled: NDArray[np.int32], tools: Sequence[str]) -> Parsed | None:
         return None
 
     def detokenize(self, token_ids: NDArray[np.int32]) -> str:
