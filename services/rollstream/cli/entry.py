@@ -22,3 +22,9 @@ def run_command_of_this_name() -> None:
     """`generate-rollouts …` is `rollstream generate-rollouts …`, and so is each other script of a command's name."""
     sys.argv[1:1] = [Path(sys.argv[0]).name]
     main()
+
+
+def run_gym_command() -> None:
+    """`ng_collect_rollouts …` is `rollstream gym collect-rollouts …`, and so is each other script of NeMo Gym."""
+    sys.argv[1:1] = ["gym", Path(sys.argv[0]).name.removeprefix("ng_").replace("_", "-")]
+    main()

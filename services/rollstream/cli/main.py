@@ -61,6 +61,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "word-count-rollouts": "Collect scored rollouts of word_count from any OpenAI-compatible server.",
         "compare-rollouts": "Compare the rewards of two files, example by example.",
         "verifiers": "Convert rollouts from and to the formats of verifiers and Prime-RL.",
+        "gym": "Collect and measure rollouts of NeMo Gym's servers.",
         "archive": "Append a run's rollouts, outcomes and steps from its topics to parquet.",
         "replay": "Read an archive back: score it again, or make SFT data of it.",
     },

@@ -97,7 +97,7 @@ class CollectReport:
             )
         if paths.picture.exists():
             lines.append(f"drawn: {paths.picture.name}")
-        return lines
+        return [settings.worded(line) for line in lines]
 
 
 def collect(
@@ -139,7 +139,7 @@ class _Collection:
         begun_with = {**self._settings.compared(), INPUT: self._tasks.identity()}
         goes_on = not self._settings.overwrite and not self._is_void()
         if goes_on:
-            progress.refuse_other(begun_with, _ADVICE)
+            progress.refuse_other(begun_with, self._settings.worded(_ADVICE))
             if progress.fact("is_finished") and not progress.num_ended():
                 self._copy_output()
                 return CollectReport(settings=self._settings, counts=self._counts, was_complete=True)
@@ -164,7 +164,7 @@ class _Collection:
         elif self._paths.output.exists():
             raise ConfigurationError(
                 f"{self._paths.output} exists, and nothing says that this collection wrote it: name another output, or "
-                f"replace it with {_START_ANEW}"
+                f"replace it with {self._settings.worded(_START_ANEW)}"
             )
 
     async def _ask(self, asker: SampleAsker, stop: Stop, begin: Callable[[], None]) -> None:
@@ -264,7 +264,7 @@ class _Collection:
                     first_bad = first_bad or task
                 else:
                     summary.see(samples)
-                write_failures(writer, task, samples)
+                write_failures(writer, task, samples, self._settings.max_attempts)
         if first_bad is not None and not summary.num_tasks:
             raise ConfigurationError(
                 f"none of {summary.num_bad_rows} rows of {self._tasks.name} can be asked; the first, "

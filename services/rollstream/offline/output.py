@@ -1,6 +1,7 @@
 """The output of a collection: all samples that ended, in the order of the tasks, in constant memory."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from rollstream.offline.ended import EndedSample
@@ -67,29 +68,31 @@ def _original(task: CollectTask) -> Row:
     return {f"original_{name}": value for name, value in task.fields.items()}
 
 
-def write_failures(writer: RowWriter, task: CollectTask | BadRow, samples: list[EndedSample]) -> None:
-    """List what has no response, and what has no reward although it should."""
+def write_failures(
+    writer: RowWriter, task: CollectTask | BadRow, samples: list[EndedSample], max_attempts: int
+) -> None:
+    """List what has no response, and what has no reward although it should. `terminal`: it is not asked again."""
     if isinstance(task, BadRow):
-        writer.write(_failure(task, None, FailureCode.BAD_PROMPT.value, task.why, attempts=0, stage="reading"))
+        found = _Failed("reading", FailureCode.BAD_PROMPT.value, task.why)
+        writer.write({"data_idx": task.number, "sample_idx": None, "where": task.where, **found.columns(0, True)})
         return
     for ended in samples:
+        place = {"data_idx": task.number, "sample_idx": ended.sample, "where": task.where, **task.stamps}
+        is_terminal = ended.attempts >= max_attempts
         if ended.failure is not None:
-            writer.write(_failure(task, ended.sample, ended.failure, ended.message, ended.attempts, "generation"))
+            found = _Failed("generation", ended.failure, ended.message)
+            writer.write({**place, **found.columns(ended.attempts, is_terminal)})
         if ended.scoring_failure is not None:
-            writer.write(
-                _failure(task, ended.sample, ended.scoring_failure, ended.scoring_message, ended.attempts, "scoring")
-            )
+            found = _Failed("scoring", ended.scoring_failure, ended.scoring_message)
+            writer.write({**place, **found.columns(ended.attempts, is_terminal)})
 
 
-def _failure(  # the columns of one line
-    task: CollectTask | BadRow, sample: int | None, failure: str, message: str | None, attempts: int, stage: str
-) -> Mapping[str, Any]:
-    return {
-        "data_idx": task.number,
-        "sample_idx": sample,
-        "where": task.where,
-        "stage": stage,
-        "failure": failure,
-        "message": message,
-        "attempts": attempts,
-    }
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    stage: str
+    failure: str
+    message: str | None
+
+    def columns(self, attempts: int, is_terminal: bool) -> Row:
+        said = {"stage": self.stage, "failure": self.failure, "message": self.message}
+        return {**said, "attempts": attempts, "terminal": is_terminal}

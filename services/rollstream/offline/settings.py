@@ -19,7 +19,8 @@ class CollectSettings(SamplesOptions):
     """`described`: what else must be the same for a resume, e.g. the engine's model; JSON values without secrets.
 
     environment: its rubric scores the samples; "" for none. jsonl_copy: the rows of the output once more, as JSONL.
-    beside: how the names of the files beside the output begin; "": as the output's.
+    beside: how the names of the files beside the output begin; "": as the output's. typed_as: how this command writes
+    options that messages name, e.g. `--overwrite`.
     """
 
     output: Path
@@ -34,11 +35,18 @@ class CollectSettings(SamplesOptions):
     pool: PoolBounds = Field(default_factory=PoolBounds)
     jsonl_copy: Path | None = None
     beside: str = ""
+    typed_as: Mapping[str, str] = Field(default_factory=dict)
 
     @property
     def paths(self) -> OutputPaths:
         """Its files."""
         return OutputPaths(self.output, self.beside)
+
+    def worded(self, text: str) -> str:
+        """A message with the options as they are typed."""
+        for option, typed in self.typed_as.items():
+            text = text.replace(option, typed)
+        return text
 
     def compared(self) -> dict[str, Any]:
         """What a resume must have in common with the beginning."""

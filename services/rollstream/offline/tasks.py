@@ -16,7 +16,10 @@ from rollstream.schemas.prompt import Message, more_than_a_record_holds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectTask:
-    """One task. `asked`: the prompt as in the row, text or a list of messages; `fields`: the row's other columns."""
+    """One task. `asked`: the prompt as in the row, text or a list of messages; `fields`: the row's other columns.
+
+    `stamps`: what a line about it says beyond its number.
+    """
 
     number: int
     where: str
@@ -25,6 +28,7 @@ class CollectTask:
     fields: Mapping[str, Any]
     reference_answer: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    stamps: Mapping[str, Any] = field(default_factory=dict)
 
 
 class TaskSource(Protocol):

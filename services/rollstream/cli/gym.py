@@ -1,0 +1,53 @@
+"""`rollstream gym`, also `ng_…`: NeMo Gym's commands, with its grammar: `+key=value`, `++key=value`, `~key`."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+
+from rollstream.process.terminal import say
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+@click.group("gym")
+def command() -> None:
+    """Collect and measure rollouts of NeMo Gym's servers: `+key=value` sets an option, `null` is its default."""
+
+
+def _of_words(decorated: Command) -> Command:
+    return click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[+KEY=VALUE]...")(decorated)
+
+
+@command.command("collect-rollouts")
+@_of_words
+def collect_rollouts(words: tuple[str, ...]) -> None:
+    """Ask an agent's server for rollouts: +agent_name, +input_jsonl_fpath, +output_jsonl_fpath, +limit, +num_repeats.
+
+    Also +num_samples_in_parallel and +responses_create_params.KEY. Called again, the same command goes on.
+    """
+    from rollstream.cli.collecting import stop_on_signals
+    from rollstream.gym.collecting import collect_rollouts as collect
+    from rollstream.gym.options import GymCollectOptions, from_words
+
+    raise SystemExit(collect(from_words(GymCollectOptions, words), stop_on_signals(), say))
+
+
+@command.command("reward-profile")
+@_of_words
+def reward_profile(words: tuple[str, ...]) -> None:
+    """Write the rewards' mean, std, min and max of each task: +rollouts_jsonl_fpath, +allow_partial_rollouts."""
+    from rollstream.gym.options import ProfileOptions, from_words
+    from rollstream.gym.profile import profile_rewards
+
+    profile_rewards(from_words(ProfileOptions, words), say)
+
+
+@command.command("aggregate-rollouts")
+@_of_words
+def aggregate_rollouts(words: tuple[str, ...]) -> None:
+    """Join shards of rollouts and write their metrics: +input_glob, +output_jsonl_fpath."""
+    from rollstream.gym.options import AggregateOptions, from_words
+    from rollstream.gym.profile import aggregate_rollouts as aggregate
+
+    aggregate(from_words(AggregateOptions, words), say)

@@ -1,0 +1,211 @@
+"""Asks servers of agents for rollouts: one `POST /run` with the whole row, whose answer has response and reward.
+
+A try that nobody took (no connection, 429) is repeated within the rollout's time. Any other one ends the attempt: it
+may have run tools, so only a new attempt, with a session of its own, asks again. What came instead of an answer is
+unresolved or failed, never a reward of 0.
+"""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import aiohttp
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from yarl import URL
+
+from rollstream.engines.http.bodies import read_body
+from rollstream.engines.http.replies import Reply, bounded_wait
+from rollstream.gym.addresses import CONFIG_ROUTE, Addresses, HeadAddresses, OneAddress
+from rollstream.gym.names import AGENT
+from rollstream.gym.options import GymCollectOptions
+from rollstream.gym.transcript import answer_text, is_cut_off, output_tokens, token_mismatch
+from rollstream.offline.askers import AskedSample
+from rollstream.offline.ended import EndedSample
+from rollstream.offline.tasks import CollectTask
+from rollstream.process.masking import SECRETS
+from rollstream.rows.row import MAX_ROW_BYTES
+from rollstream.schemas.bounds import MAX_REWARD
+from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError, RefusedKeyError
+from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.rollout import FinishReason, Status
+
+_CONNECT_SECONDS: Final = 10.0
+_KEPT_SECONDS: Final = 4.0
+_MAX_CONFIG_BYTES: Final = 2**24
+_UNTAKEN_TRIES: Final = 10
+_LOOK_SECONDS: Final = 0.5
+_MAX_MESSAGE: Final = 500
+_BACKOFF: Final = wait_random_exponential(multiplier=0.25, max=15.0)
+
+
+class _BusyError(Exception):
+    """429: the server took nothing."""
+
+    def __init__(self, asked_seconds: float | None) -> None:
+        super().__init__("the server is busy (429)")
+        self.asked_seconds = asked_seconds
+
+
+_UNTAKEN: Final = (aiohttp.ClientConnectorError, _BusyError)
+
+
+class AgentServerAsker:
+    """A `SampleAsker` over the servers that the options name."""
+
+    name = "gym"
+    version = ""
+
+    def __init__(self, options: GymCollectOptions) -> None:
+        self._options = options
+        self._addresses: Addresses | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Find the agents' addresses, waiting for the servers that start. Raises `EngineDeadError` if none is there."""
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEPT_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS),
+            # A few bytes may decompress to gigabytes: what was compressed all the same is refused.
+            headers={"Accept-Encoding": "identity"},
+            auto_decompress=False,
+            # A cookie names a session, and each rollout has its own, which the agent's server keeps.
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        head, url = self._options.head_server, self._options.agent_url
+        if url is not None:
+            self._addresses = OneAddress(_address(url))
+            await self._first_reply(self._addresses.of(""))
+        else:
+            self._addresses = HeadAddresses(
+                head, await self._first_reply(f"http://{head.host}:{head.port}" + CONFIG_ROUTE)
+            )
+
+    async def ask(self, task: CollectTask, sample: int, attempts: int) -> AskedSample:
+        """One attempt at a rollout."""
+        assert self._addresses is not None
+        address, began = self._addresses.of(task.fields[AGENT]["name"]), time.monotonic()
+        values: dict[str, Any]
+        try:
+            reply = await self._run(address, task.fields)
+            values = _values(reply)
+        except TimeoutError:
+            late = f"no answer within {self._options.rollout_seconds:g} s"
+            values = _failed(Status.UNRESOLVED, FailureCode.DEADLINE, late)
+        except (aiohttp.ClientError, OSError, EngineError, _BusyError) as error:
+            if isinstance(error, EngineDeadError):
+                raise
+            values = _failed(Status.UNRESOLVED, FailureCode.ENGINE, f"{address}/run: {type(error).__name__}: {error}")
+        # Whatever else aiohttp raises, the bytes of a stranger caused it.
+        except (ValueError, ArithmeticError, LookupError, TypeError) as error:
+            values = _failed(Status.UNRESOLVED, FailureCode.ENGINE, f"{address}/run: no readable answer: {error}")
+        seconds = round(time.monotonic() - began, 6)
+        ended = EndedSample(row=task.number, sample=sample, attempts=attempts + 1, seconds=seconds, **values)
+        return AskedSample(ended)
+
+    async def close(self) -> None:
+        """Break off what runs."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _run(self, address: str, row: Mapping[str, Any]) -> Reply:
+        body = json.dumps(row, ensure_ascii=False).encode("utf-8", "replace")
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(_UNTAKEN), stop=stop_after_attempt(_UNTAKEN_TRIES), wait=_pause, reraise=True
+        )
+        async with asyncio.timeout(self._options.rollout_seconds):
+            return await retrying(self._post, f"{address}/run", body)
+
+    async def _post(self, url: str, body: bytes) -> Reply:
+        reply = await self._reply("POST", url, body, MAX_ROW_BYTES)
+        if reply.refuses_key:
+            raise RefusedKeyError(f"{url} refuses the request (status {reply.status}): {reply.message[:_MAX_MESSAGE]}")
+        if reply.status == 429:
+            raise _BusyError(reply.asked_seconds)
+        return reply
+
+    async def _reply(self, method: str, url: str, body: bytes | None, most_bytes: int) -> Reply:
+        if self._session is None or self._session.closed:
+            raise EngineDeadError("the agent's server is not asked any more: start() comes first, close() last")
+        headers = None if body is None else {"Content-Type": "application/json"}
+        # A redirected POST would become a GET.
+        async with self._session.request(
+            method, URL(url), data=body, headers=headers, allow_redirects=False
+        ) as response:
+            content = await read_body(response, most_bytes)
+            return Reply.read(response.status, content, response.headers.get("Retry-After"), most_bytes)
+
+    async def _first_reply(self, url: str) -> Reply:
+        """What `url` answers as soon as anybody listens there."""
+        give_up_at, problem = time.monotonic() + self._options.start_seconds, ""
+        while time.monotonic() < give_up_at:
+            try:
+                async with asyncio.timeout(_CONNECT_SECONDS):
+                    return await self._reply("GET", url, None, _MAX_CONFIG_BYTES)
+            except (aiohttp.ClientError, OSError, TimeoutError, EngineError) as error:
+                problem = f"{type(error).__name__}: {error}"
+            await asyncio.sleep(_LOOK_SECONDS)
+        raise EngineDeadError(
+            f"nobody answers at {url} within {self._options.start_seconds:g} s ({problem}): start ng_run, or name the "
+            "agent's server with +agent_url=http://HOST:PORT"
+        )
+
+
+def _pause(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome is not None else None
+    asked = error.asked_seconds if isinstance(error, _BusyError) else None
+    return _BACKOFF(state) if asked is None else bounded_wait(asked)
+
+
+def _address(url: str) -> str:
+    """Without a path. Raises `ConfigurationError` for anything but http or https to a host."""
+    try:
+        found = URL(url)
+    except ValueError as error:
+        raise ConfigurationError(f"agent_url is no address: {error}") from error
+    if found.scheme not in ("http", "https") or not found.host or found.user is not None:
+        raise ConfigurationError("agent_url: expected http://HOST:PORT, without user and password")
+    return str(found.origin())
+
+
+def _values(reply: Reply) -> dict[str, Any]:
+    """What is noted of a reply of `/run`."""
+    if not reply.is_ok:
+        status = Status.UNRESOLVED if reply.status >= 500 or reply.status in (408, 425) else Status.FAILED
+        code = FailureCode.ENGINE if status is Status.UNRESOLVED else FailureCode.REFUSED
+        return _failed(status, code, f"/run answered {reply.status}: {reply.message}")
+    answer = reply.fields
+    problem = _problem(answer, reply)
+    if problem:
+        return _failed(Status.UNRESOLVED, FailureCode.ENGINE, problem)
+    response = answer["response"]
+    is_masked = answer.get("mask_sample") is True
+    return {
+        "status": Status.COMPLETED.value,
+        "response": answer_text(response),
+        "finish_reason": (FinishReason.LENGTH if is_cut_off(response) else FinishReason.STOP).value,
+        "num_tokens": output_tokens(response) or 0,
+        "reward": None if is_masked else float(answer["reward"]),
+        "answer": answer,
+    }
+
+
+def _problem(answer: Mapping[str, Any], reply: Reply) -> str:
+    """Why an answer is none; "" if it is one."""
+    if answer.get("failure_kind"):
+        return f"the server says failure_kind {str(answer['failure_kind'])[:_MAX_MESSAGE]!r}"
+    response, reward = answer.get("response"), answer.get("reward")
+    if not isinstance(response, dict) or not isinstance(response.get("output"), list):
+        return f"/run answered without `response.output`: {(reply.text or json.dumps(reply.body))[:_MAX_MESSAGE]}"
+    if isinstance(reward, bool) or not isinstance(reward, int | float) or not math.isfinite(reward):
+        return f"/run answered without a `reward` that is a finite number: {str(reward)[:_MAX_MESSAGE]!r}"
+    if abs(reward) > MAX_REWARD:
+        return f"/run answered a reward of {reward:g}, beyond ±{MAX_REWARD:g}"
+    return token_mismatch(response["output"])
+
+
+def _failed(status: Status, code: FailureCode, message: str) -> dict[str, Any]:
+    said = SECRETS.masked(message)[: 4 * _MAX_MESSAGE]
+    return {"status": status.value, "failure": code.value, "message": said}

@@ -1,0 +1,71 @@
+"""The words of a Gym command line: `+key=value`, `++key=value`, `key=value` and `~key`, as Hydra reads them.
+
+Values are YAML, by OmegaConf: `limit=null`, `+a.b=[1, 2]`, `+path=${oc.env:HOME}/rows.jsonl`. `+` adds a key that no
+word before it has set, `++` sets it whatever was, `~` takes it away. A key without a sign must be one that the command
+knows.
+"""
+
+import re
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from rollstream.schemas.errors import ConfigurationError
+
+_WORD: Final = re.compile(r"(?P<sign>\+\+|\+|~|)(?P<key>[A-Za-z_][\w.\[\]-]*)(?:=(?P<value>.*))?", re.DOTALL)
+_MAX_WORDS: Final = 1000
+
+
+def overridden(words: Sequence[str], known: Collection[str]) -> dict[str, Any]:
+    """The values that `words` set, as plain dicts and lists; `known`: keys that need no `+`.
+
+    Raises `ConfigurationError` that names the word.
+    """
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    if len(words) > _MAX_WORDS:
+        raise ConfigurationError(f"{len(words)} words are more than {_MAX_WORDS}: put values into a file")
+    config = OmegaConf.create({})
+    for word in words:
+        try:
+            _apply(config, word, known)
+        except (OmegaConfBaseException, YAMLError, ValueError) as error:
+            raise ConfigurationError(f"cannot read {word!r}: {str(error).splitlines()[0]}") from error
+    try:
+        found = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigurationError(f"cannot resolve the values: {str(error).splitlines()[0]}") from error
+    assert isinstance(found, dict)
+    return {str(name): value for name, value in found.items()}
+
+
+def _apply(config: Any, word: str, known: Collection[str]) -> None:
+    from omegaconf import OmegaConf
+
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise ConfigurationError(f"cannot read {word!r}: expected +key=value, ++key=value, key=value or ~key")
+    sign, key, value = match["sign"], match["key"], match["value"]
+    if sign == "~":
+        _remove(config, key)
+        return
+    if value is None:
+        raise ConfigurationError(f"{word!r} has no value: write {sign}{key}=VALUE, or {sign}{key}=null for none")
+    if sign == "" and key.partition(".")[0] not in known:
+        raise ConfigurationError(f"no key {key!r}: write +{key}=… to add one; known are {', '.join(sorted(known))}")
+    if sign == "+" and OmegaConf.select(config, key, throw_on_missing=False) is not None:
+        raise ConfigurationError(f"{key!r} was set before {word!r}: write ++{key}=… to set it again")
+    # Not resolved yet: it may name a key that a later word sets.
+    given = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)["value"]
+    OmegaConf.update(config, key, given, merge=False, force_add=True)
+
+
+def _remove(config: Any, key: str) -> None:
+    from omegaconf import OmegaConf
+
+    above, _, name = key.rpartition(".")
+    place = OmegaConf.select(config, above) if above else config
+    if place is None or name not in place:
+        raise ConfigurationError(f"~{key}: there is no {key!r} to take away")
+    del place[name]
