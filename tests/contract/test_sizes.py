@@ -18,7 +18,7 @@ ROOMS: Final = {
     "services/rollstream/agents": 800,  # the session of a sample: turns, retries of one call, tools
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
     "services/rollstream/bus": 3_050,  # notes of commits that others wrote
-    "services/rollstream/cli": 2_500,  # `train`, and `evaluate` that follows
+    "services/rollstream/cli": 2_650,  # `train`, `evaluate` that follows, and NeMo Gym's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_550,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns

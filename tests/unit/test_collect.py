@@ -114,7 +114,7 @@ def test_a_failed_sample_has_no_response_is_listed_and_alone_is_asked_again_up_t
     listed = lines_of(tmp_path / "out.jsonl_failures.jsonl")
     assert listed[1] == {
         "data_idx": 2, "sample_idx": 1, "where": "data.jsonl line 3", "stage": "generation", "failure": "engine",
-        "message": "no answer", "attempts": 1,
+        "message": "no answer", "attempts": 1, "terminal": False,
     }  # fmt: skip
     asked = []
     for _ in range(3):
