@@ -13,7 +13,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import aiohttp
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    retry_if_result,
+    stop_after_attempt,
+    wait_random_exponential,
+)
 from yarl import URL
 
 from rollstream.engines.http.bodies import read_body
@@ -38,18 +45,8 @@ _MAX_CONFIG_BYTES: Final = 2**24
 _UNTAKEN_TRIES: Final = 10
 _LOOK_SECONDS: Final = 0.5
 _MAX_MESSAGE: Final = 500
+_TOO_MANY: Final = 429
 _BACKOFF: Final = wait_random_exponential(multiplier=0.25, max=15.0)
-
-
-class _BusyError(Exception):
-    """429: the server took nothing."""
-
-    def __init__(self, asked_seconds: float | None) -> None:
-        super().__init__("the server is busy (429)")
-        self.asked_seconds = asked_seconds
-
-
-_UNTAKEN: Final = (aiohttp.ClientConnectorError, _BusyError)
 
 
 class AgentServerAsker:
@@ -94,7 +91,7 @@ class AgentServerAsker:
         except TimeoutError:
             late = f"no answer within {self._options.rollout_seconds:g} s"
             values = _failed(Status.UNRESOLVED, FailureCode.DEADLINE, late)
-        except (aiohttp.ClientError, OSError, EngineError, _BusyError) as error:
+        except (aiohttp.ClientError, OSError, EngineError) as error:
             if isinstance(error, EngineDeadError):
                 raise
             values = _failed(Status.UNRESOLVED, FailureCode.ENGINE, f"{address}/run: {type(error).__name__}: {error}")
@@ -113,17 +110,19 @@ class AgentServerAsker:
     async def _run(self, address: str, row: Mapping[str, Any]) -> Reply:
         body = json.dumps(row, ensure_ascii=False).encode("utf-8", "replace")
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(_UNTAKEN), stop=stop_after_attempt(_UNTAKEN_TRIES), wait=_pause, reraise=True
+            retry=retry_if_exception_type(aiohttp.ClientConnectorError) | retry_if_result(_is_busy),
+            stop=stop_after_attempt(_UNTAKEN_TRIES),
+            wait=_pause,
+            retry_error_callback=_last,
         )
         async with asyncio.timeout(self._options.rollout_seconds):
-            return await retrying(self._post, f"{address}/run", body)
+            reply: Reply = await retrying(self._post, f"{address}/run", body)
+            return reply
 
     async def _post(self, url: str, body: bytes) -> Reply:
         reply = await self._reply("POST", url, body, MAX_ROW_BYTES)
         if reply.refuses_key:
             raise RefusedKeyError(f"{url} refuses the request (status {reply.status}): {reply.message[:_MAX_MESSAGE]}")
-        if reply.status == 429:
-            raise _BusyError(reply.asked_seconds)
         return reply
 
     async def _reply(self, method: str, url: str, body: bytes | None, most_bytes: int) -> Reply:
@@ -154,9 +153,21 @@ class AgentServerAsker:
 
 
 def _pause(state: RetryCallState) -> float:
-    error = state.outcome.exception() if state.outcome is not None else None
-    asked = error.asked_seconds if isinstance(error, _BusyError) else None
+    """As long as a busy server asks for."""
+    outcome = state.outcome
+    asked = outcome.result().asked_seconds if outcome is not None and not outcome.failed else None
     return _BACKOFF(state) if asked is None else bounded_wait(asked)
+
+
+def _is_busy(reply: Reply) -> bool:
+    return reply.status == _TOO_MANY
+
+
+def _last(state: RetryCallState) -> Reply:
+    """What the last try gave, or raised."""
+    assert state.outcome is not None
+    found: Reply = state.outcome.result()
+    return found
 
 
 def _address(url: str) -> str:
@@ -173,7 +184,8 @@ def _address(url: str) -> str:
 def _values(reply: Reply) -> dict[str, Any]:
     """What is noted of a reply of `/run`."""
     if not reply.is_ok:
-        status = Status.UNRESOLVED if reply.status >= 500 or reply.status in (408, 425) else Status.FAILED
+        is_of_server = reply.status >= 500 or reply.status in (408, 425, _TOO_MANY)
+        status = Status.UNRESOLVED if is_of_server else Status.FAILED
         code = FailureCode.ENGINE if status is Status.UNRESOLVED else FailureCode.REFUSED
         return _failed(status, code, f"/run answered {reply.status}: {reply.message}")
     answer = reply.fields
