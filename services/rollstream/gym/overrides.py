@@ -57,8 +57,9 @@ def _apply(config: Any, word: str, known: Collection[str]) -> None:
     if sign == "+" and OmegaConf.select(config, key, throw_on_missing=False) is not None:
         raise ConfigurationError(f"{key!r} was set before {word!r}: write ++{key}=… to set it again")
     # Not resolved yet: it may name a key that a later word sets.
-    given = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)["value"]
-    OmegaConf.update(config, key, given, merge=False, force_add=True)
+    given = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={value}"]), resolve=False)
+    assert isinstance(given, dict)
+    OmegaConf.update(config, key, given["value"], merge=False, force_add=True)
 
 
 def _remove(config: Any, key: str) -> None:
