@@ -1,4 +1,4 @@
-"""What is compared with TRL: our settings, and TRL's for the same."""
+"""What is compared with TRL: our settings, and TRL's for the same. And what is compared with a plain computation."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -59,3 +59,12 @@ CASES: Final = {
     "std_of_batch": _loss("grpo", {"scale_advantages": "batch"}, scale_rewards="batch"),
     "together": _loss("grpo", _TOGETHER, **_KL, delta=1.5, scale_rewards="group"),
 }
+
+_CLIP: Final = {"clip_low": LOW, "clip_high": HIGH}
+PLAIN_CASES: Final[dict[str, dict[str, Any]]] = {
+    **{name: {"loss": name, "old": "behavior", **_CLIP} for name in ("grpo", "dr_grpo", "dapo", "ppo", "gspo")},
+    "cispo": {"loss": "cispo", "old": "behavior", "clip_high": HIGH},
+    "reinforce": {"loss": "reinforce", "importance_cap": CAP},
+    "k2": {"loss": "reinforce", "importance_cap": CAP, "kl_coefficient": 0.3, "kl_estimator": "k2"},
+}
+"""Fields of `LearningSettings`, by the name of a loss in `plain.py`."""

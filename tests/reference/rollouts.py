@@ -51,6 +51,22 @@ def canned_rollouts(
     return groups
 
 
+def canned_ones(policy: Any) -> list[list[RolloutScored]]:
+    """The whole answers of each group as groups of one, those of a group in an environment of their own."""
+    return [
+        [
+            a_rollout(scored.scoring.reward, prompt=_asked_once(scored.rollout.prompt, row, place), turns=turns)
+            for place, scored in enumerate(group)
+            if (turns := scored.rollout.turns)[-1].finish_reason is not FinishReason.LENGTH
+        ]
+        for row, group in enumerate(canned_rollouts(policy))
+    ]
+
+
+def _asked_once(prompt: PromptSubmitted, row: int, place: int) -> PromptSubmitted:
+    return a_prompt(10 * row + place, group_size=1, environment=f"environment-{row}", sampling=prompt.sampling)
+
+
 def _sample(
     policy: Any,
     prompt: PromptSubmitted,

@@ -1,4 +1,4 @@
-"""Mistakes planted in our code, one at a time: the comparison with TRL finds each."""
+"""Mistakes planted in our code, one at a time: the comparison with TRL finds each, or that with a plain computation."""
 
 import inspect
 import textwrap
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.reference.comparison import Reference
+from tests.reference.comparison import Reference, rollouts
 
 
 class Mistake(NamedTuple):
@@ -98,6 +98,19 @@ MISTAKES = {
     ),
 }
 
+MISTAKES_OF_ONES = {
+    "its own reward is in the baseline": Mistake(
+        "advantages:advantages_of_ones", '{"advantages": "rloo"}', '{"advantages": "group_mean"}', "dapo"
+    ),
+    "the baseline is that of every environment": Mistake(
+        "advantages:batch_advantages", "setdefault((one, ", 'setdefault((one and "", ', "dapo"
+    ),
+    "it is compared with itself alone": Mistake(
+        "advantages:batch_advantages", 'group if one is None else ""', "group", "dapo"
+    ),
+    "it is not known as one": Mistake("advantages:with_advantages", "first.compared_in for", "None for", "dapo"),
+}
+
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_a_mistake_in_our_code_is_found(name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +118,15 @@ def test_a_mistake_in_our_code_is_found(name: str, reference: Reference, monkeyp
     _plant(mistake, monkeypatch)
     # Not a number is found too.
     assert not reference.difference(mistake.case) <= 1e-6
+
+
+@pytest.mark.parametrize("name", MISTAKES_OF_ONES)
+def test_a_mistake_in_groups_of_one_is_found(name: str, reference: Reference, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake = MISTAKES_OF_ONES[name]
+    environments = rollouts.canned_ones(reference.policy)
+    _plant(mistake, monkeypatch)
+    difference, _ = reference.difference_from_plain(mistake.case, environments, are_ones=True)
+    assert not difference <= 1e-6
 
 
 def _plant(mistake: Mistake, monkeypatch: pytest.MonkeyPatch) -> None:
