@@ -52,7 +52,7 @@ class GymRun:
     @property
     def figures(self) -> dict[str, Any]:
         """The JSON that was printed at the end."""
-        found = json.loads(self.said[-1])
+        found = json.loads("\n".join(self.said[self.said.index("{") :]))
         assert isinstance(found, dict)
         return found
 

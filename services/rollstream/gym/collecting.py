@@ -58,9 +58,9 @@ def _show(options: GymCollectOptions, report: CollectReport, say: Say) -> None:
         if not options.disable_aggregation:
             write_metrics(table, metrics_path(output))
             say(f"written: {metrics_path(output)}")
-        for line in advice(table, report.counts, parallel):
+        figures = json.dumps(figures_of(table, report.counts), indent=4)
+        for line in (*advice(table, report.counts, parallel), *figures.splitlines()):
             say(line)
-        say(json.dumps(figures_of(table, report.counts), indent=4))
     finally:
         table.close()
 
