@@ -43,6 +43,8 @@ LIGHT = (
     "rollstream.engines.settings",
     "rollstream.environments.protocol",
     "rollstream.environments.rubric",
+    "rollstream.tools.protocol",
+    "rollstream.tools.build",
     "rollstream.agents.protocol",
     "rollstream.generator.settings",
     "rollstream.generator.handler",

@@ -28,11 +28,11 @@ ROOMS: Final = {
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,
     "services/rollstream/offline": 6_700,
-    "services/rollstream/process": 3_350,  # SQLite, which was in offline; lanes of health
+    "services/rollstream/process": 3_500,  # SQLite, which was in offline; lanes of health; settings of tools
     "services/rollstream/rows": 1_600,
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
-    "services/rollstream/tools": 100,  # the interface
+    "services/rollstream/tools": 1_200,  # three kinds, and the processes of a user's own tools
     "services/rollstream/views": 1_000,
     "schemas": 2_600,  # feedback, whose answer a rollout is, and progress of turns
     "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward

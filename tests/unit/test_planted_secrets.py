@@ -37,6 +37,7 @@ HOLDING: dict[str, Any] = {
     "tracing.headers": {"authorization": f"Bearer {KEY}"},
     "environments.NAME.options": {"api_key": SECRET},
     "agents.NAME.options": {"api_key": KEY},
+    "tools.NAME.options": {"api_key": KEY},
     "engine.http.api_key": KEY,
     "serve.subject_secret": KEY,
     "serve.keys.NAME.key": KEY,
@@ -45,7 +46,7 @@ HOLDING: dict[str, Any] = {
     "redis_url": f"rediss://{WITH_PASSWORD}:6379/0?ssl_ca_certs={KEY}",
 }  # fmt: skip
 # Where a person may put an address with a password, which is refused unseen.
-REFUSING = ("kafka.bootstrap_servers", "weight_store", "checkpoints", "tracing.endpoint")
+REFUSING = ("kafka.bootstrap_servers", "weight_store", "checkpoints", "tracing.endpoint", "tools.NAME.url")
 ADDRESSES = (
     f"redis://{WITH_PASSWORD}:6379/0", f"https://host/path?signature={KEY}", f"{WITH_PASSWORD}:9092",
     f"SASL_SSL://{WITH_PASSWORD}:9092",
@@ -85,6 +86,8 @@ def everything_planted() -> dict[str, Any]:
     others = {
         ("environments", "mine", "path"): "a.B",
         ("agents", "mine", "path"): "a.B",
+        ("tools", "mine", "kind"): "python",
+        ("tools", "mine", "path"): "a.B",
         ("serve", "keys", "mine", "tenant"): "acme",
         ("keys", "mine", "tenant"): "acme",
     }

@@ -47,7 +47,14 @@ def job_of(options: CollectOptions) -> Job:
         )
     if file is None:
         return Job(options=options, engine=engine)
-    return Job(options=options, engine=engine, environments=file.environments, agents=file.agents, cluster=file)
+    return Job(
+        options=options,
+        engine=engine,
+        environments=file.environments,
+        agents=file.agents,
+        tools=file.tools,
+        cluster=file,
+    )
 
 
 def _settings(config: Path) -> CollectFileSettings:

@@ -5,7 +5,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from typing import Final
 
 from rollstream.agents.load import Agents
@@ -20,6 +20,7 @@ from rollstream.schemas.errors import RecordTooLargeError
 from rollstream.schemas.failure import Failure, FailureCode
 from rollstream.schemas.prompt import PromptSubmitted, group_out_of_bounds, out_of_bounds
 from rollstream.schemas.rollout import GeneratorIdentity, RolloutGenerated, Status
+from rollstream.tools.protocol import ToolSet
 
 AHEAD: Final = 1.5
 """Samples in hand for each that the engine runs: when one ends, the next is there."""
@@ -38,6 +39,7 @@ class GeneratorHandler:
         bounds: SampleBounds,
         current: CurrentVersion,
         agents: Agents | None = None,
+        tools: Mapping[str, ToolSet] | None = None,
     ) -> None:
         self._current = current
         self._deadline_seconds = bounds.deadline_seconds
@@ -46,6 +48,7 @@ class GeneratorHandler:
             identity=identity,
             bounds=bounds,
             agents=agents or Agents(),
+            tools=tools or {},
             on_version=current.on_version,
             retried=metrics.ENGINE_ERRORS.inc,
         )

@@ -38,7 +38,7 @@ and the process is ready when it can answer. It starts without a broker, and its
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from rollstream.agents.load import Agents
@@ -80,6 +80,8 @@ from rollstream.schemas.topics import (
 )
 from rollstream.stage.loop import Route, Stage, run_stage
 from rollstream.stage.starts import PoisonGuard
+from rollstream.tools.build import tool_sets
+from rollstream.tools.protocol import ToolSet
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,6 +110,17 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
         _LOG.warning("%s; the engine starts all the same, and its first version waits for a broker", error)
     health = Health()
     health.serve(settings.health_host, settings.health_port)
+    try:
+        # Before the engine too, for the same reason as agents.
+        async with tool_sets(settings.tools) as tools:
+            await _run_with_engine(settings, tools, health, stop)
+    finally:
+        health.close()
+
+
+async def _run_with_engine(
+    settings: GeneratorSettings, tools: Mapping[str, ToolSet], health: Health, stop: Stop
+) -> None:
     engine = build_engine(settings.engine, settings.reserve)
     with ending_within(stop, _START_ENDS_SECONDS):
         # A placeholder: the newest published version is loaded before the first prompt.
@@ -115,11 +128,10 @@ async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
     try:
         # Only now: exporting has a thread, and the engine may have forked.
         with tracing_of(settings.tracing, stage="generator", run=settings.run) as tracing:
-            parts = GeneratorParts(engine=engine, settings=settings, tracing=tracing)
+            parts = GeneratorParts(engine=engine, settings=settings, tracing=tracing, tools=tools)
             await (run_beside_clients(parts, health, stop) if settings.serve.enabled else run_on(parts, health, stop))
     finally:
         await engine.close()
-        health.close()
 
 
 def _require_what_is_needed(settings: GeneratorSettings) -> None:
@@ -179,7 +191,9 @@ async def _run_with(
     in_hand = InHand(settings, engine.max_model_len, agents)
     consumer = _consumer(settings, parts.run, health, in_hand)
     bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
-    handler = GeneratorHandler(engine, identity=parts.identity, bounds=bounds, current=parts.current, agents=agents)
+    handler = GeneratorHandler(
+        engine, identity=parts.identity, bounds=bounds, current=parts.current, agents=agents, tools=parts.tools
+    )
     stage = Stage(
         run=parts.run,
         consumer=consumer,

@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rollstream.agents.samples import identity_of
@@ -11,6 +12,7 @@ from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.process.tracing.spans import OFF, Tracing
 from rollstream.schemas.rollout import GeneratorIdentity
+from rollstream.tools.protocol import ToolSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,7 @@ class GeneratorParts:
     engine: Engine
     settings: GeneratorSettings
     tracing: Tracing = OFF
+    tools: Mapping[str, ToolSet] = field(default_factory=dict)
     run: Run = field(init=False)
     identity: GeneratorIdentity = field(init=False)
     current: CurrentVersion = field(init=False)

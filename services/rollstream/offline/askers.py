@@ -2,6 +2,7 @@
 
 import os
 import socket
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -16,6 +17,7 @@ from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
 from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.tools.build import tool_sets
 
 _RUN: Final = "collect"
 
@@ -60,6 +62,7 @@ class EngineAsker:
         self._settings = settings
         self._tasks = tasks
         self._identity = ""
+        self._open = AsyncExitStack()
         self.name, self.version = engine.name, engine.version
         self._runner = SampleRunner(
             engine,
@@ -70,6 +73,7 @@ class EngineAsker:
 
     async def start(self) -> None:
         """Start the engine; a server may be waited for a long time."""
+        self._runner.tools = await self._open.enter_async_context(tool_sets(self._settings.tools))
         await self._engine.start(weight_version=0)
         self.version = self._engine.version
         self._identity = self._tasks.identity()
@@ -81,8 +85,11 @@ class EngineAsker:
         return AskedSample(ended, ScoringSample.of(rollout) if ended.is_completed else None)
 
     async def close(self) -> None:
-        """Close the engine."""
-        await self._engine.close()
+        """Close the engine, and end the tools."""
+        try:
+            await self._engine.close()
+        finally:
+            await self._open.aclose()
 
 
 def prompt_of(task: CollectTask, settings: CollectSettings, identity: str) -> PromptSubmitted:

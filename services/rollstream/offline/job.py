@@ -22,6 +22,7 @@ from rollstream.offline.settings import CollectSettings
 from rollstream.offline.tasks import EnvironmentTasks, FileTasks, TaskSource
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.settings.declared import Declaration
+from rollstream.process.settings.tools import ToolSettings
 from rollstream.process.stop import Stop
 from rollstream.process.terminal import Say
 from rollstream.rows.hub import is_hub_name
@@ -46,6 +47,7 @@ class Job:
     is_environment: bool = False
     environments: Mapping[str, Declaration] = field(default_factory=dict)
     agents: Mapping[str, Declaration] = field(default_factory=dict)
+    tools: Mapping[str, ToolSettings] = field(default_factory=dict)
     cluster: StageSettings | None = None
     to_columns: ToColumns = scored_columns
     kind: Kind | None = None
@@ -99,6 +101,7 @@ class Job:
             environments=self.environments,
             agent=AgentChoice(name=options.agent),
             agents=self.agents,
+            tools=self.tools,
             # An HTTP engine repeats a call itself, and knows better when.
             bounds=SampleBounds(deadline_seconds=options.deadline, max_tries=1 if is_remote else 2),
             pool=PoolBounds(num_processes=options.scoring_processes),

@@ -11,6 +11,7 @@ from rollstream.environments.pool.pool import PoolBounds
 from rollstream.offline.options import SamplesOptions
 from rollstream.offline.paths import OutputPaths
 from rollstream.process.settings.declared import Declaration
+from rollstream.process.settings.tools import ToolSettings
 from rollstream.rows.write import Kind
 from rollstream.schemas.prompt import AgentChoice, Sampling
 
@@ -31,6 +32,7 @@ class CollectSettings(SamplesOptions):
     environments: Mapping[str, Declaration] = Field(default_factory=dict)
     agent: AgentChoice = Field(default_factory=AgentChoice)
     agents: Mapping[str, Declaration] = Field(default_factory=dict)
+    tools: Mapping[str, ToolSettings] = Field(default_factory=dict)
     bounds: SampleBounds = Field(default_factory=lambda: SampleBounds(deadline_seconds=600.0, max_tries=3))
     pool: PoolBounds = Field(default_factory=PoolBounds)
     jsonl_copy: Path | None = None

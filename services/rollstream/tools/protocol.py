@@ -57,7 +57,3 @@ class ToolSet(Protocol):
         then on. Raises `ToolError`, and `FailedSampleError` if the task can't be begun with.
         """
         ...
-
-    async def close(self) -> None:
-        """End what the set started. Its sessions are closed before."""
-        ...

@@ -40,6 +40,7 @@ from rollstream.process.settings.errors import (
 from rollstream.process.settings.keys import key_at, keys_of
 from rollstream.process.settings.run_file import RunFile
 from rollstream.process.settings.storage import Location, StorageSettings
+from rollstream.process.settings.tools import ToolTables
 from rollstream.process.tracing.settings import TracingSettings
 from rollstream.schemas.addresses import checked_address, checked_servers
 from rollstream.schemas.errors import ConfigurationError
@@ -166,6 +167,10 @@ class StageSettings(BaseSettings):
     agents: Declarations = Field(
         default_factory=dict,
         description="Agents of your own, by the names that prompts carry; read by producers and generators",
+    )
+    tools: ToolTables = Field(
+        default_factory=dict,
+        description="Sets of tools that agents may call, by the names that prompts carry; read by generators",
     )
     groups_per_step: int = Field(default=8, ge=1, description="Groups in one optimizer step, in order of arrival")
     max_policy_lag: int = Field(

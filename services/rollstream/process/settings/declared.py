@@ -47,13 +47,14 @@ class Declaration(BaseModel):
         return Exception(self.told(error)).with_traceback(error.__traceback__) if self.options else error
 
 
-def _checked_name(name: str) -> str:
+def checked_name(name: str) -> str:
+    """`name`, if records may carry it. Raises ValueError."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} must match {_NAME.pattern}: choose a name, and write the dotted path as its `path`")
     return name
 
 
-Declarations = dict[Annotated[str, AfterValidator(_checked_name)], Declaration]
+Declarations = dict[Annotated[str, AfterValidator(checked_name)], Declaration]
 """By the names that records carry."""
 
 

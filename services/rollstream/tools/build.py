@@ -1,0 +1,26 @@
+"""Makes the sets of tools that the settings declare."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from rollstream.process.settings.tools import ToolSettings
+from rollstream.tools.python import PythonTools
+from rollstream.tools.sessions import BoundedTools
+
+
+@asynccontextmanager
+async def tool_sets(declared: Mapping[str, ToolSettings]) -> AsyncIterator[dict[str, BoundedTools]]:
+    """The sets by name, as long as the block runs. Raises `ConfigurationError` for a class that can't be imported."""
+    async with AsyncExitStack() as stack:
+        made: dict[str, BoundedTools] = {}
+        for name, settings in declared.items():
+            made[name] = await _made(name, settings, stack)
+        yield made
+
+
+async def _made(name: str, settings: ToolSettings, stack: AsyncExitStack) -> BoundedTools:
+    tools = PythonTools(name, settings)
+    # Before it starts, which may be cancelled.
+    stack.push_async_callback(tools.close)
+    await tools.start()
+    return BoundedTools(name, settings, tools.connect)
