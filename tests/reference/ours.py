@@ -48,18 +48,20 @@ def a_learner(model: Any, options: Mapping[str, Any], directory: Path) -> tuple[
 
 
 def our_gradients(
-    policy: Any, groups: Sequence[Sequence[RolloutScored]], directory: Path, options: Mapping[str, Any]
+    policy: Any, groups: Sequence[Sequence[RolloutScored]], directory: Path, options: Mapping[str, Any], **rules: Any
 ) -> tuple[list[Gradients], StepReport]:
     """The gradient of each update of one step, and its report; `options` are fields of `LearningSettings`.
 
-    `directory` holds the reference model.
+    `rules` are fields of `AdmissionRules`. `directory` holds the reference model.
     """
     learner, gradients = a_learner(copy.deepcopy(policy), options, directory)
-    samples = prepared(learner, admitted(groups, learner.settings))
+    samples = prepared(learner, admitted(groups, learner.settings, **rules))
     return gradients, train_step(learner, samples, step=0)
 
 
-def admitted(groups: Sequence[Sequence[RolloutScored]], settings: LearningSettings) -> list[TrainingSample]:
+def admitted(
+    groups: Sequence[Sequence[RolloutScored]], settings: LearningSettings, **rules: Any
+) -> list[TrainingSample]:
     """The samples as the trainer takes them in."""
     found: list[TrainingSample] = []
     for scored in groups:
@@ -67,7 +69,7 @@ def admitted(groups: Sequence[Sequence[RolloutScored]], settings: LearningSettin
         for one in scored:
             place = LogPlace(("demo.scored", 0), 0)
             group.samples[one.rollout.sample_index] = PlacedSample(scored=one, place=place, num_bytes=1)
-        verdict = admit(group, AdmissionRules(max_policy_lag=0, advantages=settings), lambda _: 0)
+        verdict = admit(group, AdmissionRules(max_policy_lag=0, advantages=settings, **rules), lambda _: 0)
         assert isinstance(verdict, Admitted), verdict
         found += verdict.training
     return found

@@ -90,7 +90,7 @@ def batch_advantages(
 
 
 def with_advantages(samples: Sequence[TrainingSample], settings: LearningSettings) -> list[TrainingSample]:
-    """The samples of a step's whole batch with their advantages.
+    """The samples of a step's whole batch with their advantages. Where turns have their own, those stay.
 
     With kl_in=reward a rollout's reward is lowered by kl_coefficient · Σ (log behavior - log reference) over its tokens
     that train: the estimator k1, whose mean is KL(behavior ‖ reference). Raises `RewardError` for a sample whose
@@ -109,7 +109,10 @@ def with_advantages(samples: Sequence[TrainingSample], settings: LearningSetting
         rewards -= settings.kl_reward_coefficient * np.bincount(numbers, weights=[_k1(sample) for sample in samples])
     groups, ones = [first.group_id for first in firsts], [first.compared_in for first in firsts]
     advantages = batch_advantages(rewards, groups, settings, ones).tolist()
-    return [replace(one, advantage=advantages[number]) for one, number in zip(samples, numbers, strict=True)]
+    return [
+        one if one.has_turn_advantages else replace(one, advantage=advantages[number])
+        for one, number in zip(samples, numbers, strict=True)
+    ]
 
 
 def _k1(sample: TrainingSample) -> float:

@@ -46,8 +46,10 @@ class TrainingSample:
     """Largest lag of its rollout's spans: optimizer steps between a span's version and the trainer's."""
     compared_in: str | None = None
     """Of a group of one: its environment, among whose groups of one the step compares it. None: its group has more."""
-    turn_weights: npt.NDArray[np.float32] | None = None
+    turn_weights: npt.NDArray[np.float64] | None = None
     """[T] factor of the advantage of each token; None: 1. Where turns have advantages of their own it holds those."""
+    has_turn_advantages: bool = False
+    """Whether they have. Then `advantage` is 1 and stays it: the rollout's reward is compared with nothing."""
     weight_versions: npt.NDArray[np.int64] | None = None
     """[T] which weights sampled each token, -1 where it was not sampled; None: not known."""
     proximal_logprobs: npt.NDArray[np.floating[Any]] | None = None
@@ -64,7 +66,7 @@ class TrainingSample:
     def token_advantages(self) -> npt.NDArray[np.float64]:
         """[num_trained_tokens] the advantage of each token that trains: the sample's, times the weight of its turn."""
         weights = np.ones(self.num_trained_tokens) if self.turn_weights is None else self.turn_weights[self.loss_mask]
-        return self.advantage * weights.astype(np.float64)
+        return self.advantage * weights
 
     @property
     def has_gradient(self) -> bool:
@@ -157,6 +159,7 @@ def training_samples(
         "group_id": rollout.group_id,
         "reward": reward,
         "advantage": advantage if of_turns is None else 1.0,
+        "has_turn_advantages": of_turns is not None,
         "max_tokens": min(rollout.prompt.sampling.max_tokens, bounds.max_tokens),
         "policy_lag": lag,
         "compared_in": rollout.prompt.environment if rollout.group_size == 1 else None,
@@ -229,9 +232,9 @@ def _laid_out(
     return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
 
-def _per_turn(turns: Sequence[Turn], values: Sequence[float]) -> npt.NDArray[np.float32]:
+def _per_turn(turns: Sequence[Turn], values: Sequence[float]) -> npt.NDArray[np.float64]:
     """[T] the value of its turn for each sampled token, 0 between them."""
-    sampled = [np.full(len(turn.token_ids), value, np.float32) for turn, value in zip(turns, values, strict=True)]
+    sampled = [np.full(len(turn.token_ids), value, np.float64) for turn, value in zip(turns, values, strict=True)]
     return _laid_out(turns, sampled, 0.0)
 
 
