@@ -51,3 +51,53 @@ def aggregate_rollouts(words: tuple[str, ...]) -> None:
     from rollstream.gym.profile import aggregate_rollouts as aggregate
 
     aggregate(from_words(AggregateOptions, words), say)
+
+
+@command.command("prepare-data")
+@_of_words
+def prepare_data(words: tuple[str, ...]) -> None:
+    """Check, measure and collate datasets: +config_paths, +output_dirpath, +mode."""
+    from rollstream.gym.options import PrepareOptions, from_words
+    from rollstream.gym.prepare import prepare_data as run
+
+    run(from_words(PrepareOptions, words), say)
+
+
+@command.command("convert")
+@_of_words
+def convert(words: tuple[str, ...]) -> None:
+    """Write rows of verl, GSM8K or verifiers as input rows: +input_fpath, +output_jsonl_fpath, +agent_name."""
+    from rollstream.gym.convert import convert_rows as run
+    from rollstream.gym.options import ConvertOptions, from_words
+
+    run(from_words(ConvertOptions, words), say)
+
+
+@command.command("filter")
+@_of_words
+def filter_(words: tuple[str, ...]) -> None:
+    """Keep rollouts by their reward: +rollouts_jsonl_fpath, +output_jsonl_fpath, +minimum_reward."""
+    from rollstream.gym.exports import filter_rollouts as run
+    from rollstream.gym.options import FilterOptions, from_words
+
+    run(from_words(FilterOptions, words), say)
+
+
+@command.command("export-sft")
+@_of_words
+def export_sft(words: tuple[str, ...]) -> None:
+    """Write good rollouts as conversations: +rollouts_jsonl_fpath, +output_jsonl_fpath, +minimum_reward."""
+    from rollstream.gym.exports import export_sft as run
+    from rollstream.gym.options import FilterOptions, from_words
+
+    run(from_words(FilterOptions, words), say)
+
+
+@command.command("export-dpo")
+@_of_words
+def export_dpo(words: tuple[str, ...]) -> None:
+    """Write pairs of rollouts: +rollouts_jsonl_fpath, +output_jsonl_fpath, +minimum_difference."""
+    from rollstream.gym.exports import export_dpo as run
+    from rollstream.gym.options import PairOptions, from_words
+
+    run(from_words(PairOptions, words), say)

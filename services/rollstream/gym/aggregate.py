@@ -87,14 +87,14 @@ def _figures(table: ScoreTable, agent: str, field: str) -> Metrics:
         f"mean/{field}": statistics.mean,
         f"max/{field}": statistics.highest,
         f"min/{field}": statistics.lowest,
-        f"median/{field}": _middle(table.values(agent, field), num),
+        f"median/{field}": middle(table.values(agent, field), num),
         f"std/{field}": std,
     }
 
 
-def _middle(ascending: Iterator[float], num: int) -> float:
-    middle = [value for place, value in enumerate(ascending) if (num - 1) // 2 <= place <= num // 2]
-    return fmean(middle)
+def middle(ascending: Iterator[float], num: int) -> float:
+    """The median of `num` numbers."""
+    return fmean(value for place, value in enumerate(ascending) if (num - 1) // 2 <= place <= num // 2)
 
 
 def _of_values(field: str, values: Sequence[float]) -> Metrics:

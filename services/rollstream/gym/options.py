@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -77,6 +77,42 @@ class AggregateOptions(CommandOptions):
 
     input_glob: str = Field(min_length=1, max_length=4000, description="Files of rollouts, e.g. shards/*.jsonl.")
     output_jsonl_fpath: Path = Field(description="All their rollouts in one file, and its metrics beside it.")
+
+
+class ConvertOptions(CommandOptions):
+    """Options of `rollstream gym convert`."""
+
+    input_fpath: Path = Field(description="Rows of verl, GSM8K or verifiers: JSONL, parquet or a directory.")
+    output_jsonl_fpath: Path = Field(description="Rows for ng_collect_rollouts.")
+    agent_name: str | None = Field(default=None, max_length=200, description="Write this agent into each row.")
+
+
+class FilterOptions(CommandOptions):
+    """Options of `rollstream gym filter` and `rollstream gym export-sft`."""
+
+    rollouts_jsonl_fpath: Path = Field(description="Rollouts that ng_collect_rollouts wrote.")
+    output_jsonl_fpath: Path = Field(description="What is kept of them.")
+    minimum_reward: Reward = Field(default=1.0, description="Smallest reward that is kept.")
+
+
+class PairOptions(CommandOptions):
+    """Options of `rollstream gym export-dpo`."""
+
+    rollouts_jsonl_fpath: Path = Field(description="Rollouts that ng_collect_rollouts wrote.")
+    output_jsonl_fpath: Path = Field(description="Pairs of chosen and rejected.")
+    minimum_difference: float = Field(default=0.1, gt=0, le=2 * MAX_REWARD, description="Of the rewards of a pair.")
+
+
+class PrepareOptions(CommandOptions):
+    """Options of `ng_prepare_data`."""
+
+    config_paths: tuple[Path, ...] = Field(
+        min_length=1, description="YAML files of servers, whose agents name datasets."
+    )
+    output_dirpath: Path = Field(description="Where the rows of each type go, and their metrics.")
+    mode: Literal["train_preparation", "example_validation"] = Field(
+        description="Take the types train and validation, or example."
+    )
 
 
 def from_words(model: type[M], words: Sequence[str]) -> M:
