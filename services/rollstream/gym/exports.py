@@ -127,8 +127,9 @@ def _rollouts(rows: RowSource) -> Iterator[Row]:
 def _has(row: Mapping[str, Any], least: float | None) -> bool:
     """Whether a row has a reward, and one that is large enough; a missing one is no 0."""
     reward = row.get("reward")
-    is_number = isinstance(reward, int | float) and not isinstance(reward, bool)
-    return is_number and (least is None or reward >= least)
+    if isinstance(reward, bool) or not isinstance(reward, int | float):
+        return False
+    return least is None or reward >= least
 
 
 def _prompt(row: Mapping[str, Any]) -> list[Row]:
