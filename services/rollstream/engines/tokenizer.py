@@ -7,7 +7,7 @@ writes does.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,10 @@ _TOOL: Final = {"type": "function", "function": {"name": "add", "description": "
 
 _ANSWER: Final = "d41d8cd98f00b204e980"
 """Stands for an answer. It is looked for at its place alone, so messages may hold it too."""
+
+_MOST_NESTED: Final = 100
+_STRINGS: Final = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+"""Texts in JSON, whose brackets nest nothing."""
 
 # \uff5c is DeepSeek's wide bar.
 _SHAPES: Final = re.compile(r"<[|\uff5c][^<>|\uff5c\s\\]{1,64}[|\uff5c]>|\[/?INST\]|<(?:start|end)_of_turn>")
@@ -220,10 +224,19 @@ def as_template(message: Message) -> dict[str, Any]:
     """A message as chat templates take it: arguments of tools are objects, which they write as JSON themselves."""
     chat = as_chat(message)
     for call in chat.get("tool_calls", ()):
-        # A model may have written no JSON: then the template gets its text.
-        with suppress(ValueError):
-            call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        call["function"]["arguments"] = _as_object(call["function"]["arguments"])
     return chat
+
+
+def _as_object(arguments: str) -> Any:
+    """What the JSON says; its text if it is none, or nested so deep that no template could write it again."""
+    nesting = accumulate(1 if sign in "[{" else -1 for sign in re.findall(r"[][{}]", _STRINGS.sub("", arguments)))
+    if max(nesting, default=0) > _MOST_NESTED:
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
 
 
 def as_chat(message: Message) -> dict[str, Any]:
