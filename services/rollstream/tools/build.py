@@ -2,10 +2,21 @@
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any, Protocol
 
 from rollstream.process.settings.tools import ToolSettings
 from rollstream.tools.python import PythonTools
-from rollstream.tools.sessions import BoundedTools
+from rollstream.tools.sessions import BoundedTools, Connection
+
+
+class _Server(Protocol):
+    """What the sessions of a set share: a process, or a client."""
+
+    async def start(self) -> None: ...
+
+    async def connect(self, session_id: str, attempt: int, task: Mapping[str, Any], /) -> Connection: ...
+
+    async def close(self) -> None: ...
 
 
 @asynccontextmanager
@@ -19,8 +30,17 @@ async def tool_sets(declared: Mapping[str, ToolSettings]) -> AsyncIterator[dict[
 
 
 async def _made(name: str, settings: ToolSettings, stack: AsyncExitStack) -> BoundedTools:
-    tools = PythonTools(name, settings)
+    tools = _of_kind(name, settings)
     # Before it starts, which may be cancelled.
     stack.push_async_callback(tools.close)
     await tools.start()
     return BoundedTools(name, settings, tools.connect)
+
+
+def _of_kind(name: str, settings: ToolSettings) -> _Server:
+    """Heavy libraries are imported for what is declared only."""
+    if settings.kind == "http":
+        from rollstream.tools.http import HttpTools
+
+        return HttpTools(settings)
+    return PythonTools(name, settings)
