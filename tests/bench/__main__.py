@@ -17,6 +17,7 @@ _BENCHES = {
     "feedback": "Whether a policy learns from what callers say of its answers, and from nothing else.",
     "serve": "Answers to clients that are recorded against answers that are not.",
     "serve-reserve": "Clients of an engine that trains against clients that have it for themselves.",
+    "agents": "CPU of an agent's turn beyond the model call itself.",
     "reload": "How long a weight update stops the tokens, under load.",
 }
 

@@ -37,7 +37,7 @@ ROOMS: Final = {
     "schemas": 2_600,  # feedback, whose answer a rollout is, and progress of turns
     "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward
     "trainer": 9_950,  # credit by turns; the training library, 6,400 of them without Kafka
-    "tests/bench": 4_000,  # serving
+    "tests/bench": 4_200,  # serving, agents
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
     "tests": 63_500,  # those of the training library, the gradients of TRL, and of what is served
