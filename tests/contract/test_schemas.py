@@ -69,6 +69,7 @@ EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
     "progress": (PRODUCERS, a_progress()),
     "generated": (ROLLOUTS, a_generated(turns=(a_turn(spans=((3, 0, 2), (4, 2, 6))),))),
     "generated_text": (ROLLOUTS, a_generated(turns=(a_text_turn(),), generator=a_generator(tokenizer_sha256=""))),
+    "generated_named": (ROLLOUTS, a_generated(generator=a_generator(renderer="renderers 0.1.12 qwen3"))),
     "generated_tools": (
         ROLLOUTS,
         a_generated(

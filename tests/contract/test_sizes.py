@@ -20,7 +20,7 @@ ROOMS: Final = {
     "services/rollstream/bus": 3_050,  # notes of commits that others wrote
     "services/rollstream/cli": 2_650,  # `train`, `evaluate` that follows, and NeMo Gym's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
-    "services/rollstream/engines": 4_550,  # lent places; conversations that go on from sampled tokens, by families
+    "services/rollstream/engines": 4_600,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
     "services/rollstream/gym": 2_000,  # rows, output and metrics of NeMo Gym
@@ -40,7 +40,7 @@ ROOMS: Final = {
     "tests/bench": 4_200,  # serving, agents
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
-    "tests": 63_500,  # those of the training library, the gradients of TRL, and of what is served
+    "tests": 64_200,  # those of the training library, the gradients of TRL, and of what is served
 }
 """Lines of Python that each folder may have."""
 

@@ -197,6 +197,9 @@ class GeneratorIdentity(Record):
     host: Name = Field(default="", description="Host name")
     tokenizer_sha256: Name = Field(default="", description="Of the tokenizer's files")
     chat_template_sha256: Name = Field(default="", description="Of the chat template's text")
+    renderer: Name = Field(
+        default="", description="What renders conversations instead, e.g. renderers 0.1.12 qwen3; empty: the template"
+    )
 
 
 class Served(Record):

@@ -160,6 +160,7 @@ def identity_of(engine: Engine, generator_id: str) -> GeneratorIdentity:
         host=socket.gethostname(),
         tokenizer_sha256=engine.tokenizer_sha256,
         chat_template_sha256=engine.chat_template_sha256,
+        renderer=engine.renderer,
     )
 
 

@@ -105,6 +105,11 @@ class Engine(Protocol):
         ...
 
     @property
+    def renderer(self) -> str:
+        """What renders conversations instead of the chat template, with its version; empty if nothing does."""
+        ...
+
+    @property
     def in_flight(self) -> int:
         """How many requests have started and not ended."""
         ...

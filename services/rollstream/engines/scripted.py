@@ -37,6 +37,7 @@ class ScriptedEngine:
     """Answers by a rule. The answer depends only on the seed, the prompt and the version when the request starts."""
 
     name = "scripted"
+    renderer = ""
     version = "1"
 
     def __init__(self, settings: EngineSettings) -> None:

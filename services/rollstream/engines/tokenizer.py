@@ -7,6 +7,7 @@ writes does.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
@@ -69,6 +70,7 @@ class ChatTokenizer:
         self.sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
         self._renderer = NamedRenderer(renderer, self._tokenizer, self._encoder) if renderer else None
+        self.renderer = f"renderers {version('renderers')} {renderer}" if renderer else ""
         if not renderer:
             self._refuse_other_ids(model_path)
 

@@ -51,6 +51,7 @@ class TransformersEngine:
         self.max_model_len = settings.max_model_len or longest_sequence(settings.model_path)
         self.tokenizer_sha256 = self._tokenizer.sha256
         self.chat_template_sha256 = self._tokenizer.chat_template_sha256
+        self.renderer = self._tokenizer.renderer
 
     @property
     def in_flight(self) -> int:

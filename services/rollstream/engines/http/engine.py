@@ -56,6 +56,7 @@ class OpenAiHttpEngine:
         self.max_model_len = settings.max_model_len or MAX_SAMPLE_TOKENS
         self.tokenizer_sha256 = "" if self._tokenizer is None else self._tokenizer.sha256
         self.chat_template_sha256 = "" if self._tokenizer is None else self._tokenizer.chat_template_sha256
+        self.renderer = "" if self._tokenizer is None else self._tokenizer.renderer
         self.in_flight = 0
         if http.api_key is not None:
             SECRETS.add([http.api_key.get_secret_value()])

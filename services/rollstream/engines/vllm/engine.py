@@ -79,6 +79,7 @@ class VllmEngine:
         self.max_model_len = settings.max_model_len or longest_sequence(settings.model_path)
         self.tokenizer_sha256 = self._tokenizer.sha256
         self.chat_template_sha256 = self._tokenizer.chat_template_sha256
+        self.renderer = self._tokenizer.renderer
         self.in_flight = 0
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:

@@ -29,6 +29,7 @@ class MockWordCounter:
     max_model_len = 2**20
     tokenizer_sha256 = ""
     chat_template_sha256 = ""
+    renderer = ""
     in_flight = 0
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32] | None:
