@@ -23,7 +23,7 @@ ROOMS: Final = {
     "services/rollstream/engines": 4_600,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
-    "services/rollstream/gym": 2_000,  # rows, output and metrics of NeMo Gym
+    "services/rollstream/gym": 2_250,  # rows, output and metrics of NeMo Gym
     "services/rollstream/history": 2_450,
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
     "services/rollstream/local": 3_000,

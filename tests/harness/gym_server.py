@@ -54,7 +54,9 @@ class GymServer:
     seconds: float = 0.0
     waits_for: int = 0
     """Answer nothing until so many rows are in flight."""
+    reverify_mode: str = "stateless"
     asked: list[bytes] = field(default_factory=list)
+    verified: list[Row] = field(default_factory=list)
     cookies: list[str] = field(default_factory=list)
     in_flight: int = 0
     most_in_flight: int = 0
@@ -74,6 +76,8 @@ class GymServer:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/run", self._run)
         app.router.add_get("/global_config_dict_yaml", self._config)
+        app.router.add_post("/verify", self._verify)
+        app.router.add_get("/reverify_mode", self._mode)
         return app
 
     async def _run(self, request: web.Request) -> web.StreamResponse:
@@ -96,11 +100,20 @@ class GymServer:
         headers = {"Set-Cookie": f"session={len(self.asked)}"}
         return web.Response(body=body, content_type="application/json", headers=headers)
 
+    async def _verify(self, request: web.Request) -> web.Response:
+        """Another grading than the agent's: what was right is wrong now."""
+        row = await request.json()
+        self.verified.append(row)
+        says = row["response"]["output"][-1]["content"][0]["text"]
+        return web.json_response({**row, "reward": float(says != row["expected_answer"])})
+
+    async def _mode(self, request: web.Request) -> web.Response:
+        return web.json_response(self.reverify_mode)
+
     async def _config(self, request: web.Request) -> web.Response:
-        agent = (
-            f"{AGENT}:\n  responses_api_agents:\n    simple_agent:\n      host: 127.0.0.1\n      port: {self.port}\n"
-        )
-        return web.json_response(agent + "model:\n  responses_api_models: {}\n")
+        place = f"{{host: 127.0.0.1, port: {self.port}}}"
+        agent = f"{AGENT}: {{responses_api_agents: {{simple_agent: {place}}}}}\n"
+        return web.json_response(f"{agent}counter: {{resources_servers: {{counter: {place}}}}}\n")
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def test_repeats_may_be_given_for_each_agent(tmp_path: Path) -> None:
 def test_an_agent_that_the_head_server_does_not_know_is_named(tmp_path: Path) -> None:
     with gym_server() as server, pytest.raises(ConfigurationError) as why:
         GymRun(tmp_path, server, [a_gym_row()]).run("++agent_name=nobody")
-    assert f"runs no agent 'nobody'; it runs {AGENT}" in str(why.value)
+    assert f"runs no responses_api_agents 'nobody'; it runs {AGENT}" in str(why.value)
 
 
 def test_a_server_that_is_not_there_ends_the_command_with_its_address(tmp_path: Path) -> None:

@@ -101,3 +101,14 @@ def export_dpo(words: tuple[str, ...]) -> None:
     from rollstream.gym.options import PairOptions, from_words
 
     run(from_words(PairOptions, words), say)
+
+
+@command.command("reverify")
+@_of_words
+def reverify(words: tuple[str, ...]) -> None:
+    """Give stored rollouts new rewards, without a model: +rollouts_jsonl_fpath, +resources_server_name, +force."""
+    from rollstream.cli.collecting import stop_on_signals
+    from rollstream.gym.options import ReverifyOptions, from_words
+    from rollstream.gym.reverify import reverify as run
+
+    raise SystemExit(run(from_words(ReverifyOptions, words), stop_on_signals(), say))

@@ -9,32 +9,33 @@ from rollstream.schemas.errors import ConfigurationError
 
 CONFIG_ROUTE: Final = "/global_config_dict_yaml"
 """Gives the merged configuration of all servers: YAML, within a JSON text."""
-_AGENTS: Final = "responses_api_agents"
+AGENTS: Final = "responses_api_agents"
+RESOURCES: Final = "resources_servers"
 _SHOWN: Final = 20
 
 
 class Addresses(Protocol):
-    """Addresses of agents by their names."""
+    """Addresses of servers by their names."""
 
-    def of(self, agent: str) -> str:
-        """Such as http://127.0.0.1:9000. Raises `ConfigurationError` for an agent that is not known."""
+    def of(self, name: str) -> str:
+        """Such as http://127.0.0.1:9000. Raises `ConfigurationError` for a server that is not known."""
 
 
 class OneAddress:
-    """One server for every agent."""
+    """One server for every name."""
 
     def __init__(self, address: str) -> None:
         self._address = address
 
-    def of(self, agent: str) -> str:
+    def of(self, name: str) -> str:
         return self._address
 
 
 class HeadAddresses:
     """What a head server says."""
 
-    def __init__(self, head: HeadServer, reply: Reply) -> None:
-        """Raises `ConfigurationError` if it is no configuration."""
+    def __init__(self, head: HeadServer, kind: str, reply: Reply) -> None:
+        """Those of `kind`. Raises `ConfigurationError` if it is no configuration."""
         from yaml import YAMLError, safe_load
 
         self._head = f"http://{head.host}:{head.port}"
@@ -46,19 +47,20 @@ class HeadAddresses:
         if not isinstance(found, dict):
             raise ConfigurationError(
                 f"{self._head}{CONFIG_ROUTE} gave no configuration (status {reply.status}: {reply.message[:200]}): "
-                "start ng_run, or name the agent's server with +agent_url=http://HOST:PORT"
+                "start ng_run, or name the server itself with +agent_url (+resources_server_url) =http://HOST:PORT"
             )
-        self._agents = {str(name): one for name, one in found.items() if isinstance(one, dict) and _AGENTS in one}
+        self._kind = kind
+        self._servers = {str(name): one[kind] for name, one in found.items() if isinstance(one, dict) and kind in one}
 
-    def of(self, agent: str) -> str:
-        """From the agent's `host` and `port` in the configuration."""
-        if agent not in self._agents:
-            known = ", ".join(sorted(self._agents)[:_SHOWN]) or "none"
-            raise ConfigurationError(f"{self._head} runs no agent {agent!r}; it runs {known}: correct +agent_name")
-        place = _place(self._agents[agent][_AGENTS])
+    def of(self, name: str) -> str:
+        """From the server's `host` and `port` in the configuration."""
+        if name not in self._servers:
+            known = ", ".join(sorted(self._servers)[:_SHOWN]) or "none"
+            raise ConfigurationError(f"{self._head} runs no {self._kind} {name!r}; it runs {known}: correct the name")
+        place = _place(self._servers[name])
         host, port = place.get("host"), place.get("port")
         if not isinstance(host, str) or type(port) is not int or not 0 < port < 2**16:
-            raise ConfigurationError(f"{self._head} gives no host and port of agent {agent!r}, but {host!r}, {port!r}")
+            raise ConfigurationError(f"{self._head} gives no host and port of {name!r}, but {host!r}, {port!r}")
         return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}"
 
 

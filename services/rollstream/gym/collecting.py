@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rollstream.gym.agent_servers import AgentServerAsker
+from rollstream.gym.agent_servers import GymServerAsker, Target
 from rollstream.gym.aggregate import metrics_path, table_beside, write_metrics
 from rollstream.gym.figures import advice, figures_of
 from rollstream.gym.names import MATERIALIZED, beside
@@ -25,7 +25,7 @@ from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import Sampling
 
 _PARALLEL: Final = 64
-_TYPED: Final = {
+TYPED: Final = {
     "--overwrite": "+resume_from_cache=false",
     "--max-attempts": "+max_attempts",
     "--retry-failed": "+retry_failed=true",
@@ -42,7 +42,7 @@ def collect_rollouts(options: GymCollectOptions, stop: Stop, say: Say) -> int:
         raise ConfigurationError(f"output_jsonl_fpath {output} is the input itself: name another one")
     settings = _settings(options)
     tasks = GymTasks(open_rows(options.input_jsonl_fpath), _expansion(options), beside(output, MATERIALIZED))
-    report = collect(settings, tasks, AgentServerAsker(options), stop, rollout_row)
+    report = collect(settings, tasks, GymServerAsker(_target(options)), stop, rollout_row)
     for line in report.lines():
         say(line)
     if report.summary is not None or report.was_complete:
@@ -79,7 +79,16 @@ def _settings(options: GymCollectOptions) -> CollectSettings:
         fail_over=options.fail_over,
         overwrite=not options.resume_from_cache,
         beside=output.stem,
-        typed_as=_TYPED,
+        typed_as=TYPED,
+    )
+
+
+def _target(options: GymCollectOptions) -> Target:
+    return Target(
+        head=options.head_server,
+        url=options.agent_url,
+        call_seconds=options.rollout_seconds,
+        start_seconds=options.start_seconds,
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rollstream.gym.names import PARAMS
 from rollstream.gym.options import FilterOptions, PairOptions
 from rollstream.gym.score_table import key_of
-from rollstream.gym.transcript import messages_of, prompt_messages, usage_of
+from rollstream.gym.transcript import has_output, messages_of, prompt_messages, usage_of
 from rollstream.process.database import Database
 from rollstream.process.terminal import Say
 from rollstream.rows.open import open_rows
@@ -83,7 +83,7 @@ def _pairs(ranked: list[tuple[float, str]], least: float) -> Iterator[Row]:
 def _keep(rows: RowSource, database: Database) -> None:
     """What the pairs need of rollouts with a reward, on disk."""
     for row in rows:
-        if isinstance(row, ReadRow) and _has(row.fields, None):
+        if isinstance(row, ReadRow) and has_output(row.fields) and _has(row.fields, None):
             agent, task, rollout = key_of(row)
             fields = json.dumps({PARAMS: row.fields.get(PARAMS), "response": row.fields["response"]})
             database.run(
@@ -114,12 +114,7 @@ class _Totals:
 def _rollouts(rows: RowSource) -> Iterator[Row]:
     """The rows of a file of rollouts. Raises `ConfigurationError` for one that is none."""
     for row in rows:
-        response = row.fields.get("response") if isinstance(row, ReadRow) else None
-        if (
-            not isinstance(row, ReadRow)
-            or not isinstance(response, dict)
-            or not isinstance(response.get("output"), list)
-        ):
+        if not isinstance(row, ReadRow) or not has_output(row.fields):
             raise ConfigurationError(f"{row.where}: no response.output: is it a file of ng_collect_rollouts?")
         yield row.fields
 

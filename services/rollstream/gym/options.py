@@ -79,6 +79,23 @@ class AggregateOptions(CommandOptions):
     output_jsonl_fpath: Path = Field(description="All their rollouts in one file, and its metrics beside it.")
 
 
+class ReverifyOptions(CommandOptions):
+    """Options of `rollstream gym reverify`."""
+
+    rollouts_jsonl_fpath: Path = Field(description="Rollouts that ng_collect_rollouts wrote.")
+    output_jsonl_fpath: Path = Field(description="The same with new rewards; with force its name gets unsafe_.")
+    resources_server_name: str = Field(default="", max_length=200, description="The server that verifies.")
+    resources_server_url: str | None = Field(
+        default=None, max_length=2000, description="Its address; default: the head server knows it."
+    )
+    head_server: HeadServer = Field(default_factory=HeadServer, description="Where the address is asked for.")
+    force: bool = Field(default=False, description="Ask a server that does not say that it verifies without a session.")
+    judge_failed_only: bool = Field(default=False, description="Ask for rollouts without a reward alone.")
+    num_samples_in_parallel: int = Field(default=64, ge=1, le=MAX_CONCURRENCY, description="Most in flight.")
+    verify_seconds: float = Field(default=600.0, gt=0, le=7 * 86400, description="Seconds of one verdict.")
+    start_seconds: float = Field(default=30.0, gt=0, le=3600, description="Seconds to wait for a server that starts.")
+
+
 class ConvertOptions(CommandOptions):
     """Options of `rollstream gym convert`."""
 

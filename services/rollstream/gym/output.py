@@ -45,4 +45,6 @@ def _metadata(row: Mapping[str, Any], messages: list[dict[str, Any]], ended: End
         "seconds": ended.seconds,
         "gaps": gaps,
     }
-    return {**found, **own}
+    # Rollouts that are verified again have ours of the time before.
+    theirs = {name: value for name, value in own.items() if name not in found} if found.keys() <= own.keys() else own
+    return {**found, **theirs}

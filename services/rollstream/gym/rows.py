@@ -15,6 +15,8 @@ from typing import Any, Final
 from rollstream.gym.names import AGENT, PARAMS, ROLLOUT, TASK
 from rollstream.gym.options import DEFAULT
 from rollstream.gym.prompts import PromptTemplate
+from rollstream.gym.score_table import key_of
+from rollstream.gym.transcript import has_output
 from rollstream.offline.tasks import CollectTask
 from rollstream.process.database import Database
 from rollstream.rows.jsonl import JsonlRows
@@ -106,6 +108,34 @@ def _key(row: Row) -> bytes:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "replace")).digest()
 
 
+class StoredRollouts:
+    """Rollouts that were collected, as tasks of one sample each."""
+
+    def __init__(self, rows: RowSource) -> None:
+        self._rows = rows
+        self.name = rows.name
+
+    @property
+    def num_rows(self) -> int | None:
+        return self._rows.num_rows
+
+    def identity(self) -> str:
+        return self._rows.identity()
+
+    def __iter__(self) -> Iterator[CollectTask | BadRow]:
+        """Raises `ConfigurationError` for a row that is no rollout."""
+        for row in self._rows:
+            if isinstance(row, ReadRow):
+                key_of(row)
+                if not isinstance(row.fields.get(PARAMS), dict) or not has_output(row.fields):
+                    raise ConfigurationError(f"{row.where}: no {PARAMS} and response.output: is it a rollout?")
+            yield row if isinstance(row, BadRow) else _task(row)
+
+    def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
+        """All: a file is read from its start."""
+        return iter(self)
+
+
 class GymTasks:
     """The rollouts' rows as tasks of one sample each, read from `path`, where they are written when first needed."""
 
@@ -149,7 +179,7 @@ def _task(row: ReadRow) -> CollectTask:
     return CollectTask(
         number=row.number,
         where=where,
-        asked=row.fields[PARAMS]["input"],
+        asked=row.fields[PARAMS].get("input"),
         messages=(),
         fields=row.fields,
         stamps={name: row.fields[name] for name in (TASK, ROLLOUT, AGENT)},

@@ -11,6 +11,12 @@ Item = Mapping[str, Any]
 _ARRAYS: Final = ("generation_token_ids", "generation_log_probs")
 
 
+def has_output(row: Item) -> bool:
+    """Whether a row has a response with a list of items."""
+    response = row.get("response")
+    return isinstance(response, dict) and isinstance(response.get("output"), list)
+
+
 def messages_of(items: Iterable[Any]) -> list[dict[str, Any]]:
     """Chat messages, in order. Calls that follow one another are one message; reasoning goes to the next one."""
     messages: list[dict[str, Any]] = []
