@@ -40,7 +40,7 @@ ROOMS: Final = {
     "tests/bench": 4_200,  # serving, agents
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
-    "tests": 64_200,  # those of the training library, the gradients of TRL, and of what is served
+    "tests": 64_500,  # those of the training library, the gradients of TRL, of what is served, of NeMo Gym
 }
 """Lines of Python that each folder may have."""
 
