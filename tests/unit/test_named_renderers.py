@@ -9,15 +9,23 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 from pydantic import ValidationError
+from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rollstream.agents.load import Agents
+from rollstream.agents.samples import SampleBounds, SampleRunner, identity_of
 from rollstream.agents.session import Session, _Asked
 from rollstream.engines.named_renderer import _Signs
 from rollstream.engines.protocol import Parsed
 from rollstream.engines.settings import EngineSettings, RendererName
 from rollstream.engines.tokenizer import ChatTokenizer
+from rollstream.engines.transformers_engine import TransformersEngine
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import ConfigurationError
-from rollstream.schemas.prompt import Message, ToolCall
+from rollstream.schemas.prompt import AgentChoice, Message, Sampling, ToolCall
+from rollstream.schemas.rollout import RolloutGenerated
+from tests.harness.builders import a_prompt
 from tests.harness.families import FAMILIES, TEMPLATE, Family, family_tokenizer
 from tests.harness.fuzzed_conversations import converse, num_broken
 
@@ -135,7 +143,11 @@ def test_the_answer_of_a_tool_follows_the_thoughts_that_called_it(qwen: ChatToke
     assert [*prompt, *sampled, *added] == whole.tolist()
 
 
-@pytest.mark.parametrize("arguments", ['{"a": 2', "4", "[" * 5_000], ids=["cut", "a number", "nested"])
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"a": 2', "4", "[1, 2]", "[" * 5_000],
+    ids=["cut", "a number", "a list", "nested"],
+)
 def test_a_call_that_can_t_be_read_is_no_call_of_a_tool(qwen: ChatTokenizer, arguments: str) -> None:
     calling = Message(
         role="assistant", content="", tool_calls=(ToolCall(call_id="1", name="add", arguments=arguments),)
@@ -144,6 +156,59 @@ def test_a_call_that_can_t_be_read_is_no_call_of_a_tool(qwen: ChatTokenizer, arg
     for call in parsed.tool_calls:
         assert not (call.name and is_object(call.arguments))
     assert parsed.tool_calls or arguments[:9] in parsed.text
+
+
+def test_half_a_character_in_a_call_is_one_that_a_record_can_hold(qwen: ChatTokenizer) -> None:
+    begin, end = qwen._tokenizer.convert_tokens_to_ids(["<tool_call>", "</tool_call>"])
+    said = qwen.tokenize_text('{"name": "add", "arguments": {"a": "\\ud800"}}').tolist()
+    parsed = qwen.parse(qwen.tokenize((ASKED,), (TOOL,)), np.array([begin, *said, end], dtype=np.int32), (TOOL,))
+    assert parsed is not None
+    assert [call.arguments.encode() for call in parsed.tool_calls] == [b'{"a": "?"}']
+
+
+class AnsweringTool:
+    """An agent that answers its first turn as a tool."""
+
+    max_turns = 2
+
+    async def run(self, session: Session) -> None:
+        await session.generate()
+        await session.generate((ANSWERED,))
+
+
+def test_an_engine_goes_on_by_the_named_rules_and_its_records_say_so(tmp_path: Path) -> None:
+    write_model(tmp_path)
+
+    async def run() -> RolloutGenerated:
+        engine = TransformersEngine(EngineSettings(kind="transformers", model_path=tmp_path, renderer="qwen3"))
+        await engine.start(1)
+        try:
+            agents = Agents({"answering": Declaration(path=f"{__name__}.AnsweringTool")})
+            bounds = SampleBounds(deadline_seconds=60.0, max_tries=1)
+            runner = SampleRunner(engine, identity=identity_of(engine, "generator-1"), bounds=bounds, agents=agents)
+            return await runner.run(prompt, 0)
+        finally:
+            await engine.close()
+
+    prompt = a_prompt(
+        messages=(ASKED,), tools=(TOOL,), agent=AgentChoice(name="answering"), sampling=Sampling(max_tokens=2, seed=1)
+    )
+    sample = asyncio.run(run())
+    first, second = sample.turns
+    assert sample.generator.renderer == "renderers 0.1.12 qwen3"
+    assert (second.prefix_turn, second.prefix_tokens) == (0, len(first.prompt_token_ids) + len(first.token_ids))
+    assert "<tool_response>" in ChatTokenizer(tmp_path, "qwen3").detokenize(second.prompt_token_ids)
+
+
+def write_model(directory: Path) -> None:
+    """A model of random weights, with Qwen3's control tokens."""
+    tokenizer = family_tokenizer(directory, FAMILIES[0])._tokenizer
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "head_dim": 8, "max_position_embeddings": 1024}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads))
+    model.save_pretrained(directory)
 
 
 def test_the_text_of_control_tokens_stays_readable(qwen: ChatTokenizer) -> None:

@@ -38,14 +38,12 @@ class _Signs:
 
     def __init__(self, controls: Sequence[str]) -> None:
         """Raises `ValueError` for a control token without signs, and if there are too many signs."""
-        signs = sorted({sign for control in controls for sign in control if _is_sign(sign)})
         plain = [control for control in controls if not any(map(_is_sign, control))]
-        if plain or len(signs) > _NUM_STAND_INS:
-            raise ValueError(
-                f"control tokens without any sign, such as {plain[0]!r}, can't be told from text"
-                if plain
-                else f"its control tokens have {len(signs)} different signs, at most {_NUM_STAND_INS} can be told apart"
-            )
+        if plain:
+            raise ValueError(f"control tokens without any sign, such as {plain[0]!r}, can't be told from text")
+        signs = sorted({sign for control in controls for sign in control if _is_sign(sign)})
+        if len(signs) > _NUM_STAND_INS:
+            raise ValueError(f"its control tokens have {len(signs)} different signs, more than {_NUM_STAND_INS}")
         places = range(_FIRST_STAND_IN, _FIRST_STAND_IN + len(signs))
         self._away = {**_HALVES, **{ord(sign): chr(place) for sign, place in zip(signs, places, strict=True)}}
         self._back = {place: sign for sign, place in zip(signs, places, strict=True)}
@@ -158,8 +156,8 @@ class NamedRenderer:
 
 
 def _tool_call(call: Any, call_id: str) -> ToolCall:
-    """A call as the model wrote it. One that can't be read has no name, or arguments that are no JSON."""
-    arguments = call.arguments
-    if isinstance(arguments, Mapping):
+    """A call as the model wrote it. One that can't be read has no name, or arguments that are no object."""
+    arguments = call.raw if call.arguments is None else call.arguments
+    if not isinstance(arguments, str):
         arguments = json.dumps(arguments, ensure_ascii=False)
-    return ToolCall(call_id=call.id or call_id, name=call.name or "", arguments=arguments or call.raw)
+    return ToolCall(call_id=call.id or call_id, name=call.name or "", arguments=arguments)
