@@ -361,3 +361,14 @@ def test_a_template_with_anything_but_names_is_refused(tmp_path: Path, text: str
     template.write_text(text)
     with gym_server() as server, pytest.raises(ConfigurationError, match=r"prompt\.yaml"):
         GymRun(tmp_path, server, [{"a": 1}]).run(f"+prompt_config={template}")
+
+
+def test_given_task_indices_are_kept_and_must_be_given_to_all_rows(tmp_path: Path) -> None:
+    with gym_server() as server:
+        run = GymRun(tmp_path, server, [a_gym_row(0, _ng_task_index=7), a_gym_row(1, _ng_task_index=3)])
+        assert run.run() == 0
+        assert indices(run.rollouts) == [(7, 0), (3, 0)]
+        for other in (None, -1, True, "3"):
+            written(run.input, [a_gym_row(0, _ng_task_index=7), a_gym_row(1, _ng_task_index=other)])
+            with pytest.raises(ConfigurationError, match="_ng_task_index"):
+                run.run("+resume_from_cache=false")

@@ -40,8 +40,9 @@ def collect_rollouts(options: GymCollectOptions, stop: Stop, say: Say) -> int:
         raise ConfigurationError(f"output_jsonl_fpath {output}: its name must end in .jsonl")
     if output.exists() and options.input_jsonl_fpath.exists() and output.samefile(options.input_jsonl_fpath):
         raise ConfigurationError(f"output_jsonl_fpath {output} is the input itself: name another one")
-    settings = _settings(options)
-    tasks = GymTasks(open_rows(options.input_jsonl_fpath), _expansion(options), beside(output, MATERIALIZED))
+    template = None if options.prompt_config is None else PromptTemplate.read(options.prompt_config)
+    settings, expansion = _settings(options, template), _expansion(options, template)
+    tasks = GymTasks(open_rows(options.input_jsonl_fpath), expansion, beside(output, MATERIALIZED))
     report = collect(settings, tasks, GymServerAsker(_target(options)), stop, rollout_row)
     for line in report.lines():
         say(line)
@@ -65,13 +66,13 @@ def _show(options: GymCollectOptions, report: CollectReport, say: Say) -> None:
         table.close()
 
 
-def _settings(options: GymCollectOptions) -> CollectSettings:
+def _settings(options: GymCollectOptions, template: PromptTemplate | None) -> CollectSettings:
     output = options.output_jsonl_fpath
     return CollectSettings(
         output=output,
         kind="jsonl",
         sampling=Sampling(),
-        described=_described(options),
+        described=_described(options, template),
         num_samples=1,
         concurrency=options.num_samples_in_parallel or _PARALLEL,
         max_attempts=options.max_attempts,
@@ -92,21 +93,20 @@ def _target(options: GymCollectOptions) -> Target:
     )
 
 
-def _described(options: GymCollectOptions) -> Mapping[str, Any]:
+def _described(options: GymCollectOptions, template: PromptTemplate | None) -> Mapping[str, Any]:
     """What a resume must have in common with the beginning; where servers listen may change."""
-    template = None if options.prompt_config is None else dict(PromptTemplate.read(options.prompt_config).texts)
     return {
         "agent_name": options.agent_name,
         "limit": options.limit,
         "num_repeats": options.num_repeats,
         "num_repeats_add_seed": options.num_repeats_add_seed,
         "responses_create_params": options.responses_create_params,
-        "prompt_config": template,
+        "prompt_config": None if template is None else dict(template.texts),
         "success_threshold": options.success_threshold,
     }
 
 
-def _expansion(options: GymCollectOptions) -> Expansion:
+def _expansion(options: GymCollectOptions, template: PromptTemplate | None) -> Expansion:
     repeats = options.num_repeats
     return Expansion(
         agent_name=options.agent_name,
@@ -114,5 +114,5 @@ def _expansion(options: GymCollectOptions) -> Expansion:
         repeats=repeats if isinstance(repeats, Mapping) else {DEFAULT: repeats or 1},
         adds_seed=options.num_repeats_add_seed,
         params=options.responses_create_params,
-        template=None if options.prompt_config is None else PromptTemplate.read(options.prompt_config),
+        template=template,
     )

@@ -150,19 +150,11 @@ def _numbers(database: Database, name: str) -> dict[str, float]:
     statistics, query = RewardStatistics(), "SELECT value FROM numbers WHERE name = ? ORDER BY value"
     for (value,) in database.read(query, name):
         statistics.add(value)
-    num = statistics.num
-    spread = statistics.std * (num / (num - 1)) ** 0.5 if num > 1 else 0.0
-    found = (
-        (
-            statistics.mean,
-            statistics.lowest,
-            statistics.highest,
-            middle((value for (value,) in database.read(query, name)), num),
-            spread,
-        )
-        if num
-        else (0.0,) * 5
-    )
+    num, found = statistics.num, (0.0,) * 5
+    if num:
+        middle_value = middle((value for (value,) in database.read(query, name)), num)
+        spread = statistics.std * (num / (num - 1)) ** 0.5 if num > 1 else 0.0
+        found = (statistics.mean, statistics.lowest, statistics.highest, middle_value, spread)
     names = ("Average", "Min", "Max", "Median", "Standard deviation")
     return {"Total # non-null values": num, **dict(zip(names, map(_rounded, found), strict=True))}
 

@@ -28,10 +28,37 @@ Row = dict[str, Any]
 
 _IDS: Final = ("task_id", "problem_id", "instance_id")
 _TABLES: Final = """
-CREATE TABLE tasks (key BLOB PRIMARY KEY, task INTEGER, rollouts INTEGER, is_given INTEGER) WITHOUT ROWID;
+CREATE TABLE tasks (key BLOB PRIMARY KEY, task INTEGER, rollouts INTEGER) WITHOUT ROWID;
 """
 _SHOWN_ROWS: Final = 10
 _LARGEST_INDEX: Final = 2**53
+
+
+class _Places:
+    """The index of each row's task, and how many rollouts it has so far: rows that are the same are one task."""
+
+    def __init__(self, tasks: Database) -> None:
+        self._tasks = tasks
+        self._num_tasks = 0
+        self._is_given: bool | None = None
+
+    def of(self, row: Row, repeats: int) -> tuple[int, int]:
+        """Its task, and the first of its rollouts. Raises `ConfigurationError` for an index that is none."""
+        key = _key(row)
+        found = self._tasks.one("SELECT task, rollouts FROM tasks WHERE key = ?", key)
+        task, first = (self._new(row.get(TASK)), 0) if found is None else found
+        self._tasks.run("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?)", key, task, first + repeats)
+        return task, first
+
+    def _new(self, given: Any) -> int:
+        is_given = given is not None
+        if self._is_given is not None and is_given is not self._is_given:
+            raise ConfigurationError(f"some rows have {TASK} and others have not: give it to all of them, or to none")
+        if is_given and (type(given) is not int or not 0 <= given < _LARGEST_INDEX):
+            raise ConfigurationError(f"{TASK} {given!r} of a row is no whole number from 0 on: correct it")
+        self._is_given = is_given
+        self._num_tasks += 1
+        return int(given) if is_given else self._num_tasks - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +76,7 @@ class Expansion:
         """All rollouts' rows, in the order of the input. Raises `ConfigurationError` that names each bad row."""
         problems, num_bad = list[str](), 0
         with Database(None, _TABLES) as tasks:
+            places = _Places(tasks)
             for row in islice(source, self.limit):
                 try:
                     made = self._usable(row)
@@ -58,7 +86,7 @@ class Expansion:
                         problems.append(f"{row.where}: {error}")
                     continue
                 if not num_bad:
-                    yield from self._repeated(made, tasks)
+                    yield from self._repeated(made, places)
         if num_bad:
             more = f"; and {num_bad - _SHOWN_ROWS} more" if num_bad > _SHOWN_ROWS else ""
             raise ConfigurationError(f"{num_bad} rows of {source.name} can't be asked: {'; '.join(problems)}{more}")
@@ -77,29 +105,13 @@ class Expansion:
             raise UnusableRowError(f"no {AGENT} with a name: add it, or name one with +agent_name=NAME")
         return {**fields, PARAMS: {**params, **self.params}, AGENT: agent}
 
-    def _repeated(self, row: Row, tasks: Database) -> Iterator[Row]:
+    def _repeated(self, row: Row, places: _Places) -> Iterator[Row]:
         agent = row[AGENT]["name"]
         repeats = self.repeats.get(agent, self.repeats.get(DEFAULT, 1))
-        task, first = _place(row, repeats, tasks)
+        task, first = places.of(row, repeats)
         for rollout in range(first, first + repeats):
             params = {**row[PARAMS], "seed": rollout} if self.adds_seed else row[PARAMS]
             yield {**row, PARAMS: params, TASK: task, ROLLOUT: rollout}
-
-
-def _place(row: Row, repeats: int, tasks: Database) -> tuple[int, int]:
-    """The index of the row's task, and of its first rollout: rows that are the same are one task."""
-    key, given = _key(row), row.get(TASK)
-    found = tasks.one("SELECT task, rollouts FROM tasks WHERE key = ?", key)
-    if found is None:
-        if tasks.one("SELECT 1 FROM tasks WHERE is_given != ?", given is not None):
-            raise ConfigurationError(f"some rows have {TASK} and others have not: give it to all of them, or to none")
-        count = tasks.one("SELECT count(*) FROM tasks")
-        found = (given if given is not None or count is None else count[0], 0)
-    task, first = found
-    if type(task) is not int or not 0 <= task < _LARGEST_INDEX:
-        raise ConfigurationError(f"{TASK} {task!r} of a row is no whole number from 0 on: correct it, or leave it out")
-    tasks.run("INSERT OR REPLACE INTO tasks VALUES (?, ?, ?, ?)", key, task, first + repeats, given is not None)
-    return task, first
 
 
 def _key(row: Row) -> bytes:
