@@ -148,6 +148,14 @@ def _failures() -> Row:
             query(f"rate(rollstream_generator_engine_errors_total{{{_ONE}}}[$__rate_interval])", "{{instance}}"),
         ),
         lines(
+            "Turns begun anew",
+            "Turns of agents that do not go on from the tokens that were sampled, so that each begins a training "
+            "sample: `template` does not write the conversation so, `renderer` does not by the rules of the model's "
+            "family, `history`: the agent asked with another one. Name a renderer if `template` is frequent.",
+            "suffix: turns/s",
+            rates("rollstream_generator_turns_begun_anew_total", "reason", matchers=_ONE),
+        ),
+        lines(
             "Share of samples by status",
             "Over half an hour, of all generators of the run.",
             "percentunit",

@@ -42,6 +42,8 @@ class FuzzedEngine:
     chance: random.Random
     asked: list[NDArray[np.int32]] = field(default_factory=list)
     sampled: list[NDArray[np.int32]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """Why turns began anew."""
     max_model_len: int = _ROOM
 
     def __post_init__(self) -> None:
@@ -49,6 +51,10 @@ class FuzzedEngine:
         self.stops = [known.convert_tokens_to_ids(text) for text in self.family.stops]
         self.controls = [known.convert_tokens_to_ids(text) for text in self.family.controls]
         self._shapes = re.compile("|".join(sorted(map(re.escape, {*self.family.controls, *CONTROL}), reverse=True)))
+
+    @property
+    def renderer(self) -> str:
+        return self.tokenizer.renderer
 
     def tokenize(self, messages: Sequence[Message], tools: Sequence[str]) -> NDArray[np.int32]:
         found = self.tokenizer.tokenize(messages, tools)
@@ -179,7 +185,7 @@ async def converse(tokenizer: ChatTokenizer, family: Family, seed: int) -> tuple
     chance = random.Random(seed)
     engine = FuzzedEngine(tokenizer, family, chance)
     calls = ModelCalls(engine, name=str(seed), sample_index=0, max_tries=1, retried=lambda: None)  # type: ignore[arg-type]
-    session = Session(a_fuzzed_prompt(chance, family), calls)
+    session = Session(a_fuzzed_prompt(chance, family), calls, began_anew=engine.reasons.append)
     turn = await session.generate()
     for _ in range(chance.randrange(1, 5)):
         turn = await session.generate(next_messages(chance, family, turn.tool_calls))

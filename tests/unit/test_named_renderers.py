@@ -57,9 +57,10 @@ def fuzz(known: Known, seeds: Sequence[int]) -> tuple[int, int, int]:
         for seed in seeds:
             engine, session = await converse(*known, seed)
             later = session.turns[1:]
-            extended += sum(turn.prefix_turn is not None for turn in later)
-            anew += sum(turn.prefix_turn is None for turn in later)
+            went_on = sum(turn.prefix_turn is not None for turn in later)
+            extended, anew = extended + went_on, anew + len(later) - went_on
             broken += num_broken(engine, session)
+            assert engine.reasons == ["renderer" if known[1].name else "template"] * (len(later) - went_on)
         return extended, anew, broken
 
     return asyncio.run(run())

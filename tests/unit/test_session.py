@@ -55,7 +55,10 @@ class Told:
 
 
 def ended(
-    engine: ScriptedEngine, steps: Callable[[Session], object], prompt: PromptSubmitted | None = None
+    engine: ScriptedEngine,
+    steps: Callable[[Session], object],
+    prompt: PromptSubmitted | None = None,
+    began_anew: Callable[[str], None] = lambda _: None,
 ) -> RolloutGenerated:
     """The sample of an agent that takes these steps."""
     Told.steps = staticmethod(steps)
@@ -67,6 +70,7 @@ def ended(
             identity=a_generator(),
             bounds=SampleBounds(deadline_seconds=30.0, max_tries=2),
             agents=Agents({"told": Declaration(path=f"{__name__}.Told")}),
+            began_anew=began_anew,
         )
         return await runner.run(prompt or asked(), 0)
 
@@ -109,8 +113,10 @@ def test_a_turn_that_extends_nothing_begins_anew(tmp_path: Path) -> None:
         await session.generate()
         await session.generate((AGAIN,), extends=None, turn_type="check", turn_number=7, cycle_step=2)
 
-    second = ended(NotingEngine(tmp_path), steps).turns[1]
+    reasons: list[str] = []
+    second = ended(NotingEngine(tmp_path), steps, began_anew=reasons.append).turns[1]
     assert (second.prefix_turn, second.prefix_tokens) == (None, 0)
+    assert reasons == ["history"]
     assert (second.turn_type, second.turn_number, second.cycle_step) == ("check", 7, 2)
 
 

@@ -14,7 +14,7 @@ from datetime import datetime
 
 from rollstream.agents.load import Agents
 from rollstream.agents.model_calls import ModelCalls
-from rollstream.agents.session import Session
+from rollstream.agents.session import BeganAnew, Session
 from rollstream.agents.tool_sessions import keep_verdict, opened_tools
 from rollstream.engines.deadline import is_over, requests_end_at
 from rollstream.engines.protocol import Engine
@@ -54,7 +54,8 @@ class SampleBounds:
 class SampleRunner:
     """Runs prompts' agents, sample by sample. By default there are only the built-in agents.
 
-    `on_version`: for evaluation prompts that name a version. `retried` is told of each engine error.
+    `on_version`: for evaluation prompts that name a version. `retried` is told of each engine error, and
+    `began_anew` of each later turn that does not go on from sampled tokens, with the reason.
     """
 
     engine: Engine
@@ -65,6 +66,7 @@ class SampleRunner:
     tools: Mapping[str, ToolSet] = field(default_factory=dict)
     on_version: OnVersion | None = None
     retried: Callable[[], None] = lambda: None
+    began_anew: Callable[[BeganAnew], None] = lambda _: None
 
     async def run(self, prompt: PromptSubmitted, index: int, refused: Failure | None = None) -> RolloutGenerated:
         """Sample `index` of the prompt; with `refused` it fails at once, and says so."""
@@ -87,7 +89,7 @@ class SampleRunner:
             max_tries=self.bounds.max_tries,
             retried=self.retried,
         )
-        return Session(prompt, calls)
+        return Session(prompt, calls, began_anew=self.began_anew)
 
     async def _outcome(self, session: Session) -> tuple[Status, Failure | None]:
         late = f"not done within {self.bounds.deadline_seconds} s"

@@ -7,9 +7,9 @@ begins anew with the whole conversation, as a training sample of its own: nothin
 import asyncio
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling, ToolCa
 from rollstream.schemas.rollout import FinishReason, ToolAnswer, Turn
 from rollstream.tools.protocol import ToolSession
 
+BeganAnew = Literal["history", "renderer", "template"]
+"""Why: the agent wrote another history, or what renders does not write the conversation so that it goes on."""
 LAST: Final = -1
 """Extend the last turn; of the first turn: begin."""
 _CUT_MARK: Final = "\n[cut: the answer was longer]"
@@ -55,11 +57,15 @@ class _Asked:
 
 @dataclass(eq=False)
 class Session:
-    """Made by `agents/samples.py` for one attempt. `turns` are those that have ended, in their order."""
+    """Made by `agents/samples.py` for one attempt. `turns` are those that have ended, in their order.
+
+    `began_anew` is told why a later turn does not go on from sampled tokens.
+    """
 
     prompt: PromptSubmitted
     calls: ModelCalls
     tool_session: ToolSession | None = None
+    began_anew: Callable[[BeganAnew], None] = lambda _: None
     turns: list[Turn] = field(default_factory=list)
     observations: dict[str, str] = field(default_factory=dict)
     _asked: list[_Asked] = field(default_factory=list)
@@ -164,12 +170,16 @@ class Session:
     def _rendered(self, messages: Sequence[Message], extends: int | None) -> _Asked:
         follows = len(self.turns) - 1 if extends == LAST else extends
         if follows is None or follows < 0:
+            if self.turns:
+                self.began_anew("history")
             return _Asked(messages, None, _NOTHING, self._tokenized(messages))
         before = self.conversation(follows)
         prompt, sampled = self._asked[follows].tokens, self.turns[follows].token_ids
         added = self.engine.extend(prompt, sampled, before, messages, self.tools)
         if added is not None:
             return _Asked(messages, follows, np.concatenate([prompt, sampled]), added)
+        if len(sampled):  # else a server tokenizes, and nothing is known of it
+            self.began_anew("renderer" if self.engine.renderer else "template")
         return _Asked((*before, *messages), None, _NOTHING, self._tokenized((*before, *messages)))
 
     def _tokenized(self, messages: Sequence[Message]) -> NDArray[np.int32]:

@@ -51,6 +51,7 @@ class GeneratorHandler:
             tools=tools or {},
             on_version=current.on_version,
             retried=metrics.ENGINE_ERRORS.inc,
+            began_anew=lambda reason: metrics.BEGAN_ANEW.labels(reason=reason).inc(),
         )
 
     async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:

@@ -1,7 +1,10 @@
 """The Prometheus metrics of a generator."""
 
+from typing import get_args
+
 from prometheus_client import Counter, Gauge, Histogram
 
+from rollstream.agents.session import BeganAnew
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.weights import ApplyOutcome
 
@@ -10,6 +13,11 @@ FAILURES = Counter("rollstream_generator_failures_total", "Samples that did not 
 TOKENS = Counter("rollstream_generator_completion_tokens_total", "Tokens sampled")
 DEADLINE_CUTS = Counter("rollstream_generator_deadline_cuts_total", "Samples that ended as truncated at their deadline")
 ENGINE_ERRORS = Counter("rollstream_generator_engine_errors_total", "Model calls that the engine did not resolve")
+BEGAN_ANEW = Counter(
+    "rollstream_generator_turns_begun_anew_total",
+    "Turns that do not go on from sampled tokens and begin a training sample, by why",
+    ["reason"],
+)
 WEIGHT_VERSION = Gauge("rollstream_generator_weight_version", "Version that generates now")
 POLICY_LAG = Gauge("rollstream_generator_policy_lag_steps", "Optimizer steps behind the newest published version")
 MAX_POLICY_LAG = Gauge(
@@ -37,6 +45,8 @@ STALL = Histogram(
 # All that there can be, from the start on: Prometheus sees no increase where a series begins.
 for _status in (Status.COMPLETED, Status.FAILED, Status.UNRESOLVED):
     SAMPLES.labels(status=_status.value)
+for _reason in get_args(BeganAnew):
+    BEGAN_ANEW.labels(reason=_reason)
 for _outcome in (ApplyOutcome.APPLIED, ApplyOutcome.FAILED, ApplyOutcome.SKIPPED):
     LOADS.labels(outcome=_outcome.value)
 
