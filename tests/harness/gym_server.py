@@ -54,6 +54,8 @@ class GymServer:
     seconds: float = 0.0
     waits_for: int = 0
     """Answer nothing until so many rows are in flight."""
+    config: str = ""
+    """What the head server gives instead of the configuration."""
     reverify_mode: str = "stateless"
     asked: list[bytes] = field(default_factory=list)
     verified: list[Row] = field(default_factory=list)
@@ -113,6 +115,8 @@ class GymServer:
     async def _config(self, request: web.Request) -> web.Response:
         place = f"{{host: 127.0.0.1, port: {self.port}}}"
         agent = f"{AGENT}: {{responses_api_agents: {{simple_agent: {place}}}}}\n"
+        if self.config:
+            return web.json_response(self.config)
         return web.json_response(f"{agent}counter: {{resources_servers: {{counter: {place}}}}}\n")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from rollstream.rows.row import MAX_ROW_BYTES
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, TooManyFailuresError
 from tests.harness.gym_runs import GymRun, a_gym_row, indices, read, written
 from tests.harness.gym_server import AGENT, Row, a_response, graded, gym_server, text_item
@@ -199,6 +200,9 @@ def test_g14_a_500_is_one_row_of_the_failures_and_never_a_fourth_attempt(tmp_pat
         (lambda row: {**graded(row), "failure_kind": "tool_server_died"}, "failure_kind 'tool_server_died'"),
         (lambda row: web.Response(status=307, headers={"Location": "http://127.0.0.1:1/run"}), "/run answered 307"),
         (lambda row: b"[" * 10_000, "without `response.output`"),
+        (lambda row: b'{"response": [' + b"[]," * 2_000_000 + b"[]]}", "without `response.output`"),
+        (lambda row: b" " * (MAX_ROW_BYTES + 1), "the reply has more than"),
+        (lambda row: web.Response(body=b"x", headers={"Content-Encoding": "gzip"}), "compressed"),
         (
             lambda row: {"response": a_response("x", output=[MISMATCH]), "reward": 1.0},
             "2 generation_token_ids and 1 generation_log_probs",
@@ -372,3 +376,13 @@ def test_given_task_indices_are_kept_and_must_be_given_to_all_rows(tmp_path: Pat
             written(run.input, [a_gym_row(0, _ng_task_index=7), a_gym_row(1, _ng_task_index=other)])
             with pytest.raises(ConfigurationError, match="_ng_task_index"):
                 run.run("+resume_from_cache=false")
+
+
+@pytest.mark.parametrize(
+    "config",
+    ["[1", "- a", "!!python/object/apply:os.system ['true']", f"{AGENT}: {{responses_api_agents: {{a: {{host: 5}}}}}}"],
+)
+def test_a_head_server_that_gives_no_configuration_is_named_with_its_address(tmp_path: Path, config: str) -> None:
+    with gym_server(config=config) as server, pytest.raises(ConfigurationError, match=r"http://127\.0\.0\.1"):
+        GymRun(tmp_path, server, [a_gym_row()]).run()
+    assert server.asked == []
