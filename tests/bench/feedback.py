@@ -10,18 +10,19 @@ from typing import Any, Final, TypeVar
 import click
 
 from rollstream.local.demo.options import LEARNING_RATE, DemoOptions
-from rollstream.local.demo.prepare import learning_settings, warm_up
+from rollstream.local.demo.prepare import warm_up
 from rollstream.training.learning.settings import LearningSettings
 from tests.bench.pairs import count_option, say, scratch, tell
 
 T = TypeVar("T")
 
 GAIN: Final = 0.2
+_LEARNING: Final[dict[str, Any]] = {"loss": "dapo", "device": "cpu", "threads": 1}
 _ARMS: Final[dict[str, dict[str, Any]]] = {
     "ones": {},
     "learning_rate_0": {"learning_rate": 0.0},
     "groups_of_eight": {},
-    "no_baseline": {"advantages": "constant", "scale_advantages": "none"},
+    "no_baseline": {"advantages": "constant", "baseline": 0.0},
 }
 
 
@@ -36,18 +37,16 @@ def command(seeds: int, first_seed: int, steps: int, answers: int, learning_rate
 
     Callers ask the demo's task and judge 30 % of the answers, +1 or -1, one in ten wrongly. Target: a gain of 0.2 with
     groups of one under each seed. Beside it: learning rate 0, groups of eight with as many judged answers, and thumbs
-    as they are, without a baseline. The trainer learns by the demo's own settings; answers that were cut off train too.
-    The stages' own code runs in one process, without Kafka.
+    as they are, without a baseline. The stages' own code runs in one process, without Kafka.
     """
     # Before torch is imported: two OpenMP threads on a busy machine wait for each other at every token.
     os.environ["OMP_NUM_THREADS"] = "1"
     found: dict[str, list[Any]] = {name: [] for name in _ARMS}
     with scratch() as directory:
         for seed in range(first_seed, first_seed + seeds):
-            demo = DemoOptions(run_dir=directory / str(seed), seed=seed, learning_rate=learning_rate)
-            model = warm_up(demo)
+            model = warm_up(DemoOptions(run_dir=directory / str(seed), seed=seed))
             for name, changes in _ARMS.items():
-                learning = {**learning_settings(demo), "device": "cpu", **changes}
+                learning = {**_LEARNING, "learning_rate": learning_rate, **changes}
                 shape = {"num_steps": steps, "num_answers": answers, "seed": seed}
                 shape["group_size"] = 8 if name == "groups_of_eight" else 1
                 result = apart(_run, shape, learning, model, directory / f"{seed}-{name}")

@@ -131,13 +131,12 @@ def stage_settings(demo: DemoOptions, *, generators_start_with: Path) -> dict[st
             "checkpoints": str(demo.run_dir.resolve() / "checkpoints"),
             "num_steps": demo.num_steps,
             "checkpoint_every": options.CHECKPOINT_EVERY,
-            "learning": learning_settings(demo),
+            "learning": _learning_settings(demo),
         },
     }
 
 
-def learning_settings(demo: DemoOptions) -> dict[str, Any]:
-    """How the trainer of the demo learns."""
+def _learning_settings(demo: DemoOptions) -> dict[str, Any]:
     return {
         "learning_rate": demo.learning_rate,
         "beta2": 0.99,
