@@ -32,7 +32,7 @@ ROOMS: Final = {
     "services/rollstream/rows": 1_600,
     "services/rollstream/scorer": 1_050,
     "services/rollstream/stage": 1_100,
-    "services/rollstream/tools": 1_200,  # three kinds, and the processes of a user's own tools
+    "services/rollstream/tools": 1_400,  # three kinds, the processes of a user's own tools, bounds on what servers send
     "services/rollstream/views": 1_000,
     "schemas": 2_600,  # feedback, whose answer a rollout is, and progress of turns
     "producers": 4_750,  # the curriculum, ingest, and feedback that becomes reward

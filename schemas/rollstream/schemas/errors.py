@@ -30,6 +30,7 @@
     │   └── EngineDeadError               70  it will never answer again: the process exits
     │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
     ├── ToolError                         70  nothing says what became of a tool's call: the sample is unresolved
+    │   └── RepeatableToolError           70  what was asked of a tool's server may be asked again
     ├── NoRoomError                       70  a sample has no room for another turn: it ends as completed, cut off
     ├── RewardError                       70  a reward is not a number: the sample is unresolved
     ├── SpoolFullError                    70  no more answers can be recorded now: the call is refused
@@ -180,6 +181,10 @@ class RefusedKeyError(EngineDeadError):
 
 class ToolError(RollstreamError):
     """A tool's server did not answer, or what became of a call is not known. The sample is unresolved."""
+
+
+class RepeatableToolError(ToolError):
+    """What was asked of a tool's server did not arrive, or may be asked again all the same."""
 
 
 class NoRoomError(RollstreamError):

@@ -9,7 +9,7 @@ from rollstream.tools.python import PythonTools
 from rollstream.tools.sessions import BoundedTools, Connection
 
 
-class _Server(Protocol):
+class _SharedPart(Protocol):
     """What the sessions of a set share: a process, or a client."""
 
     async def start(self) -> None: ...
@@ -37,10 +37,14 @@ async def _made(name: str, settings: ToolSettings, stack: AsyncExitStack) -> Bou
     return BoundedTools(name, settings, tools.connect)
 
 
-def _of_kind(name: str, settings: ToolSettings) -> _Server:
+def _of_kind(name: str, settings: ToolSettings) -> _SharedPart:
     """Heavy libraries are imported for what is declared only."""
     if settings.kind == "http":
         from rollstream.tools.http import HttpTools
 
         return HttpTools(settings)
+    if settings.kind == "mcp":
+        from rollstream.tools.mcp import McpTools
+
+        return McpTools(settings)
     return PythonTools(name, settings)

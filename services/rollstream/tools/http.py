@@ -1,15 +1,12 @@
 """Tools of kind `http`: a resources server of NeMo Gym, asked by POST: /seed_session, /TOOL, /verify, /close_session.
 
-A session's identity travels in the server's cookies, and in two headers for servers that know them: the session's id,
-and the attempt at it. Such a server answers 409 to a lower attempt than the highest that it has seen of an id, so that
-a generator that was thought dead can change nothing any more.
+A session's identity travels in the server's cookies, and in two headers for servers that know them (`wire.py`).
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
 from typing import Any, Final
-from urllib.parse import quote
 
 import aiohttp
 from pydantic_core import from_json, to_json
@@ -18,13 +15,12 @@ from yarl import URL
 
 from rollstream.engines.http.bodies import has_more_values, read_body
 from rollstream.process.settings.tools import ToolSettings
-from rollstream.schemas.errors import EngineError, FailedSampleError, ToolError
+from rollstream.schemas.errors import EngineError, FailedSampleError, RepeatableToolError, ToolError
 from rollstream.schemas.failure import FailureCode
 from rollstream.tools.gym_form import response_of, row_of
 from rollstream.tools.sessions import Said, by_name
+from rollstream.tools.wire import session_headers
 
-SESSION_HEADER: Final = "Rollstream-Session"
-ATTEMPT_HEADER: Final = "Rollstream-Attempt"
 FENCED: Final = 409
 RESERVED: Final = frozenset(("seed_session", "verify", "close_session", "aggregate_metrics", "reverify_mode", "mcp"))
 """Routes of the server that are no tools."""
@@ -37,10 +33,6 @@ _MAX_COOKIE_CHARACTERS: Final = 8192
 _CONNECT_SECONDS: Final = 10.0
 # uvicorn closes connections that are idle for 5 s. One that it just closes would break a call, which may have arrived.
 _KEPT_SECONDS: Final = 4.0
-
-
-class _TryAgainError(Exception):
-    """What was asked may be asked again. It never leaves this module."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +102,7 @@ class HttpConnection:
         self._settings = tools.settings
         self._session_id = session_id
         self._task = task
-        self._headers = {SESSION_HEADER: quote(session_id, safe="/-_."), ATTEMPT_HEADER: str(attempt)}
+        self._headers = session_headers(session_id, attempt)
         self._cookies: dict[str, str] = {}
         self.schemas = schemas
 
@@ -152,7 +144,7 @@ class HttpConnection:
     ) -> _Reply:
         """The reply, unless it says nothing of what was asked. `repeats`: also what may have arrived is asked again."""
         trying = AsyncRetrying(
-            retry=retry_if_exception_type(_TryAgainError),
+            retry=retry_if_exception_type(RepeatableToolError),
             stop=stop_after_attempt(self._settings.max_tries),
             wait=wait_random_exponential(multiplier=0.1, max=5.0),
         )
@@ -167,7 +159,7 @@ class HttpConnection:
         try:
             reply = await self._once(route, content)
         except aiohttp.ClientConnectorError as error:  # it did not arrive
-            raise _TryAgainError(f"no connection: {type(error).__name__}: {error}") from error
+            raise RepeatableToolError(f"no connection: {type(error).__name__}: {error}") from error
         except (aiohttp.ClientError, OSError, EngineError) as error:
             why = f"{type(error).__name__}: {str(error)[:300]}"
             raise _again(repeats, f"{route} was broken off, {why}") from error
@@ -175,7 +167,7 @@ class HttpConnection:
         except (ValueError, ArithmeticError, LookupError, TypeError) as error:
             raise ToolError(f"{route} gave no readable reply: {type(error).__name__}: {str(error)[:300]}") from error
         if reply.status == _BUSY:
-            raise _TryAgainError(reply.shown)
+            raise RepeatableToolError(reply.shown)
         if reply.status == FENCED:
             raise ToolError(f"{route}: another process goes on with this session, {reply.shown}")
         if reply.status in _REFUSED_KEY:
@@ -214,9 +206,9 @@ class HttpConnection:
             )
 
 
-def _again(may: bool, why: str) -> Exception:
+def _again(may: bool, why: str) -> ToolError:
     """The error of something that may have arrived."""
-    return _TryAgainError(why) if may else ToolError(f"{why}; it may have arrived, and is not declared replayable")
+    return RepeatableToolError(why) if may else ToolError(f"{why}; it may have arrived, and is not declared replayable")
 
 
 def _refuse(reply: _Reply, route: str) -> None:
