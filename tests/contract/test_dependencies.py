@@ -11,6 +11,7 @@ from pathlib import Path
 PART_OF = {
     "huggingface_hub": "transformers",
     "httpx2": "confluent-kafka[schemaregistry]",
+    "mcp_types": "mcp",
     "pydantic_core": "pydantic",
     "yarl": "aiohttp",
 }

@@ -24,6 +24,7 @@ MAY_STAY_AT_ZERO = {
     "rollstream_generator_engine_errors_total",
     "rollstream_generator_policy_lag_steps",
     "rollstream_generator_stale_since_timestamp_seconds",
+    "rollstream_generator_turns_begun_anew_total",
     "rollstream_producer_flat_groups",
     "rollstream_producer_ghost_groups_total",
     "rollstream_producer_ingested_prompts_total",

@@ -237,10 +237,10 @@ def test_a_set_whose_process_was_killed_starts_it_again() -> None:
         parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
         process = await asyncio.create_subprocess_exec("kill", "-9", parent)
         await process.wait()
+        wait_until(lambda: not is_running(pid), "the session to end with it", 10.0)
         with pytest.raises(ToolError):
             await session.call(a_call("add", '{"by": 1}'))
         await session.close()
-        wait_until(lambda: not is_running(pid), "the session to end with it", 10.0)
         again = await tools.open("b", 0, {})
         said = (await again.call(a_call("add", '{"by": 1}'))).content
         await again.close()

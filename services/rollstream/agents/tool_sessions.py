@@ -9,6 +9,7 @@ from typing import Any
 from rollstream.agents.session import Session
 from rollstream.environments.session import VERIFY
 from rollstream.process.masking import SECRETS
+from rollstream.rows.conversation import REFERENCE
 from rollstream.schemas.errors import FailedSampleError, ToolError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ids import rollout_id
@@ -56,4 +57,4 @@ async def keep_verdict(session: Session) -> None:
 
 def _task_of(session: Session) -> dict[str, Any]:
     """What the tools are told of the task. The model sees none of it but what they answer."""
-    return session.prompt.model_dump(mode="json", include={"messages", "tools", "reference_answer", "metadata"})
+    return session.prompt.model_dump(mode="json", include={"messages", "tools", REFERENCE, "metadata"})

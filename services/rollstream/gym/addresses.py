@@ -47,7 +47,8 @@ class HeadAddresses:
         if not isinstance(found, dict):
             raise ConfigurationError(
                 f"{self._head}{CONFIG_ROUTE} gave no configuration (status {reply.status}: {reply.message[:200]}): "
-                "start ng_run, or name the server itself with +agent_url (+resources_server_url) =http://HOST:PORT"
+                "start NeMo Gym's ng_run, or name the server itself with +agent_url (+resources_server_url) "
+                "=http://HOST:PORT"
             )
         self._kind = kind
         self._servers = {str(name): one[kind] for name, one in found.items() if isinstance(one, dict) and kind in one}

@@ -178,8 +178,8 @@ class GymServerAsker:
                 problem = f"{type(error).__name__}: {error}"
             await asyncio.sleep(_LOOK_SECONDS)
         raise EngineDeadError(
-            f"nobody answers at {url} within {self._target.start_seconds:g} s ({problem}): start ng_run, or name the "
-            "agent's server with +agent_url=http://HOST:PORT"
+            f"nobody answers at {url} within {self._target.start_seconds:g} s ({problem}): start NeMo Gym's ng_run, "
+            "or name the agent's server with +agent_url=http://HOST:PORT"
         )
 
 

@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from pydantic_core import from_json
 
+from rollstream.rows.conversation import REFERENCE
+
 ROW: Final = "row"
 """The entry of a prompt's metadata that holds the whole row, JSON text. Without it the row is made of the prompt."""
 
@@ -17,7 +19,7 @@ def row_of(task: Mapping[str, Any]) -> dict[str, Any]:
     if row is not None:
         return row
     asked = {"input": _items(task.get("messages") or ()), "tools": [from_json(one) for one in task.get("tools") or ()]}
-    return {**metadata, "reference_answer": task.get("reference_answer"), "responses_create_params": asked}
+    return {**metadata, REFERENCE: task.get(REFERENCE), "responses_create_params": asked}
 
 
 def response_of(session_id: str, task: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
