@@ -37,7 +37,7 @@ class PythonTools:
     async def start(self) -> None:
         """Import the class in its own process. Raises `ConfigurationError` if that can't be done."""
         async with self._starting:
-            if self._process is not None and self._process.returncode is None:
+            if self._process is not None and self._process.returncode is None and self._control is not None:
                 return
             await self.close()
             try:
@@ -48,19 +48,28 @@ class PythonTools:
 
     async def connect(self, _session_id: str, _attempt: int, task: Mapping[str, Any]) -> "PythonConnection":
         """A new process, which has begun with the task."""
-        await self.start()
         own, other = socket.socketpair()
         own.setblocking(False)
         reader, writer = await asyncio.open_connection(sock=own)
-        with other:
-            self._tell(b"fork", other.fileno())
         connection = PythonConnection(self, reader, writer, self._settings.max_answer_bytes)
         try:
+            with other:
+                await self._fork(other)
             await connection.begin(task)
         except BaseException:
             await connection.kill()
             raise
         return connection
+
+    async def _fork(self, other: socket.socket) -> None:
+        """Have a process forked that talks through `other`."""
+        await self.start()
+        try:
+            self._tell(b"fork", other.fileno())
+        except ToolError:
+            # Its process has ended, and the event loop has not heard of it yet.
+            await self.start()
+            self._tell(b"fork", other.fileno())
 
     def end(self, pid: int) -> None:
         """Kill a session's process and those that it started."""
@@ -115,6 +124,10 @@ class PythonTools:
         try:
             socket.send_fds(self._control, [message], descriptors)
         except OSError as error:
+            # A full socket says that its process is busy; anything else that it is gone, with all sessions.
+            if not isinstance(error, BlockingIOError):
+                self._control.close()
+                self._control = None
             raise ToolError(f"the process of tools {self._name!r} takes no request: {error}") from error
 
 
