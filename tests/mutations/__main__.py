@@ -63,7 +63,7 @@ def _rounds(mutation: Mutation) -> Iterator[list[str]]:
     yield [str(test) for test in sorted(quick, key=lambda test: (_place(test, homes), test))]
     if mutation.kind == "metric":
         name = re.findall(r"\b_?[A-Z][A-Z_]+", mutation.before)[0].strip("_").lower()
-        buses = [test for test in found if test.parent.name in ("integration", "offline")]
+        buses = [test for test in found if test.parent.name in ("integration", "faults", "offline")]
         yield [str(test) for test in buses if name in (ROOT / test).read_text(encoding="utf-8")]
         yield [str(_LIVE)] * (_LIVE in found)
 

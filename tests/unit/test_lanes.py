@@ -11,12 +11,12 @@ TESTS = [
     Path("tests/chart/test_pods.py"),
     Path("tests/contract/test_imports.py"),
     Path("tests/e2e/test_loop.py"),
+    Path("tests/faults/test_trainer_faults.py"),
     Path("tests/integration/test_scorer.py"),
     Path("tests/integration/test_stage.py"),
-    Path("tests/integration/test_trainer_faults.py"),
     Path("tests/unit/test_losses.py"),
 ]
-CHART, CONTRACT, LOOP, SCORER, STAGE, TRAINER, LOSSES = TESTS
+CHART, CONTRACT, LOOP, TRAINER, SCORER, STAGE, LOSSES = TESTS
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ CHART, CONTRACT, LOOP, SCORER, STAGE, TRAINER, LOSSES = TESTS
         ("services/rollstream/scorer/loop.py", [CONTRACT, LOOP, SCORER]),
         ("services/rollstream/stage/loop.py", [CONTRACT, LOOP, STAGE]),
         ("tests/unit/test_losses.py", [CONTRACT, LOSSES]),
-        ("schemas/rollstream/schemas/avro/manifest.json", [CHART, CONTRACT, LOOP, SCORER, STAGE, TRAINER]),
+        ("schemas/rollstream/schemas/avro/manifest.json", [CHART, CONTRACT, LOOP, TRAINER, SCORER, STAGE]),
         ("uv.lock", TESTS),
         ("helm/rollstream/values.yaml", [CHART, CONTRACT]),
         ("README.md", []),
