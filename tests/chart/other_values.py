@@ -50,6 +50,10 @@ _FITTING: Final[dict[str, Any]] = {
     "producer.agent.options": {"a": "b"},
     "producer.sampling.stop": ["\n\n", 'a "quoted" \\ end', "ünïcödé"],
 }
+# Tables under names of the user's, each of whose keys is looked at.
+_NAMED: Final[dict[str, Any]] = {
+    "tools": {"mine": {"kind": "python", "path": "my.module.Tools", "replayable": ["read"], "max_sessions": 9}},
+}
 _SCHEMA: Final = json.loads((CHART / "values.schema.json").read_text())
 
 
@@ -77,8 +81,8 @@ def _table(schema: Mapping[str, Any], above: str) -> dict[str, Any]:
 
 
 def _other(schema: Mapping[str, Any], path: str) -> Any:
-    if path in _FITTING:
-        return _FITTING[path]
+    if path in _FITTING or path in _NAMED:
+        return {**_FITTING, **_NAMED}[path]
     if "$ref" in schema:
         return _other(_SCHEMA["definitions"][schema["$ref"].rsplit("/", 1)[1]], path)
     if "anyOf" in schema:
