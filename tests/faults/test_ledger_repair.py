@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import Producer
 
 from rollstream.bus.admin import KafkaAdmin
 from rollstream.bus.message import OutRecord
@@ -154,6 +155,20 @@ def test_a_repair_is_refused_while_a_trainer_lives_or_if_problems_would_be_left(
     with pytest.raises(FencedError):
         written.commit(3)
     assert written.listed() == set()
+
+
+def test_a_check_sees_what_lies_behind_the_open_transaction_of_a_killed_trainer(written: Written) -> None:
+    killed = Producer(
+        {**written.settings.kafka.client_config(), "transactional.id": STRANGER, "transaction.timeout.ms": 2000}
+    )
+    killed.init_transactions(30)
+    killed.begin_transaction()
+    killed.produce(WEIGHTS.of(written.settings.run), b"never committed")
+    killed.flush(30)
+    garbage = written.put(WEIGHTS, None)
+    assert written.listed() == {garbage}
+    assert written.call("repair", "--all").exit_code == 0
+    assert list(written.known().fold.surviving_versions()) == [1, 0]
 
 
 def test_a_repair_cannot_be_taken_back(written: Written) -> None:

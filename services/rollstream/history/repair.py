@@ -25,13 +25,24 @@ def check(run: Run) -> list[LedgerProblem]:
     """Every record that can't be read, or that contradicts earlier ones. Raises `BrokerError`.
 
     A version on `weights` that no entry of the ledger made, or that is there twice, contradicts too: trainers publish
-    both or none, and a number once.
+    both or none, and a number once. A transaction that is open is waited for, also that of a trainer that was killed:
+    readers see nothing of what lies behind it.
     """
+    _await_transactions(run)
     # Before the ledger is read: a trainer that lives publishes further versions.
     readable = Passing(run=run, skipped=frozenset()).weights()
     published = {RecordPlace(WEIGHTS.name, message.offset): weights for message, weights in readable}
     history = examine(run)
     return [*history.problems, *foreign_versions(published, history)]
+
+
+def _await_transactions(run: Run) -> None:
+    """Wait until all that lies on both topics at this moment is committed or aborted; raises `BrokerError`."""
+    for topic in (WEIGHTS, LEDGER):
+        ends = run.ends(topic)
+        with run.reader(topic, start=ends) as reader:
+            for _ in reader.to_end(ends):
+                pass
 
 
 def foreign_versions(published: Mapping[RecordPlace, WeightsPublished], history: History) -> Iterator[LedgerProblem]:
