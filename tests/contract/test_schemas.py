@@ -108,6 +108,10 @@ EXAMPLES: dict[str, tuple[Topic[Any], Record]] = {
         PROGRESS,
         a_turn_progress(kind=ProgressKind.SESSION, turn=None, tools="counter", session_id="5f0c", session_attempt=2),
     ),
+    "ended_progress": (
+        PROGRESS,
+        a_turn_progress(kind=ProgressKind.ENDED, number=2, turn=None, observations={"page": "3"}),
+    ),
     "prompt_named": (
         PROMPTS,
         a_prompt(messages=(Message(role="assistant", content="7", name="adder", reasoning="5 + 2"),)),

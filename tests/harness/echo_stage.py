@@ -55,7 +55,7 @@ def build_stage(
     """A stage of the run's generators group over `prompts` and `eval-prompts`."""
     health = Health()
     routes = [
-        Route(source=source, handle=handle, output=output, **route)
+        Route(source=source, handle=lambda prompt, _: handle(prompt), output=output, **route)
         for source, output in ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS))
     ]
     settings = ConsumerSettings(

@@ -187,6 +187,10 @@ class RepeatableToolError(ToolError):
     """What was asked of a tool's server did not arrive, or may be asked again all the same."""
 
 
+class DivergedError(RollstreamError):
+    """An agent asks something else than in the attempt that it goes on with. The sample begins anew if it may."""
+
+
 class NoRoomError(RollstreamError):
     """The model's length, or the bound of turns, leaves no room for another turn: the sample ends as completed."""
 

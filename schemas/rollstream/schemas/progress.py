@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rollstream.schemas.record import Count, Id, Name, Record, Symbol, Timestamp
+from rollstream.schemas.record import Count, Id, Map, Name, Record, Symbol, Text, Timestamp
 from rollstream.schemas.rollout import Turn
 
 
@@ -20,10 +20,12 @@ class ProgressKind(StrEnum):
     """The turn, whose next tool call is about to be made: it may arrive."""
     SESSION = "session"
     """A session of a tool is open."""
+    ENDED = "ended"
+    """The sample is complete, with as many turns as its number says; nothing of it is to be asked again."""
 
 
 class TurnProgress(Record):
-    """A turn of a sample came further, or a session opened for it.
+    """A turn of a sample came further, a session opened for it, or it ended.
 
     Example:
         TurnProgress(
@@ -40,20 +42,17 @@ class TurnProgress(Record):
     rollout_id: Name = Field(description="Of the sample")
     attempt_id: Id = Field(description="Attempt that noted it")
     generator_id: Name = Field(description="Process that noted it")
-    kind: Symbol[ProgressKind] = Field(description="piece, turn, calling or session")
-    number: Count = Field(default=0, description="Which turn of the sample, from 0; of a session 0")
-    turn: Turn | None = Field(default=None, description="As far as it has come; null: of a session")
+    kind: Symbol[ProgressKind] = Field(description="piece, turn, calling, session or ended")
+    number: Count = Field(default=0, description="Which turn of the sample, from 0; ended: how many there are")
+    turn: Turn | None = Field(default=None, description="As far as it has come; null: of a session or an end")
     tools: Name = Field(default="", description="The set of tools whose session it is; empty: of a turn")
     session_id: Name = Field(default="", description="Id of the session; empty: of a turn")
     session_attempt: Count = Field(default=0, description="How often it was opened; a lower one is fenced")
+    observations: Map[Text] = Field(default_factory=dict, description="Of a sample that ended: what its agent saw")
     noted_at: Timestamp = Field(description="UTC")
 
     @property
     def key(self) -> str:
-        """Its key on the topic: the sample's turn, or the sample's session."""
-        return progress_key(self.rollout_id, None if self.kind is ProgressKind.SESSION else self.number)
-
-
-def progress_key(rollout_id: str, number: int | None) -> str:
-    """The key of turn `number` of a sample; None: of its session."""
-    return f"{rollout_id}/{'session' if number is None else number}"
+        """Its key on the topic: the sample's turn, its session, or its end."""
+        is_whole = self.kind in (ProgressKind.SESSION, ProgressKind.ENDED)
+        return f"{self.rollout_id}/{self.kind.value if is_whole else self.number}"

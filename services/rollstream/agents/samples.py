@@ -11,16 +11,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
+from typing import Final
 
+from rollstream.agents.journal import SampleJournal
 from rollstream.agents.load import Agents
 from rollstream.agents.model_calls import ModelCalls
+from rollstream.agents.protocol import Agent
 from rollstream.agents.session import BeganAnew, Session
-from rollstream.agents.tool_sessions import keep_verdict, opened_tools
+from rollstream.agents.tool_sessions import close_left, keep_verdict, opened_tools
 from rollstream.engines.deadline import is_over, requests_end_at
 from rollstream.engines.protocol import Engine
 from rollstream.process.masking import SECRETS
 from rollstream.schemas.bounds import MIN_TEMPERATURE
 from rollstream.schemas.errors import (
+    DivergedError,
     EngineDeadError,
     EngineError,
     EngineLateError,
@@ -38,6 +42,12 @@ from rollstream.tools.protocol import ToolSet
 OnVersion = Callable[[int], AbstractAsyncContextManager[None]]
 """Keeps a weight version loaded as long as the block runs; `FailedSampleError` if it can't be had."""
 
+_UNRESOLVED: Final = {
+    EngineError: FailureCode.ENGINE,
+    ToolError: FailureCode.TOOL,
+    DivergedError: FailureCode.DIVERGED,
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleBounds:
@@ -48,6 +58,8 @@ class SampleBounds:
     max_tries: int
     grace_seconds: float = 10.0
     """So much later the sample is unresolved: neither the engine nor the agent has ended."""
+    piece_tokens: int = 0
+    """A longer turn is kept in its journal after each so many tokens; 0: only when it ends."""
 
 
 @dataclass(eq=False)
@@ -68,10 +80,20 @@ class SampleRunner:
     retried: Callable[[], None] = lambda: None
     began_anew: Callable[[BeganAnew], None] = lambda _: None
 
-    async def run(self, prompt: PromptSubmitted, index: int, refused: Failure | None = None) -> RolloutGenerated:
-        """Sample `index` of the prompt; with `refused` it fails at once, and says so."""
-        started, attempt_id = utc_now(), new_attempt_id()
+    async def run(
+        self,
+        prompt: PromptSubmitted,
+        index: int,
+        refused: Failure | None = None,
+        journal: SampleJournal | None = None,
+    ) -> RolloutGenerated:
+        """Sample `index` of the prompt; with `refused` it fails at once, and says so.
+
+        With a journal it goes on where earlier attempts left it.
+        """
+        started, attempt_id = utc_now(), new_attempt_id() if journal is None else journal.attempt_id
         session = self._session(prompt, index, attempt_id)
+        session.journal = journal
         status, failure = (Status.FAILED, refused) if refused is not None else await self._outcome(session)
         return self._record(session, attempt_id, started, status=status, failure=failure)
 
@@ -88,6 +110,7 @@ class SampleRunner:
             sample_index=index,
             max_tries=self.bounds.max_tries,
             retried=self.retried,
+            piece_tokens=self.bounds.piece_tokens,
         )
         return Session(prompt, calls, began_anew=self.began_anew)
 
@@ -108,10 +131,9 @@ class SampleRunner:
         except EngineLateError as error:
             said = EngineLateError(f"{late}: {error}") if is_over(ends_at) else error
             return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, said)
-        except EngineError as error:
-            return Status.UNRESOLVED, failure_of(FailureCode.ENGINE, error)
-        except ToolError as error:
-            return Status.UNRESOLVED, failure_of(FailureCode.TOOL, error)
+        except (EngineError, ToolError, DivergedError) as error:
+            code = next(code for kind, code in _UNRESOLVED.items() if isinstance(error, kind))
+            return Status.UNRESOLVED, failure_of(code, error)
         return Status.COMPLETED, None
 
     async def _run_agent(self, session: Session) -> None:
@@ -123,14 +145,36 @@ class SampleRunner:
             wanted = wanted_version(prompt)
             if wanted is not None and self.on_version is not None:
                 await stack.enter_async_context(self.on_version(wanted))
+            await self._go_on(agent, session)
+        _refuse_other_version(prompt, session.turns)
+        _refuse_untrainable(prompt, session.turns)
+
+    async def _go_on(self, agent: Agent, session: Session) -> None:
+        """Take what earlier attempts left of the sample, and run its agent for the rest."""
+        journal = session.journal
+        if journal is not None and journal.earlier.ended is not None:
+            session.turns = [one.turn for one in journal.earlier.turns if one.turn is not None]
+            session.observations = dict(journal.earlier.ended.observations)
+            journal.give_back(journal.earlier.num_tokens)
+            await close_left(self.tools, session)
+            return
+        try:
+            await self._attempt(agent, session)
+        except DivergedError:
+            if session.has_called_for_good:
+                raise
+            session.begin_anew()
+            await self._attempt(agent, session)
+
+    async def _attempt(self, agent: Agent, session: Session) -> None:
+        async with AsyncExitStack() as stack:
             if tool_set := getattr(agent, "tool_set", ""):
                 session.tool_session = await stack.enter_async_context(opened_tools(self.tools, tool_set, session))
             # Cut off: what there is, is the sample.
             with suppress(NoRoomError):
                 await agent.run(session)
             await keep_verdict(session)
-        _refuse_other_version(prompt, session.turns)
-        _refuse_untrainable(prompt, session.turns)
+            await session.end()
 
     def _record(
         self, session: Session, attempt_id: str, started: datetime, *, status: Status, failure: Failure | None

@@ -2,29 +2,33 @@
 
 A turn extends an earlier one where the engine can add to its very tokens (`Engine.extend`). Where it can't, the turn
 begins anew with the whole conversation, as a training sample of its own: nothing trains on tokens that nobody sampled.
+
+With a journal a sample goes on where another process left it (`journal.py`).
 """
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, NoReturn
+from functools import partial
+from typing import Any, Final, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollstream.agents.model_calls import ModelCalls
-from rollstream.engines.protocol import Engine, Generation, GenerationRequest, Parsed
+from rollstream.agents.journal import SampleJournal
+from rollstream.agents.model_calls import Begun, ModelCalls
+from rollstream.agents.turns import Asked, answer_of, asks_the_same, cut, generation_of, not_made, shape_of, turn_of
+from rollstream.engines.protocol import Engine, Generation, GenerationRequest
 from rollstream.schemas.bounds import (
     MAX_OBSERVATION_BYTES,
     MAX_OBSERVATIONS,
-    MAX_TOOL_ANSWER_BYTES,
     MAX_TOOL_CALLS,
     MAX_TURNS,
 )
-from rollstream.schemas.errors import FailedSampleError, NoRoomError
+from rollstream.schemas.errors import DivergedError, FailedSampleError, NoRoomError, ToolError
 from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.progress import ProgressKind
 from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling, ToolCall
 from rollstream.schemas.rollout import FinishReason, ToolAnswer, Turn
 from rollstream.tools.protocol import ToolSession
@@ -33,26 +37,7 @@ BeganAnew = Literal["history", "renderer", "template"]
 """Why: the agent wrote another history, or what renders does not write the conversation so that it goes on."""
 LAST: Final = -1
 """Extend the last turn; of the first turn: begin."""
-_CUT_MARK: Final = "\n[cut: the answer was longer]"
 _NOTHING: Final[NDArray[np.int32]] = np.zeros(0, dtype=np.int32)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """What a turn asks: `messages` after the turn that it `follows`; `prompt` [P], the tokens after `prefix` [N].
-
-    With an empty prefix the turn begins anew, and `prompt` is the whole conversation.
-    """
-
-    messages: Sequence[Message]
-    follows: int | None
-    prefix: NDArray[np.int32]
-    prompt: NDArray[np.int32]
-
-    @property
-    def tokens(self) -> NDArray[np.int32]:
-        """All that the model sees before it answers."""
-        return np.concatenate([self.prefix, self.prompt]) if len(self.prefix) else self.prompt
 
 
 @dataclass(eq=False)
@@ -66,9 +51,11 @@ class Session:
     calls: ModelCalls
     tool_session: ToolSession | None = None
     began_anew: Callable[[BeganAnew], None] = lambda _: None
+    journal: SampleJournal | None = None
     turns: list[Turn] = field(default_factory=list)
     observations: dict[str, str] = field(default_factory=dict)
-    _asked: list[_Asked] = field(default_factory=list)
+    _asked: list[Asked] = field(default_factory=list)
+    _is_kept: bool = True
 
     @property
     def engine(self) -> Engine:
@@ -99,27 +86,23 @@ class Session:
 
         Raises `FailedSampleError` for a first turn that the template does not take or that leaves no room, and
         `NoRoomError` for a later one without room, which ends the sample as completed and cut off. Raises `EngineError`
-        if the engine does not answer.
+        if the engine does not answer, and `DivergedError` if an earlier attempt asked something else.
         """
         asked = self._rendered(self.prompt.messages if messages is None else messages, extends)
         sampling = sampling or self.prompt.sampling
-        max_tokens = min(sampling.max_tokens, self._room(len(asked.prefix) + len(asked.prompt)))
-        started = time.monotonic()
-        found = await self.calls.answer(self._request(asked, sampling, max_tokens), len(self.turns))
-        turn = _turn(
-            asked,
-            found,
-            self.engine.parse(asked.tokens, found.token_ids, self.tools),
-            turn_type=turn_type,
-            turn_number=self._number_of(turn_type) if turn_number is None else turn_number,
-            cycle_step=cycle_step,
-            trains=trains,
-            is_plain=sampling.is_plain,
-            sampling=_shape_of(sampling),
-            temperature=sampling.temperature,
-            max_tokens=max_tokens,
-            latency_seconds=time.monotonic() - started,
-        )
+        said: dict[str, Any] = {
+            "turn_type": turn_type,
+            "turn_number": self._number_of(turn_type) if turn_number is None else turn_number,
+            "cycle_step": cycle_step,
+            "trains": trains,
+            "is_plain": sampling.is_plain,
+            "sampling": shape_of(sampling),
+            "temperature": sampling.temperature,
+            "max_tokens": min(sampling.max_tokens, self._room(len(asked.prefix) + len(asked.prompt))),
+        }
+        await self.keep()
+        turn = self._given_back(asked, said) or await self._sampled(asked, sampling, said)
+        self._is_kept = False
         self.turns.append(turn)
         self._asked.append(asked)
         return turn
@@ -130,13 +113,15 @@ class Session:
         Of more than `MAX_TOOL_CALLS` the later ones are not made, which the model is told. Raises `ToolError` if
         nothing says what became of a call.
         """
+        if self.tool_session is None:
+            raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, "the agent calls tools, and has no `tool_set`")
         made, refused = tool_calls[:MAX_TOOL_CALLS], tool_calls[MAX_TOOL_CALLS:]
         answers = self.turns[-1].tool_answers
         for some in [made] if in_parallel else [[call] for call in made]:
-            answers += tuple(await asyncio.gather(*map(self._answered, some)))
+            answers += await self._answers(some, answers, self.tool_session)
             # At once: a sample that ends in the middle keeps what it was told.
             self._told(answers)
-        self._told(answers + tuple(map(_not_made, refused)))
+        self._told(answers + tuple(map(not_made, refused)))
         return tuple(
             Message(role="tool", content=answer.content, tool_call_id=answer.call_id, name=call.name)
             for call, answer in zip(tool_calls, self.turns[-1].tool_answers[-len(tool_calls) :], strict=True)
@@ -145,6 +130,7 @@ class Session:
     def cut_off(self, why: str) -> NoReturn:
         """End the sample as completed, although its agent would have gone on."""
         self.turns[-1] = self.turns[-1].model_copy(update={"finish_reason": FinishReason.LENGTH})
+        self._is_kept = False
         raise NoRoomError(why)
 
     def note(self, key: str, value: str) -> None:
@@ -157,30 +143,65 @@ class Session:
             )
         self.observations[key] = value
 
+    async def keep(self) -> None:
+        """Keep the last turn as it is now, so that another process can go on from it."""
+        if self.journal is not None and not self._is_kept:
+            self._is_kept = True
+            await self.journal.note(ProgressKind.TURN, len(self.turns) - 1, self.turns[-1])
+
+    async def end(self) -> None:
+        """Keep that the sample is complete, if anything of it was kept: one short turn is not worth a record."""
+        if self.journal is not None and self.journal.num_kept:
+            await self.keep()
+            await self.journal.ended(self.turns, self.observations)
+
+    @property
+    def has_called_for_good(self) -> bool:
+        """Whether an earlier attempt called, or may have called, what must not be called twice."""
+        if self.journal is None or self.tool_session is None:
+            return False
+        earlier = self.journal.earlier
+        called = {
+            call.name
+            for number, one in enumerate(earlier.turns)
+            if one.turn is not None and (one.turn.tool_answers or earlier.is_at(number, ProgressKind.CALLING))
+            for call in one.turn.tool_calls
+        }
+        return not all(map(self.tool_session.is_replayable, called))
+
+    def begin_anew(self) -> None:
+        """Forget the turns: what earlier attempts kept does not hold."""
+        if self.journal is not None:
+            self.journal.forget()
+        self.turns.clear()
+        self._asked.clear()
+        self.observations.clear()
+        self._is_kept = True
+
     def conversation(self, number: int) -> tuple[Message, ...]:
         """All messages that turn `number` saw, and its answer."""
         found: list[Message] = []
         follows: int | None = number
         while follows is not None:
             asked = self._asked[follows]
-            found = [*asked.messages, _answer_of(self.turns[follows]), *found]
+            found = [*asked.messages, answer_of(self.turns[follows]), *found]
             follows = asked.follows
         return tuple(found)
 
-    def _rendered(self, messages: Sequence[Message], extends: int | None) -> _Asked:
+    def _rendered(self, messages: Sequence[Message], extends: int | None) -> Asked:
         follows = len(self.turns) - 1 if extends == LAST else extends
         if follows is None or follows < 0:
             if self.turns:
                 self.began_anew("history")
-            return _Asked(messages, None, _NOTHING, self._tokenized(messages))
+            return Asked(messages, None, _NOTHING, self._tokenized(messages))
         before = self.conversation(follows)
         prompt, sampled = self._asked[follows].tokens, self.turns[follows].token_ids
         added = self.engine.extend(prompt, sampled, before, messages, self.tools)
         if added is not None:
-            return _Asked(messages, follows, np.concatenate([prompt, sampled]), added)
+            return Asked(messages, follows, np.concatenate([prompt, sampled]), added)
         if len(sampled):  # else a server tokenizes, and nothing is known of it
             self.began_anew("renderer" if self.engine.renderer else "template")
-        return _Asked((*before, *messages), None, _NOTHING, self._tokenized((*before, *messages)))
+        return Asked((*before, *messages), None, _NOTHING, self._tokenized((*before, *messages)))
 
     def _tokenized(self, messages: Sequence[Message]) -> NDArray[np.int32]:
         """The conversation's tokens; none if the engine reads the messages, since its server knows their length."""
@@ -202,7 +223,7 @@ class Session:
             raise FailedSampleError(FailureCode.PROMPT_TOO_LONG, why)
         return self.cut_off(why)
 
-    def _request(self, asked: _Asked, sampling: Sampling, max_tokens: int) -> GenerationRequest:
+    def _request(self, asked: Asked, sampling: Sampling, max_tokens: int) -> GenerationRequest:
         before = () if asked.follows is None else self.conversation(asked.follows)
         return GenerationRequest(
             request_id="",
@@ -214,59 +235,78 @@ class Session:
             tools=self.tools,
         )
 
-    async def _answered(self, call: ToolCall) -> ToolAnswer:
-        if self.tool_session is None:
-            raise FailedSampleError(FailureCode.BAD_AGENT_OPTIONS, "the agent calls tools, and has no `tool_set`")
-        started = time.monotonic()
-        answer = await self.tool_session.call(call)
-        seconds = time.monotonic() - started
-        return answer.model_copy(update={"content": _cut(answer.content), "latency_seconds": seconds})
+    def _given_back(self, asked: Asked, said: Mapping[str, Any]) -> Turn | None:
+        """The turn as an earlier attempt has it; None: it is to be sampled, from its beginning or on."""
+        number = len(self.turns)
+        kept = None if self.journal is None else self.journal.earlier.turn(number)
+        if self.journal is None or kept is None:
+            return None
+        # Without tokens nothing says that it is the same.
+        if not len(asked.tokens) or not asks_the_same(kept, asked, said):
+            raise DivergedError(f"turn {number} asks something else than an earlier attempt did")
+        self.journal.give_back(len(kept.token_ids))
+        if self.journal.earlier.is_at(number, ProgressKind.PIECE):
+            return None
+        return kept.model_copy(update={"tool_answers": ()})
+
+    async def _sampled(self, asked: Asked, sampling: Sampling, said: Mapping[str, Any]) -> Turn:
+        started, number = time.monotonic(), len(self.turns)
+
+        def made(found: Generation) -> Turn:
+            parsed = self.engine.parse(asked.tokens, found.token_ids, self.tools)
+            return turn_of(asked, found, parsed, **said, latency_seconds=time.monotonic() - started)
+
+        request = self._request(asked, sampling, said["max_tokens"])
+        return made(await self.calls.answer(request, number, self._begun(number, made)))
+
+    def _begun(self, number: int, made: Callable[[Generation], Turn]) -> Begun | None:
+        """How to keep the first tokens of turn `number`, and those that an earlier attempt kept."""
+        if self.journal is None:
+            return None
+        keep = partial(self.journal.note, ProgressKind.PIECE, number)
+        kept = self.journal.earlier.turn(number)
+        return Begun(lambda found: keep(made(found)), None if kept is None else generation_of(kept))
+
+    async def _answers(
+        self, calls: Sequence[ToolCall], before: tuple[ToolAnswer, ...], tools: ToolSession
+    ) -> tuple[ToolAnswer, ...]:
+        """What the calls were answered in an earlier attempt, and what the others are answered now."""
+        kept = None if self.journal is None else self.journal.earlier.turn(len(self.turns) - 1)
+        given = () if kept is None else kept.tool_answers[len(before) : len(before) + len(calls)]
+        if [answer.call_id for answer in given] != [call.call_id for call in calls[: len(given)]]:
+            raise DivergedError(f"turn {len(self.turns) - 1} calls other tools than an earlier attempt did")
+        asked = calls[len(given) :]
+        if asked:
+            await self._about_to_call(asked, before + given, tools)
+        return given + tuple(await asyncio.gather(*(_answered(call, tools) for call in asked)))
+
+    async def _about_to_call(
+        self, calls: Sequence[ToolCall], answers: tuple[ToolAnswer, ...], tools: ToolSession
+    ) -> None:
+        """Keep the turn; what may not be made twice only after it is known that it was not made yet."""
+        number, journal = len(self.turns) - 1, self.journal
+        once = [call.name for call in calls if not tools.is_replayable(call.name)]
+        if journal is None or not once:
+            await self.keep()
+            return
+        kept = journal.earlier.turn(number)
+        if kept is not None and journal.earlier.is_at(number, ProgressKind.CALLING) and kept.tool_answers == answers:
+            raise ToolError(
+                f"a call of {once[0][:100]!r} may have arrived before its process ended, and is not declared replayable"
+            )
+        turn = self.turns[-1].model_copy(update={"tool_answers": answers})
+        await journal.note(ProgressKind.CALLING, number, turn, is_urgent=True)
 
     def _told(self, answers: tuple[ToolAnswer, ...]) -> None:
         self.turns[-1] = self.turns[-1].model_copy(update={"tool_answers": answers})
+        self._is_kept = False
 
     def _number_of(self, turn_type: str) -> int:
         return sum(turn.turn_type == turn_type for turn in self.turns)
 
 
-def _turn(asked: _Asked, found: Generation, parsed: Parsed | None, **fields: object) -> Turn:
-    parsed = parsed or Parsed(text=found.text, tool_calls=found.tool_calls)
-    return Turn.model_validate(
-        {
-            **fields,
-            "prefix_turn": asked.follows,
-            "prefix_tokens": len(asked.prefix),
-            "prompt_token_ids": asked.prompt,
-            "token_ids": found.token_ids,
-            "behavior_logprobs": found.behavior_logprobs,
-            "weight_spans": found.weight_spans,
-            "finish_reason": found.finish_reason,
-            "text": parsed.text,
-            "reasoning": parsed.reasoning,
-            "tool_calls": parsed.tool_calls,
-            "reported_prompt_tokens": found.reported_prompt_tokens,
-            "reported_completion_tokens": found.reported_completion_tokens,
-        }
-    )
-
-
-def _shape_of(sampling: Sampling) -> str:
-    """What shapes the distribution beside the temperature, as JSON; empty if nothing does."""
-    return "" if sampling.is_plain else json.dumps({"top_p": sampling.top_p, "top_k": sampling.top_k})
-
-
-def _answer_of(turn: Turn) -> Message:
-    return Message(role="assistant", content=turn.text, tool_calls=turn.tool_calls, reasoning=turn.reasoning or None)
-
-
-def _not_made(call: ToolCall) -> ToolAnswer:
-    why = f"not made: a turn may have {MAX_TOOL_CALLS} calls"
-    return ToolAnswer(call_id=call.call_id, content=json.dumps({"error": why}), error=why)
-
-
-def _cut(text: str) -> str:
-    """At most `MAX_TOOL_ANSWER_BYTES` of it, marked where it was cut."""
-    encoded = text.encode("utf-8", "replace")
-    if len(encoded) <= MAX_TOOL_ANSWER_BYTES:
-        return text
-    return encoded[: MAX_TOOL_ANSWER_BYTES - len(_CUT_MARK)].decode("utf-8", "ignore") + _CUT_MARK
+async def _answered(call: ToolCall, tools: ToolSession) -> ToolAnswer:
+    started = time.monotonic()
+    answer = await tools.call(call)
+    seconds = time.monotonic() - started
+    return answer.model_copy(update={"content": cut(answer.content), "latency_seconds": seconds})

@@ -28,7 +28,8 @@ async def opened_tools(tools: Mapping[str, ToolSet], name: str, session: Session
             "under [tools.NAME] in the run's settings",
         )
     session_id = rollout_id(session.prompt.group_id, session.calls.sample_index)
-    opened = await tools[name].open(session_id, 0, _task_of(session))
+    attempt = await _attempt_at(session, name, session_id, reopens=tools[name].reopens)
+    opened = await tools[name].open(session_id, attempt, _task_of(session))
     try:
         yield opened
     finally:
@@ -37,6 +38,28 @@ async def opened_tools(tools: Mapping[str, ToolSet], name: str, session: Session
             await opened.close()
         except ToolError as error:
             _LOG.warning("tools %s: session %s was not closed: %s", name, session_id, SECRETS.masked(str(error)))
+
+
+async def close_left(tools: Mapping[str, ToolSet], session: Session) -> None:
+    """Close what an earlier attempt at the sample, which is complete, may have left open."""
+    left = None if session.journal is None else session.journal.earlier.session
+    if left is None or left.tools not in tools:
+        return
+    try:
+        async with opened_tools(tools, left.tools, session):
+            pass
+    except ToolError as error:
+        _LOG.warning("tools %s: a session may be open still: %s", left.tools, SECRETS.masked(str(error)))
+
+
+async def _attempt_at(session: Session, name: str, session_id: str, *, reopens: bool) -> int:
+    """Which attempt at the session of tools this is. What it did is lost with its process, unless the set reopens."""
+    if session.journal is None:
+        return 0
+    if not reopens:
+        session.journal.forget()
+        return 0
+    return await session.journal.opening(name, session_id)
 
 
 async def keep_verdict(session: Session) -> None:

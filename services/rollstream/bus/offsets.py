@@ -84,6 +84,11 @@ class OffsetTracker:
         self._unfinished[offset] = weight
         self._totals.weight += weight
 
+    def hold(self, offset: int) -> None:
+        """Note that `offset` is done but for its end, which waits for those before it: it counts for nothing else."""
+        self.rest(offset)
+        self._marks.pop(offset, None)
+
     def free(self, offset: int, weight: int) -> None:
         """Note that `offset` weighs so much less, at least nothing."""
         weight = min(weight, self._unfinished.get(offset, 0))

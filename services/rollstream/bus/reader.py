@@ -48,8 +48,12 @@ class TopicReader:
         start: Mapping[Partition, int] | None = None,
         monitor_group: str | None = None,
         follows: bool = False,
+        only: int | None = None,
     ) -> None:
-        """`follows`: it reads on for long after the end, where each fetch that brings nothing costs the broker."""
+        """`follows`: it reads on for long after the end, where each fetch that brings nothing costs the broker.
+
+        `only`: it reads this partition of each topic alone.
+        """
         wait_ms = _FOLLOWING_WAIT_MS if follows else _TO_END_WAIT_MS
         config = {**reader_config(kafka, monitor_group or _group_beside(topics)), "fetch.wait.max.ms": wait_ms}
         self._consumer = made(confluent_kafka.Consumer, config, kafka)
@@ -61,6 +65,7 @@ class TopicReader:
         self._positions: dict[Partition, int] = {}
         self._at_end: set[Partition] = set()
         self._start = start or {}
+        self._only = only
         self._consumer.assign([self._next(partition) for partition in self.partitions])
 
     def __enter__(self) -> Self:
@@ -71,7 +76,7 @@ class TopicReader:
 
     @property
     def partitions(self) -> tuple[Partition, ...]:
-        return tuple(self._watch.partitions)
+        return self._wanted(self._watch.partitions)
 
     @property
     def topic_ids(self) -> dict[str, str]:
@@ -82,7 +87,7 @@ class TopicReader:
 
         Raises `TopicChangedError` if a topic was deleted or made anew, `BrokerError` and `ConfigurationError`.
         """
-        self._read_too(self._watch.added())
+        self._read_too(self._wanted(self._watch.added()))
         first = self._consumer.poll(timeout_seconds)
         if first is None:
             return []
@@ -110,7 +115,7 @@ class TopicReader:
 
     def at_end(self) -> bool:
         """Whether every partition was read to its end, and nothing has come since."""
-        return len(self._at_end) == len(self._watch.partitions)
+        return len(self._at_end) == len(self.partitions)
 
     def positions(self) -> dict[Partition, int]:
         """The next offset of each partition of which anything is known: a record was read, or its end was seen."""
@@ -132,10 +137,13 @@ class TopicReader:
         self._consumer.close()
 
     def _ends(self) -> dict[Partition, int]:
-        self._read_too(self._watch.look())
-        counts = Counter(topic for topic, _ in self.partitions)
+        self._read_too(self._wanted(self._watch.look()))
+        counts = Counter(topic for topic, _ in self._watch.partitions)
         ends = {topic: self._admin.end_offsets(topic, count) for topic, count in counts.items()}
         return {(topic, number): ends[topic][number] for topic, number in self.partitions}
+
+    def _wanted(self, partitions: Sequence[Partition]) -> tuple[Partition, ...]:
+        return tuple(each for each in partitions if self._only is None or each[1] == self._only)
 
     def _read_too(self, added: Sequence[Partition]) -> None:
         """Read these partitions too, which their topics did not have before."""
@@ -185,7 +193,7 @@ class TopicReader:
         except confluent_kafka.KafkaException as failed:
             raise BrokerError(f"asking for the offsets of {partition[0]}: {what_it_says(failed)}") from failed
         if wanted.offset != FROM_START and not first <= wanted.offset <= end:
-            self._read_too(self._watch.look())
+            self._read_too(self._wanted(self._watch.look()))
             raise ConfigurationError(
                 f"{partition[0]}/{partition[1]}: offset {wanted.offset} is not in the log, which holds {first} to "
                 f"{end}: {error.str()}"

@@ -92,13 +92,14 @@ class Run:
         start: Mapping[Partition, int] | None = None,
         monitor_group: str | None = None,
         follows: bool = False,
+        only: int | None = None,
     ) -> TopicReader:
         """A reader of these topics, from their start unless told otherwise; use it as a context manager.
 
-        `follows`: it reads on for long after their end.
+        `follows`: it reads on for long after their end. `only`: this partition of each alone.
         """
         names = [self.topic(topic) for topic in topics]
-        return TopicReader(self.kafka, names, start=start, monitor_group=monitor_group, follows=follows)
+        return TopicReader(self.kafka, names, start=start, monitor_group=monitor_group, follows=follows, only=only)
 
     def place_reader(self) -> PlaceReader:
         """A reader of single messages; use it as a context manager."""

@@ -5,9 +5,10 @@
 
 import asyncio
 import math
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
+from rollstream.agents.journal import SampleJournal
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, wanted_version
 from rollstream.engines.protocol import Engine
@@ -24,6 +25,9 @@ from rollstream.tools.protocol import ToolSet
 
 AHEAD: Final = 1.5
 """Samples in hand for each that the engine runs: when one ends, the next is there."""
+
+Journals = Callable[[PromptSubmitted, int], SampleJournal | None]
+"""The journal of sample `index` of a prompt; None: nothing is kept of it."""
 
 _MOST_PROMPTS: Final = 4096
 
@@ -54,10 +58,15 @@ class GeneratorHandler:
             began_anew=lambda reason: metrics.BEGAN_ANEW.labels(reason=reason).inc(),
         )
 
-    async def handle(self, prompt: PromptSubmitted) -> AsyncGenerator[RolloutGenerated, None]:
+    async def handle(
+        self, prompt: PromptSubmitted, journals: Journals = lambda _prompt, _index: None
+    ) -> AsyncGenerator[RolloutGenerated, None]:
         """Give out each sample as it ends. Closing the iterator cancels the samples that still run."""
         refused = out_of_bounds(prompt)  # of a large group the whole prompt is measured: once, not for each sample
-        tasks = [asyncio.create_task(self._sample(prompt, index, refused)) for index in samples_of(prompt)]
+        tasks = [
+            asyncio.create_task(self._sample(prompt, index, refused, journals(prompt, index)))
+            for index in samples_of(prompt)
+        ]
         try:
             for ended in asyncio.as_completed(tasks):
                 yield await ended
@@ -75,15 +84,21 @@ class GeneratorHandler:
         wanted = wanted_version(prompt)
         return None if wanted is None or self._current.has(wanted) else self._current.arrival(wanted)
 
-    async def _sample(self, prompt: PromptSubmitted, index: int, refused: Failure | None) -> RolloutGenerated:
-        record = await self._runner.run(prompt, index, refused)
+    async def _sample(
+        self, prompt: PromptSubmitted, index: int, refused: Failure | None, journal: SampleJournal | None
+    ) -> RolloutGenerated:
+        record = await self._runner.run(prompt, index, refused, journal)
         metrics.SAMPLES.labels(status=record.status.value).inc()
         if record.failure is not None:
             metrics.FAILURES.labels(code=record.failure.code.value).inc()
         seconds = (record.finished_at - record.started_at).total_seconds()
         if record.is_truncated and seconds >= self._deadline_seconds:
             metrics.DEADLINE_CUTS.inc()
-        metrics.TOKENS.inc(record.num_completion_tokens)
+        given_back = 0 if journal is None else journal.num_given_back_tokens
+        metrics.TOKENS.inc(record.num_completion_tokens - given_back)
+        metrics.GIVEN_BACK_TOKENS.inc(given_back)
+        if journal is not None and journal.went_on is not None:
+            metrics.RESUMED.labels(outcome=journal.went_on).inc()
         return record
 
 

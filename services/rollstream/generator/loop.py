@@ -1,8 +1,9 @@
 """The generator stage: reads prompts and writes rollouts, with the newest weight version that it can load.
 
 Consumes   `prompts`, `eval-prompts` and `serve-prompts`, in one consumer group for all generators;
-           `weights`, each generator on its own.
-Produces   `rollouts`, `eval-rollouts` and `serve-rollouts`, one record for each sample when it ends; `weights-applied`.
+           `weights`, each generator on its own; `progress` and `eval-progress` of a partition when it gets it.
+Produces   `rollouts`, `eval-rollouts` and `serve-rollouts`, one record for each sample when it ends; `weights-applied`;
+           `progress` and `eval-progress`, while samples of several turns or long ones run.
 Waits for  the engine; room for more samples (`InHand`); a weight version at most max_policy_lag steps behind.
 Unblocked  by samples that end, and by the trainer's next version.
 
@@ -11,7 +12,8 @@ fork, which is safe only before Kafka's threads exist. Before it a child process
 
 What happens when … (the loop itself is `stage/loop.py`)
   … this process is killed: another generator gets the prompts without a committed offset. It samples them again, with
-    the same rollout ids and new attempt ids.
+    the same rollout ids and new attempt ids. Turns that had ended, and answers of tools, are not asked again: it reads
+    them from `progress` (`progress.py`, `agents/journal.py`).
   … a prompt comes twice: it is sampled twice. The trainer takes one attempt of each rollout.
   … a prompt can't be read: it goes to dead-letters. `schemas/bounds.py` has the bounds of what can be read.
   … a prompt can be read but not handled: it never goes to dead-letters. Its samples end as failed (it can't be asked)
@@ -38,13 +40,15 @@ and the process is ready when it can answer. It starts without a broker, and its
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from functools import partial
 
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds
 from rollstream.bus.consumer import GroupConsumer
 from rollstream.bus.group_config import ConsumerSettings
+from rollstream.bus.in_flight import InFlight
 from rollstream.bus.message import Headers
 from rollstream.bus.publisher import Publisher
 from rollstream.bus.run import Run
@@ -54,6 +58,7 @@ from rollstream.generator import metrics
 from rollstream.generator.current_version import CurrentVersion
 from rollstream.generator.handler import GeneratorHandler, InHand, headers_of_sample, without_tokens
 from rollstream.generator.parts import GeneratorParts
+from rollstream.generator.progress import ProgressKeeper
 from rollstream.generator.settings import GeneratorSettings
 from rollstream.generator.weights import WeightWatcher
 from rollstream.history.weight_store import open_weight_store
@@ -69,8 +74,10 @@ from rollstream.schemas.prompt import PromptSubmitted
 from rollstream.schemas.rollout import RolloutGenerated
 from rollstream.schemas.topics import (
     DEAD_LETTERS,
+    EVAL_PROGRESS,
     EVAL_PROMPTS,
     EVAL_ROLLOUTS,
+    PROGRESS,
     PROMPTS,
     ROLLOUTS,
     SERVE_PROMPTS,
@@ -90,7 +97,9 @@ _BEHIND = "weights"
 _START_ENDS_SECONDS = 10.0
 _TOPICS = ((PROMPTS, ROLLOUTS), (EVAL_PROMPTS, EVAL_ROLLOUTS), (SERVE_PROMPTS, SERVE_ROLLOUTS))
 """Which topic prompts come from, and which topic their samples go to."""
-_NEEDED = (*(topic for pair in _TOPICS for topic in pair), WEIGHTS, WEIGHTS_APPLIED, DEAD_LETTERS)
+_NEEDED = (
+    *(topic for pair in _TOPICS for topic in pair), PROGRESS, EVAL_PROGRESS, WEIGHTS, WEIGHTS_APPLIED, DEAD_LETTERS,
+)  # fmt: skip
 
 
 async def run_generator(settings: GeneratorSettings, stop: Stop) -> None:
@@ -190,7 +199,11 @@ async def _run_with(
     agents = Agents(settings.agents)
     in_hand = InHand(settings, engine.max_model_len, agents)
     consumer = _consumer(settings, parts.run, health, in_hand)
-    bounds = SampleBounds(deadline_seconds=settings.sample_deadline_seconds, max_tries=settings.max_tries)
+    bounds = SampleBounds(
+        deadline_seconds=settings.sample_deadline_seconds,
+        max_tries=settings.max_tries,
+        piece_tokens=settings.progress_tokens,
+    )
     handler = GeneratorHandler(
         engine, identity=parts.identity, bounds=bounds, current=parts.current, agents=agents, tools=parts.tools
     )
@@ -198,7 +211,9 @@ async def _run_with(
         run=parts.run,
         consumer=consumer,
         publisher=publisher,
-        routes=_routes(handler, in_hand, partial(headers_of_sample, parts.tracing, settings.model)),
+        routes=_routes(
+            handler, in_hand, partial(headers_of_sample, parts.tracing, settings.model), _keepers(parts, publisher)
+        ),
         poison=PoisonGuard(revealed(settings.redis_url), consumer.group_id),
         health=health,
         tracing=parts.tracing,
@@ -232,13 +247,35 @@ class _LagKeeper:
             self._consumer.pause_for(_BEHIND)
 
 
+def _keepers(parts: GeneratorParts, publisher: Publisher) -> dict[str, ProgressKeeper]:
+    """Who keeps how far samples have come, by the topic of their prompts."""
+    return {
+        source.name: ProgressKeeper(parts.run, topic, publisher, parts.identity.generator_id)
+        for source, topic in ((PROMPTS, PROGRESS), (EVAL_PROMPTS, EVAL_PROGRESS))
+    }
+
+
+async def _samples(
+    handler: GeneratorHandler, keeper: ProgressKeeper | None, prompt: PromptSubmitted, taken: InFlight
+) -> AsyncGenerator[RolloutGenerated, None]:
+    """The prompt's samples, each gone on with where the last owner of its partition left it."""
+    progress = None if keeper is None else await keeper.begun(prompt, taken)
+    samples = handler.handle(prompt) if progress is None else handler.handle(prompt, progress.journal)
+    async with aclosing(samples):
+        async for sample in samples:
+            yield sample
+
+
 def _routes(
-    handler: GeneratorHandler, in_hand: InHand, trace: Callable[[Span, RolloutGenerated], Headers]
+    handler: GeneratorHandler,
+    in_hand: InHand,
+    trace: Callable[[Span, RolloutGenerated], Headers],
+    keepers: Mapping[str, ProgressKeeper],
 ) -> tuple[Route[PromptSubmitted, RolloutGenerated], ...]:
     return tuple(
         Route(
             source=source,
-            handle=handler.handle,
+            handle=partial(_samples, handler, keepers.get(source.name)),
             output=output,
             on_failure=handler.give_up,
             if_too_large=without_tokens,

@@ -4,7 +4,9 @@ from typing import get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 
+from rollstream.agents.journal import WentOn
 from rollstream.agents.session import BeganAnew
+from rollstream.schemas.progress import ProgressKind
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.weights import ApplyOutcome
 
@@ -17,6 +19,19 @@ BEGAN_ANEW = Counter(
     "rollstream_generator_turns_begun_anew_total",
     "Turns that do not go on from sampled tokens and begin a training sample, by why",
     ["reason"],
+)
+PROGRESS = Counter(
+    "rollstream_generator_progress_total",
+    "Records of how far samples have come, by kind; too_large: not kept",
+    ["kind"],
+)
+RESUMED = Counter(
+    "rollstream_generator_resumed_samples_total",
+    "Samples that another process had begun, by what became of it",
+    ["outcome"],
+)
+GIVEN_BACK_TOKENS = Counter(
+    "rollstream_generator_given_back_tokens_total", "Tokens of samples that another process had sampled already"
 )
 WEIGHT_VERSION = Gauge("rollstream_generator_weight_version", "Version that generates now")
 POLICY_LAG = Gauge("rollstream_generator_policy_lag_steps", "Optimizer steps behind the newest published version")
@@ -47,6 +62,11 @@ for _status in (Status.COMPLETED, Status.FAILED, Status.UNRESOLVED):
     SAMPLES.labels(status=_status.value)
 for _reason in get_args(BeganAnew):
     BEGAN_ANEW.labels(reason=_reason)
+for _kind in (*ProgressKind, "too_large"):
+    if _kind != ProgressKind.UNKNOWN:
+        PROGRESS.labels(kind=_kind)
+for _resumed in get_args(WentOn):
+    RESUMED.labels(outcome=_resumed)
 for _outcome in (ApplyOutcome.APPLIED, ApplyOutcome.FAILED, ApplyOutcome.SKIPPED):
     LOADS.labels(outcome=_outcome.value)
 

@@ -32,6 +32,13 @@ class GeneratorSettings(StageSettings):
         description="A sample that is not done by then ends, seconds: with its tokens so far as truncated (completed, "
         "finish reason length), or without any as unresolved; openai_http has none",
     )
+    progress_tokens: int = Field(
+        default=2048,
+        ge=0,
+        le=2**31 - 1,
+        description="A longer turn is asked in pieces of so many tokens and kept on `progress` after each, so that "
+        "another generator goes on with it if this one is killed; 0: whole turns are kept alone",
+    )
     max_tries: int = Field(default=2, ge=1, le=10, description="Tries at a sample that the engine did not resolve")
     evaluation_hold_seconds: float = Field(
         default=60.0,

@@ -84,10 +84,10 @@ _CANCEL_SECONDS: Final = 5.0
 class Route(Generic[T, R]):
     """How the records of the topic `source` are handled.
 
-    `handle` yields each result as soon as it is complete. `on_failure` gives the results to publish if `handle` raised
-    or the record was given up; without it the message becomes a dead letter. `if_too_large` makes a smaller result of
-    one over the size limit. `weight` is the record's share of `ConsumerSettings.max_weight`, and `freed` the part
-    of that which ends with one of its results.
+    `handle` yields each result as soon as it is complete; it is told where the record lies, and may give it an
+    `ending`. `on_failure` gives the results to publish if `handle` raised or the record was given up; without it the
+    message becomes a dead letter. `if_too_large` makes a smaller result of one over the size limit. `weight` is the
+    record's share of `ConsumerSettings.max_weight`, and `freed` the part of that which ends with one of its results.
 
     `waits` gives what a record must wait for before it is handled, None if for nothing: while it waits it has no share.
     False: it has not come, and the record needs no share to say so.
@@ -97,7 +97,7 @@ class Route(Generic[T, R]):
     """
 
     source: Topic[T]
-    handle: Callable[[T], AsyncGenerator[R, None]]
+    handle: Callable[[T, InFlight], AsyncGenerator[R, None]]
     output: Topic[R]
     on_failure: Callable[[T, Exception], Iterable[R]] | None = None
     if_too_large: Callable[[R, RecordTooLargeError], R] | None = None
@@ -252,7 +252,7 @@ class _Work:
                     self._stage.poison.blame(taken.message)
                 raise
         crash_point("effects_confirmed")
-        taken.done()
+        await taken.end()
 
     def _is_late(self, taken: InFlight) -> bool:
         return time.monotonic() > taken.begun_at + self._stage.consumer.record_deadline_seconds
@@ -271,7 +271,7 @@ class _Work:
             if start.is_given_up:
                 raise _died_too_often(start)
             await self._wait(taken, route, record)
-            async with aclosing(route.handle(record)) as results:
+            async with aclosing(route.handle(record, taken)) as results:
                 await self._publish(taken, route, results)
         except BadMessageError as error:
             await self._fail(taken, start, record, error)
