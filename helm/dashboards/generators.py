@@ -156,6 +156,21 @@ def _failures() -> Row:
             rates("rollstream_generator_turns_begun_anew_total", "reason", matchers=_ONE),
         ),
         lines(
+            "Progress kept",
+            "Records of how far samples of several turns, and long ones, have come, by what is kept. `too_large`: what "
+            "does not fit in a record is not kept, and is sampled again if its generator dies.",
+            "suffix: records/s",
+            rates("rollstream_generator_progress_total", "kind", matchers=_ONE),
+        ),
+        lines(
+            "Samples gone on with",
+            "Samples that another generator had begun before it ended. `went_on`: from where it was; `diverged`: from "
+            "their start, since their agent asked something else. Beside them the tokens that were not sampled again.",
+            "suffix: /s",
+            rates("rollstream_generator_resumed_samples_total", "outcome", matchers=_ONE),
+            query(rate("rollstream_generator_given_back_tokens_total", matchers=_ONE), "tokens given back"),
+        ),
+        lines(
             "Share of samples by status",
             "Over half an hour, of all generators of the run.",
             "percentunit",

@@ -15,14 +15,14 @@ PARTS: Final = ("schemas", "services", "producers", "trainer")
 INSTRUMENTS: Final = ("tests/bench", "tests/chaos", "tests/soak")
 
 ROOMS: Final = {
-    "services/rollstream/agents": 800,  # the session of a sample: turns, retries of one call, tools
+    "services/rollstream/agents": 1_250,  # the session of a sample: turns, retries, tools, and going on after a kill
     "services/rollstream/archive": 1_600,  # the options of its two commands too, which were in cli
-    "services/rollstream/bus": 3_050,  # notes of commits that others wrote
+    "services/rollstream/bus": 3_100,  # notes of commits that others wrote; ends of records, in their order
     "services/rollstream/cli": 2_650,  # `train`, `evaluate` that follows, and NeMo Gym's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
     "services/rollstream/engines": 4_600,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
-    "services/rollstream/generator": 3_400,  # the HTTP endpoint, its records and their spool
+    "services/rollstream/generator": 3_600,  # the HTTP endpoint, its records and their spool; progress
     "services/rollstream/gym": 2_250,  # rows, output and metrics of NeMo Gym
     "services/rollstream/history": 2_450,
     "services/rollstream/http": 1_100,  # what strangers reach: guard, keys, server
@@ -40,7 +40,7 @@ ROOMS: Final = {
     "tests/bench": 4_200,  # serving, agents
     "tests/chaos": 2_450,  # callers and feedback
     "tests/soak": 700,
-    "tests": 64_600,  # those of the training library, the gradients of TRL, of what is served, of NeMo Gym
+    "tests": 65_000,  # those of the training library, the gradients of TRL, of what is served, of NeMo Gym
 }
 """Lines of Python that each folder may have."""
 

@@ -152,6 +152,9 @@ AT_REST: Final[dict[str, str]] = {
         (
             "rollstream_bus_handler_failures_total",
             "rollstream_generator_engine_errors_total",
+            "rollstream_generator_given_back_tokens_total",
+            "rollstream_generator_progress_total",
+            "rollstream_generator_resumed_samples_total",
             "rollstream_generator_turns_begun_anew_total",
             "rollstream_producer_ghost_groups_total",
             "rollstream_producer_refused_progress_total",

@@ -31,6 +31,7 @@
     │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
     ├── ToolError                         70  nothing says what became of a tool's call: the sample is unresolved
     │   └── RepeatableToolError           70  what was asked of a tool's server may be asked again
+    ├── DivergedError                     70  an agent asks something else than in the attempt that it goes on with
     ├── NoRoomError                       70  a sample has no room for another turn: it ends as completed, cut off
     ├── RewardError                       70  a reward is not a number: the sample is unresolved
     ├── SpoolFullError                    70  no more answers can be recorded now: the call is refused

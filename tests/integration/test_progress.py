@@ -1,0 +1,107 @@
+"""A generator is killed in the middle of samples of several turns: another goes on with them, and leaves nothing."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.prompt import AgentChoice, Sampling
+from rollstream.schemas.rollout import RolloutGenerated, Status, Turn
+from rollstream.schemas.topics import PROGRESS, ROLLOUTS
+from tests.harness.builders import a_prompt
+from tests.harness.resources_server import ADD, Resources, resources
+from tests.harness.running import Run, a_run
+from tests.harness.waits import wait_until
+
+pytestmark = pytest.mark.usefixtures("forks")
+
+GROUP_SIZE = 2
+NUM_TURNS = 5
+SHAPE = np.zeros(1, dtype=np.float32)
+
+
+@pytest.fixture
+def server() -> Iterator[Resources]:
+    with resources() as server:
+        yield server
+
+
+@pytest.fixture
+def run(kafka: str, topic_prefix: str, tmp_path: Path, server: Resources) -> Iterator[Run]:
+    with a_run(kafka, topic_prefix, tmp_path) as run:
+        run.tables["agents.adder"] = {"path": "tests.harness.tool_agents.Adder"}
+        run.tables["tools.count"] = {"kind": "http", "url": server.url, "reopens": True, "schemas": [ADD]}
+        run.tables["generator.engine"] = {"kind": "scripted", "model_path": tmp_path}
+        run.publish_weights(0)
+        yield run
+
+
+def submit(run: Run) -> None:
+    agent = AgentChoice(name="adder", options={"turns": str(NUM_TURNS - 1)})
+    run.submit(a_prompt(run=run.name, group_size=GROUP_SIZE, agent=agent, sampling=Sampling(max_tokens=16, seed=1)))
+
+
+def turns_kept(run: Run) -> dict[tuple[str, int], Turn]:
+    """The turns on `progress`, by sample and number, as they were kept last."""
+    return {(one.rollout_id, one.number): one.turn for one in run.records(PROGRESS) if one.turn is not None}
+
+
+def kill_in_the_third_call(run: Run, server: Resources) -> None:
+    """A generator that is killed while the third call of each sample hangs, which arrived."""
+    server.faults["add"] = [*["ok"] * 2 * GROUP_SIZE, "hang"]
+    submit(run)
+    killed = run.start("generator")
+    wait_until(lambda: server.count("add") == 3 * GROUP_SIZE, lambda: f"third calls; {run.said()[-500:]}", 60)
+    wait_until(lambda: len(turns_kept(run)) == 3 * GROUP_SIZE, lambda: f"their turns; {run.said()[-500:]}", 60)
+    killed.signal(signal.SIGKILL)
+    killed.wait()
+    server.faults.clear()
+
+
+def published(run: Run) -> list[RolloutGenerated]:
+    """The samples that the next generator publishes."""
+    run.start("generator")
+    found = wait_until(
+        lambda: records if len(records := run.records(ROLLOUTS)) == GROUP_SIZE else None,
+        lambda: f"the samples; {run.said()[-500:]}",
+        60,
+    )
+    newest: dict[bytes | None, bytes | None] = {}
+
+    def is_deleted() -> bool:
+        newest.update({message.key: message.value for message in run.messages(PROGRESS.name)})
+        return bool(newest) and not any(newest.values())
+
+    wait_until(is_deleted, lambda: f"nothing to be kept of them: {newest}", 30)
+    return found
+
+
+def test_another_generator_goes_on_with_turns_calls_and_sessions(run: Run, server: Resources) -> None:
+    run.tables["tools.count"] = {**run.tables["tools.count"], "replayable": ["add"]}
+    kill_in_the_third_call(run, server)
+    kept = turns_kept(run)
+    for sample in published(run):
+        assert (sample.status, len(sample.turns)) == (Status.COMPLETED, NUM_TURNS)
+        for number in range(3):
+            before = kept[sample.rollout_id, number]
+            assert np.array_equal(sample.turns[number].token_ids, before.token_ids)
+            assert sample.turns[number].latency_seconds == before.latency_seconds, "it was sampled again"
+        said = [answer.content for turn in sample.turns for answer in turn.tool_answers]
+        assert said == [f'{{"total": {number}}}' for number in range(1, NUM_TURNS)]
+    # The call that hung arrived, and was made again: it is declared replayable.
+    assert server.count("add") == (NUM_TURNS - 1 + 1) * GROUP_SIZE
+    assert set(server.attempts.values()) == {1}
+    assert server.totals == {}, "a session is open"
+
+
+def test_a_call_that_may_have_arrived_is_not_made_twice(run: Run, server: Resources) -> None:
+    kill_in_the_third_call(run, server)
+    for sample in published(run):
+        assert (sample.status, len(sample.turns)) == (Status.UNRESOLVED, 3)
+        assert sample.failure is not None
+        assert sample.failure.code is FailureCode.TOOL
+    assert server.count("add") == 3 * GROUP_SIZE
+    assert server.totals == {}, "a session is open"
