@@ -61,11 +61,11 @@ def kill_in_the_third_call(run: Run, server: Resources) -> None:
     server.faults.clear()
 
 
-def published(run: Run) -> list[RolloutGenerated]:
-    """The samples that the next generator publishes."""
+def published(run: Run, num_before: int = 0) -> list[RolloutGenerated]:
+    """The samples that the next generator publishes, when nothing is kept of them any more."""
     run.start("generator")
     found = wait_until(
-        lambda: records if len(records := run.records(ROLLOUTS)) == GROUP_SIZE else None,
+        lambda: records[num_before:] if len(records := run.records(ROLLOUTS)) == num_before + GROUP_SIZE else None,
         lambda: f"the samples; {run.said()[-500:]}",
         60,
     )
@@ -104,4 +104,20 @@ def test_a_call_that_may_have_arrived_is_not_made_twice(run: Run, server: Resour
         assert sample.failure is not None
         assert sample.failure.code is FailureCode.TOOL
     assert server.count("add") == 3 * GROUP_SIZE
+    assert server.totals == {}, "a session is open"
+
+
+def test_samples_that_were_published_before_the_kill_are_given_back_whole(run: Run, server: Resources) -> None:
+    submit(run)
+    killed = run.start("generator", ROLLSTREAM_CRASH_AT="effects_confirmed")
+    assert killed.wait() != 0
+    before = {one.rollout_id: one for one in run.records(ROLLOUTS)}
+    num_calls = server.count("add")
+    assert num_calls == (NUM_TURNS - 1) * GROUP_SIZE
+    for sample in published(run, num_before=GROUP_SIZE):
+        first = before[sample.rollout_id]
+        assert sample.attempt_id != first.attempt_id
+        assert sample.turns == first.turns
+        assert sample.observations == first.observations
+    assert server.count("add") == num_calls, "a tool was called again"
     assert server.totals == {}, "a session is open"
