@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import numpy as np
-import openai
 import pytest
 
 from rollstream.local.tiny_model import write_tiny_model
 from rollstream.schemas.rollout import RolloutGenerated
+from tests.harness.late import Late
 from tests.harness.running import Run, a_run
 from tests.harness.serving_runs import MODEL, ServingGenerator, a_serving_generator, until_recorded
 from tests.harness.teacher_forcing import forced_logprobs
+
+anthropic = Late("anthropic")
+openai = Late("openai")
 
 ASKED = [{"role": "user", "content": "52910="}]
 VERSION = 3

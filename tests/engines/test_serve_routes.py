@@ -7,9 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import anthropic
 import numpy as np
-import openai
 import pytest
 
 from rollstream.generator.serve.call import ServedCall
@@ -17,7 +15,11 @@ from rollstream.schemas.rollout import FinishReason
 from tests.harness import serving
 from tests.harness.engine_fixtures import EngineHosts
 from tests.harness.engine_host import START_VERSION, EngineHost
+from tests.harness.late import Late
 from tests.harness.teacher_forcing import forced_logprobs
+
+anthropic = Late("anthropic")
+openai = Late("openai")
 
 ASKED = [{"role": "user", "content": "52910="}]
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}

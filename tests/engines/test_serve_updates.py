@@ -10,9 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import anthropic
 import numpy as np
-import openai
 import pytest
 
 from rollstream.generator.serve.call import ServedCall
@@ -20,7 +18,11 @@ from rollstream.schemas.rollout import FinishReason
 from tests.harness import serving
 from tests.harness.engine_fixtures import EngineHosts, TwoVersions
 from tests.harness.engine_host import START_VERSION
+from tests.harness.late import Late
 from tests.harness.teacher_forcing import forced_logprobs
+
+anthropic = Late("anthropic")
+openai = Late("openai")
 
 NUM_CALLERS = 48
 LEAVING = 0.4

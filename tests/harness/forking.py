@@ -26,13 +26,17 @@ def start_forked(main: Callable[[], None], *, log: Path, env: Mapping[str, str] 
     return StartedProcess(pid=connection.recv(), exit_code=_ExitCode(connection), log=log)
 
 
-def start_command(*words: str, log: Path, env: Mapping[str, str] | None = None) -> StartedProcess:
-    """Start `rollstream WORDS`, forked as `start_forked` does it."""
-    return start_forked(partial(run_words, *words), log=log, env=env)
+def start_command(
+    *words: str, log: Path, env: Mapping[str, str] | None = None, directory: Path | None = None
+) -> StartedProcess:
+    """Start `rollstream WORDS`, forked as `start_forked` does it; in the repository's root, or in `directory`."""
+    return start_forked(partial(run_words, *words, directory=directory), log=log, env=env)
 
 
-def run_words(*words: str) -> None:
+def run_words(*words: str, directory: Path | None = None) -> None:
     """Be `rollstream WORDS` in this process."""
+    if directory is not None:
+        os.chdir(directory)
     from rollstream.cli.main import main
 
     sys.argv = ["rollstream", *words]

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import json
-import multiprocessing
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rollstream.schemas.errors import RollstreamError
 from rollstream.training.backends.fsdp import FSDPConfig, FSDPTrainingBackend
 from rollstream.training.backends.pytorch import PyTorchTrainingBackend
 from rollstream.training.learning.settings import LearningSettings
+from tests.harness.forking import start_forked
 from tests.harness.toy_models import ToyModel, token_mean
 
 WORLD = 2
@@ -76,18 +77,8 @@ def a_language_model(directory: Path) -> Any:
 
 def run_ranks(directory: Path) -> list[dict[str, Any]]:
     """What each process found; `directory` has a tiny model, and a checkpoint of a single toy backend."""
-    context = multiprocessing.get_context("spawn")
-    ranks = [context.Process(target=_rank, args=(rank, directory)) for rank in range(WORLD)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(_SECONDS)
-    late = [process for process in ranks if process.is_alive()]
-    for process in late:
-        process.kill()
-        process.join()
-    assert not late, f"not done within {_SECONDS} s"
-    assert [process.exitcode for process in ranks] == [0] * WORLD
+    ranks = [start_forked(partial(_rank, rank, directory), log=directory / f"rank{rank}.log") for rank in range(WORLD)]
+    assert [process.wait(_SECONDS) for process in ranks] == [0] * WORLD, [process.said() for process in ranks]
     return [json.loads((directory / f"rank{rank}.json").read_text()) for rank in range(WORLD)]
 
 

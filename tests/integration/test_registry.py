@@ -16,7 +16,6 @@ from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer
 from confluent_kafka.schema_registry.error import SchemaRegistryError
 from confluent_kafka.serialization import MessageField, SerializationContext
-from jgo.maven import MavenContext
 
 from rollstream.cli.main import cli
 from rollstream.local.ports import free_ports
@@ -26,9 +25,12 @@ from rollstream.schemas.registry import current_schema
 from rollstream.schemas.registry_url import ConfluentRegistry
 from rollstream.schemas.topics import LEDGER, PROMPTS, SCORED, TOPICS
 from tests.harness.builders import a_prompt, a_rollout
+from tests.harness.late import Late
 from tests.harness.processes import start_process
 from tests.harness.small_registry import SmallRegistry, a_small_registry
 from tests.harness.waits import wait_until
+
+maven = Late("jgo.maven")
 
 RUN = "registry-test"
 
@@ -182,7 +184,7 @@ def test_the_registry_refuses_what_the_check_refuses(registry_url: str) -> None:
 
 
 def _archive() -> Path:
-    project = MavenContext().project("io.apicurio", "apicurio-registry-app")
+    project = maven.MavenContext().project("io.apicurio", "apicurio-registry-app")
     return Path(project.at_version("3.3.3").artifact(classifier="all", packaging="tar.gz").resolve())
 
 

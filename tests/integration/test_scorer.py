@@ -19,15 +19,17 @@ from rollstream.schemas.rollout import RolloutGenerated, Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_ROLLOUTS, EVAL_SCORED, ROLLOUTS, SCORED, SERVE_ROLLOUTS, SERVE_SCORED, Topic
 from rollstream.stage.replay import list_dead_letters
-from tests.harness import broken_scorer
 from tests.harness.builders import a_failure, a_generated, a_prompt, a_served_answer, a_served_prompt
 from tests.harness.forking import start_forked
+from tests.harness.late import Late
 from tests.harness.odd_headers import put_with_odd_header
 from tests.harness.processes import StartedProcess
 from tests.harness.running import Run, a_run, readiness
 from tests.harness.scraping import scraped
 from tests.harness.unruly_environment import NAME, TABLE
 from tests.harness.waits import DEADLINE_SECONDS, wait_until
+
+broken_scorer = Late("tests.harness.broken_scorer")
 
 GARBAGE = {"garbage": b"\x07 no record", "unknown schema": b"\x00\x00\x0f\x42\x3f body", "null": None}
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import openai
 import pytest
 
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from tests.harness import serving
+from tests.harness.late import Late
 from tests.harness.waits import until
+
+openai = Late("openai")
 
 ASKED = [{"role": "user", "content": "52910="}]
 SECRET = "of-this-test"

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from rollstream.archive.appending import Appender
@@ -16,7 +15,10 @@ from rollstream.schemas.errors import ConfigurationError, MachineError
 from tests.harness.archiving import IDENTITY, a_piece, passes, write_archive, writing
 from tests.harness.builders import a_group, a_prompt
 from tests.harness.full_disk import room_for
+from tests.harness.late import Late
 from tests.harness.small_s3 import SmallS3, a_small_s3
+
+pd = Late("pandas")
 
 PASSES = 200
 URL = "s3://bucket/runs/archive"

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
 
@@ -13,6 +12,9 @@ from rollstream.offline.compare.comparison import Comparison, compare
 from rollstream.offline.options import CompareOptions
 from rollstream.rows.write import write_rows
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.late import Late
+
+pd = Late("pandas")
 
 
 def a_row(question: str, reward: float | None, **fields: Any) -> dict[str, Any]:

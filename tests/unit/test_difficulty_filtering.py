@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +14,9 @@ from rollstream.offline.difficulty.filtering import filter_difficulty
 from rollstream.offline.difficulty.report import FilterReport
 from rollstream.offline.options import DifficultyOptions, Strategy
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.late import Late
+
+pd = Late("pandas")
 
 GSM8K, DAPO = "openai/gsm8k", "math_dapo"
 

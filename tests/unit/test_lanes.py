@@ -1,5 +1,7 @@
 """Which tests a change reaches: through imports, processes and commands, and no others."""
 
+import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -45,3 +47,20 @@ def test_a_file_is_named_as_python_imports_it() -> None:
 
 def test_the_files_that_one_process_runs_are_there() -> None:
     assert [name for name in LEARNING if not (ROOT / name).is_file()] == []
+
+
+def test_collecting_the_default_lanes_imports_nothing_that_takes_long() -> None:
+    """Each process of a run collects all files: what a test alone needs is `Late`."""
+    late = {"aiokafka", "anthropic", "datasets", "openai", "pandas", "torch", "transformers", "vllm"}
+    lanes = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]["testpaths"]
+    files = [path for lane in lanes for path in (ROOT / lane).glob("test_*.py")]
+    assert len(files) > 100
+    assert {path.name: found for path in files if (found := _imported(path) & late)} == {}
+
+
+def _imported(path: Path) -> set[str]:
+    """The packages that a file imports when it is imported itself."""
+    body = ast.parse(path.read_text()).body
+    names = [alias.name for line in body if isinstance(line, ast.Import) for alias in line.names]
+    names += [line.module or "" for line in body if isinstance(line, ast.ImportFrom)]
+    return {name.partition(".")[0] for name in names}

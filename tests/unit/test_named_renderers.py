@@ -9,9 +9,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-import torch
 from pydantic import ValidationError
-from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, identity_of
@@ -28,6 +26,10 @@ from rollstream.schemas.rollout import RolloutGenerated
 from tests.harness.builders import a_prompt
 from tests.harness.families import FAMILIES, TEMPLATE, Family, family_tokenizer
 from tests.harness.fuzzed_conversations import converse, num_broken
+from tests.harness.late import Late
+
+torch = Late("torch")
+transformers = Late("transformers")
 
 Known = tuple[ChatTokenizer, Family]
 NUM_FUZZED = 40
@@ -208,7 +210,7 @@ def write_model(directory: Path) -> None:
     heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = Qwen3ForCausalLM(Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads))
+        model = transformers.Qwen3ForCausalLM(transformers.Qwen3Config(vocab_size=len(tokenizer), **sizes, **heads))
     model.save_pretrained(directory)
 
 

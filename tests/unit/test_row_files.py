@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 
-import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -18,6 +17,9 @@ from rollstream.rows.open import open_rows
 from rollstream.rows.row import MAX_ROW_BYTES, BadRow, ReadRow
 from rollstream.rows.write import rewrite_rows, write_rows
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.late import Late
+
+datasets = Late("datasets")
 
 NESTED = [
     {"prompt": "Zähle 🙂", "n": 1, "meta": {"split": "a", "index": 7}, "turns": [{"role": "user", "content": "é"}]},

@@ -7,9 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import datasets
 import numpy as np
-import pandas
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -28,6 +26,10 @@ from rollstream.rows.open import open_rows
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.rows.write import Kind, write_rows
 from rollstream.schemas.values import text_of
+from tests.harness.late import Late
+
+datasets = Late("datasets")
+pandas = Late("pandas")
 
 FORMATS: dict[str, Kind] = {"a.jsonl": "jsonl", "a.parquet": "parquet", "a": "hf"}
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import datasets
 import pytest
 
 from rollstream.local.tiny_model import write_tiny_model
@@ -15,6 +14,7 @@ from tests.harness.late import Late
 
 sft = Late("rollstream.training.datasets.sft")
 transformers = Late("transformers")
+datasets = Late("datasets")
 
 ASKED, ANSWERED = {"role": "user", "content": "what is 1+1?"}, {"role": "assistant", "content": "2"}
 CARD = """---

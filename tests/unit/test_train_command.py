@@ -6,8 +6,7 @@ import os
 import pickle
 import re
 import signal
-import subprocess
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,10 @@ from rollstream.training.pipeline.run import run_training
 from rollstream.training.pipeline.settings import TrainSettings
 from tests.harness import unruly_environment as unruly
 from tests.harness.fake_openai import fake_openai
+from tests.harness.forking import start_command, start_forked
 from tests.harness.late import Late
+from tests.harness.torch_run import two_processes
+from tests.harness.waits import wait_until
 
 torch = Late("torch")
 transformers = Late("transformers")
@@ -151,7 +153,7 @@ def test_sft_lowers_the_loss_and_rl_alone_begins_with_the_model(directory):
     assert "RL on 6 prompts, from tiny" in trained("rl", rl_steps=1).replace(str(directory) + "/", "")
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_the_reward_rises_with_any_seed(directory, seed):
     """From a quarter of the answers to more than a half: 0.26, 0.25, 0.21 to 0.60, 0.58, 0.48 with these seeds."""
     write_tiny_model(Path("tiny"), seed=seed, hidden=32, layers=2, heads=2, ffn=64)
@@ -254,26 +256,17 @@ ready_seconds = 0.2
         asyncio.run(run_training(TrainSettings.read(Path("train.toml")), print))
 
 
-def started(*words):
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    command = [sys.executable, "-W", "error", "-m", "rollstream.cli.main", "train", *words]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
 @pytest.mark.parametrize(("stop", "returned"), [(signal.SIGINT, 130), (signal.SIGTERM, 130), (signal.SIGKILL, -9)])
 def test_a_signal_writes_a_checkpoint_and_the_command_goes_on_from_the_newest_after_kill_9_too(
     directory, stop, returned
 ):
     Path("train.toml").write_text(FILE.format(mode="rl", sft_steps=1, rl_steps=10_000, rl="sync_every = 10000"))
-    with started("train.toml") as process:
-        for line in process.stdout:
-            if line.startswith("step 3:"):
-                process.send_signal(stop)
-                break
-        said, errors = process.communicate(timeout=120)
-    assert process.returncode == returned
-    assert ("the same command goes on" in said) == (stop is not signal.SIGKILL)
-    assert "Traceback" not in errors
+    process = start_command("train", "train.toml", log=directory / "log", directory=directory)
+    wait_until(lambda: process.has_ended or "\nstep 3:" in process.said(), "step 3")
+    process.signal(stop)
+    assert process.wait() == returned
+    assert ("the same command goes on" in process.said()) == (stop is not signal.SIGKILL)
+    assert "Traceback" not in process.said()
     whole = [name for name in names_in("run/rl/checkpoints") if not name.startswith(".")]
     newest = max(int(name.removeprefix("step_")) for name in whole)
     assert newest >= (2 if stop is signal.SIGKILL else 3)
@@ -288,10 +281,9 @@ def test_the_example_of_the_readme_trains(directory):
     shorter = re.sub(r"num_steps = \d+", "num_steps = 2", example).replace("models/tiny", "tiny")
     assert shorter.count("num_steps = 2") == 2
     Path("train.toml").write_text(shorter.replace("filters", "filters = [] #"))
-    with started("train.toml") as process:
-        said, errors = process.communicate(timeout=200)
-    assert process.returncode == 0, errors
-    assert said.splitlines()[-1].endswith("runs/sorting/rl/checkpoints/step_2")
+    process = start_command("train", "train.toml", log=directory / "log", directory=directory)
+    assert process.wait(200) == 0, process.said()
+    assert process.said().splitlines()[-1].endswith("runs/sorting/rl/checkpoints/step_2")
     assert steps_of("runs/sorting") == steps_of("runs/sorting/rl") == [1, 2]
 
 
@@ -299,12 +291,9 @@ def test_sft_by_two_processes_of_torchrun_is_that_of_one(directory):
     """Each has half of every batch. A batch is all samples here, so that both runs have the same ones."""
     text = FILE.format(mode="sft", sft_steps=3, rl_steps=1, rl="").replace("max_samples = 64", "max_samples = 8")
     Path("two.toml").write_text(text.replace('"run"', '"two"'))
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "rollstream.cli.main"]
-    ran = subprocess.run(
-        [sys.executable, *torchrun, "train", "two.toml"], capture_output=True, text=True, timeout=250, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    assert [line for line in ran.stdout.splitlines() if line.startswith("trained")] == [
+    torchrun = start_forked(partial(two_processes, directory, "train", "two.toml"), log=directory / "log")
+    assert torchrun.wait(250) == 0, torchrun.said()
+    assert [line for line in torchrun.said().splitlines() if line.startswith("trained")] == [
         "trained: two/checkpoints/step_3"
     ]
     Path("train.toml").write_text(text)

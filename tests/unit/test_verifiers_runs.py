@@ -9,10 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from click.testing import CliRunner
-from datasets import load_dataset
 
 from rollstream.cli.verifiers import command
 from rollstream.offline.convert.verifiers_runs import Converted, export_run, import_run
@@ -21,6 +19,10 @@ from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow
 from rollstream.rows.write import rewrite_rows, write_rows
 from rollstream.schemas.errors import ConfigurationError
+from tests.harness.late import Late
+
+pd = Late("pandas")
+datasets = Late("datasets")
 
 TIMING = {"start_time": 1766016000.25, "setup": 0.01, "generation": 1.5, "scoring": 0.002, "model": 1.4, "env": 0.1}
 CALL = {"id": "call-1", "type": "function", "function": {"name": "count", "arguments": '{"text": "word"}'}}
@@ -312,7 +314,7 @@ def test_prime_rls_sft_finds_prompt_and_completion_of_the_good_rows(tmp_path: Pa
     assert ended.exit_code == 0, ended.output
     assert "2 of 4 rows are used" in ended.output
     # Prime-RL opens its data this way.
-    found = load_dataset("json", data_files=str(output), split="train", cache_dir=str(tmp_path / "cache"))
+    found = datasets.load_dataset("json", data_files=str(output), split="train", cache_dir=str(tmp_path / "cache"))
     assert found.column_names == ["prompt", "completion"]
     assert found[0] == {
         "prompt": [{"role": "user", "content": "2+2="}],
