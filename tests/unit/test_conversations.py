@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollstream.engines.marked_text import own
+from rollstream.engines.rendering import WrittenConversations
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.schemas.prompt import Message
 from tests.harness.chat_templates import CONTROL, TEMPLATES, TOKENIZERS, write_chat_tokenizer
@@ -78,6 +80,34 @@ def test_tokens_that_no_text_gives_again_are_kept(conversing: Conversing) -> Non
     text = conversing.tokenizer.detokenize(np.array(pieces, dtype=np.int32))
     before = (*asked, Message(role="assistant", content=text))
     assert conversing.tokenizer.extend(prompt, sampled, before, asked, ()) is not None
+
+
+def test_what_is_kept_of_a_conversation_changes_no_token(tmp_path: Path) -> None:
+    """Turns of one tokenizer, which goes on from what it wrote, and of one that has seen none; with a branch."""
+    write_chat_tokenizer(tmp_path, TEMPLATES["Qwen3"], TOKENIZERS["bytes"]())
+    one, others = ChatTokenizer(tmp_path), [ChatTokenizer(tmp_path) for _ in range(4)]
+    before: tuple[Message, ...] = (Message(role="user", content="2 + 2?"),)
+    for number, other in enumerate(others):
+        prompt, answer = other.tokenize(before, ()), Message(role="assistant", content=f"It is {number}.")
+        sampled = other.tokenize_text(answer.content)
+        for then in ("And 3 + 3?", "<|im_end|> 4"):
+            asked = prompt, sampled, (*before, answer), (Message(role="user", content=then),), ()
+            added, wanted = one.extend(*asked), other.extend(*asked)
+            assert added is not None
+            assert wanted is not None
+            assert added.tolist() == wanted.tolist()
+        before = (*before, answer, Message(role="user", content="And 3 + 3?"))
+
+
+def test_of_the_conversations_that_nobody_goes_on_with_the_oldest_are_forgotten() -> None:
+    kept = WrittenConversations()
+    for name in ("oldest", "older", "newest"):
+        kept.keep(name, own("x" * 2**23))
+    assert kept.take("oldest") is None
+    assert kept.take("newest") == "x" * 2**23
+    assert kept.take("newest") is None, "each is given back once"
+    kept.keep("next", own("x" * 2**23))
+    assert kept.take("older") is not None, "what was taken makes room"
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, identity_of
-from rollstream.agents.session import Session, _Asked
+from rollstream.agents.session import Asked, Session
 from rollstream.engines.named_renderer import _Signs
 from rollstream.engines.protocol import Parsed
 from rollstream.engines.settings import EngineSettings, RendererName
@@ -81,13 +81,13 @@ def test_ten_thousand_fuzzed_conversations_go_on_from_exactly_what_was_sampled_o
 
 
 def test_a_session_that_renders_its_history_again_is_found(known: Known, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rendered_again(session: Session, messages: Sequence[Message], extends: int | None) -> _Asked:
+    def rendered_again(session: Session, messages: Sequence[Message], extends: int | None) -> Asked:
         if not session.turns:
-            return _Asked(messages, None, np.zeros(0, dtype=np.int32), session._tokenized(messages))
+            return Asked(messages, None, np.zeros(0, dtype=np.int32), session._tokenized(messages))
         follows = len(session.turns) - 1
         whole = session._tokenized((*session.conversation(follows), *messages))
         cut = len(session._asked[follows].tokens) + len(session.turns[follows].token_ids)
-        return _Asked(messages, follows, whole[:cut], whole[cut:])
+        return Asked(messages, follows, whole[:cut], whole[cut:])
 
     monkeypatch.setattr(Session, "_rendered", rendered_again)
     assert fuzz(known, range(10))[2] > 0

@@ -5,16 +5,19 @@ tools stays a plain text, which a template may strip, split and look into as alw
 control tokens the template wrote (`control_tokens.py` reads only those as tokens).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 from jinja2 import nodes, pass_eval_context
 from jinja2.compiler import CodeGenerator, Frame
 from jinja2.filters import do_join
+from jinja2.runtime import LoopContext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from rollstream.engines.marked_text import Marked, joined, own
+
+_MOST_CHARACTERS: Final = 2**24
 
 
 def rendered(
@@ -29,6 +32,31 @@ def rendered(
         **{name: own(token) for name, token in special_tokens.items()},
     )
     return text
+
+
+class WrittenConversations:
+    """The newest conversations as a template wrote them, with the beginning of an answer: a next turn begins with one.
+
+    Each is given back once. Those that nobody asks for go first, beyond `_MOST_CHARACTERS` in all.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[Hashable, Marked] = {}
+        self._num_characters = 0
+
+    def keep(self, conversation: Hashable, text: Marked) -> None:
+        """`conversation`: its messages and tools."""
+        self.take(conversation)
+        self._texts[conversation] = text
+        self._num_characters += len(text)
+        while self._num_characters > _MOST_CHARACTERS:
+            self.take(next(iter(self._texts)))
+
+    def take(self, conversation: Hashable) -> Marked | None:
+        """Its text, which is forgotten; None if none is kept."""
+        text = self._texts.pop(conversation, None)
+        self._num_characters -= len(text or "")
+        return text
 
 
 class _MarkingCode(CodeGenerator):
@@ -59,6 +87,18 @@ class _MarkingEnvironment(ImmutableSandboxedEnvironment):
     code_generator_class = _MarkingCode
     concat = staticmethod(joined)
     own = staticmethod(own)
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        """As the sandbox does it; a message's field is found at once."""
+        if type(obj) is dict and attribute in obj and not hasattr(dict, attribute):
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        """As the sandbox does it; its questions about functions, frames and lists are not asked of a text or loop."""
+        if isinstance(obj, (str, LoopContext)):
+            return not attr.startswith("_")
+        return super().is_safe_attribute(obj, attr, value)
 
 
 @pass_eval_context

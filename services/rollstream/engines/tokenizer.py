@@ -52,6 +52,7 @@ class ChatTokenizer:
         from transformers import AutoTokenizer
 
         from rollstream.engines.control_tokens import OutsideEncoder
+        from rollstream.engines.rendering import WrittenConversations
 
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(model_path, local_files_only=True)
@@ -67,6 +68,7 @@ class ChatTokenizer:
         except Exception as error:  # tokenizers raises nothing more exact
             raise ConfigurationError(f"the tokenizer of {model_path} can't be used: {error}") from error
         self._last: tuple[Sequence[Message], Sequence[str], NDArray[np.int32]] | None = None
+        self._written = WrittenConversations()
         self.sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
         self._renderer = NamedRenderer(renderer, self._tokenizer, self._encoder) if renderer else None
@@ -99,10 +101,10 @@ class ChatTokenizer:
         the stop token that was sampled.
         """
         try:
-            told, next_ones = [json.loads(tool) for tool in tools], [as_template(one) for one in messages]
             if self._renderer is not None:
+                told, next_ones = [json.loads(tool) for tool in tools], [as_template(one) for one in messages]
                 return self._renderer.extend(prompt, sampled, next_ones, told)
-            follows = self._text_after(before, next_ones, told)
+            follows = self._text_after(tuple(before), tuple(messages), tuple(tools))
             return None if follows is None else self._continued(sampled, follows)
         # Whatever it is: the conversation is rendered as a whole then, and that says what is wrong.
         except Exception:  # noqa: BLE001
@@ -115,13 +117,15 @@ class ChatTokenizer:
         return self._renderer.parse(prompt, sampled, [json.loads(tool) for tool in tools])
 
     def _text_after(
-        self, before: Sequence[Message], messages: Sequence[Mapping[str, Any]], tools: Sequence[Any]
+        self, before: tuple[Message, ...], messages: tuple[Message, ...], tools: tuple[str, ...]
     ) -> Marked | None:
         """What the template writes after the last answer of `before`; None if it would not write that answer so."""
+        told, next_ones = [json.loads(tool) for tool in tools], [as_template(one) for one in messages]
         asked, answer = [as_template(one) for one in before[:-1]], before[-1]
-        head = self._rendered(asked, tools)
-        marked = self._rendered([*asked, {"role": "assistant", "content": _ANSWER}, *messages], tools)
-        written = self._rendered([*asked, as_template(answer), *messages], tools)
+        head = self._written.take((before[:-1], tools)) or self._rendered(asked, told)
+        marked = self._rendered([*asked, {"role": "assistant", "content": _ANSWER}, *next_ones], told)
+        written = self._rendered([*asked, as_template(answer), *next_ones], told)
+        self._written.keep(((*before, *messages), tools), written)
         # A template may write white space before an answer, which the model then samples by itself.
         if not (marked.startswith(head) and marked[len(head) :].lstrip().startswith(_ANSWER)):
             return None
