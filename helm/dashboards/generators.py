@@ -171,6 +171,37 @@ def _failures() -> Row:
             query(rate("rollstream_generator_given_back_tokens_total", matchers=_ONE), "tokens given back"),
         ),
         lines(
+            "Calls of tools",
+            "By set and how they ended. `mistake`: of the model or the tool itself, which the model is told. `failed`: "
+            "the tools did not answer, and the sample is unresolved.",
+            "suffix: calls/s",
+            query(
+                f"sum by (tools, outcome) (rate(rollstream_tools_calls_total{{{_ONE}}}[$__rate_interval]))",
+                "{{tools}} {{outcome}}",
+            ),
+        ),
+        lines(
+            "Duration of calls of tools",
+            "95th percentile, with repetitions.",
+            "s",
+            query(
+                "histogram_quantile(0.95, sum by (le, tools) "
+                f"(rate(rollstream_tools_call_seconds_bucket{{{_ONE}}}[$__rate_interval])))",
+                "{{tools}}",
+            ),
+        ),
+        lines(
+            "Sessions of tools",
+            "Open now, and those a second that were not closed or not opened: a server may hold the former still.",
+            "none",
+            query(f"sum by (tools) (rollstream_tools_open_sessions{{{_ONE}}})", "{{tools}} open"),
+            query(
+                f'sum by (tools, outcome) (rate(rollstream_tools_sessions_total{{{_ONE}, outcome!="closed"}}'
+                "[$__rate_interval]))",
+                "{{tools}} {{outcome}}",
+            ),
+        ),
+        lines(
             "Share of samples by status",
             "Over half an hour, of all generators of the run.",
             "percentunit",

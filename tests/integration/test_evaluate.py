@@ -23,7 +23,7 @@ from rollstream.producers.settings import ProducerSettings
 from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.errors import BrokenWorldError, ConfigurationError
 from rollstream.schemas.failure import FailureCode
-from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.prompt import AgentChoice, PromptSubmitted
 from rollstream.schemas.rollout import Status
 from rollstream.schemas.scored import RolloutScored
 from rollstream.schemas.topics import EVAL_PROMPTS, EVAL_SCORED, PROMPTS, WEIGHTS
@@ -94,7 +94,11 @@ def publish_weights(settings: ProducerSettings, *versions: WeightsPublished) -> 
 
 def evaluated(settings: ProducerSettings, *, deadline_seconds: float) -> EvaluationReport:
     request = EvaluationRequest(
-        environment="sort_digits", weight_version=VERSION, num_prompts=8, deadline_seconds=deadline_seconds
+        environment="sort_digits",
+        weight_version=VERSION,
+        agent=AgentChoice(name="tools", options={"tools": "box"}),
+        num_prompts=8,
+        deadline_seconds=deadline_seconds,
     )
     publish_weights(settings, published(VERSION))
     return evaluate(Run(settings), request)
@@ -121,6 +125,7 @@ def test_the_report_averages_what_was_scored_and_counts_the_rest(settings: Produ
     assert {(p.purpose, p.weight_version, p.sampling.temperature, p.group_size) for p in asked} == {
         ("evaluate", VERSION, 0.0, 1)
     }
+    assert {prompt.agent.name for prompt in asked} == {"tools"}
     with TopicReader(settings.kafka, [PROMPTS.of(settings.run)]) as reader:
         assert list(reader.to_end()) == []
 

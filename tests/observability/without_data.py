@@ -10,6 +10,7 @@ from typing import Final
 _EXPORTER: Final = "of Kafka's exporter, which is not part of the stack"
 _NO_CURRICULUM: Final = "no producer has a curriculum"
 _NO_CLIENTS: Final = "nobody is answered over HTTP, and no feedback is taken"
+_NO_TOOLS: Final = "no set of tools is declared"
 _NO_FAULT: Final = "counted from the first fault of its kind on, which this run does not have"
 _TOPICS = (
     "[a-z0-9-]+[.](((eval|serve)-)?(prompts|rollouts|scored)|ingest-prompts|feedback|producers|weights|weights-applied|"
@@ -58,6 +59,15 @@ _OF_SERVING: Final = (
 )
 
 SELECTORS: Final[dict[str, str]] = {
+    **dict.fromkeys(
+        (
+            "rollstream_tools_call_seconds_bucket",
+            "rollstream_tools_calls_total",
+            "rollstream_tools_open_sessions",
+            'rollstream_tools_sessions_total{outcome!="closed"}',
+        ),
+        _NO_TOOLS,
+    ),
     **dict.fromkeys(
         (
             *_OF_SERVING,

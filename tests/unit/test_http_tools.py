@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from rollstream.process.settings.tools import ToolSettings
 from rollstream.schemas.errors import FailedSampleError, ToolError
@@ -69,6 +70,36 @@ def refusal(server: Resources, use: Callable[[ToolSession], Awaitable[Any]], **s
     with pytest.raises(ToolError) as error:
         with_session(server, use, **settings)
     return str(error.value)
+
+
+def counted(what: str, **labels: str) -> float:
+    """A metric of the set."""
+    return REGISTRY.get_sample_value(f"rollstream_tools_{what}", {"tools": "counter", **labels}) or 0.0
+
+
+def test_calls_and_sessions_are_counted_by_how_they_ended(server: Resources) -> None:
+    outcomes = [("calls", one) for one in ("answered", "mistake", "failed")]
+    outcomes += [("sessions", one) for one in ("closed", "failed", "not_opened")]
+
+    def counts() -> list[float]:
+        return [counted(f"{what}_total", outcome=outcome) for what, outcome in outcomes]
+
+    before, timed = counts(), counted("call_seconds_count")
+
+    async def use(session: ToolSession) -> None:
+        assert counted("open_sessions") == 1
+        await session.call(add())
+        await session.call(ToolCall(call_id="c", name="add", arguments="no JSON"))
+        server.faults["add"] = ["500"]
+        with pytest.raises(ToolError):
+            await session.call(add())
+
+    with_session(server, use)
+    server.faults["seed_session"] = ["500"]
+    refusal(server, calling())
+    assert [after - one for after, one in zip(counts(), before, strict=True)] == [1, 1, 1, 1, 0, 1]
+    assert counted("call_seconds_count") - timed == 2
+    assert counted("open_sessions") == 0
 
 
 @pytest.mark.parametrize("knows_ids", [True, False])

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 def command(options: EvaluateOptions, config: Path | None, as_json: bool) -> None:
     """Ask a weight version held-out prompts; print the mean reward and, of several samples, pass@k.
 
-    A generator and a scorer of the run must be running. If not one prompt is scored, the exit code is 70. --follow goes
-    on with newer versions: training never waits for it.
+    The producer's agent asks them. A generator and a scorer of the run must be running. If not one prompt is scored,
+    the exit code is 70. --follow goes on with newer versions: training never waits for it.
     """
     from rollstream.client.evaluation import EvaluationRequest
     from rollstream.producers.settings import ProducerSettings
@@ -36,6 +36,7 @@ def command(options: EvaluateOptions, config: Path | None, as_json: bool) -> Non
         environment=name,
         weight_version=options.version or 0,
         environments=settings.environments,
+        agent=settings.agent,
         num_prompts=options.num_prompts,
         num_samples=options.samples,
         temperature=options.temperature,

@@ -139,6 +139,7 @@ def _prompt(
         reference_answer=task.reference_answer,
         sampling=sampling,
         group_size=request.num_samples,
+        agent=request.agent,
         metadata={**task.metadata, "task_id": task.task_id},
         source=source,
         producer="evaluate",

@@ -9,7 +9,7 @@ from typing import Any
 from rollstream.environments.pass_rates import mean_interval, pass_at_k
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.failure import Failure, FailureCode
-from rollstream.schemas.prompt import PromptSubmitted
+from rollstream.schemas.prompt import AgentChoice, PromptSubmitted
 from rollstream.schemas.rollout import Status
 
 _MOST_CHARACTERS = 300
@@ -26,6 +26,7 @@ class EvaluationRequest:
     environment: str
     weight_version: int
     environments: Mapping[str, Declaration] = field(default_factory=dict)
+    agent: AgentChoice = field(default_factory=AgentChoice)
     num_prompts: int = 512
     num_samples: int = 1
     temperature: float | None = None

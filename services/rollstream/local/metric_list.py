@@ -19,6 +19,7 @@ _EXPORTED_BY: Final = {
     "evaluate": "rollstream.client.metrics",
     "bus": "rollstream.bus.metrics",
     "http": "rollstream.http.metrics",
+    "tools": "rollstream.tools.metrics",
     "serve": "rollstream.generator.serve.metrics",
     "process": "rollstream.process.health",
     "tracing": "rollstream.process.tracing.spans",
@@ -53,6 +54,7 @@ _UNITS: Final = {
             "answers",
             "calls",
             "connections",
+            "sessions",
         )
     },
     "tokens": "tokens",

@@ -18,6 +18,7 @@ from rollstream.schemas.errors import ToolError
 from rollstream.schemas.prompt import ToolCall
 from rollstream.schemas.record import writable
 from rollstream.schemas.rollout import ToolAnswer
+from rollstream.tools import metrics
 
 MAX_SCHEMAS: Final = 128
 MAX_SCHEMA_BYTES: Final = 2**16
@@ -69,6 +70,7 @@ class BoundedTools:
         self._settings = settings
         self._connect = connect
         self._places = asyncio.Semaphore(settings.max_sessions)
+        metrics.show(name)
 
     @property
     def reopens(self) -> bool:
@@ -79,7 +81,11 @@ class BoundedTools:
         if attempt and not self.reopens:
             raise ToolError(f"tools {self._name!r} keep no state that another process finds: see `reopens`")
         doing = f"opening a session of tools {self._name!r}"
-        return await _within(self._settings.open_seconds, doing, self._opened(session_id, attempt, task))
+        try:
+            return await _within(self._settings.open_seconds, doing, self._opened(session_id, attempt, task))
+        except ToolError:
+            metrics.SESSIONS.labels(self._name, "not_opened").inc()
+            raise
 
     async def _opened(self, session_id: str, attempt: int, task: Mapping[str, Any]) -> "BoundedSession":
         await self._places.acquire()
@@ -107,6 +113,7 @@ class BoundedSession:
         self._connection = connection
         self._closed = closed
         self._is_closed = False
+        metrics.OPEN.labels(name).inc()
         self._schemas: dict[str, str] = {}
 
     def read_schemas(self) -> None:
@@ -128,7 +135,8 @@ class BoundedSession:
             said = arguments
         else:
             making = self._connection.call(call.name, arguments, is_replayable=self.is_replayable(call.name))
-            said = await self._asked(f"the call of {call.name!r}", making)
+            said = await self._made(f"the call of {call.name!r}", making)
+        metrics.CALLS.labels(self._set_name, "answered" if said.error is None else "mistake").inc()
         error = None if said.error is None else writable(said.error[:_LONGEST_ERROR])
         return ToolAnswer(call_id=call.call_id, content=writable(said.content), error=error)
 
@@ -141,11 +149,24 @@ class BoundedSession:
         if self._is_closed:
             return
         self._is_closed = True
+        outcome = "failed"
         try:
             doing = f"closing a session of tools {self._set_name!r}"
             await _within(self._settings.close_seconds, doing, self._connection.close())
+            outcome = "closed"
         finally:
+            metrics.OPEN.labels(self._set_name).dec()
+            metrics.SESSIONS.labels(self._set_name, outcome).inc()
             self._closed()
+
+    async def _made(self, doing: str, making: Awaitable[Said]) -> Said:
+        """The answer to a call that leaves this process."""
+        try:
+            with metrics.CALL.labels(self._set_name).time():
+                return await self._asked(doing, making)
+        except ToolError:
+            metrics.CALLS.labels(self._set_name, "failed").inc()
+            raise
 
     async def _asked(self, doing: str, asking: Awaitable[_Found]) -> _Found:
         return await _within(self._settings.call_seconds, f"{doing} in tools {self._set_name!r}", asking)
