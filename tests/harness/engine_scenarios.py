@@ -11,11 +11,17 @@ import numpy as np
 import psutil
 from prometheus_client import REGISTRY
 
+from rollstream.agents.journal import SampleJournal
+from rollstream.agents.load import Agents
+from rollstream.agents.samples import SampleBounds, SampleRunner
 from rollstream.engines.protocol import Engine, Generation, GenerationRequest, LoadReport
 from rollstream.process.begun import listening
+from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import EngineError, EngineLateError
-from rollstream.schemas.prompt import Message, Sampling
-from rollstream.schemas.rollout import FinishReason
+from rollstream.schemas.progress import TurnProgress
+from rollstream.schemas.prompt import Message, PromptSubmitted, Sampling
+from rollstream.schemas.rollout import FinishReason, RolloutGenerated
+from tests.harness.builders import a_generator
 
 QUESTION = "5291047386" * 6 + "="
 # Longer than a block of vLLM's cache, 128 tokens on a CPU: a later request can reuse what an earlier one computed.
@@ -85,6 +91,26 @@ async def load_while_listening(
         started_late = all(answer.weight_spans[0].weight_version == weight_version for answer, _ in pairs)
         delay *= 2 if started_late else 0.7
     raise TimeoutError("no update landed in the middle of three samples")
+
+
+async def samples_while_loading(
+    engine: Engine, prompts: list[PromptSubmitted], versions: list[tuple[int, Path]], piece_tokens: int
+) -> list[RolloutGenerated]:
+    """Samples of an agent of two turns, asked in pieces, while these versions are loaded one after the other."""
+
+    async def keep(_progress: TurnProgress, _is_urgent: bool) -> None:
+        """Nobody goes on with them."""
+
+    bounds = SampleBounds(deadline_seconds=_DEADLINE_SECONDS, max_tries=1, piece_tokens=piece_tokens)
+    agents = Agents({"two_turns": Declaration(path="tests.harness.tool_agents.ToolUser")})
+    runner = SampleRunner(engine, identity=a_generator(), bounds=bounds, agents=agents)
+    running = [
+        asyncio.create_task(runner.run(one, 0, None, SampleJournal("r", f"a{index}", "g", keep)))
+        for index, one in enumerate(prompts)
+    ]
+    for version, path in versions:
+        await engine.load_weights(version, path)
+    return await asyncio.gather(*running)
 
 
 async def end_while_generating(
