@@ -15,14 +15,14 @@ from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleBounds, SampleRunner, identity_of
 from rollstream.agents.session import Asked, Session
 from rollstream.engines.named_renderer import _Signs
-from rollstream.engines.protocol import Parsed
+from rollstream.engines.protocol import Generation, GenerationRequest, Parsed
 from rollstream.engines.settings import EngineSettings, RendererName
 from rollstream.engines.tokenizer import ChatTokenizer
 from rollstream.engines.transformers_engine import TransformersEngine
 from rollstream.process.settings.declared import Declaration
 from rollstream.schemas.errors import ConfigurationError
 from rollstream.schemas.prompt import AgentChoice, Message, Sampling, ToolCall
-from rollstream.schemas.rollout import RolloutGenerated
+from rollstream.schemas.rollout import FinishReason, RolloutGenerated
 from tests.harness.builders import a_prompt
 from tests.harness.families import FAMILIES, TEMPLATE, Family, family_tokenizer
 from tests.harness.fuzzed_conversations import converse, num_broken
@@ -201,6 +201,33 @@ def test_an_engine_goes_on_by_the_named_rules_and_its_records_say_so(tmp_path: P
     assert sample.generator.renderer == "renderers 0.1.12 qwen3"
     assert (second.prefix_turn, second.prefix_tokens) == (0, len(first.prompt_token_ids) + len(first.token_ids))
     assert "<tool_response>" in ChatTokenizer(tmp_path, "qwen3").detokenize(second.prompt_token_ids)
+
+
+def test_an_answer_ends_with_the_family_s_token_although_the_model_s_files_name_none(tmp_path: Path) -> None:
+    write_model(tmp_path)
+
+    async def run(renderer: str) -> Generation:
+        engine = TransformersEngine(EngineSettings(kind="transformers", model_path=tmp_path, renderer=renderer))
+        await engine.start(1)
+        try:
+            request = GenerationRequest(
+                request_id="1",
+                prompt_token_ids=np.array([5], dtype=np.int32),
+                sampling=Sampling(),
+                max_tokens=900,
+                seed=1,
+            )
+            return await engine.generate(request)
+        finally:
+            await engine.close()
+
+    ends = ChatTokenizer(tmp_path, "qwen3").stop_token_ids
+    without, with_rules = asyncio.run(run("")), asyncio.run(run("qwen3"))
+    assert without.finish_reason is FinishReason.LENGTH
+    assert with_rules.finish_reason is FinishReason.STOP
+    num_tokens = len(with_rules.token_ids)
+    assert [place for place, token in enumerate(with_rules.token_ids) if token in ends] == [num_tokens - 1]
+    assert np.array_equal(with_rules.token_ids, without.token_ids[:num_tokens])
 
 
 def write_model(directory: Path) -> None:

@@ -105,6 +105,7 @@ class NamedRenderer:
             self._signs = _Signs(encoder.controls)
             self._tokenizer = _OutsideTokenizer(tokenizer, encoder, self._signs)
             self._renderer = create_renderer(self._tokenizer, config_from_name(name))
+            self.stop_token_ids = tuple(self._renderer.get_stop_token_ids())
         except Exception as error:  # the package raises AssertionError and others
             raise ConfigurationError(
                 f"engine.renderer {name!r} does not fit the model's tokenizer: {error}; name the model's family, or "

@@ -72,6 +72,8 @@ class ChatTokenizer:
         self.sha256 = tokenizer_sha256(model_path)
         self.chat_template_sha256 = chat_template_sha256(model_path)
         self._renderer = NamedRenderer(renderer, self._tokenizer, self._encoder) if renderer else None
+        self.stop_token_ids = self._renderer.stop_token_ids if self._renderer else ()
+        """What ends an answer by the rules of the family, beside what the model's own files say."""
         self.renderer = f"renderers {version('renderers')} {renderer}" if renderer else ""
         if not renderer:
             self._refuse_other_ids(model_path)

@@ -77,7 +77,8 @@ class TransformersEngine:
         return self._tokenizer.detokenize(token_ids)
 
     async def start(self, weight_version: int) -> None:
-        self._batch, self._eos = await self._in_thread(_load_model, self._settings)
+        self._batch, ends = await self._in_thread(_load_model, self._settings)
+        self._eos = ends | set(self._tokenizer.stop_token_ids)
         self._weight_version = weight_version
         self._loop_task = asyncio.create_task(self._generate_for_ever())
         self._loop_task.add_done_callback(self._end_requests)

@@ -48,7 +48,8 @@ def cut_if_late(sampled: Any, ends_at: float, num_tokens: int) -> None:
         sampled.finish_reason = "length"
 
 
-def sampling_params(request: GenerationRequest) -> Any:
+def sampling_params(request: GenerationRequest, stop_token_ids: Sequence[int] = ()) -> Any:
+    """What vLLM is asked. One of `stop_token_ids` ends the answer and belongs to it, as the model's own end does."""
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     return SamplingParams(
@@ -56,6 +57,7 @@ def sampling_params(request: GenerationRequest) -> Any:
         top_p=request.sampling.top_p,
         top_k=request.sampling.top_k,
         stop=list(request.sampling.stop),
+        stop_token_ids=list(stop_token_ids) or None,
         max_tokens=request.max_tokens,
         seed=request.seed,
         # 0: of the sampled token only, not of others beside it.

@@ -150,7 +150,8 @@ class VllmEngine:
             listener()(self._weight_version)
             prompt = tokens_input(request.prompt_token_ids.tolist(), cache_salt=salt)
             with _as_engine_errors(), self._ended_in_time(request):
-                outputs = self._running().generate(prompt, sampling_params(request), request.request_id)
+                params = sampling_params(request, self._tokenizer.stop_token_ids)
+                outputs = self._running().generate(prompt, params, request.request_id)
                 answer = [output async for output in outputs][-1].outputs[0]
             if not self._is_overtaken(request.request_id, answer, salt):
                 return checked(answer, request)
