@@ -68,6 +68,36 @@ def test_g26_a_row_that_asks_nothing_is_left_out_and_said_and_tools_of_chats_bec
         converted(written(tmp_path / "bad.jsonl", rows[1:]))
 
 
+@pytest.mark.parametrize("column", ["tools", "tool_defs"])
+def test_g26_tools_as_json_text_and_calls_in_a_prompt_become_items(tmp_path: Path, column: str) -> None:
+    """So parquet and verifiers have them."""
+    tool = {"type": "function", "name": "add", "parameters": {}}
+    call = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    said = [
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c", "content": "4"},
+    ]
+    prompt = [{"role": "user", "content": "2+2?"}, *said]
+    [row], _ = converted(written(tmp_path / "rows.jsonl", [{"prompt": prompt, column: json.dumps([tool])}]))
+    assert row["responses_create_params"] == {
+        "input": [
+            prompt[0],
+            {"type": "function_call", "call_id": "c", "name": "add", "arguments": '{"a": 1}'},
+            {"type": "function_call_output", "call_id": "c", "output": "4"},
+        ],
+        "tools": [tool],
+    }
+    assert row.keys() == {"responses_create_params"}
+
+
+def test_g26_a_row_of_gym_keeps_its_other_parameters_and_a_tool_that_is_none_is_said(tmp_path: Path) -> None:
+    params = {"input": [{"role": "user", "content": "2+2?"}], "temperature": 0.5}
+    rows = [{"responses_create_params": params}, {"prompt": "2+2?", "tools": ["add"]}]
+    [row], said = converted(written(tmp_path / "rows.jsonl", rows))
+    assert row["responses_create_params"] == params
+    assert "line 2: a tool is no object" in said[1]
+
+
 def rollouts_of(tmp_path: Path, rewards: list[list[float | None]]) -> Path:
     """A file with these rewards of each task; a rollout's text is its reward."""
     rows = []
@@ -98,6 +128,30 @@ def test_g19_dpo_pairs_the_best_with_the_worst_where_they_differ_by_a_tenth(tmp_
     assert [(row["chosen_reward"], row["rejected_reward"]) for row in rows] == [(1.0, 0.0), (0.75, 0.5), (0.1, 0.0)]
     assert rows[0]["prompt"] == [{"role": "user", "content": "Say 0."}]
     assert (rows[0]["chosen"][-1]["content"], rows[0]["rejected"][-1]["content"]) == ("1.0", "0.0")
+
+
+@pytest.mark.parametrize("reward", ["1" + "0" * 400, "true", '"1"', "1e400"])
+def test_what_is_no_reward_of_ours_makes_neither_pairs_nor_examples(tmp_path: Path, reward: str) -> None:
+    path, output = rollouts_of(tmp_path, [[0.0, 0.25]]), tmp_path / "made.jsonl"
+    path.write_text(path.read_text().replace('"reward": 0.25', f'"reward": {reward}'))
+    words = [f"+rollouts_jsonl_fpath={path}", f"+output_jsonl_fpath={output}"]
+    export_dpo(from_words(PairOptions, words), print)
+    assert read(output) == []
+    export_sft(from_words(FilterOptions, [*words, "+minimum_reward=0.1"]), print)
+    assert read(output) == []
+
+
+def test_a_line_that_cannot_be_read_and_a_rollout_that_is_there_twice_are_refused(tmp_path: Path) -> None:
+    path, output = rollouts_of(tmp_path, [[0.0, 1.0]]), tmp_path / "dpo.jsonl"
+    options = from_words(PairOptions, [f"+rollouts_jsonl_fpath={path}", f"+output_jsonl_fpath={output}"])
+    whole = path.read_text()
+    path.write_text(whole + whole.replace("1.0", "0.5"))
+    with pytest.raises(ConfigurationError, match=r"line 3: rollout 0 of task 0 of .* is there twice"):
+        export_dpo(options, print)
+    path.write_text(whole + '{"reward": 1\n')
+    with pytest.raises(ConfigurationError, match=r"line 3: .*; remove that line"):
+        export_dpo(options, print)
+    assert not output.exists()
 
 
 def test_g27_rollouts_are_kept_by_reward_and_their_tokens_are_summed(tmp_path: Path) -> None:

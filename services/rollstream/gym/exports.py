@@ -14,13 +14,19 @@ from rollstream.process.terminal import Say
 from rollstream.rows.open import open_rows
 from rollstream.rows.row import ReadRow, RowSource
 from rollstream.rows.write import write_rows
+from rollstream.schemas.bounds import MAX_REWARD
 from rollstream.schemas.errors import ConfigurationError
 
 Row = dict[str, Any]
+Ranked = tuple[float, int]
+"""Reward and number of a rollout."""
+
 _TABLES: Final = """
-CREATE TABLE rollouts (agent TEXT, task INTEGER, reward REAL, rollout INTEGER, fields TEXT,
-    PRIMARY KEY (agent, task, reward, rollout)) WITHOUT ROWID;
+CREATE TABLE rollouts (agent TEXT, task INTEGER, rollout INTEGER, reward REAL, fields TEXT,
+    PRIMARY KEY (agent, task, rollout));
 """
+_RANKED: Final = "SELECT agent, task, reward, rollout FROM rollouts ORDER BY agent, task, reward, rollout"
+_FIELDS: Final = "SELECT fields FROM rollouts WHERE agent = ? AND task = ? AND rollout = ?"
 
 
 def filter_rollouts(options: FilterOptions, say: Say) -> None:
@@ -28,10 +34,10 @@ def filter_rollouts(options: FilterOptions, say: Say) -> None:
     kept, seen = _Totals(), _Totals()
     with write_rows(options.output_jsonl_fpath, "jsonl") as writer:
         for row in _rollouts(open_rows(options.rollouts_jsonl_fpath)):
-            seen.add(row)
-            if _has(row, options.minimum_reward):
-                kept.add(row)
-                writer.write(row)
+            seen.add(row.fields)
+            if _reaches(row, options.minimum_reward):
+                kept.add(row.fields)
+                writer.write(row.fields)
     say(f"{options.output_jsonl_fpath}: {kept.num_rows} of {seen.num_rows} rollouts have a reward of at least "
         f"{options.minimum_reward:g}")  # fmt: skip
     say(f"tokens of those: {kept.told()}; of all: {seen.told()}")
@@ -42,9 +48,9 @@ def export_sft(options: FilterOptions, say: Say) -> None:
     num_rows = 0
     with write_rows(options.output_jsonl_fpath, "jsonl") as writer:
         for row in _rollouts(open_rows(options.rollouts_jsonl_fpath)):
-            if _has(row, options.minimum_reward):
-                messages = [*_prompt(row), *messages_of(row["response"]["output"])]
-                writer.write({"messages": messages, **_tools(row), "reward": row["reward"]})
+            if _reaches(row, options.minimum_reward):
+                said = messages_of(row.fields["response"]["output"])
+                writer.write({"messages": [*_prompt(row.fields), *said], **_tools(row.fields), "reward": _reward(row)})
                 num_rows += 1
     say(f"{options.output_jsonl_fpath}: {num_rows} conversations")
 
@@ -53,43 +59,45 @@ def export_dpo(options: PairOptions, say: Say) -> None:
     """Write pairs of a task's rollouts: best and worst, second best and second worst, as long as they differ enough."""
     num_pairs = num_tasks = 0
     with Database(None, _TABLES) as database, write_rows(options.output_jsonl_fpath, "jsonl") as writer:
-        _keep(open_rows(options.rollouts_jsonl_fpath), database)
-        query = "SELECT agent, task, reward, fields FROM rollouts ORDER BY agent, task, reward, rollout"
-        for _, found in groupby(database.read(query), key=lambda one: one[:2]):
+        for row in _rollouts(open_rows(options.rollouts_jsonl_fpath)):
+            _keep(row, database)
+        for key, found in groupby(database.read(_RANKED), key=lambda one: one[:2]):
             num_tasks += 1
-            ranked = [(float(reward), str(fields)) for _, _, reward, fields in found]
-            for pair in _pairs(ranked, options.minimum_difference):
-                writer.write(pair)
+            for better, worse in _pairs([one[2:] for one in found], options.minimum_difference):
+                writer.write(_pair(database, key, better, worse))
                 num_pairs += 1
     say(f"{options.output_jsonl_fpath}: {num_pairs} pairs of {num_tasks} tasks")
 
 
-def _pairs(ranked: list[tuple[float, str]], least: float) -> Iterator[Row]:
+def _keep(row: ReadRow, database: Database) -> None:
+    """What a pair needs of a rollout with a reward, on disk. Raises `ConfigurationError` if it is there already."""
+    reward, (agent, task, rollout) = _reward(row), key_of(row)
+    if reward is None:
+        return
+    fields = json.dumps({PARAMS: row.fields.get(PARAMS), "response": row.fields["response"]})
+    if not database.run("INSERT OR IGNORE INTO rollouts VALUES (?, ?, ?, ?, ?)", agent, task, rollout, reward, fields):
+        raise ConfigurationError(f"{row.where}: rollout {rollout} of task {task} of {agent} is there twice")
+
+
+def _pairs(ranked: list[Ranked], least: float) -> Iterator[tuple[Ranked, Ranked]]:
+    """Better and worse of the rollouts of a task, which are ordered by their rewards."""
     for place in range(len(ranked) // 2):
-        (low, worse), (high, better) = ranked[place], ranked[-1 - place]
-        if high - low < least:
+        worse, better = ranked[place], ranked[-1 - place]
+        if better[0] - worse[0] < least:
             return
-        chosen, rejected = json.loads(better), json.loads(worse)
-        yield {
-            "prompt": _prompt(chosen),
-            "chosen": messages_of(chosen["response"]["output"]),
-            "rejected": messages_of(rejected["response"]["output"]),
-            **_tools(chosen),
-            "chosen_reward": high,
-            "rejected_reward": low,
-        }
+        yield better, worse
 
 
-def _keep(rows: RowSource, database: Database) -> None:
-    """What the pairs need of rollouts with a reward, on disk."""
-    for row in rows:
-        if isinstance(row, ReadRow) and has_output(row.fields) and _has(row.fields, None):
-            agent, task, rollout = key_of(row)
-            fields = json.dumps({PARAMS: row.fields.get(PARAMS), "response": row.fields["response"]})
-            database.run(
-                "INSERT OR REPLACE INTO rollouts VALUES (?, ?, ?, ?, ?)",
-                agent, task, row.fields["reward"], rollout, fields,
-            )  # fmt: skip
+def _pair(database: Database, key: tuple[Any, ...], better: Ranked, worse: Ranked) -> Row:
+    chosen, rejected = (json.loads(database.one(_FIELDS, *key, one[1])[0]) for one in (better, worse))  # type: ignore[index]
+    return {
+        "prompt": _prompt(chosen),
+        "chosen": messages_of(chosen["response"]["output"]),
+        "rejected": messages_of(rejected["response"]["output"]),
+        **_tools(chosen),
+        "chosen_reward": better[0],
+        "rejected_reward": worse[0],
+    }
 
 
 class _Totals:
@@ -111,29 +119,41 @@ class _Totals:
         return f"{self.input_tokens} in, {self.output_tokens} out{unknown}"
 
 
-def _rollouts(rows: RowSource) -> Iterator[Row]:
+def _rollouts(rows: RowSource) -> Iterator[ReadRow]:
     """The rows of a file of rollouts. Raises `ConfigurationError` for one that is none."""
     for row in rows:
-        if not isinstance(row, ReadRow) or not has_output(row.fields):
+        if not isinstance(row, ReadRow):
+            raise ConfigurationError(f"{row.where}: {row.why}; remove that line")
+        if not has_output(row.fields):
             raise ConfigurationError(f"{row.where}: no response.output: is it a file of ng_collect_rollouts?")
-        yield row.fields
+        yield row
 
 
-def _has(row: Mapping[str, Any], least: float | None) -> bool:
-    """Whether a row has a reward, and one that is large enough; a missing one is no 0."""
-    reward = row.get("reward")
+def _reward(row: ReadRow) -> float | None:
+    """Its reward; None without one, which is no 0."""
+    reward = row.fields.get("reward")
     if isinstance(reward, bool) or not isinstance(reward, int | float):
-        return False
-    return least is None or reward >= least
+        return None
+    return float(reward) if abs(reward) <= MAX_REWARD else None
+
+
+def _reaches(row: ReadRow, least: float) -> bool:
+    reward = _reward(row)
+    return reward is not None and reward >= least
 
 
 def _prompt(row: Mapping[str, Any]) -> list[Row]:
-    params = row.get(PARAMS) or {}
+    params = _params(row)
     instructions = params.get("instructions")
     system = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
     return [*system, *prompt_messages(params.get("input") or [])]
 
 
 def _tools(row: Mapping[str, Any]) -> Row:
-    tools = (row.get(PARAMS) or {}).get("tools")
+    tools = _params(row).get("tools")
     return {"tools": tools} if tools else {}
+
+
+def _params(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    params = row.get(PARAMS)
+    return params if isinstance(params, dict) else {}

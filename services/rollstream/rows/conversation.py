@@ -44,7 +44,9 @@ _REFERENCES: Final = (
 _SOLUTION: Final = "answer"
 """May hold a whole solution with its result at the end, as GSM8K has it."""
 _RESULT: Final = "#### "
-_TOOLS: Final = (("tools",), ("tool_defs",), ("responses_create_params", "tools"))
+TOOLS: Final = ("tools", "tool_defs")
+"""Columns of tools."""
+_TOOLS: Final = (*((name,) for name in TOOLS), ("responses_create_params", "tools"))
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool")
 _TEXT_PARTS: Final = ("text", "input_text", "output_text")
 

@@ -18,7 +18,10 @@ def row_of(task: Mapping[str, Any]) -> dict[str, Any]:
     row = _object(metadata.get(ROW))
     if row is not None:
         return row
-    asked = {"input": _items(task.get("messages") or ()), "tools": [from_json(one) for one in task.get("tools") or ()]}
+    asked = {
+        "input": items_of(task.get("messages") or ()),
+        "tools": [from_json(one) for one in task.get("tools") or ()],
+    }
     return {**metadata, REFERENCE: task.get(REFERENCE), "responses_create_params": asked}
 
 
@@ -36,11 +39,12 @@ def response_of(session_id: str, task: Mapping[str, Any], said: Mapping[str, Any
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": tools or [],
-        "output": _items((said.get("messages") or ())[num_asked:]),
+        "output": items_of((said.get("messages") or ())[num_asked:]),
     }
 
 
-def _items(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def items_of(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages with `call_id`, `name` and `arguments` of each call, as items of the Responses API."""
     return [item for message in messages for item in _items_of(message)]
 
 
