@@ -18,7 +18,7 @@ from rollstream.offline.job import Job
 from rollstream.offline.options import CollectOptions
 from rollstream.offline.output import scored_columns
 from rollstream.offline.settings import CollectSettings
-from rollstream.offline.tasks import FileTasks
+from rollstream.offline.tasks import file_tasks
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.stop import Stop
 from rollstream.rows.open import open_rows
@@ -71,7 +71,7 @@ def collected(
     source: Path, settings: CollectSettings, engine: Engine | None = None, stop: Stop | None = None
 ) -> CollectReport:
     """One run of a collection."""
-    tasks = FileTasks(open_rows(source), prompt_key="prompt")
+    tasks = file_tasks(open_rows(source), prompt_key="prompt")
     return collect(
         settings,
         tasks,

@@ -18,7 +18,7 @@ from rollstream.offline.difficulty.judged_row import RowJudge
 from rollstream.offline.ended import EndedSample
 from rollstream.offline.options import ExportOptions, SftExportOptions
 from rollstream.offline.output import rollout_columns
-from rollstream.offline.tasks import CollectTask, FileTasks, task_of
+from rollstream.offline.tasks import CollectTask, file_tasks, task_of
 from rollstream.producers.sources.jsonl import JsonlSource
 from rollstream.producers.sources.parquet import ParquetSource
 from rollstream.rows.open import open_rows
@@ -167,7 +167,7 @@ def _answered(row: Row) -> Row:
 @EACH
 def test_a_producer_and_collect_ask_what_the_table_says(case: Case, name: str, kind: Kind, tmp_path: Path) -> None:
     path = _written(tmp_path / name, kind, case.row)
-    [task] = FileTasks(open_rows(path), prompt_key="prompt")
+    [task] = file_tasks(open_rows(path), prompt_key="prompt")
     produced: Callable[..., Any] = JsonlSource if kind == "jsonl" else ParquetSource
     if case.asked is None:
         assert not isinstance(task, CollectTask)
@@ -248,7 +248,7 @@ def test_a_run_of_verifiers_says_the_same_when_it_was_imported(name: str, tmp_pa
     result = {**case.row, "example_id": 0, "completion": [{"role": "assistant", "content": "72"}], "reward": 1.0}
     run = _written(tmp_path / "results.jsonl", "jsonl", result)
     import_run(run, tmp_path / "rollouts.jsonl")
-    [imported] = FileTasks(open_rows(tmp_path / "rollouts.jsonl"), prompt_key="prompt")
+    [imported] = file_tasks(open_rows(tmp_path / "rollouts.jsonl"), prompt_key="prompt")
     assert isinstance(imported, CollectTask)
     assert _of(imported) == case.said
 

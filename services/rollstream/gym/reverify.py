@@ -14,7 +14,7 @@ from rollstream.gym.agent_servers import GymServerAsker, Target
 from rollstream.gym.collecting import TYPED
 from rollstream.gym.options import ReverifyOptions
 from rollstream.gym.output import rollout_row
-from rollstream.gym.rows import StoredRollouts
+from rollstream.gym.rows import stored_rollouts
 from rollstream.offline.collection import collect
 from rollstream.offline.settings import CollectSettings
 from rollstream.process.stop import Stop
@@ -35,7 +35,7 @@ def reverify(options: ReverifyOptions, stop: Stop, say: Say) -> int:
             "name the server: +resources_server_name=NAME, or +resources_server_url=http://HOST:PORT"
         )
     output = unsafe(options.output_jsonl_fpath) if options.force else options.output_jsonl_fpath
-    tasks = StoredRollouts(open_rows(options.rollouts_jsonl_fpath))
+    tasks = stored_rollouts(open_rows(options.rollouts_jsonl_fpath))
     report = collect(_settings(options, output), tasks, GymServerAsker(_target(options)), stop, rollout_row)
     for line in report.lines():
         say(line)

@@ -17,7 +17,7 @@ from rollstream.gym.options import DEFAULT
 from rollstream.gym.prompts import PromptTemplate
 from rollstream.gym.score_table import key_of
 from rollstream.gym.transcript import has_output
-from rollstream.offline.tasks import CollectTask
+from rollstream.offline.tasks import CollectTask, RowTasks
 from rollstream.process.database import Database
 from rollstream.rows.jsonl import JsonlRows
 from rollstream.rows.row import BadRow, ReadRow, RowSource
@@ -120,32 +120,16 @@ def _key(row: Row) -> bytes:
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode("utf-8", "replace")).digest()
 
 
-class StoredRollouts:
-    """Rollouts that were collected, as tasks of one sample each."""
+def stored_rollouts(rows: RowSource) -> RowTasks:
+    """Rollouts that were collected, as tasks of one sample each. A row that is none raises `ConfigurationError`."""
+    return RowTasks(rows, _stored)
 
-    def __init__(self, rows: RowSource) -> None:
-        self._rows = rows
-        self.name = rows.name
 
-    @property
-    def num_rows(self) -> int | None:
-        return self._rows.num_rows
-
-    def identity(self) -> str:
-        return self._rows.identity()
-
-    def __iter__(self) -> Iterator[CollectTask | BadRow]:
-        """Raises `ConfigurationError` for a row that is no rollout."""
-        for row in self._rows:
-            if isinstance(row, ReadRow):
-                key_of(row)
-                if not isinstance(row.fields.get(PARAMS), dict) or not has_output(row.fields):
-                    raise ConfigurationError(f"{row.where}: no {PARAMS} and response.output: is it a rollout?")
-            yield row if isinstance(row, BadRow) else _task(row)
-
-    def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
-        """All: a file is read from its start."""
-        return iter(self)
+def _stored(row: ReadRow) -> CollectTask:
+    key_of(row)
+    if not isinstance(row.fields.get(PARAMS), dict) or not has_output(row.fields):
+        raise ConfigurationError(f"{row.where}: no {PARAMS} and response.output: is it a rollout?")
+    return _task(row)
 
 
 class GymTasks:

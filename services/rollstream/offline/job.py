@@ -19,7 +19,7 @@ from rollstream.offline.output import ToColumns, scored_columns
 from rollstream.offline.paths import OutputPaths
 from rollstream.offline.progress import Progress, begun_input
 from rollstream.offline.settings import CollectSettings
-from rollstream.offline.tasks import EnvironmentTasks, FileTasks, TaskSource
+from rollstream.offline.tasks import EnvironmentTasks, TaskSource, file_tasks
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.settings.declared import Declaration
 from rollstream.process.settings.tools import ToolSettings
@@ -76,7 +76,7 @@ class Job:
         if self._reads_rows():
             _refuse_same(path, options.output)
             rows = open_rows(path, "" if options.overwrite else begun_input(OutputPaths(options.output).progress, JOB))
-            return FileTasks(rows, prompt_key=options.prompt_key), options.environment or ""
+            return file_tasks(rows, prompt_key=options.prompt_key), options.environment or ""
         environment, seed = self.environment(), options.seed or 0
         tasks = EnvironmentTasks(environment, split=options.split, seed=seed, num_rows=options.num_tasks)
         return tasks, options.source if options.environment is None else options.environment

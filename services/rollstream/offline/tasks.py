@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -57,12 +58,12 @@ class TaskSource(Protocol):
         ...
 
 
-class FileTasks:
-    """The rows of a file, asked by their column `prompt_key`: text is one user message, a list is a conversation."""
+class RowTasks:
+    """The rows of a file. `as_task` makes the task of one, or says why it has none."""
 
-    def __init__(self, rows: RowSource, *, prompt_key: str) -> None:
+    def __init__(self, rows: RowSource, as_task: Callable[[ReadRow], CollectTask | BadRow]) -> None:
         self._rows = rows
-        self._prompt_key = prompt_key
+        self._as_task = as_task
         self.name = rows.name
 
     @property
@@ -74,7 +75,7 @@ class FileTasks:
 
     def __iter__(self) -> Iterator[CollectTask | BadRow]:
         for row in self._rows:
-            yield row if isinstance(row, BadRow) else task_of(row, self._prompt_key)
+            yield row if isinstance(row, BadRow) else self._as_task(row)
 
     def starting_at(self, number: int) -> Iterator[CollectTask | BadRow]:
         """All: a file is read from its start."""
@@ -138,8 +139,13 @@ def asked_fields(task: CollectTask) -> dict[str, Any]:
     return {PROMPT: task.asked, **task.fields}
 
 
+def file_tasks(rows: RowSource, prompt_key: str) -> RowTasks:
+    """Rows that are asked by their column `prompt_key`."""
+    return RowTasks(rows, partial(task_of, prompt_key=prompt_key))
+
+
 def task_of(row: ReadRow, prompt_key: str) -> CollectTask | BadRow:
-    """The task of a row, or why it has none."""
+    """The task of a row, or why it has none: text is one user message, a list is a conversation."""
     try:
         messages = messages_of(row.fields, prompt_key)
     except UnusableRowError as error:

@@ -104,9 +104,12 @@ class DeadLetter:
 
 
 def dead_letter(
-    message: KafkaMessage, *, topic: str, group: str, error: Exception, attempts: int, failed_at: datetime
+    message: KafkaMessage, *, topic: str, group: str, error: Exception, failed_at: datetime, attempts: int = 1
 ) -> OutRecord:
-    """`message`, or what fits of it, as a record for the dead-letters topic `topic`, with why in headers. Pure."""
+    """`message`, or what fits of it, as a record for the dead-letters topic `topic`, with why in headers. Pure.
+
+    `attempts`: how often it was tried; what can't be read is tried once.
+    """
     schema_id = schema_id_of(message.value)
     kept, cut = _fitting(message)
     why = {

@@ -84,7 +84,7 @@ class FeedbackIntake:
 
     def _letter(self, message: KafkaMessage, error: Exception) -> OutRecord:
         return dead_letter(
-            message, topic=self._run.topic(DEAD_LETTERS), group=self._run.group(GROUP), error=error, attempts=1,
+            message, topic=self._run.topic(DEAD_LETTERS), group=self._run.group(GROUP), error=error,
             failed_at=datetime.now(UTC),
         )  # fmt: skip
 

@@ -165,5 +165,5 @@ class IngestSource:
     def _refuse(self, message: KafkaMessage, error: BadMessageError, letters: Deliveries) -> None:
         _LOG.warning("a record of ingest-prompts becomes a dead letter: %s", error, extra=message.place())
         topic, group = self._run.topic(DEAD_LETTERS), self._run.group(_READERS)
-        letter = dead_letter(message, topic=topic, group=group, error=error, attempts=1, failed_at=utc_now())
+        letter = dead_letter(message, topic=topic, group=group, error=error, failed_at=utc_now())
         self._publisher.send_blocking(letter, letters)

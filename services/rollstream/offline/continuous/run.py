@@ -16,7 +16,7 @@ from rollstream.offline.continuous.watch import HealthPlace, Watch, WatchedRows,
 from rollstream.offline.job import Job
 from rollstream.offline.options import CollectOptions
 from rollstream.offline.progress import Progress
-from rollstream.offline.tasks import FileTasks
+from rollstream.offline.tasks import file_tasks
 from rollstream.process.files import held, unwritable
 from rollstream.process.settings.base import StageSettings
 from rollstream.process.stop import Stop
@@ -81,7 +81,7 @@ def _run(job: Job, watch: Watch, stop: Stop, say: Say) -> int:
             settings = job.settings(output, one.format, environment)
             # Later tries of this process at the same batch go on counting.
             settings = settings.model_copy(update={"retry_failed": one.retry_failed and output not in tally})
-            tasks = FileTasks(WatchedRows(rows, watch), prompt_key=prompt_key)
+            tasks = file_tasks(WatchedRows(rows, watch), prompt_key=prompt_key)
             report = job.collect(settings, tasks, stop, progress)
             tally.see(output, report)
             for line in report.lines():

@@ -85,9 +85,7 @@ class RolloutReader:
             # The generators put it into dead-letters too. A second dead letter would be replayed as a second prompt.
             metrics.UNREADABLE_PROMPTS.inc()
             return
-        record = dead_letter(
-            message, topic=self._dead_letters, group=self._group, error=error, attempts=1, failed_at=utc_now()
-        )
+        record = dead_letter(message, topic=self._dead_letters, group=self._group, error=error, failed_at=utc_now())
         try:
             self._publisher.publish_soon(record).result(DELIVERY_TIMEOUT_SECONDS)
         except TimeoutError as late:
