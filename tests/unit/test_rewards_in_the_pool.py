@@ -19,8 +19,8 @@ ENDLESS_PATTERN = {"type": "string", "pattern": "^(a+)+$"}
 """It looks for the end of the a's in 2^n ways if something else follows."""
 # Making an environment imports sympy, which can take long on a busy machine, and each process that is killed does it
 # again: so what kills one is together in few tests.
-BOUNDS = PoolBounds(sample_seconds=3.0, load_seconds=120.0, batch_seconds=250.0)
-LATE = "timeout: scoring this sample took longer than 3 s"
+BOUNDS = PoolBounds(sample_seconds=2.0, load_seconds=120.0, batch_seconds=250.0)
+LATE = "timeout: scoring this sample took longer than 2 s"
 CRASHED = "crash: scoring this sample ended its process with exit code -9"
 
 
