@@ -8,9 +8,11 @@ from rollstream.offline.ended import EndedSample
 from rollstream.offline.summary import CollectSummary
 from rollstream.offline.tasks import task_of
 from rollstream.process.settings.declared import Declaration
+from rollstream.process.settings.tools import ToolSettings
 from rollstream.process.stop import Stop
 from rollstream.rows.row import BadRow, ReadRow
 from rollstream.schemas.errors import ConfigurationError, EngineDeadError, EngineError, TooManyFailuresError
+from rollstream.schemas.prompt import AgentChoice
 from tests.harness.collecting import (
     CountingEngine,
     a_job,
@@ -92,6 +94,23 @@ def test_all_samples_are_written_in_the_order_of_the_rows_with_their_originals(t
     }  # fmt: skip
     assert report.counts.most_in_flight == 8
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data.jsonl", "out.jsonl", "out.jsonl_progress.sqlite"]
+
+
+def test_what_an_agent_and_its_tools_said_is_written_turn_by_turn(tmp_path):
+    agents = {"adder": Declaration(path="tests.harness.tool_agents.Adder")}
+    tools = {"count": ToolSettings(kind="python", path="tests.harness.own_tools.Box")}
+    settings = settings_for(
+        tmp_path / "out", agent=AgentChoice(name="adder", options={"turns": "2"}), agents=agents, tools=tools
+    )
+    report = collected(some_prompts(tmp_path / "rows.jsonl", 2), settings)
+    rows = lines_of(tmp_path / "out")
+    assert (len(rows), report.summary.num_completed) == (4, 4)
+    for row in rows:
+        turns = json.loads(row["turns"])
+        assert [turn["turn_number"] for turn in turns] == [0, 1, 2]
+        assert turns[-1]["text"] == row["response"]
+        assert sum(turn["num_tokens"] for turn in turns) == row["num_tokens"]
+        assert [answer["content"] for turn in turns for answer in turn["tool_answers"]] == ["1", "2"]
 
 
 def test_a_complete_collection_is_not_asked_again(tmp_path):

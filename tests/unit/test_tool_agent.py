@@ -160,6 +160,15 @@ def test_a_sample_past_its_deadline_closes_its_session(tmp_path: Path) -> None:
     assert tools.log[-1] == "close"
 
 
+def test_a_conversation_beyond_its_bound_calls_no_tool_any_more(tmp_path: Path) -> None:
+    tools = Counter()
+    found = ended(CallingEngine(tmp_path, add("a", 1), num_calling=9), tools, max_context="14")
+    assert (found.status, len(found.turns), tools.total) == (Status.COMPLETED, 2, 1)
+    assert found.turns[-1].is_truncated
+    last = found.turns[-1]
+    assert last.prefix_tokens + len(last.prompt_token_ids) + len(last.token_ids) > 14
+
+
 def test_a_sample_whose_last_turn_calls_again_is_completed_and_cut_off(tmp_path: Path) -> None:
     found = ended(CallingEngine(tmp_path, add("a", 1), num_calling=9), Counter(), max_steps="3")
     assert (found.status, len(found.turns)) == (Status.COMPLETED, 3)
@@ -172,6 +181,7 @@ def test_a_sample_whose_last_turn_calls_again_is_completed_and_cut_off(tmp_path:
     [
         ({"tools": "http://evil"}, "tools 'http://evil' are none of this run: counter; declare them under"),
         ({"max_steps": "65"}, "max_steps '65' must be from 1 to 64"),
+        ({"max_context": "1e9"}, "max_context '1e9' must be from 1 to 2147483648"),
         ({"max_steps": "-1"}, "max_steps '-1' must be from 1 to 64"),
         ({"parallel": "yes"}, "parallel 'yes' must be true or false"),
     ],

@@ -4,7 +4,7 @@ import os
 import socket
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from rollstream.agents.load import Agents
 from rollstream.agents.samples import SampleRunner, identity_of
@@ -16,7 +16,7 @@ from rollstream.offline.tasks import CollectTask, TaskSource
 from rollstream.schemas.ids import group_id
 from rollstream.schemas.prompt import PromptSource, PromptSubmitted, Purpose, Sampling
 from rollstream.schemas.record import utc_now
-from rollstream.schemas.rollout import RolloutGenerated, Status
+from rollstream.schemas.rollout import RolloutGenerated, Status, Turn
 from rollstream.tools.build import tool_sets
 
 _RUN: Final = "collect"
@@ -135,5 +135,11 @@ def ended_sample(rollout: RolloutGenerated, *, row: int, attempts: int) -> Ended
         message=None if failure is None else failure.message,
         finish_reason=None if last is None else last.finish_reason.value,
         num_tokens=rollout.num_completion_tokens,
+        turns=[_said(turn) for turn in rollout.turns] if len(rollout.turns) > 1 else [],
         seconds=round((rollout.finished_at - rollout.started_at).total_seconds(), 6),
     )
+
+
+def _said(turn: Turn) -> dict[str, Any]:
+    names = {"turn_type", "turn_number", "cycle_step", "text", "reasoning", "tool_calls", "tool_answers", "model"}
+    return {**turn.model_dump(mode="json", include=names), "num_tokens": len(turn.token_ids)}

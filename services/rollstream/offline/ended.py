@@ -30,6 +30,8 @@ class EndedSample:
     scoring_message: str | None = None
     answer: dict[str, Any] = field(default_factory=dict)
     """All that an agent's server said, as JSON values; empty for an engine in this process."""
+    turns: list[dict[str, Any]] = field(default_factory=list)
+    """What the model and its tools said turn by turn, as JSON values without tokens; empty if one turn says all."""
 
     @property
     def is_completed(self) -> bool:
@@ -47,4 +49,4 @@ class EndedSample:
 
 
 _NOTED: Final = tuple(one.name for one in fields(EndedSample) if one.name not in ("row", "sample", "attempts"))
-_LEFT_OUT: Final[tuple[Any, ...]] = (None, {})
+_LEFT_OUT: Final[tuple[Any, ...]] = (None, {}, [])

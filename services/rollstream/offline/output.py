@@ -1,5 +1,6 @@
 """The output of a collection: all samples that ended, in the order of the tasks, in constant memory."""
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from rollstream.offline.tasks import CollectTask, TaskSource
 from rollstream.rows.row import BadRow
 from rollstream.rows.write import RowWriter
 from rollstream.schemas.failure import FailureCode
+from rollstream.schemas.prompt import AgentChoice
 
 Row = dict[str, Any]
 ToColumns = Callable[[CollectTask, EndedSample, CollectSettings], Row | None]
@@ -54,13 +56,15 @@ def rollout_columns(task: CollectTask, ended: EndedSample, settings: CollectSett
 
 
 def scored_columns(task: CollectTask, ended: EndedSample, settings: CollectSettings) -> Row:
-    """The same with what `collect` knows beyond it: rewards, tokens and time."""
+    """The same with what `collect` knows beyond it: rewards, tokens, time, and the turns of an agent as JSON text."""
     columns = rollout_columns(task, ended, settings)
     rewards: Row = {}
     if settings.environment:
         rewards = {"reward": ended.reward, "scoring_failure": ended.scoring_failure}
         rewards.update({f"reward_{name}": value for name, value in ended.components.items()})
-    measured = {"num_tokens": ended.num_tokens, "seconds": ended.seconds}
+    measured: Row = {"num_tokens": ended.num_tokens, "seconds": ended.seconds}
+    if settings.agent.name != AgentChoice().name:
+        measured["turns"] = json.dumps(ended.turns, ensure_ascii=False)
     return {**columns, **rewards, **measured}
 
 
