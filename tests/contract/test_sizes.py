@@ -20,7 +20,7 @@ ROOMS: Final = {
     "services/rollstream/bus": 3_100,  # notes of commits that others wrote; ends of records, in their order
     "services/rollstream/cli": 2_650,  # `train`, `evaluate` that follows, and NeMo Gym's commands
     "services/rollstream/client": 800,  # evaluation of versions as they come, with pass@k
-    "services/rollstream/engines": 4_600,  # lent places; conversations that go on from sampled tokens, by families
+    "services/rollstream/engines": 4_650,  # lent places; conversations that go on from sampled tokens, by families
     "services/rollstream/environments": 3_400,  # the verdict of a session, scores of turns
     "services/rollstream/generator": 3_600,  # the HTTP endpoint, its records and their spool; progress
     "services/rollstream/gym": 2_250,  # rows, output and metrics of NeMo Gym
