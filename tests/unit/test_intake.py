@@ -199,47 +199,6 @@ async def test_one_that_is_cancelled_while_it_wants_its_room_back_keeps_nobody_a
     assert (assignment.weight, room.for_another()) == (0, True)
 
 
-@in_a_loop
-async def test_an_ending_waits_for_the_records_before_and_holds_no_room_meanwhile() -> None:
-    assignment, room = empty_room()
-    before, held, behind = (taken(assignment, room, offset) for offset in range(3))
-    ended: list[int] = []
-
-    def ending(one: InFlight) -> None:
-        async def end() -> None:
-            ended.append(one.message.offset)
-
-        one.ending = end
-
-    for one in (held, behind):
-        ending(one)
-    ends = [asyncio.create_task(one.end()) for one in (behind, held)]
-    await asyncio.sleep(0.01)
-    assert (ended, assignment.weight, assignment.committable(PARTITION)) == ([], 8, 0)
-    await before.end()
-    await asyncio.wait_for(asyncio.gather(*ends), DEADLINE_SECONDS)
-    assert (ended, assignment.committable(PARTITION), assignment.num_unfinished) == ([1, 2], 3, 0)
-
-
-@in_a_loop
-async def test_an_ending_of_a_partition_that_was_lost_is_left_to_its_next_owner() -> None:
-    assignment, room = empty_room()
-    taken(assignment, room, 0)
-    held = taken(assignment, room, 1)
-
-    async def never() -> None:
-        raise AssertionError("it is not this member's any more")
-
-    held.ending = never
-    ending = asyncio.create_task(held.end())
-    await asyncio.sleep(0.01)
-    assignment.remove([PARTITION])
-    ending.cancel()
-    await asyncio.wait([ending])
-    assert ending.cancelled()
-    assert (assignment.weight, assignment.num_unfinished) == (0, 0)
-
-
 def empty_room() -> tuple[Assignment, Room]:
     assignment = Assignment()
     assignment.add([PARTITION])

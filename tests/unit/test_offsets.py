@@ -1,5 +1,6 @@
 """The commit never passes the lowest unfinished offset, whatever the order, revoke, loss and re-assignment."""
 
+import asyncio
 import random
 from collections import Counter
 
@@ -10,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from rollstream.bus.commit_notes import marks_in
 from rollstream.bus.message import Partition
-from rollstream.bus.offsets import Assignment, Commit, OffsetTracker
+from rollstream.bus.offsets import Assignment, Commit, Ending, OffsetTracker
 from rollstream.schemas.errors import TopicChangedError
 
 PARTITIONS: list[Partition] = [("prompts", 0), ("prompts", 1), ("eval-prompts", 0)]
@@ -79,6 +80,38 @@ def test_a_mark_is_committed_although_no_record_has_ended_and_leaves_with_its_re
     tracker.finish(5)
     tracker.mark(5, 6)
     assert assignment.to_commit() == {PARTITIONS[0]: Commit(4)}
+
+
+def test_the_ending_of_a_record_comes_once_it_is_committed_and_not_if_its_partition_is_lost() -> None:
+    assignment = Assignment()
+    assignment.add(PARTITIONS[:1])
+    tracker = started(assignment, PARTITIONS[0], 4, 5, 6)
+    ended: list[int] = []
+
+    def ending(offset: int) -> Ending:
+        async def end() -> None:
+            ended.append(offset)
+
+        return end
+
+    def commit() -> list[int]:
+        """The offsets whose endings come with the next commit."""
+        [(partition, found)] = assignment.to_commit().items()
+        before = len(ended)
+        for one in assignment.committed(partition, found):
+            asyncio.run(one())  # type: ignore[arg-type]
+        return ended[before:]
+
+    tracker.finish(5, ending(5))
+    assert commit() == [], "4 is committed, which is not finished"
+    tracker.finish(4, ending(4))
+    tracker.finish(6)
+    assert sorted(commit()) == [4, 5]
+    tracker = started(assignment, PARTITIONS[0], 7)
+    tracker.finish(7, ending(7))
+    [(partition, found)] = assignment.to_commit().items()
+    assignment.remove([partition])
+    assert assignment.committed(partition, found) == []
 
 
 def started(assignment: Assignment, partition: Partition, *offsets: int) -> OffsetTracker:

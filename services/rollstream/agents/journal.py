@@ -78,6 +78,8 @@ class SampleJournal:
     num_given_back_tokens: int = 0
     """Of the sample's tokens, those that an earlier attempt sampled."""
     went_on: WentOn | None = None
+    left: Callable[[], Awaitable[None]] | None = None
+    """Closes a session that a cancelled sample left open for the next owner; to be called if there is none."""
 
     def give_back(self, num_tokens: int) -> None:
         """Note that so many tokens need not be sampled again."""

@@ -34,7 +34,7 @@ from rollstream.bus.commits import as_commits, beginnings, confirmed
 from rollstream.bus.group_config import ConsumerSettings, group_config, note_error
 from rollstream.bus.in_flight import InFlight, Room
 from rollstream.bus.message import KafkaMessage, Partition
-from rollstream.bus.offsets import Assignment
+from rollstream.bus.offsets import Assignment, Ending
 from rollstream.bus.receiving import Receiver
 from rollstream.bus.topic_watch import TopicWatch
 from rollstream.process.health import Health
@@ -47,6 +47,7 @@ _BATCH: Final = 64
 _POLL_SECONDS: Final = 0.05
 # Time for the event loop to end the process in order, with a log line of the reason.
 _HARD_EXIT_SECONDS: Final = 8.0
+_ENDINGS_SECONDS: Final = 5.0
 
 
 class GroupConsumer:
@@ -81,6 +82,7 @@ class GroupConsumer:
         self._backlog = Backlog()
         self._room = Room(self._assignment, self._lock, settings, self._start_records)
         self._is_committing = False
+        self._ending: set[asyncio.Task[None]] = set()
         # What a callback raised; from then on nothing is committed.
         self._failure: BaseException | None = None
         self._closing = threading.Event()
@@ -138,6 +140,9 @@ class GroupConsumer:
             if self._hard_exit is not None:
                 self._hard_exit.cancel()
             self._thread.shutdown(wait=False)
+            if self._ending:
+                # Of the last commit. What they leave undone is only more than is needed.
+                await asyncio.wait(self._ending, timeout=_ENDINGS_SECONDS)
 
     def _start_records(self) -> None:
         self._guarded(self._take_from_backlog)
@@ -165,6 +170,18 @@ class GroupConsumer:
             return self._weigh(message)
         except Exception:  # noqa: BLE001 (raised here, it would lose the record; its handling meets it again)
             return 1
+
+    def _end(self, endings: Sequence[Ending]) -> None:
+        """Begin what is to be done after a commit; an error of it ends the polling thread."""
+        for ending in endings:
+            task = asyncio.ensure_future(ending())
+            self._ending.add(task)
+            task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failure = error
 
     @property
     def num_in_flight(self) -> int:
@@ -325,9 +342,12 @@ class GroupConsumer:
     def _note_commit(self, error: KafkaError | None, partitions: list[TopicPartition]) -> None:
         problems = {problem.code(): problem for part in partitions if (problem := error or part.error)}
         metrics.COMMITS.labels(self.group_id, "failed" if problems else "committed").inc()
+        endings: list[Ending] = []
         with self._lock:
             for partition, commit in confirmed(partitions, error).items():
-                self._assignment.committed(partition, commit)
+                endings += self._assignment.committed(partition, commit)
+        if endings:
+            self._loop.call_soon_threadsafe(self._end, endings)
         # Usually the partitions are not owned any more. For those that are, the next commit repeats this one.
         for problem in problems.values():
             note_error(self.group_id, problem)

@@ -10,11 +10,10 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from rollstream.bus.group_config import ConsumerSettings
 from rollstream.bus.message import KafkaMessage
-from rollstream.bus.offsets import Assignment, OffsetTracker
+from rollstream.bus.offsets import Assignment, Ending, OffsetTracker
 
 
 class Room:
@@ -36,8 +35,6 @@ class Room:
         self._settings = settings
         # Records that have rested and want their weight back, with a future that ends when they have it.
         self._returning: deque[tuple[InFlight, int, asyncio.Future[None]]] = deque()
-        # Records that wait until they are the first of their partition, by offset.
-        self._held: WeakKeyDictionary[OffsetTracker, dict[int, asyncio.Future[None]]] = WeakKeyDictionary()
 
     def for_another(self) -> bool:
         """Whether another record may be taken. The lock is held."""
@@ -63,24 +60,6 @@ class Room:
         self.take()
         await has_room
 
-    async def is_first(self, held: "InFlight") -> None:
-        """Wait until nothing before a record is unfinished in its partition."""
-        with self.lock:
-            held.tracker.hold(held.message.offset)
-            if held.tracker.committable() == held.message.offset:
-                return
-        first: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._held.setdefault(held.tracker, {})[held.message.offset] = first
-        await first
-
-    def note_first(self, tracker: OffsetTracker) -> None:
-        """Let the record go on that is the first of its partition now, if it waits for that."""
-        if held := self._held.get(tracker):
-            with self.lock:
-                first = tracker.committable()
-            if first is not None and (waiting := held.pop(first, None)) is not None and not waiting.done():
-                waiting.set_result(None)
-
 
 @dataclass(slots=True, eq=False)
 class InFlight:
@@ -91,8 +70,8 @@ class InFlight:
     room: Room
     begun_at: float = 0.0
     """When its handling began, monotonic seconds; again after a rest."""
-    ending: Callable[[], Awaitable[None]] | None = None
-    """What is to be done once all effects are confirmed, and all records before this one are done."""
+    ending: Ending | None = None
+    """What is to be done once it is committed, for example to delete what its next owner would have gone on from."""
 
     @property
     def is_current(self) -> bool:
@@ -128,22 +107,10 @@ class InFlight:
             self.tracker.free(self.message.offset, weight)
         self.room.take()
 
-    async def end(self) -> None:
-        """Do what its ending is, while its partition is this member's; then it is done.
-
-        Until then it is not committed: the next owner of the partition finds what `ending` takes away. So that waits
-        for the records before this one, with which it would be handled again.
-        """
-        if self.ending is not None:
-            await self.room.is_first(self)
-            await self.ending()
-        self.done()
-
     def done(self) -> None:
         """Note that all its effects are confirmed, so that its offset may be committed."""
         with self.room.lock:
-            self.tracker.finish(self.message.offset)
-        self.room.note_first(self.tracker)
+            self.tracker.finish(self.message.offset, self.ending)
         # Many at once cost less: there is no hurry while some that were taken wait to be handed out.
         if not self.room.taken:
             self.room.take()

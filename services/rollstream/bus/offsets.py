@@ -4,13 +4,16 @@ Records finish in any order, so the highest finished offset must not be committe
 only what comes after the commit, and unfinished records before it would be lost.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from rollstream.bus.commit_notes import note_of
 from rollstream.bus.message import Partition
 from rollstream.schemas.errors import TopicChangedError
+
+Ending = Callable[[], Awaitable[None]]
+"""What is to be done once a record is committed."""
 
 
 class Commit(NamedTuple):
@@ -43,6 +46,8 @@ class OffsetTracker:
         # Since when those are handled that do not wait for it any more.
         self._begun: dict[int, float] = {}
         self._marks: dict[int, int] = {}
+        # Of finished records that are not committed yet.
+        self._endings: dict[int, Ending] = {}
         self._next: int | None = None
         self.is_owned = True
         """Whether the partition is owned since this tracker was made."""
@@ -84,11 +89,6 @@ class OffsetTracker:
         self._unfinished[offset] = weight
         self._totals.weight += weight
 
-    def hold(self, offset: int) -> None:
-        """Note that `offset` is done but for its end, which waits for those before it: it counts for nothing else."""
-        self.rest(offset)
-        self._marks.pop(offset, None)
-
     def free(self, offset: int, weight: int) -> None:
         """Note that `offset` weighs so much less, at least nothing."""
         weight = min(weight, self._unfinished.get(offset, 0))
@@ -96,12 +96,18 @@ class OffsetTracker:
             self._unfinished[offset] -= weight
             self._totals.weight -= weight
 
-    def finish(self, offset: int) -> None:
+    def finish(self, offset: int, ending: Ending | None = None) -> None:
         """Note that the effects of `offset` are confirmed; raises KeyError if it is not unfinished."""
+        if ending is not None:
+            self._endings[offset] = ending
         self._totals.weight -= self._unfinished.pop(offset)
         self._totals.num_unfinished -= 1
         self._begun.pop(offset, None)
         self._marks.pop(offset, None)
+
+    def committed(self, offset: int) -> list[Ending]:
+        """Note that the broker has the commit of all before `offset`. Returns what is to be done now."""
+        return [self._endings.pop(one) for one in [one for one in self._endings if one < offset]]
 
     def leave(self) -> None:
         """Note that the partition is not owned any more: its unfinished records count nowhere."""
@@ -184,10 +190,12 @@ class Assignment:
             if commit is not None and commit != self._committed.get(partition)
         }
 
-    def committed(self, partition: Partition, commit: Commit) -> None:
-        """Note that the broker confirmed this commit."""
-        if partition in self._trackers:
-            self._committed[partition] = commit
+    def committed(self, partition: Partition, commit: Commit) -> list[Ending]:
+        """Note that the broker confirmed this commit. Returns what is to be done now."""
+        if partition not in self._trackers:
+            return []
+        self._committed[partition] = commit
+        return self._trackers[partition].committed(commit.offset)
 
     def committable(self, partition: Partition) -> int | None:
         """Next offset to commit of one partition; None if nothing was taken from it."""

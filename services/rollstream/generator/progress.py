@@ -1,9 +1,9 @@
 """How far samples have come, on `progress`: kept while they run, read by the partition's next owner, then deleted.
 
 A record lies on the partition that its prompt has on `prompts`, so whoever gets that partition reads what its last
-owner kept, before it handles a prompt. When all samples of a prompt are published, what was kept of them is deleted,
-and only then the prompt's offset may be committed. A sample of one turn that is not long is published at once, and
-nothing of it is kept.
+owner kept, before it handles a prompt. It is deleted once the prompt's offset is committed: until then another process
+may get the prompt, and is to ask nothing of it again. What is left if this process dies in between is of a prompt that
+nobody gets any more, and expires. A sample of one turn that is not long is published at once: nothing of it is kept.
 """
 
 import asyncio
@@ -79,6 +79,7 @@ class PromptProgress:
         self._taken = taken
         self._earlier = earlier
         self._keys: set[str] = set()
+        self._journals: list[SampleJournal] = []
         self._deliveries = Deliveries()
         self._note({record.key for records in earlier.values() for record in records})
 
@@ -86,7 +87,9 @@ class PromptProgress:
         """The journal of a new attempt at sample `index`."""
         rollout = rollout_id(prompt.group_id, index)
         earlier = earlier_of(self._earlier.get(rollout, ()))
-        return SampleJournal(rollout, new_attempt_id(), self._keeper.generator_id, self._keep, earlier)
+        made = SampleJournal(rollout, new_attempt_id(), self._keeper.generator_id, self._keep, earlier)
+        self._journals.append(made)
+        return made
 
     async def _keep(self, progress: TurnProgress, is_urgent: bool) -> None:
         keeper = self._keeper
@@ -106,13 +109,16 @@ class PromptProgress:
         metrics.PROGRESS.labels(kind=progress.kind.value).inc()
 
     def _note(self, keys: set[str]) -> None:
-        """These keys are on the topic: they are to be deleted before the prompt is done."""
+        """These keys are on the topic: they are to be deleted when the prompt is committed."""
         self._keys |= keys
         if self._keys:
             self._taken.ending = self._delete
 
     async def _delete(self) -> None:
-        """Delete what was kept. Raises `BrokerError`."""
+        """Delete what was kept, and close what was left open for nobody. Raises `BrokerError`."""
+        for journal in self._journals:
+            if journal.left is not None:
+                await journal.left()
         await self._deliveries.confirmed()
         topic, deleted = self._keeper.run.topic(self._keeper.topic), Deliveries()
         for key in sorted(self._keys):

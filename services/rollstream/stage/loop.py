@@ -252,7 +252,7 @@ class _Work:
                     self._stage.poison.blame(taken.message)
                 raise
         crash_point("effects_confirmed")
-        await taken.end()
+        taken.done()
 
     def _is_late(self, taken: InFlight) -> bool:
         return time.monotonic() > taken.begun_at + self._stage.consumer.record_deadline_seconds
