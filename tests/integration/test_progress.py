@@ -7,14 +7,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rollstream.bus.message import OutRecord
+from rollstream.bus.publisher import Publisher
+from rollstream.schemas.codec import AvroCodec
 from rollstream.schemas.failure import FailureCode
-from rollstream.schemas.prompt import AgentChoice, Sampling
+from rollstream.schemas.ids import rollout_id
+from rollstream.schemas.progress import ProgressKind
+from rollstream.schemas.prompt import AgentChoice, PromptSubmitted, Sampling
 from rollstream.schemas.rollout import RolloutGenerated, Status, Turn
 from rollstream.schemas.topics import PROGRESS, ROLLOUTS
-from tests.harness.builders import a_prompt
+from tests.harness.builders import a_prompt, a_turn, a_turn_progress
 from tests.harness.resources_server import ADD, Resources, resources
 from tests.harness.running import Run, a_run
 from tests.harness.waits import wait_until
+from tests.hostile.corpus import FAMILIES, of_family
+from tests.hostile.hostile import Context
 
 pytestmark = pytest.mark.usefixtures("forks")
 
@@ -39,9 +46,11 @@ def run(kafka: str, topic_prefix: str, tmp_path: Path, server: Resources) -> Ite
         yield run
 
 
-def submit(run: Run) -> None:
+def submit(run: Run) -> PromptSubmitted:
     agent = AgentChoice(name="adder", options={"turns": str(NUM_TURNS - 1)})
-    run.submit(a_prompt(run=run.name, group_size=GROUP_SIZE, agent=agent, sampling=Sampling(max_tokens=16, seed=1)))
+    prompt = a_prompt(run=run.name, group_size=GROUP_SIZE, agent=agent, sampling=Sampling(max_tokens=16, seed=1))
+    run.submit(prompt)
+    return prompt
 
 
 def turns_kept(run: Run) -> dict[tuple[str, int], Turn]:
@@ -120,4 +129,42 @@ def test_samples_that_were_published_before_the_kill_are_given_back_whole(run: R
         assert sample.turns == first.turns
         assert sample.observations == first.observations
     assert server.count("add") == num_calls, "a tool was called again"
+    assert server.totals == {}, "a session is open"
+
+
+def test_what_strangers_write_on_progress_makes_no_sample_another_one(run: Run, server: Resources) -> None:
+    context = Context(run=run.name, outside=run.directory)
+    corpus = [one for name in FAMILIES if name != "large" for one in of_family(context, name, (PROGRESS.name,))]
+    assert len(corpus) > 100
+    run.publish(PROGRESS.name, [(f"stranger-{number}", one.value) for number, one in enumerate(corpus)])
+    prompt = submit(run)
+    codec, other = AvroCodec(PROGRESS), a_turn(text="from elsewhere")
+    forged = [
+        a_turn_progress(rollout_id=rollout_id(prompt.group_id, index), **fields)
+        for index in range(GROUP_SIZE)
+        for fields in (
+            {"turn": other},
+            {"number": 10**9, "turn": other},
+            {"kind": ProgressKind.PIECE, "turn": other, "attempt_id": "b" * 32},
+            {"kind": ProgressKind.ENDED, "number": 10**12, "turn": None},
+            {"kind": ProgressKind.ENDED, "number": 0, "turn": None, "observations": {"verify": '{"reward": 1}'}},
+            {"kind": ProgressKind.SESSION, "tools": "/etc/passwd", "session_id": "x", "session_attempt": 2**53},
+        )
+    ]
+    for partition in range(2):
+        with Publisher(run.kafka, client_id="stranger") as publisher:
+            for one in forged:
+                value = codec.encode(one)
+                topic = PROGRESS.of(run.name)
+                publisher.publish_soon(OutRecord(topic=topic, key=one.key.encode(), value=value, partition=partition))
+    run.start("generator")
+    found = wait_until(
+        lambda: records if len(records := run.records(ROLLOUTS)) == GROUP_SIZE else None,
+        lambda: f"the samples; {run.said()[-500:]}",
+        60,
+    )
+    for sample in found:
+        assert (sample.status, len(sample.turns)) == (Status.COMPLETED, NUM_TURNS), sample.failure
+        assert "from elsewhere" not in {turn.text for turn in sample.turns}
+    assert set(server.attempts.values()) <= {0, 1}
     assert server.totals == {}, "a session is open"
