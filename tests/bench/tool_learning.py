@@ -30,7 +30,7 @@ _STALLED_SECONDS: Final = 240.0
 @click.command("tool-learning")
 @count_option("--seeds", 3, 1, "Runs, each with a model and tasks of its own.")
 @count_option("--first-seed", 0, 0, "Of these runs the first.")
-@count_option("--steps", 150, 1, "Optimizer steps of a run.")
+@count_option("--steps", 100, 1, "Optimizer steps of a run.")
 @count_option("--groups", 16, 1, "Groups of a step, of 16 samples each.")
 @count_option("--prompts", 256, 1, "Held-out prompts, each answered greedily before and after.")
 def command(seeds: int, first_seed: int, steps: int, groups: int, prompts: int) -> None:
@@ -103,6 +103,8 @@ def _settings(run_dir: Path, model: Path, url: str, *, seed: int, steps: int, gr
             "checkpoints": str(run_dir / "checkpoints"),
             "num_steps": steps,
             "checkpoint_every": options.CHECKPOINT_EVERY,
+            # Else nothing says that an answer should end: with them masked a third was cut off after 100 steps.
+            "train_truncated": True,
             "learning": {
                 "learning_rate": options.LEARNING_RATE, "beta2": 0.99, "weight_decay": 0.0, "warmup_steps": 10,
                 "minibatches": 1, "old": "behavior", "threads": 1, "scale_advantages": "group", "seed": seed,

@@ -1,6 +1,6 @@
 """A task that needs a tool, small enough for a model of a million parameters: its environment, agent and server.
 
-The model sees `2735?` and names the largest digit. A server of tools gives six digits at most for the right name, and
+The model sees `2735?` and names the largest digit. A server of tools gives three to five digits for the right one, and
 the model sorts them: `7`, then `4120=`, then `0124`. Who can do one of both only gets nothing.
 """
 
@@ -33,7 +33,7 @@ def key_of(name: str) -> str:
 def hidden(name: str) -> str:
     """The digits that the server gives for it."""
     number = int(hashlib.sha256(name.encode()).hexdigest(), 16)
-    return str(number)[: 3 + number % 4]
+    return str(number)[: 3 + number % 3]
 
 
 class HiddenDigits:
