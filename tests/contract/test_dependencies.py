@@ -8,6 +8,8 @@ from importlib.metadata import packages_distributions
 from itertools import chain
 from pathlib import Path
 
+from tests.harness.syntax import ROOT, modules, parsed
+
 PART_OF = {
     "huggingface_hub": "transformers",
     "httpx2": "confluent-kafka[schemaregistry]",
@@ -16,13 +18,11 @@ PART_OF = {
     "yarl": "aiohttp",
 }
 """Packages whose classes are part of another one's public interface, which therefore chooses their version."""
-ROOT = Path(__file__).parents[2]
-PARTS = ("schemas", "services", "producers", "trainer")
 
 
 def imported(path: Path) -> set[str]:
     """The packages that a module imports, anywhere in it."""
-    nodes = list(ast.walk(ast.parse(path.read_bytes())))
+    nodes = list(ast.walk(parsed(path)))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named = {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
     return {name.partition(".")[0] for name in plain | named}
@@ -39,7 +39,7 @@ def plain(name: str) -> str:
 
 
 def test_every_package_that_the_code_imports_is_declared() -> None:
-    found = {name for part in PARTS for path in (ROOT / part).rglob("*.py") for name in imported(path)}
+    found = {name for path in modules() for name in imported(path)}
     brought_by = packages_distributions()
     known = declared()
     assert len(found & set(brought_by)) > 30

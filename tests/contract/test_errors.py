@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rollstream.schemas import errors
-
-ROOT = Path(__file__).parents[2]
-PARTS = ("schemas", "services", "producers", "trainer")
+from tests.harness.syntax import ROOT, modules, parsed
 
 
 def test_every_error_of_the_project_is_defined_in_one_file() -> None:
-    defined = {str(path.relative_to(ROOT)) for path in _modules() if any(_exceptions_in(path))}
+    defined = {str(path.relative_to(ROOT)) for path in modules() if any(_exceptions_in(path))}
     assert defined == {"schemas/rollstream/schemas/errors.py"}
 
 
@@ -29,14 +27,9 @@ def test_errors_import_nothing_of_the_project() -> None:
     assert [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)] == []
 
 
-def _modules() -> Iterator[Path]:
-    for part in PARTS:
-        yield from sorted((ROOT / part / "rollstream").rglob("*.py"))
-
-
 def _exceptions_in(path: Path) -> Iterator[str]:
     """Names of the classes whose base is called like an exception, or is one of Python's."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.ClassDef):
             bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
             if any(base.endswith(("Error", "Exception", "Exit", "Interrupt", "Warning")) for base in bases):

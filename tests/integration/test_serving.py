@@ -36,15 +36,20 @@ def run(kafka: str, topic_prefix: str, tmp_path: Path) -> Iterator[Run]:
         yield run
 
 
-@pytest.fixture
-def own_broker(tmp_path: Path) -> Iterator[KafkaCluster]:
-    """A broker of this test's own, which it may take away."""
-    cluster = KafkaCluster(tmp_path / "kafka", plan_cluster(1))
+@pytest.fixture(scope="module")
+def broker_of_this_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    cluster = KafkaCluster(tmp_path_factory.mktemp("kafka"), plan_cluster(1))
     try:
-        cluster.start()
         yield cluster
     finally:
         cluster.stop()
+
+
+@pytest.fixture
+def own_broker(broker_of_this_file: KafkaCluster) -> KafkaCluster:
+    """A broker that runs, and that a test may take away."""
+    broker_of_this_file.start()
+    return broker_of_this_file
 
 
 def test_an_answer_is_recorded_under_the_id_that_its_client_saw_and_prompts_are_sampled_beside(run: Run) -> None:
