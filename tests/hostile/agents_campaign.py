@@ -1,0 +1,175 @@
+"""A campaign upon agents: of two generators one is killed, or suspended until it is thought dead, again and again."""
+
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+from rollstream.local.ports import free_ports
+from rollstream.schemas.ids import rollout_id
+from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Sampling
+from rollstream.schemas.topics import PROGRESS, PROMPTS, ROLLOUTS
+from tests.harness.builders import a_prompt
+from tests.harness.forking import start_forked
+from tests.harness.processes import StartedProcess
+from tests.harness.resources_server import ADD
+from tests.harness.running import Run
+from tests.harness.waits import wait_until
+from tests.hostile.agents_account import Account, account_of, sampled_parts
+from tests.hostile.counting_generator import AT_ONCE, LONG_TOKENS, generate
+from tests.hostile.session_server import events, open_sessions, serve
+
+GROUP_SIZE: Final = 2
+_CLOSED_SECONDS: Final = 60.0
+"""After the last fault, no session is open any more that was open then."""
+_SINGLE_EVERY: Final = 4
+"""Of so many prompts one asks for a single long turn."""
+
+Fault = Literal["kill", "suspend"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pace:
+    """How much is asked, how fast it is sampled, and how often a fault comes.
+
+    What a fault costs is at most `progress_tokens` of each sequence that runs in the killed process. So the share that
+    is lost depends on how many such pieces a sequence samples between two faults.
+    """
+
+    num_prompts: int
+    num_faults: int
+    between_seconds: float
+    token_seconds: float = 0.001
+    sequences: int = 4
+    progress_tokens: int = 512
+    """0: the setting's default."""
+    done_seconds: float = 120.0
+
+
+@dataclass(eq=False)
+class Campaign:
+    """Two generators on a run, and a server of tools that outlives them."""
+
+    run: Run
+    pace: Pace
+    prompts: list[PromptSubmitted]
+    generators: list[StartedProcess] = field(default_factory=list)
+
+    @property
+    def sampled(self) -> Path:
+        """Where the engines note their tokens."""
+        return self.run.directory / "sampled"
+
+    @property
+    def tools_log(self) -> Path:
+        """Where the server of tools notes what it did."""
+        return self.run.directory / "tools.jsonl"
+
+    def start(self) -> StartedProcess:
+        """One more generator."""
+        return self.run.start_forked(partial(generate, self.run.config, self.sampled))
+
+    def faults(self, fault: Fault) -> float:
+        """Make all faults, one generator after the other; monotonic seconds of the last one."""
+        at = time.monotonic()
+        for number in range(self.pace.num_faults):
+            victim = self.generators[number % 2]
+            self._until_at_work(victim, at + self.pace.between_seconds)
+            at = time.monotonic()
+            if fault == "suspend":
+                self._suspend(victim)
+            else:
+                victim.kill()
+            if victim.has_ended:
+                self.generators[number % 2] = self.start()
+        return at
+
+    def end(self) -> Account:
+        """Wait until everything is done; what became of it."""
+
+        def is_done() -> bool:
+            return self.run.committed("generators", PROMPTS.name) == len(self.prompts)
+
+        wait_until(is_done, self._said, self.pace.done_seconds, every_seconds=0.5)
+        for generator in self.generators:
+            assert generator.terminate() == 0
+        pairs = ((prompt, index) for prompt in self.prompts for index in range(prompt.group_size))
+        agents = {rollout_id(prompt.group_id, index): prompt.agent.name for prompt, index in pairs}
+        return account_of(
+            agents, self.run.records(ROLLOUTS), sampled_parts(self.sampled), events(self.tools_log), self._left()
+        )
+
+    def open_after(self, at: float) -> set[str]:
+        """Sessions that were open then, and that nobody had closed a minute later."""
+        return open_sessions(events(self.tools_log), opened_until=at, closed_until=at + _CLOSED_SECONDS)
+
+    def _until_at_work(self, victim: StartedProcess, at: float) -> None:
+        """A process that has nothing in hand loses nothing."""
+        pid = f"{victim.pid} "
+
+        def is_at_work() -> bool:
+            assert not victim.has_ended, self._said()
+            return time.monotonic() > at and self.sampled.exists() and pid in self.sampled.read_text()
+
+        wait_until(is_at_work, self._said, self.pace.between_seconds + 60.0, every_seconds=0.25)
+
+    def _suspend(self, victim: StartedProcess) -> None:
+        """Until another process goes on with one of its sessions: it wakes as one that was thought dead."""
+        before = self._num_taken_over()
+        victim.signal(signal.SIGSTOP)
+        wait_until(lambda: self._num_taken_over() > before, self._said, 60.0, every_seconds=0.25)
+        victim.signal(signal.SIGCONT)
+
+    def _num_taken_over(self) -> int:
+        return sum(event.kind == "taken over" for event in events(self.tools_log))
+
+    def _left(self) -> list[str]:
+        """What is kept on `progress` still."""
+        newest = {message.key: message.value for message in self.run.messages(PROGRESS.name)}
+        return sorted(str(key) for key, value in newest.items() if value is not None)
+
+    def _said(self) -> str:
+        return "\n".join(f"generator:\n{generator.said()[-1500:]}" for generator in self.generators)
+
+
+@contextmanager
+def a_campaign(run: Run, pace: Pace) -> Iterator[Campaign]:
+    """The campaign at its start: everything runs, and all prompts are there."""
+    campaign = Campaign(run, pace, [_prompt(run.name, row) for row in range(pace.num_prompts)])
+    port = free_ports(1)[0]
+    run.tables |= {
+        "agents.counting": {"path": "tests.hostile.counting_generator.CountingAgent"},
+        "tools.counter": {
+            "kind": "http", "url": f"http://127.0.0.1:{port}", "schemas": [ADD], "replayable": ["add"], "reopens": True,
+        },
+        "generator": {"progress_tokens": pace.progress_tokens} if pace.progress_tokens else {},
+        "generator.engine": {
+            "kind": "scripted", "model_path": run.directory, "max_model_len": 2 * LONG_TOKENS,
+            "max_num_seqs": pace.sequences, "scripted": {"token_seconds": pace.token_seconds},
+        },
+    }  # fmt: skip
+    campaign.tools_log.touch()
+    server = start_forked(partial(serve, port, campaign.tools_log), log=run.directory / "server.log")
+    try:
+        run.publish_weights(0)
+        run.submit(*campaign.prompts)
+        campaign.generators += [campaign.start(), campaign.start()]
+        yield campaign
+    finally:
+        server.kill()
+
+
+def _prompt(run: str, row: int) -> PromptSubmitted:
+    single = row % _SINGLE_EVERY == 0
+    return a_prompt(
+        row,
+        run=run,
+        messages=(Message(role="user", content="Count."),),
+        agent=AgentChoice() if single else AgentChoice(name="counting"),
+        sampling=Sampling(max_tokens=LONG_TOKENS if single else AT_ONCE),
+        group_size=GROUP_SIZE,
+    )
