@@ -251,6 +251,20 @@ def test_a_server_without_a_route_to_close_is_no_error(server: Resources) -> Non
     with_session(server, calling())
 
 
+def test_a_session_that_is_left_stays_open_and_can_be_closed_later(server: Resources) -> None:
+    async def use(tools: ToolSet) -> dict[str, int]:
+        for number in range(2):  # there is one place
+            session = await tools.open(f"group/{number}", 0, TASK)
+            await session.leave()
+        open_then = dict(server.totals)
+        await session.close()
+        await session.close()
+        return open_then
+
+    assert with_tools(server, use, max_sessions=1) == {"group/0": 0, "group/1": 0}
+    assert server.totals == {"group/0": 0}
+
+
 @pytest.mark.parametrize("fault", ["503", "hang"])
 def test_a_session_that_can_not_be_closed_is_said_within_a_bound(server: Resources, fault: str) -> None:
     server.faults["close_session"] = [fault]

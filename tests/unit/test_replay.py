@@ -112,6 +112,9 @@ class ServerSession:
     async def verify(self, said: Mapping[str, Any]) -> Mapping[str, Any]:
         return {"reward": float(len(self.server.answers[self.session_id]))}
 
+    async def leave(self) -> None:
+        """It is kept."""
+
     async def close(self) -> None:
         if self.server.is_cut_off:
             return

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rollstream.agents.journal import SampleJournal
 from rollstream.agents.samples import SampleBounds, SampleRunner
 from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
@@ -16,9 +17,12 @@ from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.schemas.bounds import MAX_TOOL_ANSWER_BYTES, MAX_TOOL_CALLS
 from rollstream.schemas.errors import ToolError
 from rollstream.schemas.failure import FailureCode
-from rollstream.schemas.prompt import AgentChoice, Message, Purpose, Sampling, ToolCall
+from rollstream.schemas.ids import new_attempt_id, rollout_id
+from rollstream.schemas.progress import TurnProgress
+from rollstream.schemas.prompt import AgentChoice, Message, PromptSubmitted, Purpose, Sampling, ToolCall
 from rollstream.schemas.rollout import FinishReason, RolloutGenerated, Status, ToolAnswer
 from tests.harness.builders import a_generator, a_prompt
+from tests.harness.waits import until
 
 SCHEMA = json.dumps({"type": "function", "function": {"name": "add", "parameters": {}}})
 
@@ -72,32 +76,72 @@ class Counter:
         roles = [message["role"] for message in said["messages"]]
         return {"reward": float(self.total), "roles": roles}
 
+    async def leave(self) -> None:
+        self.log.append("leave")
+
     async def close(self) -> None:
         self.log.append("close")
         if self.broken == "close":
             raise ToolError("the server is gone")
 
 
-def ended(engine: CallingEngine, tools: Counter, /, *, seconds: float = 30.0, **options: str) -> RolloutGenerated:
-    """The sample of the agent `tools` on these tools."""
+def a_calling_prompt(**options: str) -> PromptSubmitted:
+    """A prompt for the agent `tools`."""
     choice = AgentChoice(name="tools", options={"tools": "counter", **options})
-    prompt = a_prompt(
+    return a_prompt(
         messages=(Message(role="user", content="52910="),), agent=choice, purpose=Purpose.TRAIN,
         sampling=Sampling(max_tokens=12, seed=1),
     )  # fmt: skip
 
+
+def runner_on(engine: CallingEngine, tools: Counter, seconds: float) -> SampleRunner:
+    """Runs samples on these tools, each for so long."""
+    bounds = SampleBounds(deadline_seconds=seconds, max_tries=2, grace_seconds=0.0)
+    return SampleRunner(engine, identity=a_generator(), bounds=bounds, tools={"counter": tools})
+
+
+def ended(engine: CallingEngine, tools: Counter, /, *, seconds: float = 30.0, **options: str) -> RolloutGenerated:
+    """The sample of the agent `tools` on these tools."""
+
     async def run() -> RolloutGenerated:
         await engine.start(weight_version=3)
-        bounds = SampleBounds(deadline_seconds=seconds, max_tries=2, grace_seconds=0.0)
-        return await SampleRunner(engine, identity=a_generator(), bounds=bounds, tools={"counter": tools}).run(
-            prompt, 0
-        )
+        return await runner_on(engine, tools, seconds).run(a_calling_prompt(**options), 0)
 
     return asyncio.run(run())
 
 
 def add(call_id: str, by: int) -> ToolCall:
     return ToolCall(call_id=call_id, name="add", arguments=json.dumps({"by": by}))
+
+
+@pytest.mark.parametrize(
+    ("is_cancelled", "reopens", "end"), [(True, True, "leave"), (True, False, "close"), (False, True, "close")]
+)
+def test_only_a_sample_that_another_process_goes_on_with_leaves_its_session_open(
+    tmp_path: Path, is_cancelled: bool, reopens: bool, end: str
+) -> None:
+    tools, prompt = Counter(reopens=reopens, slow=3600.0), a_calling_prompt()
+
+    async def keep(progress: TurnProgress, is_urgent: bool) -> None:
+        tools.log.append(progress.kind.value)
+
+    async def run() -> None:
+        engine = CallingEngine(tmp_path, add("a", 1))
+        await engine.start(weight_version=3)
+        journal = SampleJournal(rollout_id(prompt.group_id, 0), new_attempt_id(), "generator-1", keep)
+        runner = runner_on(engine, tools, 3600.0 if is_cancelled else 0.05)
+        sample = asyncio.create_task(runner.run(prompt, 0, None, journal))
+        if is_cancelled:
+            await until(lambda: "calling" in tools.log, "the call")
+            sample.cancel()
+            await asyncio.gather(sample, return_exceptions=True)
+            assert (journal.left is not None) == (end == "leave")
+        else:
+            assert (await sample).status is Status.UNRESOLVED
+
+    asyncio.run(run())
+    assert tools.log[-1] == end
+    assert {"leave", "close"} & {*tools.log} == {end}
 
 
 def test_the_model_sees_what_its_calls_were_answered_and_the_tools_judge_the_whole(tmp_path: Path) -> None:

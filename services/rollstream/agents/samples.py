@@ -119,7 +119,8 @@ class SampleRunner:
         ends_at = time.monotonic() + self.bounds.deadline_seconds
         try:
             with requests_end_at(ends_at):
-                async with asyncio.timeout(self.bounds.deadline_seconds + self.bounds.grace_seconds):
+                async with asyncio.timeout(self.bounds.deadline_seconds + self.bounds.grace_seconds) as bound:
+                    session.is_late = bound.expired
                     await self._run_agent(session)
         except FailedSampleError as error:
             return Status.FAILED, failure_of(FailureCode(error.code), error)

@@ -44,6 +44,7 @@ _NOTHING: Final[NDArray[np.int32]] = np.zeros(0, dtype=np.int32)
 class Session:
     """Made by `agents/samples.py` for one attempt. `turns` are those that have ended, in their order.
 
+    `is_late`: whether it is broken off because its time is over.
     `began_anew` is told why a later turn does not go on from sampled tokens.
     """
 
@@ -52,6 +53,7 @@ class Session:
     tool_session: ToolSession | None = None
     began_anew: Callable[[BeganAnew], None] = lambda _: None
     journal: SampleJournal | None = None
+    is_late: Callable[[], bool] = lambda: False
     turns: list[Turn] = field(default_factory=list)
     observations: dict[str, str] = field(default_factory=dict)
     _asked: list[Asked] = field(default_factory=list)

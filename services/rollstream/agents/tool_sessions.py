@@ -1,16 +1,18 @@
 """The tools of one attempt at a sample: opened before its agent runs, asked for a verdict, and closed at its end."""
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from rollstream.agents.session import Session
 from rollstream.environments.session import VERIFY
 from rollstream.process.masking import SECRETS
 from rollstream.rows.conversation import REFERENCE
-from rollstream.schemas.errors import FailedSampleError, ToolError
+from rollstream.schemas.errors import EngineDeadError, FailedSampleError, ToolError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ids import rollout_id
 from rollstream.tools.protocol import ToolSession, ToolSet
@@ -20,7 +22,10 @@ _LOG = logging.getLogger(__name__)
 
 @asynccontextmanager
 async def opened_tools(tools: Mapping[str, ToolSet], name: str, session: Session) -> AsyncIterator[ToolSession]:
-    """The tools called `name`, for this sample; closed whatever happens. Raises what `ToolSet.open` raises."""
+    """The tools called `name`, for this sample; closed at its end. Raises what `ToolSet.open` raises.
+
+    A sample that is broken off, and of which nothing is published, leaves its session to whoever goes on with it.
+    """
     if name not in tools:
         raise FailedSampleError(
             FailureCode.BAD_AGENT_OPTIONS,
@@ -30,14 +35,15 @@ async def opened_tools(tools: Mapping[str, ToolSet], name: str, session: Session
     session_id = rollout_id(session.prompt.group_id, session.calls.sample_index)
     attempt = await _attempt_at(session, name, session_id, reopens=tools[name].reopens)
     opened = await tools[name].open(session_id, attempt, _task_of(session))
+    is_left = False
     try:
         yield opened
+    except (asyncio.CancelledError, EngineDeadError):
+        if session.journal is not None and tools[name].reopens and not session.is_late():
+            is_left, session.journal.left = True, partial(_closed, opened, name, session_id)
+        raise
     finally:
-        # The sample is what it is, also if its server may hold the session still.
-        try:
-            await opened.close()
-        except ToolError as error:
-            _LOG.warning("tools %s: session %s was not closed: %s", name, session_id, SECRETS.masked(str(error)))
+        await _closed(opened, name, session_id, is_left=is_left)
 
 
 async def close_left(tools: Mapping[str, ToolSet], session: Session) -> None:
@@ -50,6 +56,14 @@ async def close_left(tools: Mapping[str, ToolSet], session: Session) -> None:
             pass
     except ToolError as error:
         _LOG.warning("tools %s: a session may be open still: %s", left.tools, SECRETS.masked(str(error)))
+
+
+async def _closed(opened: ToolSession, name: str, session_id: str, *, is_left: bool = False) -> None:
+    # The sample is what it is, also if its server may hold the session still.
+    try:
+        await (opened.leave() if is_left else opened.close())
+    except ToolError as error:
+        _LOG.warning("tools %s: session %s was not closed: %s", name, session_id, SECRETS.masked(str(error)))
 
 
 async def _attempt_at(session: Session, name: str, session_id: str, *, reopens: bool) -> int:

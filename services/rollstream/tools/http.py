@@ -133,6 +133,9 @@ class HttpConnection:
             raise ToolError(f"verify answered with a {type(verdict).__name__}, not an object")
         return verdict
 
+    async def leave(self) -> None:
+        """Nothing of it is here."""
+
     async def close(self) -> None:
         """Close the session; servers before /close_session have no such route."""
         reply = await self._post("close_session", {})

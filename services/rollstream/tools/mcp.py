@@ -80,6 +80,10 @@ class McpConnection:
     async def verify(self, said: Mapping[str, Any]) -> None:
         """The protocol has no verdict."""
 
+    async def leave(self) -> None:
+        """As `close`: its connection is the session."""
+        await self.end()
+
     async def close(self) -> None:
         """End the session, and its server if it was started for it."""
         await self.end()

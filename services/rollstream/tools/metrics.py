@@ -19,7 +19,8 @@ CALL: Final = Histogram(
 OPEN: Final = Gauge("rollstream_tools_open_sessions", "Sessions of tools that are open now", ["tools"])
 SESSIONS: Final = Counter(
     "rollstream_tools_sessions_total",
-    "Sessions of tools, by how they ended: closed, or failed: their server may hold them still; not_opened",
+    "Sessions of tools, by how they ended: closed; left to another process; failed: their server may hold them "
+    "still; not_opened",
     ["tools", "outcome"],
 )
 
@@ -28,7 +29,7 @@ def show(tools: str) -> None:
     """Have the series of a set from the start on: Prometheus sees no increase where a series begins."""
     for outcome in ("answered", "mistake", "failed"):
         CALLS.labels(tools, outcome)
-    for outcome in ("closed", "failed", "not_opened"):
+    for outcome in ("closed", "left", "failed", "not_opened"):
         SESSIONS.labels(tools, outcome)
     CALL.labels(tools)
     OPEN.labels(tools)

@@ -34,6 +34,13 @@ class ToolSession(Protocol):
         """
         ...
 
+    async def leave(self) -> None:
+        """Free what this process holds of the session, and let it be open: another process goes on with it (`reopens`).
+
+        If none does, it is closed later. Raises `ToolError`.
+        """
+        ...
+
     async def close(self) -> None:
         """Free what the session holds, within a bound. Closing twice does nothing.
 

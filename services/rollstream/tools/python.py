@@ -168,6 +168,10 @@ class PythonConnection:
             raise ToolError(f"verify gave a {type(verdict).__name__}, not an object")
         return verdict
 
+    async def leave(self) -> None:
+        """As `close`: its process is this one's."""
+        await self.close()
+
     async def close(self) -> None:
         """Have the object closed, and end its process."""
         try:

@@ -53,6 +53,10 @@ class Connection(Protocol):
         """The verdict; None: this kind has none. Raises `ToolError`."""
         ...
 
+    async def leave(self) -> None:
+        """End what runs here, and let the session be open at its server. Raises `ToolError`."""
+        ...
+
     async def close(self) -> None:
         """End it. Raises `ToolError`. Whatever happens, and also if it is cancelled, nothing of it runs here."""
         ...
@@ -113,6 +117,7 @@ class BoundedSession:
         self._connection = connection
         self._closed = closed
         self._is_closed = False
+        self._is_left = False
         metrics.OPEN.labels(name).inc()
         self._schemas: dict[str, str] = {}
 
@@ -144,20 +149,33 @@ class BoundedSession:
         """The verdict on the sample, if this kind gives one. Raises `ToolError`."""
         return await self._asked("the verification", self._connection.verify(said))
 
+    async def leave(self) -> None:
+        """Free the place, as `close` does, which may follow. Raises `ToolError`."""
+        await self._end("leaving", "left", self._connection.leave)
+        self._is_left = True
+
     async def close(self) -> None:
         """Free the place, whatever the connection's end does. Raises `ToolError`."""
+        if self._is_left:
+            self._is_left = False
+            await self._ended("closing", self._connection.close())
+        await self._end("closing", "closed", self._connection.close)
+
+    async def _end(self, doing: str, ended: str, end: Callable[[], Awaitable[None]]) -> None:
         if self._is_closed:
             return
         self._is_closed = True
         outcome = "failed"
         try:
-            doing = f"closing a session of tools {self._set_name!r}"
-            await _within(self._settings.close_seconds, doing, self._connection.close())
-            outcome = "closed"
+            await self._ended(doing, end())
+            outcome = ended
         finally:
             metrics.OPEN.labels(self._set_name).dec()
             metrics.SESSIONS.labels(self._set_name, outcome).inc()
             self._closed()
+
+    async def _ended(self, doing: str, ending: Awaitable[None]) -> None:
+        await _within(self._settings.close_seconds, f"{doing} a session of tools {self._set_name!r}", ending)
 
     async def _made(self, doing: str, making: Awaitable[Said]) -> Said:
         """The answer to a call that leaves this process."""
