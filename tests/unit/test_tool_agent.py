@@ -15,7 +15,7 @@ from rollstream.engines.protocol import Generation, GenerationRequest
 from rollstream.engines.scripted import ScriptedEngine
 from rollstream.engines.settings import EngineSettings, ScriptedSettings
 from rollstream.schemas.bounds import MAX_TOOL_ANSWER_BYTES, MAX_TOOL_CALLS
-from rollstream.schemas.errors import ToolError
+from rollstream.schemas.errors import FencedToolError, ToolError
 from rollstream.schemas.failure import FailureCode
 from rollstream.schemas.ids import new_attempt_id, rollout_id
 from rollstream.schemas.progress import TurnProgress
@@ -64,6 +64,8 @@ class Counter:
 
     async def call(self, call: ToolCall) -> ToolAnswer:
         await asyncio.sleep(self.slow)
+        if self.broken == "fenced":
+            raise FencedToolError("another process goes on")
         if self.broken == "call":
             raise ToolError("the server is gone, key hunter2")
         self.total += int(json.loads(call.arguments)["by"])
@@ -142,6 +144,29 @@ def test_only_a_sample_that_another_process_goes_on_with_leaves_its_session_open
     asyncio.run(run())
     assert tools.log[-1] == end
     assert {"leave", "close"} & {*tools.log} == {end}
+
+
+def test_a_sample_that_another_process_goes_on_with_has_no_outcome_here(tmp_path: Path) -> None:
+    tools, prompt = Counter(broken="fenced", reopens=True), a_calling_prompt()
+
+    async def keep(progress: TurnProgress, is_urgent: bool) -> None:
+        pass
+
+    async def run() -> None:
+        engine = CallingEngine(tmp_path, add("a", 1), num_calling=2)
+        await engine.start(weight_version=3)
+        journal = SampleJournal(rollout_id(prompt.group_id, 0), new_attempt_id(), "generator-1", keep)
+        runner = runner_on(engine, tools, 30.0)
+        sample = asyncio.create_task(runner.run(prompt, 0, None, journal))
+        await until(lambda: "close" in tools.log, "the refusal")
+        done, _ = await asyncio.wait([sample], timeout=0.2)
+        assert not done
+        sample.cancel()
+        await asyncio.gather(sample, return_exceptions=True)
+        # Where nobody can go on, it says so at once.
+        assert (await runner.run(prompt, 0)).status is Status.UNRESOLVED
+
+    asyncio.run(run())
 
 
 def test_the_model_sees_what_its_calls_were_answered_and_the_tools_judge_the_whole(tmp_path: Path) -> None:

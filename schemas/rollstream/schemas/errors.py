@@ -30,6 +30,7 @@
     │   └── EngineDeadError               70  it will never answer again: the process exits
     │       └── RefusedKeyError           78  a server refuses the key: no other call is answered either
     ├── ToolError                         70  nothing says what became of a tool's call: the sample is unresolved
+    │   ├── FencedToolError               70  another process goes on with the session of a tool
     │   └── RepeatableToolError           70  what was asked of a tool's server may be asked again
     ├── DivergedError                     70  an agent asks something else than in the attempt that it goes on with
     ├── NoRoomError                       70  a sample has no room for another turn: it ends as completed, cut off
@@ -186,6 +187,10 @@ class ToolError(RollstreamError):
 
 class RepeatableToolError(ToolError):
     """What was asked of a tool's server did not arrive, or may be asked again all the same."""
+
+
+class FencedToolError(ToolError):
+    """Another process goes on with the session, and so with its sample: this one is thought dead."""
 
 
 class DivergedError(RollstreamError):

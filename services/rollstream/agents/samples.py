@@ -29,6 +29,7 @@ from rollstream.schemas.errors import (
     EngineError,
     EngineLateError,
     FailedSampleError,
+    FencedToolError,
     NoRoomError,
     ToolError,
 )
@@ -42,6 +43,9 @@ from rollstream.tools.protocol import ToolSet
 OnVersion = Callable[[int], AbstractAsyncContextManager[None]]
 """Keeps a weight version loaded as long as the block runs; `FailedSampleError` if it can't be had."""
 
+# Another process has the sample's prompt. This one, which was suspended, soon notices that and breaks the sample off.
+# What it published of it until then would count beside the other's.
+_FENCED_SECONDS: Final = 60.0
 _UNRESOLVED: Final = {
     EngineError: FailureCode.ENGINE,
     ToolError: FailureCode.TOOL,
@@ -132,6 +136,10 @@ class SampleRunner:
         except EngineLateError as error:
             said = EngineLateError(f"{late}: {error}") if is_over(ends_at) else error
             return Status.UNRESOLVED, failure_of(FailureCode.DEADLINE, said)
+        except FencedToolError as error:
+            if session.journal is not None:
+                await asyncio.sleep(_FENCED_SECONDS)
+            return Status.UNRESOLVED, failure_of(FailureCode.TOOL, error)
         except (EngineError, ToolError, DivergedError) as error:
             code = next(code for kind, code in _UNRESOLVED.items() if isinstance(error, kind))
             return Status.UNRESOLVED, failure_of(code, error)

@@ -15,7 +15,7 @@ from yarl import URL
 
 from rollstream.engines.http.bodies import has_more_values, read_body
 from rollstream.process.settings.tools import ToolSettings
-from rollstream.schemas.errors import EngineError, FailedSampleError, RepeatableToolError, ToolError
+from rollstream.schemas.errors import EngineError, FailedSampleError, FencedToolError, RepeatableToolError, ToolError
 from rollstream.schemas.failure import FailureCode
 from rollstream.tools.gym_form import response_of, row_of
 from rollstream.tools.sessions import Said, by_name
@@ -172,7 +172,7 @@ class HttpConnection:
         if reply.status == _BUSY:
             raise RepeatableToolError(reply.shown)
         if reply.status == FENCED:
-            raise ToolError(f"{route}: another process goes on with this session, {reply.shown}")
+            raise FencedToolError(f"{route}: another process goes on with this session, {reply.shown}")
         if reply.status in _REFUSED_KEY:
             raise ToolError(f"{route}: the server refuses the key among the options, {reply.shown}")
         if 300 <= reply.status < 400:
