@@ -18,7 +18,6 @@ from rollstream.schemas.errors import RefusedRequestError
 from rollstream.schemas.record import utc_now
 
 ROUTES: Final = ("/v1/feedback", "/v1/prompts")
-_RETRY_AFTER: Final = {"Retry-After": "1"}
 
 
 def build_app(inlet: Inlet) -> ASGI3Application:
@@ -52,7 +51,7 @@ async def _answer(inlet: Inlet, kind: Kind, request: Request) -> JSONResponse:
         "send the request again, with the same Idempotency-Key; what is written twice counts once",
         "unconfirmed",
     )
-    return JSONResponse({**error, "accepted": taken.confirmed}, HTTPStatus.SERVICE_UNAVAILABLE, _RETRY_AFTER)
+    return JSONResponse({**error, "accepted": taken.confirmed}, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _idempotency_key(request: Request) -> str | None:

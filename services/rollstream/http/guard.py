@@ -250,7 +250,6 @@ def _too_many_connections(bounds: GuardSettings) -> Refusal:
         reason=Reason.CONNECTIONS,
         status=HTTPStatus.SERVICE_UNAVAILABLE,
         message=f"all {bounds.max_connections} connections of this server are in use: try again",
-        retry_after_seconds=1,
     )
 
 

@@ -26,7 +26,7 @@ from rollstream.http.guard import LINGER_SECONDS
 from rollstream.http.json_body import parsed
 from rollstream.http.keys import CREDENTIALS, ClientKey, Keys
 from rollstream.http.rate import Rate
-from rollstream.http.refusals import Reason, Refusal
+from rollstream.http.refusals import Reason, Refusal, with_retry_after
 from rollstream.http.settings import GuardSettings
 
 _LOG = logging.getLogger(__name__)
@@ -242,6 +242,7 @@ class _Answer:
     async def send(self, message: ASGISendEvent) -> None:
         if message["type"] == "http.response.start":
             self.status = int(message["status"])
+            message["headers"] = with_retry_after(self.status, message["headers"])
         await self._send(message)
 
 
@@ -254,7 +255,6 @@ _DRAINING: Final = Refusal(
     reason=Reason.DRAINING,
     status=HTTPStatus.SERVICE_UNAVAILABLE,
     message="this server ends: try again, at another one",
-    retry_after_seconds=1,
 )
 _FAILED: Final = Refusal(
     reason=Reason.FAILED,
@@ -264,8 +264,7 @@ _FAILED: Final = Refusal(
 
 
 def _busy(reason: Reason, why: str) -> Refusal:
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    return Refusal(reason=reason, status=status, message=f"{why}: try again", retry_after_seconds=1)
+    return Refusal(reason=reason, status=HTTPStatus.SERVICE_UNAVAILABLE, message=f"{why}: try again")
 
 
 def _too_long_body(bounds: GuardSettings) -> Refusal:

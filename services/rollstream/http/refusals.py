@@ -1,6 +1,7 @@
 """Why a server does not answer a request, and how it says so: in OpenAI's shape, or in Anthropic's for its route."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from http import HTTPStatus
@@ -28,7 +29,10 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An answer that refuses. `message`: what was wrong, the bound, and what to change; never what the client sent."""
+    """An answer that refuses. `message`: what was wrong, the bound, and what to change; never what the client sent.
+
+    `retry_after_seconds`: when to try again; None leaves it to the status.
+    """
 
     reason: Reason
     status: HTTPStatus
@@ -47,8 +51,19 @@ class Refusal:
             (b"connection", b"close"),
         ]
         if self.retry_after_seconds is not None:
-            found.append((b"retry-after", str(self.retry_after_seconds).encode()))
-        return found
+            found.append((_RETRY_AFTER, str(self.retry_after_seconds).encode()))
+        return with_retry_after(self.status, found)
+
+
+_RETRY_AFTER: Final = b"retry-after"
+
+
+def with_retry_after(status: int, headers: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """The headers of an answer. A 503 says when to try again: what is in its way passes soon."""
+    found = list(headers)
+    if status == HTTPStatus.SERVICE_UNAVAILABLE and all(name.lower() != _RETRY_AFTER for name, _ in found):
+        found.append((_RETRY_AFTER, b"1"))
+    return found
 
 
 _ANTHROPIC: Final = "/v1/messages"

@@ -8,7 +8,6 @@ the headers `x-session-id` and `x-subject`; the path, `/s/SESSION/v1/…`, for c
 import hmac
 import json
 from collections.abc import Sequence
-from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
@@ -18,7 +17,6 @@ from uvicorn._types import (
     ASGI3Application,
     ASGIReceiveCallable,
     ASGISendCallable,
-    ASGISendEvent,
     HTTPScope,
     Scope,
 )
@@ -51,7 +49,6 @@ STRIPPED_HEADERS: Final = ("x-request-id", "x-vllm-priority", "x-data-parallel-r
 
 _ANSWERING: Final = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
 _SESSION_PREFIX: Final = "/s/"
-_RETRY_AFTER: Final = (b"retry-after", b"1")
 
 
 class CallLayer:
@@ -105,7 +102,7 @@ class CallLayer:
             except ValueError as error:
                 await refuse(scope, send, HTTPStatus.BAD_REQUEST, str(error))
                 return
-        await self._routes(scope, receive, partial(_send_with_retry_after, send))
+        await self._routes(scope, receive, send)
 
     def _busy(self) -> str | None:
         if self._lane.is_full:
@@ -166,13 +163,6 @@ def _at(scope: HTTPScope, path: str) -> HTTPScope:
     return {**scope, "path": path, "raw_path": quote(path).encode()}
 
 
-async def _send_with_retry_after(send: ASGISendCallable, message: ASGISendEvent) -> None:
-    """Pass a part of a route's answer on; vLLM's routes do not say when to try again."""
-    if message["type"] == "http.response.start" and message["status"] == HTTPStatus.SERVICE_UNAVAILABLE:
-        message["headers"] = list(dict([*message["headers"], _RETRY_AFTER]).items())
-    await send(message)
-
-
 async def refuse(scope: HTTPScope, send: ASGISendCallable, status: HTTPStatus, message: str) -> None:
     """Answer with an error, in the shape that clients of this path expect."""
     body = json.dumps(error_content(scope["path"], status, message, status.name.lower())).encode()
@@ -188,7 +178,5 @@ async def send_whole(
 ) -> None:
     """Send an answer at once."""
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
-    if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append(_RETRY_AFTER)
     await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
     await send({"type": "http.response.body", "body": body, "more_body": False})
