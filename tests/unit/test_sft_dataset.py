@@ -69,11 +69,11 @@ def test_gsm8k_comes_from_the_hub_by_the_name_that_people_know(model_path, tmp_p
     )
     load = """
 import json, logging, sys
-from transformers import AutoTokenizer
+from transformers import PreTrainedTokenizerFast
 from rollstream.training import load_sft_dataset
 logging.basicConfig()
 options = json.loads(sys.argv[2])
-samples = load_sft_dataset(tokenizer=AutoTokenizer.from_pretrained(sys.argv[1]), **options)
+samples = load_sft_dataset(tokenizer=PreTrainedTokenizerFast.from_pretrained(sys.argv[1]), **options)
 print(json.dumps([sample.response for sample in samples]))
 """
     options = {"name": "gsm8k", "split": "train", "subset": "main", "max_samples": 2, "max_length": 80}
