@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from rollstream.process.settings.tools import ToolSettings
 from rollstream.schemas.errors import ConfigurationError, ToolError
 from rollstream.schemas.prompt import ToolCall
+from rollstream.schemas.rollout import ToolAnswer
 from rollstream.tools.build import tool_sets
 from rollstream.tools.protocol import ToolSession, ToolSet
 from tests.harness.waits import wait_until
@@ -90,32 +91,36 @@ def test_arguments_become_what_the_signature_says() -> None:
     assert answered("put", '{"at": {"row": 3}}') == ('{"row": 3}', None)
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "why"),
-    [
-        ("subtract", "{}", "no tool is called 'subtract': add, "),
-        ("__init__", "{}", "no tool is called '__init__'"),
-        ("verify", "{}", "no tool is called 'verify'"),
-        ("add", "{by: 2}", "Invalid tool call arguments: key must be a string"),
-        ("add", "[2]", "Invalid tool call arguments: they must be a JSON object"),
-        ("add", '{"by": NaN}', "Invalid tool call arguments: "),
-        ("add", "[" * 10_000, "Invalid tool call arguments: recursion limit"),
-        ("add", '{"by": "two"}', "Invalid tool call arguments: by: Input should be a valid integer"),
-        ("add", "{}", "Invalid tool call arguments: by: Field required"),
-        ("add", '{"by": 2, "of": 3}', "Invalid tool call arguments: of: Extra inputs are not permitted"),
-        ("fail", "{}", "ValueError: the key *** does not open it"),
-        ("odd", "{}", "TypeError: Object of type object is not JSON serializable"),
-        ("fill", '{"num_bytes": 1000000000000}', "MemoryError"),
-    ],
+WRONG = (
+    ("subtract", "{}", "no tool is called 'subtract': add, "),
+    ("__init__", "{}", "no tool is called '__init__'"),
+    ("verify", "{}", "no tool is called 'verify'"),
+    ("add", "{by: 2}", "Invalid tool call arguments: key must be a string"),
+    ("add", "[2]", "Invalid tool call arguments: they must be a JSON object"),
+    ("add", '{"by": NaN}', "Invalid tool call arguments: "),
+    ("add", "[" * 10_000, "Invalid tool call arguments: recursion limit"),
+    ("add", '{"by": "two"}', "Invalid tool call arguments: by: Input should be a valid integer"),
+    ("add", "{}", "Invalid tool call arguments: by: Field required"),
+    ("add", '{"by": 2, "of": 3}', "Invalid tool call arguments: of: Extra inputs are not permitted"),
+    ("fail", "{}", "ValueError: the key *** does not open it"),
+    ("odd", "{}", "TypeError: Object of type object is not JSON serializable"),
+    ("fill", '{"num_bytes": 1000000000000}', "MemoryError"),
 )
-def test_what_the_model_or_the_tool_did_wrong_is_an_answer_that_the_model_sees(
-    name: str, arguments: str, why: str
-) -> None:
-    content, error = answered(name, arguments, options={"key": "hunter2-hunter2"})
-    assert error is not None
-    assert error.startswith(why)
-    assert json.loads(content)["error"] == error
-    assert "hunter2" not in content
+"""Calls, and how their answers begin."""
+
+
+def test_what_the_model_or_the_tool_did_wrong_is_an_answer_that_the_model_sees_and_the_session_goes_on() -> None:
+    async def use(session: ToolSession) -> list[ToolAnswer]:
+        calls = [a_call(name, arguments) for name, arguments, _ in WRONG]
+        return [await session.call(one) for one in (*calls, a_call("add", '{"by": 2}'))]
+
+    *answers, last = with_session(box(options={"key": "hunter2-hunter2"}), use)
+    for answer, (_, _, why) in zip(answers, WRONG, strict=True):
+        assert answer.error is not None
+        assert answer.error.startswith(why)
+        assert json.loads(answer.content)["error"] == answer.error
+        assert "hunter2" not in answer.content
+    assert (last.content, last.error) == ("2", None)
 
 
 def test_half_of_a_surrogate_pair_is_replaced() -> None:

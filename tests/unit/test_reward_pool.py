@@ -101,7 +101,7 @@ def test_a_sample_whose_scoring_takes_too_long_gets_the_reward_of_the_settings_a
 def test_a_reward_for_samples_that_hang_does_not_put_their_environment_first() -> None:
     # More chunks of one hanging sample each than a batch has time for.
     hanging, others = ordered(*["sleep 3600"] * 16 * CHUNK_SAMPLES), ordered("", environment="Generous")
-    bounds = PoolBounds(sample_seconds=0.5, load_seconds=10.0, batch_seconds=6.0, rewards_at_timeout={NAME: 0.0})
+    bounds = PoolBounds(sample_seconds=1.0, load_seconds=10.0, batch_seconds=6.0, rewards_at_timeout={NAME: 0.0})
 
     async def score() -> list[Verdict | None]:
         async with ScoringPool(bounds, declared()) as pool:
@@ -146,7 +146,7 @@ def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_anoth
     hanging, others = ordered(*["sleep 3600"] * 40), ordered("", environment="Generous")
 
     async def score() -> list[Verdict | None]:
-        async with a_pool(sample_seconds=0.5, batch_seconds=8.0) as pool:
+        async with a_pool(sample_seconds=1.0, batch_seconds=8.0) as pool:
             return await pool.score([*hanging, *others])
 
     began = time.monotonic()
@@ -154,7 +154,7 @@ def test_samples_of_one_environment_do_not_wait_behind_the_hanging_ones_of_anoth
     assert verdicts[-1] is not None
     assert verdicts[-1].status is Status.COMPLETED
     assert verdicts[0] is not None
-    assert str(verdicts[0].failure) == "timeout: scoring this sample took longer than 0.5 s"
+    assert str(verdicts[0].failure) == "timeout: scoring this sample took longer than 1 s"
     assert verdicts[-2] is None, "its turn comes in the next round"
     assert time.monotonic() - began < 15
 
