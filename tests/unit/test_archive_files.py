@@ -8,7 +8,6 @@ import pytest
 from rollstream.archive.appending import Appender
 from rollstream.archive.archive import Archive
 from rollstream.archive.options import ReplayOptions
-from rollstream.archive.reading import joined
 from rollstream.archive.replay import replay
 from rollstream.archive.tables import SCHEMAS, RowFile
 from rollstream.schemas.errors import ConfigurationError, MachineError
@@ -19,6 +18,7 @@ from tests.harness.late import Late
 from tests.harness.small_s3 import SmallS3, a_small_s3
 
 pd = Late("pandas")
+reading = Late("rollstream.archive.reading")
 
 PASSES = 200
 URL = "s3://bucket/runs/archive"
@@ -59,7 +59,7 @@ def test_what_200_passes_write_is_what_is_kept_and_a_start_reads_no_more_than_af
     kept = sum(sizes(directory).values())
     assert kept <= written_bytes() - before <= 1.1 * kept
     assert calls[1] <= 1.25 * calls[0], "the newest file of the ledger alone"
-    tables = joined(directory)
+    tables = reading.joined(directory)
     assert tables.rollouts.trained.sum() == 2 * PASSES
     assert sorted(tables.rollouts.trained_step.unique()) == list(range(PASSES))
 
@@ -74,7 +74,7 @@ def test_a_bucket_holds_the_same_archive_and_answers_the_same(tmp_path: Path, s3
     names = {name.removeprefix("runs/archive/"): len(content) for name, content in s3.objects.items()}
     assert names == sizes(tmp_path / "archive")
     assert s3.bytes_put == sum(names.values()), "each object is put once"
-    for found, expected in zip(joined(URL, storage=storage), joined(tmp_path / "archive"), strict=True):
+    for found, expected in zip(reading.joined(URL, storage=storage), reading.joined(tmp_path / "archive"), strict=True):
         pd.testing.assert_frame_equal(found.astype(str), expected.astype(str))
     output = tmp_path / "rows.jsonl"
     assert replay(ReplayOptions(directory=URL, output=output), storage=storage).num_written == 16
@@ -89,7 +89,7 @@ def test_of_two_writers_in_a_bucket_neither_replaces_what_the_other_wrote(tmp_pa
             Appender(other).append(a_piece("scored", groups[1]))
         Appender(other).append(a_piece("scored", [*groups[0], *groups[1]]))
         Appender(one).append(a_piece("scored", [*groups[1], *groups[2]], first=2))
-    found = joined(URL, storage=storage, columns=["reward"]).rollouts
+    found = reading.joined(URL, storage=storage, columns=["reward"]).rollouts
     assert len(found) == 6, "each counts once"
     with Archive.writing(URL, IDENTITY, storage) as archive:
         assert archive.ends("rollouts", "scored") == {0: 6}

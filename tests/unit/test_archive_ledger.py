@@ -7,18 +7,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
-import duckdb
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollstream.archive.appending import Appender
-from rollstream.archive.reading import joined
 from rollstream.history.ledger import LedgerFold, surviving
 from rollstream.schemas.errors import ConfigurationError, InconsistentLedgerError
 from rollstream.schemas.ledger import ClosedGroup, EntryKind, GroupOutcome, LedgerEntry, SkippedRecord
 from tests.harness.archiving import a_piece, write_archive, writing
 from tests.harness.builders import an_entry
+from tests.harness.late import Late
+
+duckdb = Late("duckdb")
+reading = Late("rollstream.archive.reading")
 
 START = an_entry(EntryKind.RESTART, step=0, weight_version=0, parent_version=None)
 
@@ -53,7 +55,7 @@ class Found(NamedTuple):
 
 def found(directory: Path) -> Found:
     """What pandas finds, and DuckDB must find too."""
-    tables = joined(directory)
+    tables = reading.joined(directory)
     fates = tables.groups[tables.groups.survives]
     by_pandas = Found(
         tables.steps.ledger_offset[tables.steps.survives].tolist(),
@@ -175,13 +177,13 @@ def test_a_ledger_with_a_gap_or_a_damaged_file_is_refused_since_nothing_after_it
     content = middle.read_bytes()
     middle.write_bytes(content[:-100])
     with pytest.raises(ConfigurationError, match=rf"{middle.name} is damaged"):
-        joined(directory)
+        reading.joined(directory)
     middle.unlink()
     with pytest.raises(ConfigurationError, match=rf"{table} lacks ledger/0: offsets 1 to 1"):
-        joined(directory)
+        reading.joined(directory)
 
 
 def test_an_archive_of_nothing_has_empty_tables(tmp_path: Path) -> None:
     directory = write_archive(tmp_path / "archive")
     assert found(directory) == Found([], {})
-    assert [len(table) for table in joined(directory, columns=["reward"])] == [0, 0, 0, 0]
+    assert [len(table) for table in reading.joined(directory, columns=["reward"])] == [0, 0, 0, 0]
