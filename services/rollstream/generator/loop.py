@@ -14,6 +14,8 @@ What happens when … (the loop itself is `stage/loop.py`)
   … this process is killed: another generator gets the prompts without a committed offset. It samples them again, with
     the same rollout ids and new attempt ids. Turns that had ended, and answers of tools, are not asked again: it reads
     them from `progress` (`progress.py`, `agents/journal.py`).
+  … it is suspended until it is thought dead, and wakes: another one goes on with its samples by then. A server of tools
+    refuses it, and it publishes nothing of a sample that is refused. It soon notices its loss, and drops what it has.
   … a prompt comes twice: it is sampled twice. The trainer takes one attempt of each rollout.
   … a prompt can't be read: it goes to dead-letters. `schemas/bounds.py` has the bounds of what can be read.
   … a prompt can be read but not handled: it never goes to dead-letters. Its samples end as failed (it can't be asked)
