@@ -24,6 +24,8 @@ from tests.hostile.counting_generator import AT_ONCE, LONG_TOKENS, generate
 from tests.hostile.session_server import events, open_sessions, serve
 
 GROUP_SIZE: Final = 2
+_MOST_OPEN: Final = 24
+"""Prompts. What a dead generator had in hand waits behind all that another has fetched already."""
 _CLOSED_SECONDS: Final = 60.0
 """After the last fault, no session is open any more that was open then."""
 _SINGLE_EVERY: Final = 4
@@ -58,6 +60,7 @@ class Campaign:
     pace: Pace
     prompts: list[PromptSubmitted]
     generators: list[StartedProcess] = field(default_factory=list)
+    num_submitted: int = 0
 
     @property
     def sampled(self) -> Path:
@@ -72,6 +75,15 @@ class Campaign:
     def start(self) -> StartedProcess:
         """One more generator."""
         return self.run.start_forked(partial(generate, self.run.config, self.sampled))
+
+    def feed(self) -> int:
+        """Submit what is missing to as many open prompts as credit would allow; returns how many are done."""
+        done = self.run.committed("generators", PROMPTS.name)
+        more = self.prompts[self.num_submitted : done + _MOST_OPEN]
+        if more:
+            self.run.submit(*more)
+            self.num_submitted += len(more)
+        return done
 
     def faults(self, fault: Fault) -> float:
         """Make all faults, one generator after the other; monotonic seconds of the last one."""
@@ -90,11 +102,7 @@ class Campaign:
 
     def end(self) -> Account:
         """Wait until everything is done; what became of it."""
-
-        def is_done() -> bool:
-            return self.run.committed("generators", PROMPTS.name) == len(self.prompts)
-
-        wait_until(is_done, self._said, self.pace.done_seconds, every_seconds=0.5)
+        wait_until(lambda: self.feed() == len(self.prompts), self._said, self.pace.done_seconds, every_seconds=0.5)
         for generator in self.generators:
             assert generator.terminate() == 0
         pairs = ((prompt, index) for prompt in self.prompts for index in range(prompt.group_size))
@@ -113,6 +121,7 @@ class Campaign:
 
         def is_at_work() -> bool:
             assert not victim.has_ended, self._said()
+            self.feed()
             return time.monotonic() > at and self.sampled.exists() and pid in self.sampled.read_text()
 
         wait_until(is_at_work, self._said, self.pace.between_seconds + 60.0, every_seconds=0.25)
@@ -156,7 +165,7 @@ def a_campaign(run: Run, pace: Pace) -> Iterator[Campaign]:
     server = start_forked(partial(serve, port, campaign.tools_log), log=run.directory / "server.log")
     try:
         run.publish_weights(0)
-        run.submit(*campaign.prompts)
+        campaign.feed()
         campaign.generators += [campaign.start(), campaign.start()]
         yield campaign
     finally:
