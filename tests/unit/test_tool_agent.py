@@ -54,13 +54,14 @@ class Counter:
     log: list[str] = field(default_factory=list)
     schemas: tuple[str, ...] = (SCHEMA,)
     reopens: bool = False
+    replayable: bool = False
 
     async def open(self, session_id: str, attempt: int, task: Mapping[str, Any]) -> "Counter":
         self.log.append(f"open {attempt} {task['reference_answer']}")
         return self
 
     def is_replayable(self, name: str) -> bool:
-        return False
+        return self.replayable
 
     async def call(self, call: ToolCall) -> ToolAnswer:
         await asyncio.sleep(self.slow)
@@ -144,6 +145,24 @@ def test_only_a_sample_that_another_process_goes_on_with_leaves_its_session_open
     asyncio.run(run())
     assert tools.log[-1] == end
     assert {"leave", "close"} & {*tools.log} == {end}
+
+
+@pytest.mark.parametrize("replayable", [True, False])
+def test_no_tool_is_called_before_the_turn_that_calls_it_is_safe(tmp_path: Path, replayable: bool) -> None:
+    tools, prompt = Counter(reopens=True, replayable=replayable), a_calling_prompt()
+
+    async def keep(progress: TurnProgress, is_urgent: bool) -> None:
+        tools.log.append("safe" if is_urgent else "sent")
+
+    async def run() -> RolloutGenerated:
+        engine = CallingEngine(tmp_path, add("a", 1), add("b", 1), num_calling=2)
+        await engine.start(weight_version=3)
+        journal = SampleJournal(rollout_id(prompt.group_id, 0), new_attempt_id(), "generator-1", keep)
+        return await runner_on(engine, tools, 30.0).run(prompt, 0, None, journal)
+
+    assert asyncio.run(run()).status is Status.COMPLETED
+    before_calls = [before for before, one in zip(tools.log, tools.log[1:], strict=False) if one in ("a", "b")]
+    assert before_calls == ["safe"] * 4
 
 
 def test_a_sample_that_another_process_goes_on_with_has_no_outcome_here(tmp_path: Path) -> None:

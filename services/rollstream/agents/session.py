@@ -145,11 +145,11 @@ class Session:
             )
         self.observations[key] = value
 
-    async def keep(self) -> None:
-        """Keep the last turn as it is now, so that another process can go on from it."""
+    async def keep(self, *, is_urgent: bool = False) -> None:
+        """Keep the last turn as it is now, so that another process can go on from it; if urgent, it is safe then."""
         if self.journal is not None and not self._is_kept:
             self._is_kept = True
-            await self.journal.note(ProgressKind.TURN, len(self.turns) - 1, self.turns[-1])
+            await self.journal.note(ProgressKind.TURN, len(self.turns) - 1, self.turns[-1], is_urgent=is_urgent)
 
     async def end(self) -> None:
         """Keep that the sample is complete, if anything of it was kept: one short turn is not worth a record."""
@@ -285,11 +285,12 @@ class Session:
     async def _about_to_call(
         self, calls: Sequence[ToolCall], answers: tuple[ToolAnswer, ...], tools: ToolSession
     ) -> None:
-        """Keep the turn; what may not be made twice only after it is known that it was not made yet."""
+        """Keep the turn safely; what may not be made twice is made only if it is known that it was not made yet."""
         number, journal = len(self.turns) - 1, self.journal
         once = [call.name for call in calls if not tools.is_replayable(call.name)]
         if journal is None or not once:
-            await self.keep()
+            # What may be made again is so by the same turn alone: another one would call something else.
+            await self.keep(is_urgent=True)
             return
         kept = journal.earlier.turn(number)
         if kept is not None and journal.earlier.is_at(number, ProgressKind.CALLING) and kept.tool_answers == answers:
