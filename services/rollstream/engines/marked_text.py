@@ -36,10 +36,10 @@ class Marked(str):
         return self
 
     def __add__(self, other: str) -> Marked:
-        return joined((self, other)) if isinstance(other, str) else NotImplemented
+        return Marked(super().__add__(other), self.own + _origin(other)) if isinstance(other, str) else NotImplemented
 
     def __radd__(self, other: str) -> Marked:
-        return joined((other, self)) if isinstance(other, str) else NotImplemented
+        return Marked(str.__add__(other, self), _origin(other) + self.own) if isinstance(other, str) else NotImplemented
 
     def __mul__(self, count: SupportsIndex) -> Marked:
         return Marked(super().__mul__(count), self.own * count)
@@ -135,5 +135,8 @@ def own(text: str) -> Marked:
 def joined(parts: Iterable[Any]) -> Marked:
     """All parts one after another; what is no text is written as text."""
     texts = [str(part) for part in parts]
-    origins = (text.own if isinstance(text, Marked) else bytes(len(text)) for text in texts)
-    return Marked("".join(texts), b"".join(origins))
+    return Marked("".join(texts), b"".join(map(_origin, texts)))
+
+
+def _origin(text: str) -> bytes:
+    return text.own if isinstance(text, Marked) else bytes(len(text))
