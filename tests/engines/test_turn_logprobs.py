@@ -43,10 +43,7 @@ def test_the_logprobs_of_all_turns_and_pieces_are_those_of_their_weights(
         for number, turn in enumerate(sample.turns):
             seen = np.concatenate([_prefix(sample, number), turn.prompt_token_ids])
             spans.append(len(turn.weight_spans))
-            for span in turn.weight_spans:
-                differences.append(
-                    _difference(sample, number, seen, versions, span.weight_version, (span.start, span.end))
-                )
+            differences += [_difference(turn, seen, span, versions) for span in turn.weight_spans]
     assert np.concatenate(differences).max() < 1e-3
     assert max(len(turn.token_ids) for sample in samples for turn in sample.turns) > 2 * PIECE_TOKENS
     assert (max(spans) > 1) == bool(num_updates)
